@@ -1,0 +1,239 @@
+"""Reconstruction with the neural tangent kernel (Loo et al., ICLR 2024, eq. 7; appendices B, F, H, I)."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from attacks.base import Progress, Reconstruction, register, silent
+from attacks.errors import InputError
+from attacks.inference import infer_num_private, infer_pixel_mean
+from attacks.objective import Objective, backward_in_batches, make_objective
+from attacks.observation import Knowledge, Observation, State
+
+TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
+
+
+@register("ntk")
+@dataclass(frozen=True)
+class NTKAttack:
+    """Find images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j).
+
+    The defaults are the paper's recipe, with two additions that a federated update needs: `scale_duals` starts and steps
+    the duals at the scale of Δθ (a few local epochs give duals far below the paper's ½), and the `cosine` schedule lets
+    the step size fall to 0. `scale_duals=False, schedule="constant"` is the recipe as published.
+
+    kernel: whose tangent space, that of the `final` or `initial` parameters, or `hybrid`, both with duals of their own.
+    candidates: how many images, as a multiple of the number of private ones; num_candidates: the same as a number.
+    batch_size: Algorithm 2 with so many candidates at a time. precision: float32 or float64.
+    patience: stop when the mean loss of so many iterations is that of the ones before, to `tolerance` (0: never).
+    restarts: independent starts; the one with the smallest residual is returned.
+    """
+
+    kernel: Literal["final", "initial", "hybrid"] = "final"
+    candidates: float = 2.0
+    num_candidates: int | None = None
+    iterations: int = 80_000
+    learning_rate: float = 0.02
+    image_std: float = 0.2
+    range_penalty: float = 0.1
+    batch_size: int | None = None
+    restarts: int = 1
+    patience: int = 2_000
+    tolerance: float = 1e-4
+    schedule: Literal["cosine", "constant"] = "cosine"
+    scale_duals: bool = True
+    precision: Literal["float32", "float64"] = "float32"
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("candidates", "iterations", "learning_rate", "image_std", "restarts"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"attack 'ntk': {name} is {getattr(self, name)}, it has to be positive")
+        if self.kernel not in ("final", "initial", "hybrid"):
+            raise InputError(f"attack 'ntk': kernel is {self.kernel!r}, choose final, initial or hybrid")
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        knowledge: Knowledge,
+        generator: torch.Generator,
+        progress: Progress = silent,
+    ) -> Reconstruction:
+        """Run the attack. Uses num_private, pixel_mean and pixel_range where known and infers or assumes them elsewhere."""
+        start = time.perf_counter()
+        warnings: list[str] = []
+        inferred = infer_num_private(observation)
+        count = self._count(knowledge.num_private or inferred)
+        mean = knowledge.pixel_mean or infer_pixel_mean(observation)
+        if mean is None:
+            mean = (0.5,) * observation.input_shape[0]
+            warnings.append("pixel_mean is unknown and no pixel is constant: 0.5 was assumed")
+        problem = self._problem(observation, count, mean, knowledge.pixel_range or (0.0, 1.0))
+
+        best: _Solution | None = None
+        for restart in range(self.restarts):
+            offset, total = restart * self.iterations, self.restarts * self.iterations
+            solution = problem.solve(generator, lambda i, loss, o=offset, t=total: progress(o + i, t, loss))
+            if best is None or solution.residual < best.residual:
+                best = solution
+        images, duals, share = best.ranked(problem.objective)
+        return Reconstruction(
+            images=images.float().cpu(),
+            residual=share.float().cpu(),
+            pixel_mean=tuple(mean),
+            duals=duals.float().cpu(),
+            num_inferred=inferred,
+            relative_residual=best.residual,
+            loss_trace=best.trace,
+            warnings=tuple(warnings),
+            seconds=time.perf_counter() - start,
+        )
+
+    def _count(self, num_private: int | None) -> int:
+        if self.num_candidates is not None:
+            return self.num_candidates
+        if num_private is None:
+            raise InputError(
+                "attack 'ntk' needs num_private: this network's update does not tell it; "
+                "grant it (adversary.knowledge, --know) or set num_candidates"
+            )
+        return max(1, round(self.candidates * num_private))
+
+    def _problem(
+        self, observation: Observation, count: int, mean: tuple[float, ...], pixel_range: tuple[float, float]
+    ) -> "_Problem":
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device)
+        dtype = getattr(torch, self.precision)
+        ends = {"final": [observation.final], "initial": [observation.initial]}
+        views = ends.get(self.kernel) or [observation.initial, observation.final]
+
+        def prepare(state: State) -> State:
+            return {
+                name: value.to(device, dtype if value.is_floating_point() else value.dtype)
+                for name, value in state.items()
+            }
+
+        delta = prepare(observation.delta())
+        if not any(bool(value.any()) for value in delta.values()):
+            raise InputError("the update is zero: the client returned the checkpoint it was sent")
+        model = observation.model.to(device).eval()
+        objective = make_objective(model, observation.input_shape, delta, [prepare(view) for view in views])
+        with torch.no_grad():
+            probe = torch.zeros((1, *observation.input_shape), device=device, dtype=dtype)
+            outputs = torch.func.functional_call(model, prepare(observation.final), (probe,)).reshape(1, -1).shape[1]
+        channel = torch.tensor(mean, device=device, dtype=dtype).view(1, -1, 1, 1)
+        low, high = pixel_range[0] - channel, pixel_range[1] - channel
+        return _Problem(self, objective, (count, *observation.input_shape), outputs, low, high, device, dtype)
+
+
+def inverse_temperature(iteration: int, iterations: int) -> float:
+    """β of the softplus that stands for ReLU: min(10 + 10^(4i/T), 200), 11 at the start (app. H.3, rescaled to T)."""
+    return min(10.0 + 10.0 ** (4.0 * iteration / iterations), 200.0)
+
+
+def outside_range(images: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """M · mean(relu(x − max)² + relu(min − x)²), the penalty of app. H.3 without its factor 0.1."""
+    return len(images) * (torch.relu(images - high) ** 2 + torch.relu(low - images) ** 2).mean()
+
+
+def squared_norm(state: State) -> float:
+    """‖·‖² over all tensors of a state dict, summed in float64."""
+    return sum(float((value.double() ** 2).sum()) for value in state.values())
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """One optimization, ready to be started from any random numbers."""
+
+    attack: NTKAttack
+    objective: Objective
+    shape: tuple[int, int, int, int]
+    outputs: int
+    low: Tensor
+    high: Tensor
+    device: torch.device
+    dtype: torch.dtype
+
+    def solve(self, generator: torch.Generator, progress) -> "_Solution":
+        attack, objective = self.attack, self.objective
+        images, duals = self._start(generator)
+        scale = self._scale(images, duals) if attack.scale_duals else 1.0
+        duals = duals.mul(scale).requires_grad_()
+        groups = [{"params": [images]}, {"params": [duals], "lr": attack.learning_rate * scale}]
+        optimizer = torch.optim.Adam(groups, lr=attack.learning_rate)
+        horizon = attack.iterations if attack.schedule == "cosine" else math.inf
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 + 0.5 * math.cos(math.pi * i / horizon))
+        squared_delta = squared_norm(objective.delta)
+        trace: list[tuple[int, float]] = []
+        window = torch.zeros((), device=self.device, dtype=self.dtype)
+        previous: float | None = None
+        for i in range(attack.iterations):
+            optimizer.zero_grad(set_to_none=True)
+            loss = self._backward(images, duals, inverse_temperature(i, attack.iterations))
+            optimizer.step()
+            schedule.step()
+            window += loss
+            if i % TRACE_EVERY == 0:
+                trace.append((i, float(loss) / squared_delta))
+                progress(i, trace[-1][1])
+            if attack.patience and (i + 1) % attack.patience == 0:
+                mean = float(window) / attack.patience
+                window.zero_()
+                if previous is not None and abs(previous - mean) <= attack.tolerance * previous:
+                    break
+                previous = mean
+        progress(attack.iterations, trace[-1][1])
+        images, duals = images.detach(), duals.detach()
+        sums = objective.gradient_sum(images, duals, None)
+        rest = {name: delta - sums[name] for name, delta in objective.delta.items()}
+        return _Solution(images, duals, (squared_norm(rest) / squared_delta) ** 0.5, tuple(trace))
+
+    def _start(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Images N(0, image_std²) and duals U(−½, ½), drawn on the CPU so that every device starts alike."""
+        views = 2 if self.attack.kernel == "hybrid" else 1
+        images = torch.randn(self.shape, generator=generator, dtype=self.dtype) * self.attack.image_std
+        duals = torch.rand((views, self.shape[0], self.outputs), generator=generator, dtype=self.dtype) - 0.5
+        return images.to(self.device).requires_grad_(), duals.to(self.device)
+
+    def _scale(self, images: Tensor, duals: Tensor) -> float:
+        """The factor on the duals at which the starting point's gradient sum is as long as Δθ."""
+        sums = self.objective.gradient_sum(images.detach(), duals, inverse_temperature(0, 1))
+        return (squared_norm(self.objective.delta) / max(squared_norm(sums), 1e-30)) ** 0.5
+
+    def _backward(self, images: Tensor, duals: Tensor, beta: float) -> Tensor:
+        """Fill in the gradients; returns the reconstruction loss without its penalty, not waiting for the device."""
+        penalty = self.attack.range_penalty * outside_range(images, self.low, self.high)
+        batch = self.attack.batch_size
+        if batch is None:
+            loss = self.objective.loss(images, duals, beta)
+            images.grad, duals.grad = torch.autograd.grad(loss + penalty, (images, duals))
+            return loss.detach()
+        penalty.backward()
+        return backward_in_batches(self.objective, images, duals, beta, batch)
+
+
+@dataclass(frozen=True)
+class _Solution:
+    images: Tensor
+    duals: Tensor
+    residual: float
+    trace: tuple[tuple[int, float], ...]
+
+    def ranked(self, objective: Objective) -> tuple[Tensor, Tensor, Tensor]:
+        """(images, duals, residual), best first: the residual of a candidate is ‖R‖ / ‖R + g_j‖, where g_j is its part
+        of the gradient sum and R what all leave unexplained. Near 0: the update cannot be explained without it."""
+        total = objective.gradient_sum(self.images, self.duals, None)
+        rest = {name: delta - total[name] for name, delta in objective.delta.items()}
+        squared = sum((value**2).sum() for value in rest.values())
+        ratios = []
+        for j in range(len(self.images)):
+            part = objective.gradient_sum(self.images[j : j + 1], self.duals[:, j : j + 1], None)
+            without = sum(((rest[name] + part[name]) ** 2).sum() for name in rest)
+            ratios.append((squared / without.clamp_min(torch.finfo(without.dtype).tiny)).sqrt())
+        share = torch.stack(ratios)
+        order = share.argsort(stable=True)
+        return self.images[order], self.duals[:, order], share[order]

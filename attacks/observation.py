@@ -1,0 +1,104 @@
+"""What the adversary holds (Observation) and what else it may use (Knowledge).
+
+Neither has a place for private images or labels unless `Knowledge` names them: what is not here, no attack can see.
+"""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.errors import InputError, nearest
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Checkpoints as the adversary saw them, with the architecture they belong to.
+
+    model: the architecture. Its own parameter values are never read; `requires_grad` says what the client trained.
+    pairs: (initial, final) state dicts; one pair for a single round, several for a client seen over time.
+    input_shape: (C, H, W) of the model's input.
+    client: partition id, or -1 for the union of a round's clients.
+    """
+
+    model: nn.Module
+    pairs: tuple[tuple[State, State], ...]
+    input_shape: tuple[int, int, int]
+    round: int = 1
+    client: int = -1
+    threat_model: str = "server"
+
+    def __post_init__(self) -> None:
+        if not self.trainable:
+            raise InputError(f"model {type(self.model).__name__!r} has no trainable parameter: nothing to attack")
+        expected = self.model.state_dict()
+        for state in (state for pair in self.pairs for state in pair):
+            for name in self.trainable:
+                if name not in state:
+                    raise InputError(f"checkpoint has no tensor {name!r}{nearest(name, sorted(state))}")
+                if state[name].shape != expected[name].shape:
+                    raise InputError(
+                        f"checkpoint tensor {name!r} has shape {tuple(state[name].shape)}, "
+                        f"the model wants {tuple(expected[name].shape)}: use the model the checkpoint was made with"
+                    )
+
+    @property
+    def initial(self) -> State:
+        return self.pairs[0][0]
+
+    @property
+    def final(self) -> State:
+        return self.pairs[-1][1]
+
+    @cached_property
+    def trainable(self) -> tuple[str, ...]:
+        """Names of the parameters that the client trained."""
+        return tuple(name for name, parameter in self.model.named_parameters() if parameter.requires_grad)
+
+    def delta(self, pair: int = 0) -> State:
+        """Δθ = θ_f − θ₀ of one pair, trained parameters only, in float64 (the subtraction is then exact)."""
+        initial, final = self.pairs[pair]
+        return {name: final[name].double() - initial[name].double() for name in self.trainable}
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the adversary was told beyond its observation. Every field defaults to unknown (None).
+
+    num_private: number of private images. labels: (N,) class of each.
+    pixel_mean: per-channel mean that the federation subtracts from pixels in [0, 1]. pixel_range: (low, high) of
+    the raw pixels. learning_rate, steps, batch_size, optimizer: of local training. public_images: (P, C, H, W) in
+    the model's input space.
+    """
+
+    num_private: int | None = None
+    labels: tuple[int, ...] | None = None
+    pixel_mean: tuple[float, ...] | None = None
+    pixel_range: tuple[float, float] | None = None
+    learning_rate: float | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    optimizer: str | None = None
+    public_images: Tensor | None = None
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [field.name for field in fields(cls)]
+
+    def given(self) -> dict[str, Any]:
+        """The known fields as plain values, for the table; images appear as their number."""
+        known = {name: getattr(self, name) for name in self.names() if getattr(self, name) is not None}
+        return {name: len(value) if isinstance(value, torch.Tensor) else value for name, value in known.items()}
+
+    def require(self, attack: str, *needed: str) -> None:
+        """Raise InputError naming the fields in `needed` that are unknown."""
+        missing = [name for name in needed if getattr(self, name) is None]
+        if missing:
+            raise InputError(
+                f"attack {attack!r} needs {', '.join(missing)}, which the adversary does not know: "
+                "grant it under adversary.knowledge, or with --know"
+            )
