@@ -1,0 +1,96 @@
+"""What a client needs to know, validated: data, partition, model, local training."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A section of a scenario: immutable, no unknown keys, no numbers from strings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class DataConfig(Section):
+    """Which images, how they are split and what has to be predicted."""
+
+    name: str = Field("digits", description="digits, mnist, fashion_mnist, cifar10, tiny_imagenet, folder, npz, or OWNER/NAME of the hub")
+    root: str | None = Field(None, description="folder (or npz file) that holds the data")
+    task: str | dict[str, list[int | str]] | None = Field(
+        None, description="odd_even, animal_vehicle, or {group: [classes]}; default: the classes themselves"
+    )
+    public: Count = Field(500, description="images of the public pool, disjoint from every client")
+    test: Count = Field(500, description="test images, at most; measures utility")
+    mean: Literal["public", "none"] | list[float] = Field(
+        "public", description="per-channel mean that every client subtracts: of the public pool, none, or given"
+    )
+    image_column: str = Field("image", description="hub data sets: column of the images")
+    label_column: str = Field("label", description="hub data sets: column of the labels")
+
+
+class PartitionConfig(Section):
+    """How private images are spread over clients (flwr-datasets)."""
+
+    kind: Literal["exact", "iid", "dirichlet", "pathological"] = "exact"
+    images: Count | list[Count] | None = Field(
+        None, description="exact: images of each client (default 8); otherwise at most so many of each client's share"
+    )
+    alpha: Positive = Field(0.5, description="dirichlet: concentration")
+    classes: Count = Field(2, description="pathological: classes per client")
+
+    def images_of(self, client: int) -> int | None:
+        """The number (exact) or the limit (otherwise) of one client's images; None: no limit."""
+        if isinstance(self.images, list):
+            return self.images[client]
+        return self.images or (8 if self.kind == "exact" else None)
+
+
+class TrainingConfig(Section):
+    """Local training: what a client does with a checkpoint it receives."""
+
+    loss: Literal["cross_entropy", "mse", "hinge"] = "cross_entropy"
+    coding: tuple[float, float] | None = Field(
+        None, description="target of the other classes and of the right one; default −1, 1 for one output, −0.1, 0.9 for more"
+    )
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    learning_rate: Positive = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    epochs: Count | None = Field(None, description="passes over the client's images; default 5, where steps is not given")
+    steps: Count | None = Field(None, description="optimizer steps instead of epochs")
+    batch_size: Count | None = Field(None, description="images per step; default: all of them")
+    stop_at_loss: Positive | None = Field(None, description="stop when the mean loss of an epoch falls below this")
+    dynamics: Literal["standard", "linearized"] = "standard"
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "TrainingConfig":
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("epochs and steps exclude each other: give one of them")
+        if self.optimizer != "sgd" and self.momentum:
+            raise ValueError(f"momentum belongs to sgd, not to {self.optimizer}: remove it")
+        return self
+
+
+class ModelConfig(Section):
+    """The network of the federation."""
+
+    name: str = Field("mlp", description="mlp, lenet5, or your own package.module:factory or FILE.py:factory")
+    options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of your own factory")
+    outputs: Count | None = Field(None, description="default: 1 for two groups under mse or hinge, else one per class")
+    depth: Annotated[int, Field(ge=0)] = Field(2, description="mlp: hidden layers")
+    width: Count = Field(512, description="mlp: units of a hidden layer")
+    bias: bool = True
+    activation: Literal["relu", "tanh", "sigmoid", "softplus", "gelu"] = "relu"
+    output_activation: Literal["linear", "sigmoid", "tanh", "softmax"] = "linear"
+    parameterization: Literal["standard", "ntk"] = "standard"
+    multiplier: Count = Field(1, description="lenet5: width multiplier")
+    initialization: Literal["lecun_truncated", "lecun", "own"] | None = Field(
+        None, description="default lecun_truncated (as Flax), and `own` for your own factory"
+    )
+    checkpoint: str | None = Field(None, description="safetensors file that the federation starts from")
+    pretrain: TrainingConfig | None = Field(None, description="train on the public pool before the first round")
+    frozen: list[str] = Field(default_factory=list, description="parameter names, with * and ?, that clients leave alone")
