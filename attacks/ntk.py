@@ -106,7 +106,9 @@ class NTKAttack:
     def _problem(
         self, observation: Observation, count: int, mean: tuple[float, ...], pixel_range: tuple[float, float]
     ) -> "_Problem":
-        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device)
+        device = torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        )
         dtype = getattr(torch, self.precision)
         ends = {"final": [observation.final], "initial": [observation.initial]}
         views = ends.get(self.kernel) or [observation.initial, observation.final]

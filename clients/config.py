@@ -18,7 +18,10 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Which images, how they are split and what has to be predicted."""
 
-    name: str = Field("digits", description="digits, mnist, fashion_mnist, cifar10, tiny_imagenet, folder, npz, or OWNER/NAME of the hub")
+    name: str = Field(
+        "digits",
+        description="digits, mnist, fashion_mnist, cifar10, tiny_imagenet, folder, npz, or OWNER/NAME of the hub",
+    )
     root: str | None = Field(None, description="folder (or npz file) that holds the data")
     task: str | dict[str, list[int | str]] | None = Field(
         None, description="odd_even, animal_vehicle, or {group: [classes]}; default: the classes themselves"
@@ -54,13 +57,16 @@ class TrainingConfig(Section):
 
     loss: Literal["cross_entropy", "mse", "hinge"] = "cross_entropy"
     coding: tuple[float, float] | None = Field(
-        None, description="target of the other classes and of the right one; default −1, 1 for one output, −0.1, 0.9 for more"
+        None,
+        description="target of the other classes and of the right one; default −1, 1 for one output, −0.1, 0.9 for more",
     )
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     learning_rate: Positive = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    epochs: Count | None = Field(None, description="passes over the client's images; default 5, where steps is not given")
+    epochs: Count | None = Field(
+        None, description="passes over the client's images; default 5, where steps is not given"
+    )
     steps: Count | None = Field(None, description="optimizer steps instead of epochs")
     batch_size: Count | None = Field(None, description="images per step; default: all of them")
     stop_at_loss: Positive | None = Field(None, description="stop when the mean loss of an epoch falls below this")
@@ -93,4 +99,20 @@ class ModelConfig(Section):
     )
     checkpoint: str | None = Field(None, description="safetensors file that the federation starts from")
     pretrain: TrainingConfig | None = Field(None, description="train on the public pool before the first round")
-    frozen: list[str] = Field(default_factory=list, description="parameter names, with * and ?, that clients leave alone")
+    frozen: list[str] = Field(
+        default_factory=list, description="parameter names, with * and ?, that clients leave alone"
+    )
+
+
+class ClientConfig(Section):
+    """All that the server tells a client; sent as one JSON string with every checkpoint."""
+
+    seed: int
+    clients: Count
+    data: DataConfig
+    partition: PartitionConfig
+    model: ModelConfig
+    training: TrainingConfig
+    cell: str = Field("", description="which cell of a sweep this is; client state is kept by cell")
+    use_gpu: bool = False
+    threads: Count = 1

@@ -1,0 +1,48 @@
+"""The Flower ClientApp: messages in, messages out; the work is in `clients.client`."""
+
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from clients.client import code_version, local_update, whereabouts
+from clients.config import ClientConfig
+
+app = ClientApp()
+
+
+@app.query()
+def identify(message: Message, context: Context) -> Message:
+    """Tell the partition id (node ids are random) and which code this client runs."""
+    record = ConfigRecord({"partition-id": int(context.node_config["partition-id"]), "code": code_version()})
+    return Message(content=RecordDict({"identity": record}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train on the private images and return the checkpoint."""
+    settings = message.content["config"]
+    config = ClientConfig.model_validate_json(settings["client-json"])
+    client = int(context.node_config["partition-id"])
+    update = local_update(
+        config,
+        message.content["arrays"].to_torch_state_dict(),
+        int(settings["server-round"]),
+        client,
+        float(settings.get("proximal-mu", 0.0)),
+    )
+    metrics = {
+        "num-examples": update.num_images,
+        "partition-id": client,
+        "first-loss": update.report.first_loss,
+        "last-loss": update.report.last_loss,
+        "steps": update.report.steps,
+        "seconds": update.report.seconds,
+    }
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord(update.state),
+            "metrics": MetricRecord(metrics),
+            "where": ConfigRecord({**whereabouts(), "device": update.device}),
+        }
+    )
+    return Message(content=content, reply_to=message)

@@ -1,0 +1,135 @@
+"""From a model section to an `nn.Module`: built-in networks and the user's own."""
+
+import fnmatch
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from attacks.errors import InputError, nearest
+from attacks.seeding import derive_seed, torch_generator
+from clients.config import ModelConfig
+from clients.models.initialization import initialize
+from clients.models.lenet5 import lenet5
+from clients.models.mlp import mlp
+
+MODELS: dict[str, Callable[[ModelConfig, tuple[int, int, int], int], nn.Module]] = {"mlp": mlp, "lenet5": lenet5}
+
+
+def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> nn.Module:
+    """The initial network of a federation, on the CPU, in evaluation mode.
+
+    shape: (C, H, W) of an image. outputs: what the targets want; a model of the user's own has to agree.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "own initialization"))
+        model = _construct(config, shape, outputs)
+    if not any(True for _ in model.parameters()):
+        raise InputError(f"model.name {config.name!r} has no parameters: there is nothing to train or to attack")
+    scheme = config.initialization or ("lecun_truncated" if config.name in MODELS else "own")
+    if scheme != "own":
+        initialize(model, scheme, torch_generator(seed, "initialization"))
+    _freeze(model, config.frozen)
+    _check_outputs(model, config.name, shape, outputs)
+    if config.checkpoint is not None:
+        load_checkpoint(model, config.checkpoint)
+    return model.eval()
+
+
+def load_checkpoint(model: nn.Module, path: str | Path) -> None:
+    """Load a safetensors state dict into `model`; InputError where file and model do not fit."""
+    try:
+        state = load_file(path)
+        model.load_state_dict(state)
+    except FileNotFoundError:
+        raise InputError(f"model.checkpoint {str(path)!r} does not exist: give a safetensors file") from None
+    except SafetensorError as error:
+        raise InputError(f"model.checkpoint {str(path)!r} is no safetensors file ({error})") from None
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"model.checkpoint {str(path)!r} does not fit the model: {reason}") from None
+
+
+def load_factory(name: str) -> Callable[..., nn.Module]:
+    """The callable behind `package.module:factory` or `FILE.py:factory`."""
+    source, _, attribute = name.rpartition(":")
+    if not source:
+        raise InputError(f"model.name is {name!r}{nearest(name, sorted(MODELS))}; your own is package.module:factory")
+    try:
+        module = _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    except InputError:
+        raise
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"model.name {name!r}: {error}; run from the folder it is in, or name FILE.py:factory"
+        ) from None
+    except Exception as error:
+        raise InputError(f"model.name {name!r} cannot be imported:\n{_own_traceback(error)}") from None
+    if not callable(getattr(module, attribute, None)):
+        known = sorted(n for n, value in vars(module).items() if callable(value) and not n.startswith("_"))
+        raise InputError(f"model.name {name!r}: {source} has no function {attribute!r}{nearest(attribute, known)}")
+    return getattr(module, attribute)
+
+
+def _load_file(path: Path):
+    if not path.is_file():
+        raise InputError(f"model.name: file {str(path)!r} does not exist")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # the factory's classes must be found by name, by pickle among others
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Module:
+    if config.name in MODELS:
+        return MODELS[config.name](config, shape, outputs)
+    factory = load_factory(config.name)
+    try:
+        model = factory(**config.options)
+    except Exception as error:
+        raise InputError(f"model.name {config.name!r} raised:\n{_own_traceback(error)}") from None
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model.name {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _own_traceback(error: Exception) -> str:
+    """The innermost frame of the user's code and the error: what they need to mend it, in at most four lines."""
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    return "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)]).rstrip()
+
+
+def _freeze(model: nn.Module, patterns: list[str]) -> None:
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        matched = fnmatch.filter(names, pattern)
+        if not matched:
+            raise InputError(f"model.frozen {pattern!r} matches no parameter{nearest(pattern, names)}")
+        for name in matched:
+            model.get_parameter(name).requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError(f"model.frozen {patterns} leaves no parameter to train")
+
+
+def _check_outputs(model: nn.Module, name: str, shape: tuple[int, int, int], outputs: int) -> None:
+    try:
+        with torch.no_grad():
+            found: Tensor = model.eval()(torch.zeros(2, *shape))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"model.name {name!r} cannot take images of shape {shape}: {reason}") from None
+    if found.shape != (2, outputs):
+        raise InputError(
+            f"model.name {name!r} has outputs of shape {tuple(found.shape[1:])}, the labels need ({outputs},): "
+            "change the model's last layer, or data.task and training.loss"
+        )
