@@ -1,6 +1,6 @@
 """The attack interface: one frozen dataclass of options per attack, registered by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Protocol, TypeVar
 
@@ -73,12 +73,17 @@ def register(name: str) -> Callable[[AttackClass], AttackClass]:
     return add
 
 
-def get_attack(name: str, **options: object) -> Attack:
-    """The attack called `name` with its options set; unknown names and options raise InputError."""
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Raise InputError, with the nearest valid name, for an unknown attack or option."""
     if name not in ATTACKS:
         raise InputError(f"unknown attack {name!r}{nearest(name, sorted(ATTACKS))}")
     known = [option.name for option in fields(ATTACKS[name])]
     for option in options:
         if option not in known:
             raise InputError(f"attack {name!r} has no option {option!r}{nearest(option, known)}")
+
+
+def get_attack(name: str, **options: object) -> Attack:
+    """The attack called `name` with its options set."""
+    check_options(name, options)
     return ATTACKS[name](**options)

@@ -13,7 +13,7 @@ from attacks.seeding import torch_generator
 from clients.config import ClientConfig
 from clients.models import build_model
 from clients.partition import FederatedData, split_data
-from clients.targets import encode_targets, outputs_for
+from clients.targets import Task, encode_targets
 from clients.training import TrainingReport, train
 
 
@@ -36,9 +36,21 @@ def load_data(config: ClientConfig) -> FederatedData:
     return split_data(config.data, config.partition, config.clients, config.seed)
 
 
+def num_outputs(config: ClientConfig, task: Task) -> int:
+    """Outputs of the network: as configured, else 1 for two groups under mse or hinge, else one per group."""
+    single = len(task.groups) == 2 and config.training.loss in ("mse", "hinge")
+    return config.model.outputs or (1 if single else len(task.groups))
+
+
+def load_targets(config: ClientConfig, task: Task, labels: Tensor) -> Tensor:
+    """What the loss wants for these group labels (N,)."""
+    outputs = num_outputs(config, task)
+    return encode_targets(labels, len(task.groups), outputs, config.training.loss, config.training.coding)
+
+
 def make_model(config: ClientConfig, data: FederatedData) -> torch.nn.Module:
     """The federation's initial model, the same in every process that has the same config."""
-    return build_model(config.model, data.shape, outputs_for(config, data.task), config.seed)
+    return build_model(config.model, data.shape, num_outputs(config, data.task), config.seed)
 
 
 def local_update(
@@ -52,9 +64,7 @@ def local_update(
     model.load_state_dict(received)
     model.to(device)
     images, labels = data.client(client)
-    targets = encode_targets(
-        labels, len(data.task.groups), outputs_for(config, data.task), config.training.loss, config.training.coding
-    )
+    targets = load_targets(config, data.task, labels)
     inputs = centered(images, data.pixel_mean)
     generator = torch_generator(config.seed, "training", round, client)
     report = train(model, inputs.to(device), targets.to(device), config.training, generator, proximal)

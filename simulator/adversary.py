@@ -1,0 +1,183 @@
+"""The honest-but-curious server: a wrapper around any strategy that writes down what it sees and has it attacked."""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from attacks.observation import State
+from clients.partition import FederatedData
+from simulator.errors import RunError
+from simulator.jobs import Job, lost
+from simulator.knowledge import grant
+from simulator.ledger import Ledger
+from simulator.scenario import Cell
+from simulator.storage import CellStore, Sight
+
+
+@dataclass
+class CellRun:
+    """What one cell of a run works with, and how many of its attacks are still out."""
+
+    cell: Cell
+    store: CellStore
+    ledger: Ledger
+    data: FederatedData
+    submit: Callable[[Job], None]
+    progress_dir: Path
+    client_losses: dict[int, float] = field(default_factory=dict)
+    clients_in: dict[int, int] = field(default_factory=dict)
+
+
+class Adversary(Strategy):
+    """Outermost wrapper: it sees each checkpoint that is sent and each reply, before any aggregation.
+
+    It also makes the federation reproducible: the schedule of clients comes from the seed, and replies are handed on
+    in the order of partition ids, so that float sums do not depend on who finished first.
+    """
+
+    def __init__(self, inner: Strategy, run: CellRun, nodes: dict[int, int]):
+        """nodes: partition id -> node id of the clients of this cell."""
+        self.inner, self.run, self.nodes = inner, run, nodes
+        self.partitions = {node: partition for partition, node in nodes.items()}
+        self.chosen: list[int] = []
+        self.initial_name = ""
+
+    def summary(self) -> None:
+        self.inner.summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        if server_round == 1:
+            self.initial_name = self.run.store.save_global(0, arrays.to_torch_state_dict())
+        messages = list(self.inner.configure_train(server_round, arrays, config, CellGrid(grid, self.nodes)))
+        # strategies sample over random node ids with the global generator: choose again, reproducibly
+        schedule = random.Random(f"{self.run.cell.scenario.seed}/{server_round}")
+        self.chosen = sorted(schedule.sample(sorted(self.nodes), len(messages)))
+        return [
+            Message(content=message.content, message_type=message.metadata.message_type, dst_node_id=self.nodes[client])
+            for message, client in zip(messages, self.chosen, strict=True)
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        by_client = {self.partitions[reply.metadata.src_node_id]: reply for reply in replies}
+        healthy = self._sort_out(server_round, by_client)
+        arrays, metrics = self.inner.aggregate_train(server_round, [by_client[client] for client in healthy])
+        self._look_at_round(server_round, healthy, arrays)
+        return arrays, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self.inner.configure_evaluate(server_round, arrays, config, CellGrid(grid, self.nodes))
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return self.inner.aggregate_evaluate(server_round, replies)
+
+    def _sort_out(self, round: int, by_client: dict[int, Message]) -> list[int]:
+        """Store the checkpoints of healthy replies and give the others a row; stop when too many failed."""
+        healthy, failures = [], {}
+        for client in self.chosen:
+            status, detail, state = read_reply(by_client.get(client), self.run.cell.scenario.federation.timeout)
+            self._note_client(round, client, status, by_client.get(client))
+            if state is None:
+                failures[client] = (status, detail)
+                continue
+            self.run.store.save_client(round, client, state)
+            healthy.append(client)
+        adversary = self.run.cell.scenario.adversary
+        if "server" in adversary.threat_models and adversary.attacks_in(round):
+            for client, (status, detail) in failures.items():
+                self._note_failure(Sight(round, client, "server"), status, detail)
+        limit = self.run.cell.scenario.federation.max_failures
+        if not healthy or len(failures) > limit * len(self.chosen):
+            reasons = "; ".join(f"client {client}: {detail}" for client, (_, detail) in list(failures.items())[:3])
+            raise RunError(
+                f"round {round}: {len(failures)} of {len(self.chosen)} clients failed, "
+                f"more than federation.max_failures = {limit:g} allows ({reasons})"
+            )
+        return healthy
+
+    def _look_at_round(self, round: int, healthy: list[int], arrays: ArrayRecord | None) -> None:
+        """Record the round's observations and start their attacks."""
+        final_name = None if arrays is None else self.run.store.save_global(round, arrays.to_torch_state_dict())
+        adversary = self.run.cell.scenario.adversary
+        if adversary.attacks_in(round):
+            if "server" in adversary.threat_models:
+                for client in healthy:
+                    pair = (self.initial_name, f"client_{client:02d}_round_{round:04d}.safetensors")
+                    self._attack(Sight(round, client, "server"), pair, [client], healthy)
+            if "observer" in adversary.threat_models and final_name is not None:
+                self._attack(Sight(round, -1, "observer"), (self.initial_name, final_name), healthy, healthy)
+        if final_name is not None:
+            self.initial_name = final_name
+
+    def _attack(self, sight: Sight, pair: tuple[str, str], clients: list[int], healthy: list[int]) -> None:
+        scenario = self.run.cell.scenario
+        self.run.store.save_sight(sight, [pair], grant(scenario, self.run.data, clients))
+        for job in self._jobs(sight, clients, healthy):
+            self.run.submit(job)
+
+    def _jobs(self, sight: Sight, clients: list[int], healthy: list[int]) -> list[Job]:
+        cell = self.run.cell
+        return [
+            Job(
+                cell.name, cell.swept, cell.scenario, self.run.store.root, sight, attack, tuple(clients), tuple(healthy),
+                progress_path=self.run.progress_dir / f"{cell.name or 'run'}_{sight.name}_{attack.label}",
+            )
+            for attack in cell.scenario.adversary.attacks
+        ]  # fmt: skip
+
+    def _note_failure(self, sight: Sight, status: str, detail: str) -> None:
+        for job in self._jobs(sight, [sight.client], []):
+            result = lost(job, detail, status)
+            result.row["num_private"] = self.run.data.client_sizes[sight.client]
+            self.run.ledger.add_result(self.run.cell.name, result)
+
+    def _note_client(self, round: int, client: int, status: str, reply: Message | None) -> None:
+        cell = self.run.cell
+        row = {"round": round, "client": client, "defense": cell.scenario.defense, "seed": cell.scenario.seed}
+        row |= {"status": status, **cell.swept}
+        if reply is not None and reply.has_content():
+            metrics, where = reply.content["metrics"], reply.content["where"]
+            for name in ("num-examples", "steps", "first-loss", "last-loss", "seconds"):
+                row[name.replace("-", "_")] = metrics[name]
+            row |= {name.replace("-", "_"): where[name] for name in ("worker", "pid", "gpu-ids", "device")}
+            if status == "ok":
+                self.run.client_losses[round] = self.run.client_losses.get(round, 0.0) + float(metrics["last-loss"])
+                self.run.clients_in[round] = self.run.clients_in.get(round, 0) + 1
+        self.run.ledger.add("clients", cell.name, (cell.name, round, client), row)
+
+
+def read_reply(reply: Message | None, timeout: float) -> tuple[str, str, State | None]:
+    """(status, reason, checkpoint or None) of a client's reply. Flower accepts NaN silently: it is refused here."""
+    if reply is None:
+        return "timeout", f"no reply within federation.timeout = {timeout:g} s", None
+    if reply.has_error():
+        return "failed", f"client error: {reply.error.reason}"[:300], None
+    state = reply.content["arrays"].to_torch_state_dict()
+    bad = [name for name, value in state.items() if value.is_floating_point() and not torch.isfinite(value).all()]
+    if bad:
+        return "failed", f"the client returned NaN or Inf in {bad[0]!r}: its training diverged", None
+    return "ok", "", state
+
+
+class CellGrid:
+    """A grid that shows a strategy the nodes of one cell only, in the order of their partitions."""
+
+    def __init__(self, grid: Grid, nodes: dict[int, int]):
+        self._grid, self._nodes = grid, nodes
+
+    def get_node_ids(self) -> list[int]:
+        return [self._nodes[partition] for partition in sorted(self._nodes)]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._grid, name)

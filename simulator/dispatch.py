@@ -1,0 +1,110 @@
+"""Where attack jobs run: on the Ray cluster of the simulation, or in processes of this machine."""
+
+import multiprocessing
+import os
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import Any, Protocol
+
+from simulator.jobs import Job, JobResult, lost, run_job
+
+ATTACK_RESOURCE = "attack"
+GRACE = 120.0  # seconds beyond its own time limit after which a silent worker is given up
+
+
+class Dispatcher(Protocol):
+    """Runs jobs in the background; every job submitted comes back exactly once."""
+
+    def submit(self, job: Job) -> None: ...
+
+    def collect(self, timeout: float) -> list[tuple[Job, JobResult]]:
+        """What has finished, waiting at most `timeout` seconds for the first."""
+
+    @property
+    def pending(self) -> list[Job]: ...
+
+    def close(self) -> None: ...
+
+
+def make_dispatcher(workers: int | None, gpus: float) -> Dispatcher:
+    """Ray where a cluster with `attack` slots is at hand, else a pool of processes."""
+    import ray
+
+    if ray.is_initialized() and ray.cluster_resources().get(ATTACK_RESOURCE, 0) >= 1:
+        return RayDispatcher(gpus)
+    return ProcessDispatcher(workers or os.cpu_count() or 1)
+
+
+class RayDispatcher:
+    """Tasks that take an `attack` slot and no CPU: idle client actors keep theirs reserved for the whole run."""
+
+    def __init__(self, gpus: float):
+        import ray
+
+        self.ray = ray
+        self.task = ray.remote(num_cpus=0, num_gpus=gpus, resources={ATTACK_RESOURCE: 1}, max_retries=1)(run_job)
+        self.jobs: dict[Any, Job] = {}
+        self.last_sign = time.monotonic()
+
+    def submit(self, job: Job) -> None:
+        self.jobs[self.task.remote(job)] = job
+        self.last_sign = time.monotonic()
+
+    @property
+    def pending(self) -> list[Job]:
+        return list(self.jobs.values())
+
+    def collect(self, timeout: float) -> list[tuple[Job, JobResult]]:
+        if not self.jobs:
+            return []
+        ready, _ = self.ray.wait(list(self.jobs), num_returns=1, timeout=timeout)
+        finished = []
+        for reference in ready:
+            job = self.jobs.pop(reference)
+            try:
+                finished.append((job, self.ray.get(reference, timeout=GRACE)))
+            except Exception as error:
+                finished.append((job, lost(job, f"the attack's worker died: {error}")))
+        if finished:
+            self.last_sign = time.monotonic()
+        elif time.monotonic() - self.last_sign > GRACE + max(j.scenario.adversary.timeout for j in self.jobs.values()):
+            finished = self._give_up()
+        return finished
+
+    def _give_up(self) -> list[tuple[Job, JobResult]]:
+        for reference in self.jobs:
+            self.ray.cancel(reference, force=True)
+        given_up = [(job, lost(job, "its worker stopped answering", "timeout")) for job in self.jobs.values()]
+        self.jobs.clear()
+        return given_up
+
+    def close(self) -> None:
+        for reference in self.jobs:
+            self.ray.cancel(reference, force=True)
+
+
+class ProcessDispatcher:
+    """Spawned processes: used by deployments and by Ray clusters that offer no `attack` slots."""
+
+    def __init__(self, workers: int):
+        self.pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+        self.jobs: dict[Future[JobResult], Job] = {}
+
+    def submit(self, job: Job) -> None:
+        self.jobs[self.pool.submit(run_job, job)] = job
+
+    @property
+    def pending(self) -> list[Job]:
+        return list(self.jobs.values())
+
+    def collect(self, timeout: float) -> list[tuple[Job, JobResult]]:
+        finished, _ = wait(self.jobs, timeout=timeout, return_when=FIRST_COMPLETED)
+        results = []
+        for future in finished:
+            job = self.jobs.pop(future)
+            error = future.exception()
+            results.append((job, lost(job, f"the attack's worker died: {error}") if error else future.result()))
+        return results
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)

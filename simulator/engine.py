@@ -1,0 +1,101 @@
+"""How a simulation is launched: the one module that knows Ray and Flower's simulation runtime."""
+
+import contextlib
+import logging
+import os
+import warnings
+from pathlib import Path
+
+# telemetry is read at import time of these libraries, so this stands before them
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import ray
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from simulator.dispatch import ATTACK_RESOURCE
+from simulator.display import Display
+from simulator.errors import InputError, RunError
+from simulator.federation import run_federation
+from simulator.plan import RunPlan
+from simulator.scenario import EngineConfig
+
+DEFAULT_GPU_SHARE = 0.3  # three clients on a GPU, and a tenth left for attacks
+
+
+def simulate(plan: RunPlan, display: Display, verbose: bool = False) -> None:
+    """Run a plan to its end on Ray; RunError where it had to stop."""
+    from flwr.simulation import run_simulation
+
+    from clients.client_app import app as client_app
+
+    server_app = ServerApp()
+    caught: list[Exception] = []
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            run_federation(grid, plan, display)
+        except Exception as error:
+            caught.append(error)
+
+    quiet(verbose)
+    start_ray(plan.scenario.engine)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            run_simulation(server_app, client_app, plan.clients, backend_config=backend_config(plan.scenario.engine))
+        except Exception as error:
+            if not caught:
+                raise RunError(f"the simulation stopped: {error}") from error
+    if caught:
+        raise caught[0]
+
+
+def start_ray(engine: EngineConfig) -> None:
+    """A Ray of our own with slots for attacks, or the cluster at `engine.address`. One that is up already is used."""
+    if ray.is_initialized():
+        return
+    workers = engine.attack_workers or os.cpu_count() or 1
+    root = str(Path(__file__).resolve().parents[1])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    # Ray workers import the packages from here, whatever their working directory holds
+    runtime_env = {"env_vars": {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(engine.threads)}}
+    common = {"runtime_env": runtime_env, "log_to_driver": False, "logging_level": logging.ERROR}
+    if engine.address is not None:
+        try:
+            ray.init(address=engine.address, **common)
+        except ConnectionError as error:
+            raise InputError(f"engine.address {engine.address!r}: no Ray cluster answers there ({error})") from None
+        return
+    ray.init(include_dashboard=False, resources={ATTACK_RESOURCE: workers}, **common)
+
+
+def backend_config(engine: EngineConfig) -> dict:
+    """Flower's backend settings: the share of each client; dead actors are restarted instead of failing every client."""
+    gpus = engine.gpus if engine.gpus is not None else (DEFAULT_GPU_SHARE if torch.cuda.is_available() else 0.0)
+    resources = {"num_cpus": engine.cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 1}
+    available = ray.cluster_resources()
+    for name, wanted in (("CPU", engine.cpus), ("GPU", gpus)):
+        if wanted > available.get(name, 0):
+            raise InputError(
+                f"engine.{name.lower()}s asks for {wanted:g} {name} per client, Ray has {available.get(name, 0):g}: lower it"
+            )
+    return {"client_resources": resources}
+
+
+def quiet(verbose: bool) -> None:
+    """Flower, Ray and their friends speak up only when something is wrong, or when asked to."""
+    logging.getLogger("flwr").setLevel(logging.INFO if verbose else logging.CRITICAL)
+    logging.getLogger("ray").setLevel(logging.INFO if verbose else logging.ERROR)
+
+
+def stop_ray() -> None:
+    """Disconnect from Ray and stop the cluster that this process started, no other."""
+    with contextlib.suppress(Exception):
+        ray.shutdown()

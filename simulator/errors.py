@@ -1,0 +1,10 @@
+"""Errors of a run, as opposed to those of its input."""
+
+from attacks import InputError
+
+
+class RunError(RuntimeError):
+    """The run had to stop. The command line prints the message and exits with code 1; what was done is kept."""
+
+
+__all__ = ["InputError", "RunError"]

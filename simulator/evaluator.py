@@ -1,0 +1,79 @@
+"""The only reader of private images on the adversary's side of the program, after an attack has finished."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks import Observation, Pool, Reconstruction, score
+from attacks.kernels import kernel_drift
+from attacks.seeding import numpy_generator
+from clients.client import centered
+from clients.partition import split_data
+from simulator.scenario import Scenario
+
+KERNEL_IMAGES = 200  # the drift of the kernel is measured on at most so many private images: its cost is quadratic
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The private images of a row, (N, C, H, W) in [0, 1], the pool to single them out of, and the input's mean."""
+
+    private: Tensor
+    pool: Pool
+    pixel_mean: tuple[float, ...]
+    seed: int
+
+    @classmethod
+    def of(cls, scenario: Scenario, clients: list[int], round_clients: list[int]) -> "Truth":
+        """The private set that `clients` form, in a round in which `round_clients` took part."""
+        data = split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
+        images = {client: data.client(client)[0] for client in round_clients}
+        pool = Pool(data.public()[0], torch.cat([images[client] for client in round_clients]))
+        return cls(torch.cat([images[client] for client in clients]), pool, data.pixel_mean, scenario.seed)
+
+
+def evaluate(
+    truth: Truth, observation: Observation, found: Reconstruction, key: dict[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(columns of the leakage table, rows of the samples table: one per private image)."""
+    purpose = f"floor/{key['threat_model']}/{key['attack']}"
+    generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
+    scores = score(truth.private, found.pixels().float(), truth.pool, generator)
+    delta = torch.cat([value.flatten() for value in observation.delta().values()])
+    inputs = centered(truth.private, truth.pixel_mean)[:KERNEL_IMAGES]
+    columns = {
+        "num_private": len(truth.private),
+        "num_inferred": found.num_inferred,
+        "num_reconstructed": len(found.images),
+        **scores.columns(),
+        "relative_residual": found.relative_residual,
+        "kernel_distance": kernel_drift(observation, inputs),
+        "delta_l2": float(delta.norm()),
+        "delta_linf": float(delta.abs().max()),
+    }
+    images = scores.images
+    samples = [
+        {
+            **key,
+            "image": i,
+            "l2": float(images.l2[i]),
+            "psnr": float(images.psnr[i]),
+            "ssim": float(images.ssim[i]),
+            "dual": _dual(found, int(images.match[i])),
+            "identified": bool(images.identified[i]),
+            "match": int(images.match[i]),
+            "floor_l2": float(scores.floor.l2[i]),
+        }
+        for i in range(len(truth.private))
+    ]
+    return columns, samples
+
+
+def _dual(found: Reconstruction, match: int) -> float:
+    """The largest |α| of a reconstruction over kernels and outputs; NaN without duals or match."""
+    if found.duals is None or match < 0:
+        return float("nan")
+    return float(np.abs(found.duals[:, match].numpy()).max())

@@ -1,0 +1,192 @@
+"""The server's half of a run: for every cell a federation with the adversary around its strategy, then the tables."""
+
+import time
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from clients.client import centered, code_version, load_targets, make_model
+from clients.losses import accuracy, training_loss
+from clients.partition import FederatedData
+from clients.training import train
+from attacks.seeding import torch_generator
+from simulator.adversary import Adversary, CellRun
+from simulator.dispatch import Dispatcher, make_dispatcher
+from simulator.display import Display
+from simulator.errors import RunError
+from simulator.ledger import Ledger
+from simulator.plan import RunPlan, cell_data
+from simulator.scenario import Cell
+from simulator.storage import CellStore
+from simulator.strategies import make_strategy
+
+NODE_WAIT = 120.0  # seconds that nodes have to register with the server
+
+
+def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
+    """Run every cell that is not done yet inside this one simulation, and write the tables."""
+    torch.set_num_threads(plan.scenario.engine.threads)
+    ledger = Ledger(plan.run_dir)
+    todo = [cell for cell in plan.cells if cell.name not in ledger.done]
+    dispatcher = make_dispatcher(plan.scenario.engine.attack_workers, attack_gpu_share())
+    progress_dir = plan.run_dir / ".progress"
+    progress_dir.mkdir(exist_ok=True)
+    collector = Collector(dispatcher, ledger, display, progress_dir)
+    display.start(
+        rounds=sum(cell.scenario.federation.rounds for cell in todo), attacks=sum(map(expected_attacks, todo))
+    )
+    try:
+        nodes = identify_nodes(grid, plan.clients)
+        for cell in todo:
+            run_cell(grid, plan, cell, nodes, collector, progress_dir)
+        while dispatcher.pending:
+            collector.collect(timeout=0.5)
+    finally:
+        dispatcher.close()
+        display.stop()
+        ledger.write_tables()  # whatever stopped the run, what was found is kept
+        for path in progress_dir.iterdir():
+            path.unlink(missing_ok=True)
+        progress_dir.rmdir()
+
+
+class Collector:
+    """Brings finished attacks into the ledger, and marks a cell done when its last one is in."""
+
+    def __init__(self, dispatcher: Dispatcher, ledger: Ledger, display: Display, progress_dir: Path):
+        self.dispatcher, self.ledger, self.display, self.progress_dir = dispatcher, ledger, display, progress_dir
+        self.trained: set[str] = set()
+
+    def submit(self, job) -> None:
+        self.dispatcher.submit(job)
+
+    def finish_training(self, cell: str) -> None:
+        self.trained.add(cell)
+        self._mark_done()
+
+    def collect(self, timeout: float) -> None:
+        for job, result in self.dispatcher.collect(timeout):
+            self.ledger.add_result(job.cell, result)
+            self.display.attack_done(result.row)
+        self.display.attacks_running({path.name: read_share(path) for path in self.progress_dir.iterdir()})
+        self._mark_done()
+
+    def _mark_done(self) -> None:
+        waiting = {job.cell for job in self.dispatcher.pending}
+        for cell in self.trained - waiting - self.ledger.done:
+            self.ledger.mark_done(cell)
+
+
+def run_cell(
+    grid: Grid, plan: RunPlan, cell: Cell, nodes: dict[int, int], collector: Collector, progress_dir: Path
+) -> None:
+    """One federation from its initial checkpoint to its last round."""
+    scenario, config = cell.scenario, cell.client_config(use_gpu=True)
+    data = cell_data(scenario)
+    model = make_model(config, data)
+    if scenario.model.pretrain is not None:
+        pretrain(model, cell, data)
+    store = CellStore(plan.cell_root(cell))
+    outputs = model(torch.zeros(1, *data.shape)).shape[1]
+    store.create(scenario.model, data.shape, outputs, scenario.seed)
+    if "public_images" in scenario.adversary.knowledge:
+        store.save_public_images(centered(data.public()[0], data.pixel_mean))
+
+    run = CellRun(cell, store, collector.ledger, data, collector.submit, progress_dir)
+    chosen = {partition: nodes[partition] for partition in range(scenario.federation.clients)}
+    strategy = Adversary(make_strategy(scenario.federation), run, chosen)
+
+    def utility(round: int, arrays: ArrayRecord) -> MetricRecord:
+        model.load_state_dict(arrays.to_torch_state_dict())
+        loss, share = evaluate_utility(model, cell, data)
+        row = {
+            "round": round,
+            "defense": scenario.defense,
+            "seed": scenario.seed,
+            "test_accuracy": share,
+            "test_loss": loss,
+            "client_loss": run.client_losses[round] / run.clients_in[round] if round in run.clients_in else None,
+            "clients": run.clients_in.get(round, 0),
+            **cell.swept,
+        }
+        collector.ledger.add("utility", cell.name, (cell.name, round), row)
+        if round > 0:
+            collector.display.round_done(cell.name, round, share)
+        collector.collect(timeout=0)
+        return MetricRecord({"accuracy": share, "loss": loss})
+
+    strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(model.state_dict()),
+        num_rounds=scenario.federation.rounds,
+        timeout=scenario.federation.timeout,
+        train_config=ConfigRecord({"client-json": config.model_dump_json()}),
+        evaluate_fn=utility,
+    )
+    collector.finish_training(cell.name)
+
+
+def pretrain(model: torch.nn.Module, cell: Cell, data: FederatedData) -> None:
+    """Train the initial model on the public pool, as a federation that fine-tunes does."""
+    config = cell.client_config(use_gpu=False)
+    images, labels = data.public()
+    generator = torch_generator(cell.scenario.seed, "pretraining")
+    inputs, targets = centered(images, data.pixel_mean), load_targets(config, data.task, labels)
+    train(model, inputs, targets, cell.scenario.model.pretrain, generator)
+
+
+def evaluate_utility(model: torch.nn.Module, cell: Cell, data: FederatedData) -> tuple[float, float]:
+    """(mean loss, accuracy) on the test split."""
+    config = cell.client_config(use_gpu=False)
+    images, labels = data.test()
+    with torch.no_grad():
+        batches = centered(images, data.pixel_mean).split(256)
+        outputs = torch.cat([model.eval()(batch) for batch in batches])
+        loss = training_loss(config.training.loss, outputs, load_targets(config, data.task, labels))
+    return float(loss), accuracy(outputs, labels)
+
+
+def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
+    """partition id -> node id. Node ids are random; waits until all have registered and checks that they run our code."""
+    deadline = time.monotonic() + NODE_WAIT
+    while len(ids := list(grid.get_node_ids())) < clients:
+        if time.monotonic() > deadline:
+            raise RunError(f"{len(ids)} of {clients} nodes registered within {NODE_WAIT:g} s: start more SuperNodes")
+        time.sleep(0.1)
+    messages = [Message(content=RecordDict(), message_type="query", dst_node_id=node) for node in ids]
+    nodes = {}
+    for reply in grid.send_and_receive(messages, timeout=NODE_WAIT):
+        if reply.has_error():
+            raise RunError(f"a client cannot start: {reply.error.reason}"[:500])
+        identity = reply.content["identity"]
+        if identity["code"] != code_version():
+            raise RunError("clients and server run different versions of fedleak: install the same on both sides")
+        nodes[int(identity["partition-id"])] = reply.metadata.src_node_id
+    missing = set(range(clients)) - set(nodes)
+    if missing:
+        raise RunError(f"no node has partition id {min(missing)}: number the nodes 0 to {clients - 1}")
+    return nodes
+
+
+def expected_attacks(cell: Cell) -> int:
+    """How many attacks a cell will run if no client fails."""
+    federation, adversary = cell.scenario.federation, cell.scenario.adversary
+    rounds = sum(adversary.attacks_in(round) for round in range(1, federation.rounds + 1))
+    clients = max(1, int(federation.clients * federation.fraction))
+    sights = clients * ("server" in adversary.threat_models) + ("observer" in adversary.threat_models)
+    return rounds * sights * len(adversary.attacks)
+
+
+def attack_gpu_share() -> float:
+    """A tenth of a GPU for each attack where there is one; clients leave that remainder by default."""
+    return 0.1 if torch.cuda.is_available() else 0.0
+
+
+def read_share(path: Path) -> float:
+    """What a running attack says it has done, 0 to 1."""
+    try:
+        return float(path.read_text() or 0)
+    except (OSError, ValueError):  # the attack has just finished, or is writing this very moment
+        return 0.0

@@ -1,0 +1,147 @@
+"""One attack on one observation, and its score: the unit of work that Ray runs, resumes and replays."""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attacks import Knowledge, Observation, Reconstruction, torch_generator
+from attacks.base import Progress, silent
+from simulator.evaluator import Truth, evaluate
+from simulator.scenario import AttackConfig, Scenario
+from simulator.storage import CellStore, Sight, save_reconstruction
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a worker needs, small and picklable. clients: whose images the private set is."""
+
+    cell: str
+    swept: dict[str, Any]
+    scenario: Scenario
+    root: Path
+    sight: Sight
+    attack: AttackConfig
+    clients: tuple[int, ...]
+    round_clients: tuple[int, ...]
+    progress_path: Path | None = None
+
+    @property
+    def row_key(self) -> dict[str, Any]:
+        """The columns that identify a row of the leakage table."""
+        return {
+            "round": self.sight.round,
+            "client": self.sight.client,
+            "threat_model": self.sight.threat_model,
+            "attack": self.attack.label,
+            "defense": self.scenario.defense,
+            "seed": self.scenario.seed,
+            "target": "private",
+        }
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """A row of the leakage table and its rows of the samples table. order: where they stand in the tables."""
+
+    order: tuple[Any, ...]
+    row: dict[str, Any]
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+
+def run_job(job: Job) -> JobResult:
+    """Attack, store, score. A fault becomes a row with its status and reason; nothing is raised."""
+    torch.set_num_threads(job.scenario.engine.threads)
+    store, start = CellStore(job.root), time.perf_counter()
+    knowledge = None
+    try:
+        observation, knowledge = store.load(job.sight)
+        with time_limit(job.scenario.adversary.timeout):
+            found = run_attack(job.attack, observation, knowledge, job.scenario.seed, progress_writer(job.progress_path))
+        save_reconstruction(store.reconstruction_path(job.sight, job.attack.label), found)
+        truth = Truth.of(job.scenario, list(job.clients), list(job.round_clients))
+        columns, samples = evaluate(truth, observation, found, job.row_key)
+        status, detail = "ok", "; ".join(found.warnings)
+    except TimeoutError:
+        columns, samples = {}, []
+        status, detail = "timeout", f"no result within adversary.timeout = {job.scenario.adversary.timeout:g} s"
+    except Exception as error:
+        columns, samples = {}, []
+        status, detail = "failed", f"{type(error).__name__}: {error}"
+    finally:
+        if job.progress_path is not None:
+            job.progress_path.unlink(missing_ok=True)
+    row = {
+        **job.row_key,
+        **job.swept,
+        **columns,
+        "status": status,
+        "detail": " ".join(detail.split()),
+        "knowledge": json.dumps(knowledge.given()) if knowledge is not None else "",
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+    return JobResult(row_order(job.cell, job.row_key), row, [{**sample, **job.swept} for sample in samples])
+
+
+def lost(job: Job, reason: str, status: str = "failed") -> JobResult:
+    """The row of a job whose worker did not come back."""
+    row: dict[str, Any] = {**job.row_key, **job.swept, "status": status, "detail": " ".join(reason.split())[:300]}
+    return JobResult(row_order(job.cell, job.row_key), row)
+
+
+def row_order(cell: str, key: dict[str, Any]) -> tuple[Any, ...]:
+    """Rows are sorted by this, whatever order Ray finished in; the union of clients comes after the clients."""
+    client = key["client"] if key["client"] >= 0 else float("inf")
+    return (cell, key["round"], client, key["threat_model"], key["attack"], key["target"])
+
+
+def run_attack(
+    config: AttackConfig, observation: Observation, knowledge: Knowledge, seed: int, progress: Progress = silent
+) -> Reconstruction:
+    """The attack itself, live or replayed: the same observation, knowledge and seed give the same bits."""
+    purpose = f"attack/{observation.threat_model}/{config.label}"
+    generator = torch_generator(seed, purpose, observation.round, observation.client)
+    return config.make().reconstruct(observation, knowledge, generator, progress)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError inside the block after so many seconds; only a process's main thread can be interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise TimeoutError
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def progress_writer(path: Path | None) -> Progress:
+    """Leaves the share done in a small file, at most once a second, for whoever draws the progress bar."""
+    if path is None:
+        return silent
+    last = 0.0
+
+    def write(done: int, total: int, loss: float) -> None:
+        nonlocal last
+        if time.monotonic() - last > 1:
+            last = time.monotonic()
+            path.write_text(f"{done / total:.4f}")
+
+    return write
+
+

@@ -1,0 +1,116 @@
+"""From a scenario to a run that can start: every input is checked and the folder chosen before anything is written."""
+
+import datetime
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+import yaml
+
+from attacks import InputError
+from clients.client import load_targets, make_model
+from clients.partition import FederatedData, split_data
+from simulator.knowledge import grant
+from simulator.scenario import Cell, Scenario
+from simulator.storage import write_atomically
+from simulator.strategies import make_strategy
+
+DESCRIPTION = "scenario.yaml"
+RECORDED_VERSIONS = ("fedleak", "torch", "numpy", "flwr", "ray", "flwr-datasets", "scipy", "scikit-image")
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A scenario that has passed every check, with its cells and where it will be written."""
+
+    scenario: Scenario
+    cells: tuple[Cell, ...]
+    run_dir: Path
+
+    @property
+    def clients(self) -> int:
+        """Nodes the simulation needs: the most that any cell asks for."""
+        return max(cell.scenario.federation.clients for cell in self.cells)
+
+    def cell_root(self, cell: Cell) -> Path:
+        return self.run_dir / "cells" / cell.name if cell.name else self.run_dir
+
+
+def make_plan(scenario: Scenario, out: Path | None = None) -> RunPlan:
+    """Check everything that can be checked before a run: data, partition, model, labels, strategy, knowledge."""
+    cells = tuple(scenario.cells())
+    for cell in cells:
+        check_cell(cell)
+    run_dir = out or Path(scenario.output.root) / f"{scenario.name}-{scenario.digest}"
+    return RunPlan(scenario, cells, run_dir)
+
+
+def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
+    """Build what the cell will build; InputError says what does not fit."""
+    scenario = cell.scenario
+    data = cell_data(scenario)
+    config = cell.client_config(use_gpu=False)
+    model = make_model(config, data)
+    load_targets(config, data.task, data.public()[1])
+    make_strategy(scenario.federation)
+    grant(scenario, data, [0])
+    if scenario.adversary.when != "every":
+        late = [round for round in scenario.adversary.when if round > scenario.federation.rounds]
+        if late:
+            raise InputError(
+                f"adversary.when names round {late[0]}, federation.rounds is {scenario.federation.rounds}"
+            )
+    return data, model
+
+
+def cell_data(scenario: Scenario) -> FederatedData:
+    return split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
+
+
+def prepare_directory(plan: RunPlan, overwrite: bool) -> bool:
+    """Claim the run directory. Returns False where this scenario already finished there and is to be kept."""
+    description = plan.run_dir / DESCRIPTION
+    if plan.run_dir.exists() and any(plan.run_dir.iterdir()):
+        found = read_description(description).get("digest") if description.exists() else None
+        if found is None:
+            raise InputError(f"--out {str(plan.run_dir)!r} holds something that is no fedleak run: choose another folder")
+        if found != plan.scenario.digest:
+            raise InputError(f"--out {str(plan.run_dir)!r} already holds another scenario's run: choose another folder")
+        if overwrite:
+            _forget(plan.run_dir)
+        elif (plan.run_dir / "leakage.csv").exists():
+            return False
+    plan.run_dir.mkdir(parents=True, exist_ok=True)
+    write_atomically(description, yaml.safe_dump(describe(plan.scenario), sort_keys=False, allow_unicode=True))
+    return True
+
+
+def describe(scenario: Scenario) -> dict[str, object]:
+    """The resolved scenario, its digest, and what it ran on."""
+    versions = {name: metadata.version(name) for name in RECORDED_VERSIONS}
+    machine = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+    return {
+        "scenario": scenario.model_dump(mode="json"),
+        "digest": scenario.digest,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": versions,
+        "machine": machine,
+    }
+
+
+def read_description(path: Path) -> dict:
+    """scenario.yaml of a run directory."""
+    content = yaml.safe_load(path.read_text())
+    return content if isinstance(content, dict) else {}
+
+
+def _forget(run_dir: Path) -> None:
+    """Drop the tables and the journal of an earlier run of the same scenario; its other files are written over."""
+    for name in ("ledger.jsonl", "leakage.csv", *(f"{t}.parquet" for t in ("leakage", "samples", "utility", "clients"))):
+        (run_dir / name).unlink(missing_ok=True)

@@ -1,0 +1,267 @@
+"""A scenario: the whole experiment as validated, immutable sections."""
+
+import hashlib
+import itertools
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+
+from attacks import ATTACKS, Attack, InputError, Knowledge
+from attacks.base import check_options
+from attacks.errors import nearest
+from clients.config import (
+    ClientConfig,
+    Count,
+    DataConfig,
+    Fraction,
+    ModelConfig,
+    PartitionConfig,
+    Positive,
+    Section,
+    TrainingConfig,
+)
+from simulator.yaml_source import Key, Source, assign, merge, parse_value, read_yaml
+
+
+class StrategyConfig(Section):
+    """A Flower strategy by its class name, with keyword arguments of its constructor."""
+
+    name: str = "FedAvg"
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class FederationConfig(Section):
+    rounds: Count = 2
+    clients: Count = 3
+    fraction: Fraction = Field(1.0, description="share of the clients that trains in a round")
+    strategy: StrategyConfig = StrategyConfig()
+    timeout: Positive = Field(600.0, description="seconds that the server waits for a round's replies")
+    max_failures: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="stop the run when more than this share of a round's clients fails"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _strategy_by_name(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("strategy"), str):
+            return {**values, "strategy": {"name": values["strategy"]}}
+        return values
+
+
+class EngineConfig(Section):
+    """Where it runs. Clients are Ray actors; attacks are Ray tasks on the same cluster."""
+
+    cpus: Positive = Field(1.0, description="CPU share of one client")
+    gpus: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="GPU share of one client; default: 0.25 where there is a GPU, else 0"
+    )
+    address: str | None = Field(None, description="an existing Ray cluster; default: one of our own on this machine")
+    attack_workers: Count | None = Field(None, description="attacks at a time; default: the number of CPU cores")
+    threads: Count = Field(1, description="torch threads of each client and attack")
+
+
+class AttackConfig(Section):
+    """One attack of the adversary: its name, its options beside it, and a label where a name occurs twice."""
+
+    name: str
+    label: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, values: Any) -> Any:
+        """`ntk`, `{name: ntk, iterations: 4000}` and the resolved form all mean the same."""
+        if isinstance(values, str):
+            values = {"name": values}
+        if not isinstance(values, dict) or "name" not in values:
+            return values
+        options = {key: value for key, value in values.items() if key not in ("name", "label", "options")}
+        return {
+            "name": values["name"],
+            "label": values.get("label", values["name"]),
+            "options": {**values.get("options", {}), **options},
+        }
+
+    @model_validator(mode="after")
+    def _known(self) -> "AttackConfig":
+        self.make()
+        return self
+
+    def make(self) -> Attack:
+        """The attack with its options type-checked; InputError names the option that is wrong."""
+        check_options(self.name, self.options)
+        try:
+            return TypeAdapter(ATTACKS[self.name]).validate_json(json.dumps(self.options), strict=True)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            message = wrong["msg"].removeprefix("Value error, ")
+            option = f"option {wrong['loc'][0]!r} is {wrong['input']!r}: " if wrong["loc"] else ""
+            raise InputError(message if not option else f"attack {self.name!r}: {option}{message}") from None
+
+
+class AdversaryConfig(Section):
+    """Who looks at what, with which attacks, knowing what."""
+
+    threat_models: list[Literal["server", "observer"]] = Field(["server"], min_length=1)
+    attacks: list[AttackConfig] = Field(default_factory=lambda: [AttackConfig.model_validate("ntk")])
+    knowledge: dict[str, Any] = Field(
+        default_factory=dict, description="field: true to grant the true value, or the value the adversary believes"
+    )
+    when: Literal["every"] | list[Count] = Field("every", description="rounds to attack: every, or a list")
+    timeout: Positive = Field(3600.0, description="seconds that one attack may take")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _granted_by_name(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("knowledge"), list):
+            return {**values, "knowledge": {str(name): True for name in values["knowledge"]}}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "AdversaryConfig":
+        for name in self.knowledge:
+            if name not in Knowledge.names():
+                raise ValueError(f"unknown knowledge {name!r}{nearest(name, Knowledge.names())}")
+        labels = [attack.label for attack in self.attacks]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"two attacks are called {label!r}: give each a `label` of its own")
+        return self
+
+    def attacks_in(self, round: int) -> bool:
+        return self.when == "every" or round in self.when
+
+
+class OutputConfig(Section):
+    root: str = Field("runs", description="folder of run directories, where --out names none")
+    figures: bool = True
+
+
+class Scenario(Section):
+    """One experiment, or a grid of them (`sweep`: dotted key -> values; a swept seed pairs the cells)."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    seed: Annotated[int, Field(ge=0)] = 0
+    data: DataConfig = DataConfig()
+    partition: PartitionConfig = PartitionConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    federation: FederationConfig = FederationConfig()
+    engine: EngineConfig = EngineConfig()
+    defenses: list[str] = Field(default_factory=list, max_length=0, description="none yet")
+    adversary: AdversaryConfig = AdversaryConfig()
+    output: OutputConfig = OutputConfig()
+    sweep: dict[str, list[Any]] = Field(default_factory=dict)
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies the experiment: equal digests mean equal tables."""
+        content = self.model_dump(mode="json", exclude={"output", "engine"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+
+    @property
+    def defense(self) -> str:
+        return "+".join(self.defenses) or "none"
+
+    def cells(self) -> list["Cell"]:
+        """The grid of the sweep, seeds innermost so that paired cells stand together; one cell without a sweep."""
+        base = self.model_dump(mode="json", exclude={"sweep"})
+        keys = sorted(self.sweep, key=lambda key: key == "seed")
+        cells = []
+        for values in itertools.product(*(self.sweep[key] for key in keys)):
+            swept = dict(zip(keys, values, strict=True))
+            data = base
+            for key, value in swept.items():
+                data = assign(data, key, value)
+            name = ",".join(f"{key.rpartition('.')[2]}={_short(value)}" for key, value in swept.items())
+            cells.append(Cell(name, swept, validate(Source(data))))
+        return cells
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of a sweep. name: "" where there is no sweep; swept: its values by dotted key."""
+
+    name: str
+    swept: dict[str, Any]
+    scenario: Scenario
+
+    def client_config(self, use_gpu: bool) -> ClientConfig:
+        scenario = self.scenario
+        return ClientConfig(
+            seed=scenario.seed,
+            clients=scenario.federation.clients,
+            data=scenario.data,
+            partition=scenario.partition,
+            model=scenario.model,
+            training=scenario.training,
+            cell=self.name,
+            use_gpu=use_gpu,
+            threads=scenario.engine.threads,
+        )
+
+
+def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scenario:
+    """Read, merge and validate a scenario file. overrides: "a.b=c" strings, as of --set."""
+    source = read_yaml(Path(path))
+    for override in overrides or []:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise InputError(f"--set {override!r}: write key=value")
+        source.data = assign(source.data, key.strip(), parse_value(text))
+        source.lines[tuple(key.strip().split("."))] = f"--set {override}"
+    scenario = validate(source)
+    scenario.cells()  # a bad value of the sweep is an error now, not in the middle of the run
+    return scenario
+
+
+def validate(source: Source) -> Scenario:
+    """A Scenario, or one InputError that names the key, its line, the value and the nearest valid name."""
+    try:
+        return Scenario.model_validate_json(json.dumps(source.data))
+    except ValidationError as error:
+        raise InputError(_explain(error.errors()[0], source)) from None
+    except TypeError as error:
+        raise InputError(f"a scenario holds plain YAML values only: {error}") from None
+
+
+def _explain(error: Any, source: Source) -> str:
+    key: Key = tuple(part for part in error["loc"] if not _is_union_branch(part))
+    dotted = ".".join(map(str, key))
+    where = source.where(key)
+    prefix = f"{where}: " if where else ""
+    if error["type"] == "extra_forbidden":
+        return f"{prefix}unknown key {dotted!r}{nearest(str(key[-1]), _known_keys(key[:-1]))}"
+    if error["type"] == "missing":
+        return f"{prefix}key {dotted!r} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    value = error["input"]
+    shown = f" is {value!r}" if not isinstance(value, dict) and len(repr(value)) < 60 else ""
+    return f"{prefix}{dotted or 'scenario'}{shown}: {message}"
+
+
+def _is_union_branch(part: str | int) -> bool:
+    """pydantic adds the branch of a union to the location of an error: no key of ours."""
+    return isinstance(part, str) and (part in ("int", "float", "str", "constrained-int") or any(c in part for c in "[](){},' "))
+
+
+def _known_keys(parent: Key) -> list[str]:
+    """The valid keys of a section."""
+    section: Any = Scenario
+    for part in parent:
+        annotation = section.model_fields[part].annotation if part in getattr(section, "model_fields", {}) else None
+        section = next((a for a in [annotation, *getattr(annotation, "__args__", ())] if hasattr(a, "model_fields")), None)
+    return list(section.model_fields) if section is not None else []
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value) if isinstance(value, list | dict) else str(value)
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)[:40]
+
+
+__all__ = ["Cell", "Scenario", "load_scenario", "merge", "validate"]

@@ -1,0 +1,155 @@
+"""The files of a run: checkpoints as safetensors, observations as JSON beside them, reconstructions as npz."""
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from attacks import InputError, Knowledge, Observation, Reconstruction
+from attacks.observation import State
+from clients.config import ModelConfig
+from clients.models import build_model
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """A reader finds the old file or the new one, never half of one."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def save_state(path: Path, state: State) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, partial)
+    os.replace(partial, path)
+
+
+def load_state(path: Path) -> State:
+    """A state dict from a safetensors file; pickles are never loaded."""
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise InputError(f"checkpoint {str(path)!r} does not exist") from None
+    except (SafetensorError, IsADirectoryError) as error:
+        raise InputError(f"checkpoint {str(path)!r} is no safetensors file ({error})") from None
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One thing the adversary saw, by where it is stored: the key of an observation."""
+
+    round: int
+    client: int
+    threat_model: str
+
+    @property
+    def name(self) -> str:
+        client = "all" if self.client < 0 else f"{self.client:02d}"
+        return f"round_{self.round:04d}_client_{client}_{self.threat_model}"
+
+
+class CellStore:
+    """The checkpoints and reconstructions of one cell of a run, under `root`."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.checkpoints = root / "checkpoints"
+        self.reconstructions = root / "reconstructions"
+
+    def create(self, model: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> None:
+        """Make the folders and write down the architecture, which is all that an attack needs of the scenario."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        self.reconstructions.mkdir(parents=True, exist_ok=True)
+        # weights come from the checkpoints, wherever the federation started from
+        architecture = model.model_copy(update={"checkpoint": None, "pretrain": None})
+        content = {"model": architecture.model_dump(mode="json"), "shape": shape, "outputs": outputs, "seed": seed}
+        write_atomically(self.checkpoints / "architecture.json", json.dumps(content, indent=1))
+
+    def save_global(self, round: int, state: State) -> str:
+        """The global checkpoint after `round` (0: the one that starts the federation)."""
+        return self._save(f"global_{round:04d}.safetensors", state)
+
+    def save_client(self, round: int, client: int, state: State) -> str:
+        return self._save(f"client_{client:02d}_round_{round:04d}.safetensors", state)
+
+    def save_public_images(self, images: Tensor) -> None:
+        save_state(self.checkpoints / "public_images.safetensors", {"images": images})
+
+    def save_sight(self, sight: Sight, pairs: list[tuple[str, str]], knowledge: Knowledge) -> None:
+        """Record an observation: which checkpoint files form its pairs, and what the adversary was told."""
+        content = {**vars(sight), "pairs": pairs, "knowledge": knowledge.given()}
+        write_atomically(self.checkpoints / f"{sight.name}.json", json.dumps(content, indent=1))
+
+    def sights(self) -> list[Sight]:
+        """All observations, in order of round, client and threat model."""
+        found = [json.loads(path.read_text()) for path in self.checkpoints.glob("round_*.json")]
+        sights = [Sight(f["round"], f["client"], f["threat_model"]) for f in found]
+        return sorted(sights, key=lambda s: (s.round, s.client, s.threat_model))
+
+    def load(self, sight: Sight) -> tuple[Observation, Knowledge]:
+        """What the adversary saw and was told; needs nothing but the checkpoints folder."""
+        path = self.checkpoints / f"{sight.name}.json"
+        if not path.exists():
+            known = ", ".join(s.name for s in self.sights()[:6]) or "none"
+            raise InputError(f"no observation {sight.name!r} in {str(self.root)!r}; recorded: {known}")
+        content = json.loads(path.read_text())
+        model, shape = self.architecture()
+        pairs = tuple(
+            (load_state(self.checkpoints / initial), load_state(self.checkpoints / final))
+            for initial, final in content["pairs"]
+        )
+        observation = Observation(model, pairs, shape, sight.round, sight.client, sight.threat_model)
+        return observation, self._knowledge(content["knowledge"])
+
+    def architecture(self) -> tuple[nn.Module, tuple[int, int, int]]:
+        """(the model, its weights meaningless; (C, H, W) of its input)."""
+        content = json.loads((self.checkpoints / "architecture.json").read_text())
+        shape = tuple(content["shape"])
+        model = ModelConfig.model_validate_json(json.dumps(content["model"]))
+        return build_model(model, shape, content["outputs"], content["seed"]), shape
+
+    def reconstruction_path(self, sight: Sight, attack: str) -> Path:
+        return self.reconstructions / f"{sight.name}_{attack}.npz"
+
+    def _save(self, name: str, state: State) -> str:
+        save_state(self.checkpoints / name, state)
+        return name
+
+    def _knowledge(self, given: dict[str, Any]) -> Knowledge:
+        knowledge = make_knowledge({k: v for k, v in given.items() if k != "public_images"})
+        if "public_images" in given:
+            images = load_state(self.checkpoints / "public_images.safetensors")["images"]
+            knowledge = replace(knowledge, public_images=images)
+        return knowledge
+
+
+def make_knowledge(given: dict[str, Any]) -> Knowledge:
+    """Knowledge from plain values, as `given()` wrote them or a user typed them."""
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    if isinstance(values.get("pixel_mean"), int | float):
+        values["pixel_mean"] = (float(values["pixel_mean"]),)
+    return Knowledge(**values)
+
+
+def save_reconstruction(path: Path, found: Reconstruction) -> None:
+    """images: (M, C, H, W) pixels in [0, 1], best first; residual: (M,); duals where the attack has them."""
+    arrays = {"images": found.pixels().numpy().astype(np.float32), "residual": found.residual.numpy()}
+    if found.duals is not None:
+        arrays["duals"] = found.duals.numpy()
+    partial = path.with_name(f".{path.name}")
+    with partial.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    os.replace(partial, path)
+
+
+def load_images(path: Path) -> Tensor:
+    """Reconstructed images in [0, 1], (M, C, H, W)."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return torch.from_numpy(arrays["images"])

@@ -1,0 +1,123 @@
+"""YAML with memory: every key knows the file and line it came from, and `extends:` merges files."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attacks.errors import InputError
+
+Key = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that reads 1e-3 as a number, as YAML 1.2 and every other language do."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][-+]?\d+)$"),
+    list("-+.0123456789"),
+)
+
+
+@dataclass
+class Source:
+    """A mapping and, for each key in it, where it was written."""
+
+    data: dict[str, Any]
+    lines: dict[Key, str] = field(default_factory=dict)
+
+    def where(self, key: Key) -> str:
+        """"FILE, line N" of a key or of the nearest parent that was written down; empty where none was."""
+        while key:
+            if key in self.lines:
+                return self.lines[key]
+            key = key[:-1]
+        return ""
+
+
+def parse_value(text: str) -> Any:
+    """The right-hand side of `--set key=value` and `--know key=value`, as YAML."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        raise InputError(f"value {text!r} is not YAML: quote it") from None
+
+
+def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> Source:
+    """Read a scenario file with everything it extends; its own keys win."""
+    path = path.resolve()
+    if path in ancestors:
+        raise InputError(f"{path}: extends leads back to the file itself")
+    source = _read_one(path)
+    parent = source.data.pop("extends", None)
+    if parent is None:
+        return source
+    if not isinstance(parent, str):
+        raise InputError(f"{source.where(('extends',))}: extends is {parent!r}, it has to be the path of a YAML file")
+    base = read_yaml(path.parent / parent, (*ancestors, path))
+    return Source(merge(base.data, source.data), {**base.lines, **source.lines})
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`: mappings merge key by key, everything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def assign(data: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy of `data` with the dotted `key` set; numbers index lists."""
+    head, _, rest = key.partition(".")
+    if not head:
+        raise InputError(f"--set {key!r}: a key looks like section.name")
+    if isinstance(data, list):
+        if not head.isdigit() or int(head) >= len(data):
+            raise InputError(f"key {key!r}: the list has {len(data)} entries, numbered from 0")
+        copy: Any = list(data)
+        copy[int(head)] = assign(copy[int(head)], rest, value) if rest else value
+        return copy
+    copy = dict(data) if isinstance(data, dict) else {}
+    copy[head] = assign(copy.get(head) or {}, rest, value) if rest else value
+    return copy
+
+
+def _read_one(path: Path) -> Source:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise InputError(f"scenario {str(path)!r} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"scenario {str(path)!r} cannot be read: {error}") from None
+    try:
+        node = yaml.compose(text, _Loader)
+        data = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise InputError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
+    if data is None:
+        raise InputError(f"{path}: the file is empty; a scenario is at least `name: something`")
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: a scenario is a mapping of sections, this is a {type(data).__name__}")
+    lines: dict[Key, str] = {}
+    _collect_lines(node, (), path, lines)
+    return Source(data, lines)
+
+
+def _collect_lines(node: yaml.Node, key: Key, path: Path, lines: dict[Key, str]) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            below = (*key, name.value)
+            lines[below] = f"{path}, line {name.start_mark.line + 1}"
+            _collect_lines(value, below, path, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            below = (*key, index)
+            lines[below] = f"{path}, line {value.start_mark.line + 1}"
+            _collect_lines(value, below, path, lines)
