@@ -1,0 +1,80 @@
+"""What a plan would do and roughly what it would cost, measured on this machine in a few seconds."""
+
+import dataclasses
+import os
+import time
+
+import torch
+
+from attacks import Knowledge, Observation
+from clients.client import centered, load_targets
+from clients.training import planned_steps, train
+from attacks.seeding import torch_generator
+from simulator.federation import expected_attacks
+from simulator.plan import RunPlan, check_cell
+from simulator.scenario import Cell
+
+PROBE_ITERATIONS = 20
+PROBE_STEPS = 3
+STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
+
+
+def describe_plan(plan: RunPlan) -> str:
+    """A few lines: what would run, and an estimate of its time."""
+    first, scenario = plan.cells[0], plan.cells[0].scenario
+    data, model = check_cell(first)
+    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    attacks = sum(map(expected_attacks, plan.cells))
+    training, attacking = estimate(first)
+    scale = sum(map(expected_attacks, plan.cells)) / max(expected_attacks(first), 1)
+    federation, adversary = scenario.federation, scenario.adversary
+    sizes = sorted(set(data.client_sizes))
+    images = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    lines = [
+        f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
+        f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
+        f"data:    {scenario.data.name} {data.shape}, {len(data.public()[1])} public and {len(data.test()[1])} test images",
+        f"model:   {scenario.model.name}, {parameters:,} trained parameters",
+        f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
+        f"told {', '.join(adversary.knowledge) or 'nothing'})",
+        f"output:  {plan.run_dir}",
+        f"cost:    about {clock(STARTUP + (training + attacking) * scale)} on this machine "
+        f"(training {clock(training * scale)}, attacks {clock(attacking * scale)}), at most",
+    ]
+    return "\n".join(lines)
+
+
+def estimate(cell: Cell) -> tuple[float, float]:
+    """(seconds of training, seconds of attacks) of one cell, from a few steps and iterations measured now."""
+    torch.set_num_threads(cell.scenario.engine.threads)
+    data, model = check_cell(cell)
+    config, federation = cell.client_config(use_gpu=False), cell.scenario.federation
+    images, labels = data.client(0)
+    inputs, targets = centered(images, data.pixel_mean), load_targets(config, data.task, labels)
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    probe = config.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None, "stop_at_loss": None})
+    taken = train(model, inputs, targets, probe, torch_generator(0, "estimate"))
+    workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1
+    steps = sum(planned_steps(config.training, size) for size in data.client_sizes) * federation.fraction
+    training = steps * federation.rounds * taken.seconds / taken.steps / (os.cpu_count() or 1)
+
+    observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
+    sights = expected_attacks(cell) / len(cell.scenario.adversary.attacks)
+    attacking = 0.0
+    for attack_config in cell.scenario.adversary.attacks:
+        attack = attack_config.make()
+        iterations = getattr(attack, "iterations", None)
+        if iterations is None:
+            continue
+        short = dataclasses.replace(attack, iterations=PROBE_ITERATIONS)
+        start = time.perf_counter()
+        short.reconstruct(observation, Knowledge(num_private=len(images)), torch_generator(0, "estimate"))
+        attacking += (time.perf_counter() - start) * iterations / PROBE_ITERATIONS * sights / workers
+    return training, attacking
+
+
+def clock(seconds: float) -> str:
+    """Seconds for people: 40 s, 12 min, 3.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

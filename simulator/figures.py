@@ -1,0 +1,134 @@
+"""Pictures of a run: reconstruction curves against the floor, leakage over rounds, and the images themselves."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # files only: works without a display
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from torch import Tensor
+
+from simulator.evaluator import Truth
+from simulator.record import Record
+from simulator.storage import Sight, load_images
+
+GRID_COLUMNS = 10
+FLOOR_COLOUR = "0.55"
+
+
+def draw_figures(record: Record) -> list[Path]:
+    """Draw every figure of a run into its `figures/` folder; returns their paths."""
+    folder = record.path / "figures"
+    folder.mkdir(exist_ok=True)
+    sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
+    good = record.leakage[record.leakage.status == "ok"]
+    if good.empty:
+        return []
+    paths = [curves(record.samples, folder), leakage_over_rounds(good, folder)]
+    for (threat, attack), rows in good.groupby(["threat_model", "attack"]):
+        paths.append(image_grid(record, rows, folder / f"reconstructions_{threat}_{attack}.png"))
+    return paths
+
+
+def curves(samples: pd.DataFrame, folder: Path) -> Path:
+    """Sorted L2 distances of each private set (Loo et al. 2024, figure 2), with the floor's in grey."""
+    keys = ["threat_model", "attack", "defense"]
+    groups = list(samples.groupby(keys))
+    figure, axes = plt.subplots(1, len(groups), figsize=(4.2 * len(groups), 3.2), squeeze=False)
+    for axis, ((threat, attack, defense), group) in zip(axes[0], groups, strict=True):
+        for _, cell in group.groupby([c for c in ("round", "client", "seed") if c in group]):
+            rank = np.arange(1, len(cell) + 1)
+            axis.plot(rank, np.sort(cell.floor_l2), color=FLOOR_COLOUR, linestyle="--", linewidth=1)
+            axis.plot(rank, np.sort(cell.l2), color=sns.color_palette()[0], alpha=0.8)
+        axis.plot([], [], color=sns.color_palette()[0], label="reconstructed")
+        axis.plot([], [], color=FLOOR_COLOUR, linestyle="--", label="floor: public images")
+        axis.set(title=f"{threat}, {attack}" + ("" if defense == "none" else f", {defense}"), ylim=(0, None))
+        axis.set(xlabel="private image, easiest first", ylabel="L2 distance")
+        axis.legend()
+    return _save(figure, folder / "curves.png")
+
+
+def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
+    """Leakage of every client in every round; the union of a round's clients is a line of its own."""
+    frame = leakage.assign(
+        who=leakage.client.map(lambda c: "all (observer)" if c < 0 else f"client {c}"),
+        panel=leakage.attack + leakage.defense.map(lambda d: "" if d == "none" else f", {d}"),
+    )
+    grid = sns.relplot(
+        frame, x="round", y="leakage", hue="who", col="panel", kind="line", marker="o", height=3.2, aspect=1.3
+    )
+    grid.set(ylim=(-0.02, 1.02), xticks=sorted(frame["round"].unique()), ylabel="leakage (0: floor, 1: exact)")
+    grid.set_titles("{col_name}")
+    grid.legend.set_title("")
+    return _save(grid.figure, folder / "leakage_by_round.png")
+
+
+def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
+    """Private images (top of each pair of lines) above what was made of them, for each row's best images."""
+    blocks = []
+    for _, row in rows.head(8).iterrows():
+        cell = cell_of(record, row)
+        sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
+        found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
+        blocks.append((title_of(row, cell), *best_pairs(record, row, cell, found)))
+    columns = min(GRID_COLUMNS, max(len(private) for _, private, _, _ in blocks))
+    figure, axes = plt.subplots(
+        2 * len(blocks), columns, figsize=(0.9 * columns + 1.2, 2.15 * len(blocks)), squeeze=False
+    )
+    for axis in axes.flat:
+        axis.axis("off")
+    for block, (title, private, guesses, l2) in enumerate(blocks):
+        for column in range(min(columns, len(private))):
+            top, bottom = axes[2 * block][column], axes[2 * block + 1][column]
+            _show(top, private[column])
+            _show(bottom, guesses[column])
+            bottom.set_title(f"L2 {l2[column]:.2f}", fontsize=6, pad=2)
+        axes[2 * block][0].set_title(title, fontsize=7, loc="left", pad=4)
+    figure.text(0.01, 0.995, "private image above, reconstruction below", fontsize=7, va="top", color="0.4")
+    return _save(figure, path)
+
+
+def best_pairs(record: Record, row: pd.Series, cell: str, found: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
+    """(private images, their matched reconstructions, L2), closest first, of one row of the leakage table."""
+    keys = ["round", "client", "threat_model", "attack", "defense", "seed", "target", *record.scenario.sweep]
+    samples = record.samples
+    own = samples[np.logical_and.reduce([samples[key] == row[key] for key in keys])]
+    own = own[own.match >= 0].sort_values("l2").head(GRID_COLUMNS)
+    scenario = record.cells[cell].scenario
+    clients = record.clients
+    taking = clients[(clients["round"] == row["round"]) & (clients.status == "ok")]
+    for key in record.scenario.sweep:
+        taking = taking[taking[key] == row[key]] if key in taking else taking
+    members = [int(row["client"])] if row["client"] >= 0 else sorted(taking.client.astype(int).unique())
+    truth = Truth.of(scenario, members, members)
+    return truth.private[own.image.to_numpy()], found[own.match.to_numpy()], own.l2.to_numpy()
+
+
+def cell_of(record: Record, row: pd.Series) -> str:
+    """The name of the sweep cell that a row belongs to."""
+    for name, cell in record.cells.items():
+        if all(row[key] == value for key, value in cell.swept.items()):
+            return name
+    return ""
+
+
+def title_of(row: pd.Series, cell: str) -> str:
+    who = "all clients" if row["client"] < 0 else f"client {row['client']}"
+    count = f"{row['recovered']} of {row['num_private']} recovered, leakage {row['leakage']:.2f}"
+    return f"{cell + ': ' if cell else ''}round {row['round']}, {who}: {count}"
+
+
+def _show(axis: plt.Axes, image: Tensor) -> None:
+    pixels = image.permute(1, 2, 0).numpy()
+    axis.imshow(pixels if pixels.shape[2] == 3 else pixels[..., 0], cmap="gray", vmin=0, vmax=1)
+
+
+def _save(figure: plt.Figure, path: Path) -> Path:
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path

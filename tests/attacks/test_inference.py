@@ -1,0 +1,66 @@
+import pytest
+import torch
+from torch import nn
+
+from attacks import Observation
+from attacks.inference import count_images, gavish_donoho, infer_num_private, infer_pixel_mean
+
+
+def low_rank(out, inputs, rank, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    u, v = torch.randn((out, rank), generator=g), torch.randn((rank, inputs), generator=g)
+    return (u @ v).double()
+
+
+def noise(shape, seed=1):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_gavish_donoho_square_matrix():
+    assert gavish_donoho((100, 100)) == pytest.approx(2.86, abs=0.001)  # the constant of their abstract, 2.858
+
+
+@pytest.mark.parametrize("rank", [1, 5, 20, 60])
+def test_rank_of_a_noisy_low_rank_update(rank):
+    update = low_rank(256, 200, rank) + 1e-4 * noise((256, 200))
+    assert count_images(update) == rank
+
+
+def test_dead_units_and_constant_pixels_make_no_false_gap():
+    update = low_rank(256, 200, 12) + 1e-5 * noise((256, 200))
+    update[::3] = 0
+    update[:, ::4] = 0
+    assert count_images(update) == 12
+
+
+def trained_pair(images, steps=5, seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    labels = torch.arange(len(images)) % 10
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    return Observation(model, ((initial, model.state_dict()),), (1, 8, 8))
+
+
+def test_number_of_images_and_pixel_mean_of_a_real_client():
+    from sklearn.datasets import load_digits
+
+    images = torch.tensor(load_digits().images[:9] / 16, dtype=torch.float32)[:, None]
+    observation = trained_pair(images - 0.3)
+    assert infer_num_private(observation) == 9
+    assert infer_pixel_mean(observation) == pytest.approx((0.3,), abs=1e-3)  # border pixels of digits are always black
+
+
+def test_no_constant_pixel_no_mean():
+    images = torch.rand((9, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    assert infer_pixel_mean(trained_pair(images)) is None
+
+
+def test_a_convolutional_network_does_not_tell_the_number():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    state = model.state_dict()
+    assert infer_num_private(Observation(model, ((state, state),), (1, 8, 8))) is None
