@@ -1,0 +1,110 @@
+import pytest
+
+from attacks import InputError
+from simulator.scenario import load_scenario
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="s.yaml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_name_is_enough(write):
+    scenario = load_scenario(write("name: tiny\n"))
+    assert (scenario.data.name, scenario.federation.rounds, scenario.federation.clients) == ("digits", 2, 3)
+    assert [attack.label for attack in scenario.adversary.attacks] == ["ntk"]
+    assert scenario.defense == "none"
+
+
+def test_extends_merges_key_by_key_and_lists_are_replaced(write):
+    write("name: base\nmodel: {width: 64, depth: 1}\nadversary: {threat_models: [server, observer]}\n", "base.yaml")
+    scenario = load_scenario(write("extends: base.yaml\nname: child\nmodel: {depth: 3}\nadversary: {threat_models: [observer]}\n"))
+    assert (scenario.name, scenario.model.width, scenario.model.depth) == ("child", 64, 3)
+    assert scenario.adversary.threat_models == ["observer"]
+
+
+def test_extends_in_a_circle(write):
+    write("extends: s.yaml\n", "other.yaml")
+    with pytest.raises(InputError, match="back to the file itself"):
+        load_scenario(write("extends: other.yaml\n"))
+
+
+def test_set_overrides_and_indexes_lists(write):
+    path = write("name: s\nadversary: {attacks: [{name: ntk, iterations: 5}]}\n")
+    scenario = load_scenario(path, ["model.width=32", "adversary.attacks.0.iterations=7", "training.learning_rate=1e-3"])
+    assert scenario.model.width == 32
+    assert scenario.adversary.attacks[0].make().iterations == 7
+    assert scenario.training.learning_rate == 0.001
+
+
+def test_sweep_makes_a_grid_with_paired_seeds(write):
+    text = "name: s\nsweep: {seed: [0, 1], training.learning_rate: [1e-2, 0.1], model.width: [8]}\n"
+    cells = load_scenario(write(text)).cells()
+    grid = [(c.scenario.training.learning_rate, c.scenario.seed) for c in cells]
+    assert grid == [(0.01, 0), (0.01, 1), (0.1, 0), (0.1, 1)]
+    assert cells[0].name == "learning_rate=0.01,width=8,seed=0"
+    assert cells[3].swept == {"training.learning_rate": 0.1, "model.width": 8, "seed": 1}
+
+
+def test_the_digest_knows_what_changes_the_tables(write):
+    digest = lambda *sets: load_scenario(write("name: s\n"), list(sets)).digest  # noqa: E731
+    assert digest() == digest("engine.cpus=2") == digest("output.root=elsewhere")
+    assert digest() != digest("seed=1") and digest() != digest("model.width=3")
+
+
+def test_knowledge_by_name_or_by_value(write):
+    listed = load_scenario(write("name: s\nadversary: {knowledge: [num_private]}\n"))
+    assert listed.adversary.knowledge == {"num_private": True}
+    valued = load_scenario(write("name: s\nadversary: {knowledge: {num_private: 12}}\n"))
+    assert valued.adversary.knowledge == {"num_private": 12}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "the file is empty"),
+        ("- a\n- b\n", "this is a list"),
+        ("a: [1, 2\n", "not YAML"),
+        ("name: s\nmodell: {}\n", "line 2: unknown key 'modell'; did you mean 'model'?"),
+        ("name: s\nmodel:\n  widht: 3\n", "line 3: unknown key 'model.widht'; did you mean 'width'?"),
+        ("name: s\nseed: [1, 2]\n", "line 2: seed is [1, 2]: input should be a valid integer"),
+        ("name: s\nmodel: {width: wide}\n", "model.width is 'wide'"),
+        ("name: s\nmodel: {width: 0}\n", "greater than or equal to 1"),
+        ("name: s\nfederation: {fraction: 1.5}\n", "less than or equal to 1"),
+        ("name: s\nmodel: {bias: 3}\n", "model.bias is 3"),
+        ("seed: 1\n", "key 'name' is missing"),
+        ("name: a/b\n", "name is 'a/b'"),
+        ("name: s\ntraining: {epochs: 1, steps: 1}\n", "exclude each other"),
+        ("name: s\ntraining: {optimizer: adam, momentum: 0.9}\n", "momentum belongs to sgd"),
+        ("name: s\nadversary: {threat_models: [servr]}\n", "'server' or 'observer'"),
+        ("name: s\nadversary: {attacks: [nkt]}\n", "did you mean 'ntk'?"),
+        ("name: s\nadversary: {attacks: [{name: ntk, iteratons: 3}]}\n", "did you mean 'iterations'?"),
+        ("name: s\nadversary: {attacks: [{name: ntk, iterations: many}]}\n", "'iterations' is 'many'"),
+        ("name: s\nadversary: {attacks: [{name: ntk, iterations: 0}]}\n", "iterations is 0"),
+        ("name: s\nadversary: {attacks: [ntk, ntk]}\n", "two attacks are called 'ntk'"),
+        ("name: s\nadversary: {knowledge: [labls]}\n", "did you mean 'labels'?"),
+        ("name: s\nsweep: {model.widht: [1]}\n", "unknown key 'model.widht'"),
+        ("name: s\nextends: nowhere.yaml\n", "does not exist"),
+        ("name: s\ndefenses: [dp]\n", "defenses"),
+    ],
+)
+def test_bad_scenarios_give_one_clear_line(write, text, says):
+    with pytest.raises(InputError) as caught:
+        load_scenario(write(text))
+    assert says in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_bad_overrides(write):
+    path = write("name: s\n")
+    with pytest.raises(InputError, match="write key=value"):
+        load_scenario(path, ["model.width"])
+    with pytest.raises(InputError, match="--set model.width=-1"):
+        load_scenario(path, ["model.width=-1"])
+    with pytest.raises(InputError, match="the list has 1 entries"):
+        load_scenario(write("name: s\nadversary: {attacks: [ntk]}\n"), ["adversary.attacks.3.name=ntk"])
