@@ -32,8 +32,9 @@ def count_images(update: Tensor) -> int:
 
     Dead units and constant pixels give exact zeros and with them a huge false gap, so empty rows and columns are
     dropped and the spectrum is clamped at its median, the noise floor. The rank is where the largest ratio of
-    neighbours lies, provided that the spectrum falls to the floor there; otherwise what exceeds the threshold of
-    Gavish and Donoho.
+    neighbours lies, provided that the spectrum falls to the floor there: to within a few thresholds of Gavish and
+    Donoho, or by a larger ratio than what is left to fall (many training steps leave some directions of rounding error
+    above the threshold). Otherwise it is the number of singular values above that threshold.
     """
     update = update[update.abs().sum(1) > 0][:, update.abs().sum(0) > 0]
     if min(update.shape) < 2:
@@ -45,7 +46,8 @@ def count_images(update: Tensor) -> int:
     ratios = clamped[:-1] / clamped[1:]
     ratios[len(ratios) // 2 :] = 1
     gap = int(ratios.argmax())
-    if ratios[gap] > 2 and clamped[gap + 1] <= 4 * threshold:
+    behind = clamped[gap + 1]
+    if ratios[gap] > 2 and (behind <= 4 * threshold or ratios[gap] > behind / floor):
         return gap + 1
     return int((spectrum > threshold).sum())
 

@@ -93,11 +93,11 @@ def finish_run(run_dir: Path, figures: bool) -> None:
 
 def show_run(run_dir: Path) -> None:
     from simulator.record import Record
-    from simulator.tables import leakage_table
+    from simulator.tables import LEGEND, leakage_table
 
     record = Record(run_dir)
     out.print(leakage_table(record.leakage, list(record.scenario.sweep)))
-    out.print("(floor): the same score for an attacker who has public images only; leakage 0 is that floor, 1 is exact")
+    out.print(LEGEND, highlight=False)
     figures = sorted((run_dir / "figures").glob("*.png"))
     if figures:
         out.print("figures: " + ", ".join(str(path) for path in figures), highlight=False, soft_wrap=True)

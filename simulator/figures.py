@@ -58,13 +58,16 @@ def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
         who=leakage.client.map(lambda c: "all (observer)" if c < 0 else f"client {c}"),
         panel=leakage.attack + leakage.defense.map(lambda d: "" if d == "none" else f", {d}"),
     )
-    grid = sns.relplot(
-        frame, x="round", y="leakage", hue="who", col="panel", kind="line", marker="o", height=3.2, aspect=1.3
-    )
-    grid.set(ylim=(-0.02, 1.02), xticks=sorted(frame["round"].unique()), ylabel="leakage (0: floor, 1: exact)")
-    grid.set_titles("{col_name}")
-    grid.legend.set_title("")
-    return _save(grid.figure, folder / "leakage_by_round.png")
+    panels = sorted(frame.panel.unique())
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels) + 1.5, 3.2), squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        own = frame[frame.panel == panel]
+        sns.lineplot(own, x="round", y="leakage", hue="who", style="who", markers=True, dashes=False, ax=axis)
+        axis.set(title=panel, ylim=(-0.02, 1.02), xticks=sorted(frame["round"].unique()))
+        axis.set_ylabel("leakage (0: floor, 1: exact)")
+        axis.get_legend().remove()
+    axes[0][-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+    return _save(figure, folder / "leakage_by_round.png")
 
 
 def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
@@ -76,20 +79,20 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
         found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
         blocks.append((title_of(row, cell), *best_pairs(record, row, cell, found)))
     columns = min(GRID_COLUMNS, max(len(private) for _, private, _, _ in blocks))
-    figure, axes = plt.subplots(
-        2 * len(blocks), columns, figsize=(0.9 * columns + 1.2, 2.15 * len(blocks)), squeeze=False
-    )
-    for axis in axes.flat:
-        axis.axis("off")
-    for block, (title, private, guesses, l2) in enumerate(blocks):
+    figure = plt.figure(figsize=(0.95 * columns + 0.3, 2.6 * len(blocks) + 0.3))
+    outer = figure.add_gridspec(len(blocks), 1, hspace=0.28, top=0.97, bottom=0.01, left=0.02, right=0.98)
+    for spec, (title, private, guesses, l2) in zip(outer, blocks, strict=True):
+        inner = spec.subgridspec(2, columns, hspace=0.2, wspace=0.08)
         for column in range(min(columns, len(private))):
-            top, bottom = axes[2 * block][column], axes[2 * block + 1][column]
+            top, bottom = (figure.add_subplot(inner[line, column]) for line in (0, 1))
             _show(top, private[column])
             _show(bottom, guesses[column])
             bottom.set_title(f"L2 {l2[column]:.2f}", fontsize=6, pad=2)
-        axes[2 * block][0].set_title(title, fontsize=7, loc="left", pad=4)
-    figure.text(0.01, 0.995, "private image above, reconstruction below", fontsize=7, va="top", color="0.4")
-    return _save(figure, path)
+            if column == 0:
+                top.set_title(title, fontsize=8, loc="left", pad=4)
+                for axis, name in ((top, "private"), (bottom, "rebuilt")):
+                    axis.text(-0.06, 0.5, name, fontsize=6, rotation=90, va="center", ha="right", transform=axis.transAxes)
+    return _save(figure, path, tight=False)
 
 
 def best_pairs(record: Record, row: pd.Series, cell: str, found: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
@@ -105,7 +108,7 @@ def best_pairs(record: Record, row: pd.Series, cell: str, found: Tensor) -> tupl
         taking = taking[taking[key] == row[key]] if key in taking else taking
     members = [int(row["client"])] if row["client"] >= 0 else sorted(taking.client.astype(int).unique())
     truth = Truth.of(scenario, members, members)
-    return truth.private[own.image.to_numpy()], found[own.match.to_numpy()], own.l2.to_numpy()
+    return truth.private[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy()
 
 
 def cell_of(record: Record, row: pd.Series) -> str:
@@ -124,11 +127,13 @@ def title_of(row: pd.Series, cell: str) -> str:
 
 def _show(axis: plt.Axes, image: Tensor) -> None:
     pixels = image.permute(1, 2, 0).numpy()
+    axis.axis("off")
     axis.imshow(pixels if pixels.shape[2] == 3 else pixels[..., 0], cmap="gray", vmin=0, vmax=1)
 
 
-def _save(figure: plt.Figure, path: Path) -> Path:
-    figure.tight_layout()
+def _save(figure: plt.Figure, path: Path, tight: bool = True) -> Path:
+    if tight:
+        figure.tight_layout()
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path

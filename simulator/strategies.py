@@ -1,6 +1,7 @@
 """Any Flower strategy by name, with defaults that fit a simulation of known size."""
 
 import inspect
+import logging
 
 import flwr.serverapp.strategy as flower
 from flwr.serverapp.strategy import Strategy
@@ -28,7 +29,12 @@ def make_strategy(federation: FederationConfig) -> Strategy:
     }
     accepted = inspect.signature(strategy.__init__).parameters
     options = {key: value for key, value in defaults.items() if key in accepted} | federation.strategy.options
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # that federated evaluation is off is our choice, not worth a warning
     try:
         return strategy(**options)
     except (TypeError, ValueError) as error:
         raise InputError(f"federation.strategy {name!r}: {error}") from None
+    finally:
+        logger.setLevel(level)

@@ -1,63 +1,75 @@
-"""The leakage table as a person reads it in a terminal."""
+"""The leakage table as a person reads it: scores rounded, each with its floor in parentheses."""
 
 import json
+from collections.abc import Callable
 
 import pandas as pd
+from rich import box
 from rich.table import Table
 
-SHOWN = {
-    "round": "round",
-    "client": "client",
-    "threat_model": "threat",
-    "attack": "attack",
-    "num_private": "private",
-    "recovered": "recovered",
-    "leakage": "leakage",
-    "l2_median": "L2 median",
-    "floor_l2_median": "(floor)",
-    "psnr_best": "PSNR best",
-    "psnr_mean": "PSNR mean",
-    "floor_psnr_mean": "(floor)",
-    "ssim_mean": "SSIM",
-    "kernel_distance": "kernel dist.",
-    "knowledge": "knows",
-}
-COUNTS = ("round", "num_private", "recovered")
 MAX_ROWS = 60
+LEGEND = (
+    "leakage: 0 is no better than guessing with public images (whose scores stand in parentheses), 1 is exact. "
+    "recovered: PSNR of at least 20 dB and nearer to its private image than to any other of the pool."
+)
+
+
+def _number(name: str, digits: int = 2) -> Callable[[pd.Series], str]:
+    return lambda row: "" if pd.isna(row[name]) else f"{row[name]:.{digits}f}"
+
+
+def _with_floor(name: str, digits: int) -> Callable[[pd.Series], str]:
+    def text(row: pd.Series) -> str:
+        return "" if pd.isna(row[name]) else f"{row[name]:.{digits}f} ({row['floor_' + name]:.{digits}f})"
+
+    return text
+
+
+def _recovered(row: pd.Series) -> str:
+    return f"{row['recovered']} of {row['num_private']}" if row["status"] == "ok" else str(row["status"])
+
+
+def _knows(row: pd.Series) -> str:
+    """The names of the granted fields, from the table's JSON."""
+    text = row["knowledge"]
+    return ", ".join(json.loads(text)) if isinstance(text, str) and text else ""
+
+
+COLUMNS: dict[str, Callable[[pd.Series], str]] = {
+    "round": lambda row: str(row["round"]),
+    "client": lambda row: "all" if row["client"] < 0 else str(row["client"]),
+    "threat": lambda row: row["threat_model"],
+    "attack": lambda row: row["attack"],
+    "recovered": _recovered,
+    "leakage": _number("leakage"),
+    "L2 median": _with_floor("l2_median", 2),
+    "PSNR mean": _with_floor("psnr_mean", 1),
+    "SSIM": _number("ssim_mean"),
+    "told": _knows,
+}
+
+
+def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Callable[[pd.Series], str]]:
+    """The columns worth showing: attack, grants and whatever identifies a row only where they differ between rows."""
+    varying = [name for name in ("defense", "seed", *swept) if name in frame and frame[name].nunique() > 1]
+    first = {name.rpartition(".")[2]: (lambda row, name=name: str(row[name])) for name in dict.fromkeys(varying)}
+    constant = {name for name, column in (("attack", "attack"), ("told", "knowledge")) if frame[column].nunique() < 2}
+    rest = {name: show for name, show in COLUMNS.items() if name not in constant}
+    return first | rest
 
 
 def leakage_table(frame: pd.DataFrame, swept: list[str]) -> Table:
-    """One line per row of the table; floors stand in parentheses beside the scores they belong to."""
-    table = Table(title="Leakage: what the adversary reconstructed", title_justify="left", row_styles=["", "dim"])
-    varying = [column for column in ("defense", "seed", *swept) if column in frame and frame[column].nunique() > 1]
-    for name in [*varying, *SHOWN.values()]:
-        table.add_column(name, justify="left" if name in ("threat", "attack", "knows") else "right", no_wrap=name != "knows")
+    """One line per row of the leakage table, for a terminal of 80 columns or more."""
+    columns = visible_columns(frame, swept)
+    attacks = ", ".join(frame["attack"].unique())
+    told = "" if "told" in columns or frame.empty else f", told {_knows(frame.iloc[0]) or 'nothing'}"
+    title = f"Leakage: what the adversary reconstructed ({attacks}{told})"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for name in columns:
+        left = name in ("threat", "attack", "told")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "told")
     for _, row in frame.head(MAX_ROWS).iterrows():
-        values = [str(row[column]) for column in varying]
-        table.add_row(*values, *[show(column, row) for column in SHOWN])
+        table.add_row(*(show(row) for show in columns.values()))
     if len(frame) > MAX_ROWS:
         table.caption = f"the first {MAX_ROWS} of {len(frame)} rows; the rest is in leakage.csv"
     return table
-
-
-def show(column: str, row: pd.Series) -> str:
-    """One cell: scores rounded, floors in parentheses, faults in words."""
-    value = row[column]
-    if column == "client":
-        return "all" if value < 0 else str(value)
-    if column == "knowledge":
-        return known(value)
-    if row["status"] != "ok" and column in ("recovered", "leakage"):
-        return row["status"] if column == "recovered" else ""
-    if pd.isna(value):
-        return ""
-    if column in COUNTS or isinstance(value, str):
-        return str(value)
-    if column.startswith("floor_"):
-        return f"({value:.2f})"
-    return f"{value:.4f}" if column == "kernel_distance" else f"{value:.2f}"
-
-
-def known(knowledge: str) -> str:
-    """The names of the granted fields, from the table's JSON."""
-    return ", ".join(json.loads(knowledge)) if isinstance(knowledge, str) and knowledge else ""
