@@ -10,8 +10,9 @@ from torch import Tensor
 class Split(Protocol):
     """Labelled images that are decoded only when asked for."""
 
-    labels: np.ndarray
-    """(N,) int64 class indices."""
+    @property
+    def labels(self) -> np.ndarray:
+        """(N,) int64 class indices."""
 
     def images(self, indices: np.ndarray) -> Tensor:
         """(n, C, H, W) float32 in [0, 1], in the order of `indices`."""

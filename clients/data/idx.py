@@ -1,0 +1,84 @@
+"""MNIST and Fashion-MNIST from their four official IDX files (format: yann.lecun.com/exdb/mnist)."""
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from attacks.errors import InputError
+from clients.config import DataConfig
+from clients.data.arrays import ArraySplit
+from clients.data.base import Dataset
+from clients.data.files import bad_root, one_line, require_root
+
+DIGITS = tuple(map(str, range(10)))
+GARMENTS = (
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+)
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
+
+
+def load_mnist(config: DataConfig) -> Dataset:
+    """60,000 train and 10,000 test images (1, 28, 28) of handwritten digits."""
+    return _load(config, ("mnist", "MNIST/raw", "raw", "."), DIGITS)
+
+
+def load_fashion_mnist(config: DataConfig) -> Dataset:
+    """60,000 train and 10,000 test images (1, 28, 28) of garments."""
+    return _load(config, ("fashion_mnist", "fashion-mnist", "FashionMNIST/raw", "raw", "."), GARMENTS)
+
+
+def _load(config: DataConfig, folders: tuple[str, ...], class_names: tuple[str, ...]) -> Dataset:
+    train_images, train_labels, test_images, test_labels = _find(config, folders)
+    return Dataset(_split(train_images, train_labels), _split(test_images, test_labels), class_names)
+
+
+def _find(config: DataConfig, folders: tuple[str, ...]) -> list[Path]:
+    """The four files, gzipped or not, in the first of the folders below `data.root` that holds them all."""
+    expected = f"a folder with {', '.join(name + '.gz' for name in FILES)}"
+    root = require_root(config, expected)
+    missing: list[str] = []
+    for folder in folders:
+        found = {name: next(filter(Path.is_file, _spellings(root / folder, name)), None) for name in FILES}
+        paths = [path for path in found.values() if path is not None]
+        if len(paths) == len(FILES):
+            return paths
+        if paths or folder == ".":
+            missing = missing or [name for name, path in found.items() if path is None]
+    raise bad_root(config, expected, f"missing: {', '.join(missing)}")
+
+
+def _spellings(folder: Path, name: str) -> list[Path]:
+    dotted = name.replace("-idx", ".idx")  # how some archives unpack
+    return [folder / spelling for spelling in (name + ".gz", name, dotted + ".gz", dotted)]
+
+
+def _split(images: Path, labels: Path) -> ArraySplit:
+    pixels, classes = _read(images, IMAGE_MAGIC, 3), _read(labels, LABEL_MAGIC, 1)
+    if len(pixels) != len(classes):
+        raise InputError(f"{str(images)!r} holds {len(pixels)} images, {str(labels)!r} {len(classes)} labels")
+    if len(classes) and classes.max() > 9:
+        raise InputError(f"{str(labels)!r} holds the label {classes.max()}: 0 to 9 are expected")
+    return ArraySplit(pixels[:, None], classes.astype(np.int64))
+
+
+def _read(path: Path, magic: int, dimensions: int) -> np.ndarray:
+    """The uint8 array of an IDX file: a magic number and the sizes, big-endian int32, then the bytes."""
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{str(path)!r} could not be read: {one_line(error)}") from None
+    start = 4 * (1 + dimensions)
+    if len(content) < start or int.from_bytes(content[:4], "big") != magic:
+        raise InputError(f"{str(path)!r} is no IDX file of this kind: its magic number is not {magic}")
+    shape = struct.unpack(f">{dimensions}i", content[4:start])
+    body = len(content) - start
+    if min(shape) < 1 or body != math.prod(shape):
+        sizes = "x".join(map(str, shape))
+        raise InputError(f"{str(path)!r} holds {body} bytes of data, its header says {sizes}: fetch it again")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

@@ -1,0 +1,88 @@
+"""Images that stay encoded (PNG, JPEG, ...) until they are asked for."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.errors import InputError
+from clients.data.files import one_line
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+GREY = ("1", "L", "LA", "La")
+COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
+
+
+@dataclass(frozen=True)
+class PictureFormat:
+    """What all images of a data set share. mode: "L" (one channel) or "RGB". size: (width, height) in pixels."""
+
+    mode: str
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class PictureSplit:
+    """labels: (N,) int64. open: the i-th image, opened by Pillow. name: what errors call it."""
+
+    labels: np.ndarray
+    open: Callable[[int], "Image"]
+    name: Callable[[int], str]
+    format: PictureFormat
+
+    def images(self, indices: np.ndarray) -> Tensor:
+        channels = 1 if self.format.mode == "L" else 3
+        width, height = self.format.size
+        pixels = np.empty((len(indices), height, width, channels), np.uint8)
+        for row, index in enumerate(np.asarray(indices).tolist()):
+            pixels[row] = self._decode(index).reshape(height, width, channels)
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().float() / 255
+
+    def select(self, indices: np.ndarray) -> "PictureSplit":
+        """The split of these images only, in this order, under their old names."""
+        rows = indices.tolist()
+        return PictureSplit(
+            self.labels[indices],
+            lambda index: self.open(rows[index]),
+            lambda index: self.name(rows[index]),
+            self.format,
+        )
+
+    def _decode(self, index: int) -> np.ndarray:
+        with read_errors(self.name(index)):
+            picture = self.open(index)
+            check_size(self.name(index), picture, self.format)
+            return np.asarray(picture.convert(self.format.mode))
+
+
+def format_of(name: str, picture: "Image") -> PictureFormat:
+    """The format that the first image of a data set sets for all of them."""
+    if picture.mode not in GREY + COLOUR:
+        # Pillow would clip 16-bit pixels at 255, and scores would be measured against a white image.
+        raise InputError(f"image {name!r} has pixels of mode {picture.mode!r}: save it with 8 bits per channel")
+    return PictureFormat("L" if picture.mode in GREY else "RGB", picture.size)
+
+
+def check_size(name: str, picture: "Image", expected: PictureFormat) -> None:
+    """InputError that names the image and both sizes."""
+    size = format_of(name, picture).size
+    if size != expected.size:
+        wanted, found = ("x".join(map(str, pair)) for pair in (expected.size, size))
+        raise InputError(f"image {name!r} is {found} pixels, the first image is {wanted}: resize them to one size")
+
+
+@contextmanager
+def read_errors(name: str) -> Iterator[None]:
+    """What Pillow raises on a broken image becomes one InputError that names it."""
+    from PIL.Image import DecompressionBombError
+
+    try:
+        yield
+    except (OSError, SyntaxError, DecompressionBombError) as error:
+        raise InputError(f"image {name!r} could not be read: {one_line(error)}") from None

@@ -1,0 +1,171 @@
+"""Who holds which images: a public pool, the private images of every client, and test images."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.errors import InputError
+from attacks.seeding import derive_seed, numpy_generator
+from clients.config import DataConfig, PartitionConfig
+from clients.data import Dataset, Split, load_dataset
+from clients.data.quiet import quiet
+from clients.targets import UNUSED, Task, make_task
+
+Images = tuple[Tensor, Tensor]
+"""Images (N, C, H, W), float32 in [0, 1], and their int64 group indices (N,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """The data of a federation. Indices count the images of the data set's train (`test_indices`: test) split.
+
+    shape: (C, H, W). shares: the private images of every client, disjoint from each other and from the public pool.
+    pixel_mean: per channel, what every client subtracts; the images here still contain it.
+    """
+
+    dataset: Dataset
+    task: Task
+    shape: tuple[int, int, int]
+    pixel_mean: tuple[float, ...]
+    public_indices: np.ndarray
+    shares: tuple[np.ndarray, ...]
+    test_indices: np.ndarray
+
+    @property
+    def client_sizes(self) -> tuple[int, ...]:
+        return tuple(len(share) for share in self.shares)
+
+    def client_indices(self, client: int) -> np.ndarray:
+        """(N,) indices of one client's images in the train split."""
+        if not 0 <= client < len(self.shares):
+            raise InputError(f"client {client} has no partition: there are clients 0 to {len(self.shares) - 1}")
+        return self.shares[client].copy()
+
+    def client(self, client: int) -> Images:
+        return self._read(self.dataset.train, self.client_indices(client))
+
+    def public(self) -> Images:
+        return self._read(self.dataset.train, self.public_indices)
+
+    def test(self) -> Images:
+        return self._read(self.dataset.test, self.test_indices)
+
+    def _read(self, split: Split, indices: np.ndarray) -> Images:
+        return split.images(indices), torch.from_numpy(self.task.apply(split.labels[indices]))
+
+
+def split_data(data: DataConfig, partition: PartitionConfig, clients: int, seed: int) -> FederatedData:
+    """Load, group and split the images; the same arguments give the same split in every process.
+
+    Raises InputError where there are too few images, or where the configuration does not fit the data.
+    """
+    # JSON, because lists and mappings in the models cannot be hashed.
+    return _split_data(data.model_dump_json(), partition.model_dump_json(), clients, seed)
+
+
+@lru_cache(maxsize=4)
+def _split_data(data_json: str, partition_json: str, clients: int, seed: int) -> FederatedData:
+    data, partition = DataConfig.model_validate_json(data_json), PartitionConfig.model_validate_json(partition_json)
+    if isinstance(partition.images, list) and len(partition.images) != clients:
+        entries = f"partition.images has {len(partition.images)} entries"
+        raise InputError(f"{entries}, federation.clients is {clients}: give one number per client, or one for all")
+    dataset = load_dataset(data)
+    task = make_task(data.task, dataset.class_names)
+    groups = task.apply(dataset.train.labels)
+    order = numpy_generator(seed, "split").permutation(np.flatnonzero(groups != UNUSED))
+    if data.public + clients > len(order):
+        short = f"data {data.name!r} has {len(order)} train images for it and {clients} clients"
+        raise InputError(f"data.public is {data.public}: {short}: lower data.public")
+    public, rest = order[: data.public], order[data.public :]
+    if partition.kind == "exact":
+        shares = _exact_shares(rest, data, partition, clients)
+    else:
+        positions = _flower_shares(groups[rest], task, partition, clients, derive_seed(seed, "partition") % 2**32)
+        shares = [rest[chosen[: partition.images_of(i)]] for i, chosen in enumerate(positions)]
+    pool = dataset.train.images(public)
+    _, channels, height, width = pool.shape
+    return FederatedData(
+        dataset=dataset,
+        task=task,
+        shape=(channels, height, width),
+        pixel_mean=_pixel_mean(data, pool),
+        public_indices=public,
+        shares=tuple(shares),
+        test_indices=_test_indices(dataset, task, data, seed),
+    )
+
+
+def _exact_shares(rest: np.ndarray, data: DataConfig, partition: PartitionConfig, clients: int) -> list[np.ndarray]:
+    """Client i gets exactly as many images as configured, in shuffled order."""
+    sizes = [partition.images_of(client) or 0 for client in range(clients)]
+    if sum(sizes) > len(rest):
+        asked = f"asks for {sum(sizes)} images ({clients} clients)"
+        remain = f"{len(rest)} train images of {data.name!r} remain after data.public = {data.public}"
+        raise InputError(
+            f"partition.images {asked}, {remain}: lower partition.images, federation.clients or data.public"
+        )
+    return np.split(rest, np.cumsum(sizes))[:clients]
+
+
+def _flower_shares(
+    groups: np.ndarray, task: Task, partition: PartitionConfig, clients: int, seed: int
+) -> list[np.ndarray]:
+    """Every client's positions in `groups` (N,), as a partitioner of flwr-datasets assigns them.
+
+    What is skewed are the labels of the task: with odd_even, a client of one class has odd or even digits only.
+    """
+    import datasets
+    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, PathologicalPartitioner
+
+    partitioner: IidPartitioner | DirichletPartitioner | PathologicalPartitioner
+    if partition.kind == "iid":
+        partitioner = IidPartitioner(clients)
+    elif partition.kind == "dirichlet":
+        partitioner = DirichletPartitioner(clients, "label", partition.alpha, min_partition_size=1, seed=seed)
+    else:
+        if partition.classes > len(task.groups):
+            found = f"the task has {len(task.groups)}"
+            raise InputError(f"partition.classes is {partition.classes}, {found}: lower partition.classes")
+        partitioner = PathologicalPartitioner(clients, "label", partition.classes, seed=seed)
+    with quiet():
+        partitioner.dataset = datasets.Dataset.from_dict({"index": np.arange(len(groups)), "label": groups})
+        try:
+            shares = [np.array(partitioner.load_partition(i)["index"], np.int64) for i in range(clients)]
+        except ValueError:
+            raise InputError(_no_shares(partition, clients, len(groups))) from None
+    if any(len(share) == 0 for share in shares):
+        raise InputError(_no_shares(partition, clients, len(groups)))
+    return shares
+
+
+def _no_shares(partition: PartitionConfig, clients: int, images: int) -> str:
+    """Why a partitioner fails: it left a client without images, or a class without enough images to share out."""
+    knob = {"dirichlet": "raise partition.alpha", "pathological": "lower partition.classes"}.get(partition.kind, "")
+    setting = {"dirichlet": f" with alpha {partition.alpha:g}", "pathological": f" with {partition.classes} classes"}
+    kind = f"partition.kind {partition.kind!r}{setting.get(partition.kind, '')}"
+    return (
+        f"{kind} cannot give each of {clients} clients a share of {images} images, one would be left with none: "
+        f"{knob + ', ' if knob else ''}lower federation.clients or data.public"
+    )
+
+
+def _test_indices(dataset: Dataset, task: Task, data: DataConfig, seed: int) -> np.ndarray:
+    eligible = np.flatnonzero(task.apply(dataset.test.labels) != UNUSED)
+    if not len(eligible):
+        raise InputError(f"data {data.name!r} has no test images of the classes of data.task")
+    return numpy_generator(seed, "test").permutation(eligible)[: data.test]
+
+
+def _pixel_mean(data: DataConfig, pool: Tensor) -> tuple[float, ...]:
+    """Per channel, of the public images (N, C, H, W): what a client knows before it has seen private ones."""
+    channels = pool.shape[1]
+    if data.mean == "public":
+        return tuple(pool.double().mean((0, 2, 3)).tolist())
+    if data.mean == "none":
+        return (0.0,) * channels
+    if len(data.mean) != channels:
+        raise InputError(f"data.mean has {len(data.mean)} values, images of {data.name!r} have {channels} channels")
+    return tuple(data.mean)
