@@ -15,6 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from attacks.observation import State
+from attacks.products import Plain, Product
+
+# βz from which softplus counts as linear; at torch's 20 its value and slope would disagree by 2e-9
+SOFTPLUS_THRESHOLD = 40.0
 
 Activation = Callable[[Tensor, float | None], tuple[Tensor, Tensor]]
 
@@ -22,7 +26,7 @@ Activation = Callable[[Tensor, float | None], tuple[Tensor, Tensor]]
 def _relu(z: Tensor, beta: float | None) -> tuple[Tensor, Tensor]:
     if beta is None:
         return torch.relu(z), (z > 0).to(z.dtype)
-    return F.softplus(z, beta), torch.sigmoid(beta * z)
+    return F.softplus(z, beta, SOFTPLUS_THRESHOLD), torch.sigmoid(beta * z)
 
 
 def _tanh(z: Tensor, beta: float | None) -> tuple[Tensor, Tensor]:
@@ -41,6 +45,19 @@ def _softplus(z: Tensor, beta: float | None) -> tuple[Tensor, Tensor]:
 
 # σ and σ' at z; ReLU is replaced by softplus of inverse temperature β where β is given
 ACTIVATIONS: dict[str, Activation] = {"relu": _relu, "tanh": _tanh, "sigmoid": _sigmoid, "softplus": _softplus}
+
+
+def _relu_curvature(value: Tensor, slope: Tensor, beta: float | None) -> Tensor:
+    return torch.zeros_like(slope) if beta is None else beta * (1 - slope)
+
+
+# σ''/σ' from σ, σ' and β: no second derivative has to be kept
+CURVATURES: dict[str, Callable[[Tensor, Tensor, float | None], Tensor]] = {
+    "relu": _relu_curvature,
+    "tanh": lambda value, slope, beta: -2 * value,
+    "sigmoid": lambda value, slope, beta: 1 - 2 * value,
+    "softplus": lambda value, slope, beta: 1 - slope,
+}
 
 _RESHAPES = {torch.flatten, "flatten", "view", "reshape", "size"}
 _FUNCTIONS = {
@@ -63,6 +80,28 @@ def _activation_of(module: nn.Module) -> str | None:
 
 
 @dataclass(frozen=True)
+class Layer:
+    """x ↦ xWᵀ + b."""
+
+    weight: Product
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        value = self.weight.forward(x)
+        return value if self.bias is None else value + self.bias
+
+
+@dataclass(frozen=True)
+class DensePass:
+    """One run through the network and back. inputs[l]: a_l of layer l + 1, (M, in); signals[l]: its δ, (M, out);
+    slopes[l]: σ' of hidden layer l + 1."""
+
+    inputs: list[Tensor]
+    signals: list[Tensor]
+    slopes: list[Tensor]
+
+
+@dataclass(frozen=True)
 class DenseNetwork:
     """The layers of a plain MLP. weights, biases: names in the state dict (None: no bias); activation: its σ."""
 
@@ -70,10 +109,16 @@ class DenseNetwork:
     biases: tuple[str | None, ...]
     activation: str
 
+    def layers(self, state: State, product: Callable[[Tensor], Product] = Plain) -> list[Layer]:
+        """W_l, ready for products in the form of `product`, and b_l of every layer at the parameters `state`."""
+        names = zip(self.weights, self.biases, strict=True)
+        return [Layer(product(state[weight]), None if bias is None else state[bias]) for weight, bias in names]
+
     def forward(self, state: State, images: Tensor, beta: float | None = None) -> Tensor:
         """Outputs (M, K) for images (M, C, H, W)."""
-        inputs, _, (weight, bias) = self._hidden(state, images, beta)
-        return F.linear(inputs[-1], weight, bias)
+        layers = self.layers(state)
+        inputs, _ = self._hidden(layers, images, beta)
+        return layers[-1](inputs[-1])
 
     def factors(
         self, state: State, images: Tensor, duals: Tensor, beta: float | None = None
@@ -82,23 +127,44 @@ class DenseNetwork:
 
         images: (M, C, H, W). duals: (M, K). δ_l: (M, out_l), a_{l−1}: (M, in_l).
         """
-        inputs, slopes, _ = self._hidden(state, images, beta)
-        signals = [duals]
-        for weight, slope in zip(reversed(self.weights[1:]), reversed(slopes), strict=True):
-            signals.append((signals[-1] @ state[weight]) * slope)
-        return list(zip(reversed(signals), inputs, strict=True))
+        run = self.run(self.layers(state), images, duals, beta)
+        return list(zip(run.signals, run.inputs, strict=True))
 
-    def _hidden(
-        self, state: State, images: Tensor, beta: float | None
-    ) -> tuple[list[Tensor], list[Tensor], tuple[Tensor, Tensor | None]]:
+    def run(self, layers: list[Layer], images: Tensor, duals: Tensor, beta: float | None) -> DensePass:
+        """As `factors`, with what `pull_back` needs. layers: those of `layers`."""
+        inputs, slopes = self._hidden(layers, images, beta)
+        signals = [duals]
+        for layer, slope in zip(reversed(layers[1:]), reversed(slopes), strict=True):
+            signals.append(layer.weight.backward(signals[-1]) * slope)
+        return DensePass(inputs, signals[::-1], slopes)
+
+    def pull_back(
+        self, layers: list[Layer], run: DensePass, signals: list[Tensor], inputs: list[Tensor], beta: float | None
+    ) -> tuple[Tensor, Tensor]:
+        """From the gradients of a scalar in every δ_l and a_l to those in the images (M, in) and the duals (M, K).
+
+        signals, inputs: those gradients, ordered as in `run`; they are overwritten. The two recursions are reversed:
+        upwards, with s_l for ∂/∂δ_l, s_{l+1} += (s_l ∘ σ'(z_l)) W_{l+1}ᵀ; then downwards, with r_l for ∂/∂a_l and
+        ∂/∂z_l = s_l ∘ δ_l ∘ (σ''/σ')(z_l) + r_l ∘ σ'(z_l), r_{l−1} += (∂/∂z_l) W_l.
+        """
+        bend = CURVATURES[self.activation]
+        grads = []
+        for layer, slope in enumerate(run.slopes):
+            signals[layer + 1] += layers[layer + 1].weight.forward(signals[layer] * slope)
+            grads.append(bend(run.inputs[layer + 1], slope, beta).mul_(signals[layer]).mul_(run.signals[layer]))
+        for layer in reversed(range(len(grads))):
+            grads[layer].addcmul_(inputs[layer + 1], run.slopes[layer])
+            inputs[layer] += layers[layer].weight.backward(grads[layer])
+        return inputs[0], signals[-1]
+
+    def _hidden(self, layers: list[Layer], images: Tensor, beta: float | None) -> tuple[list[Tensor], list[Tensor]]:
         activate = ACTIVATIONS[self.activation]
         inputs, slopes = [images.flatten(1)], []
-        layers = [(state[w], None if b is None else state[b]) for w, b in zip(self.weights, self.biases, strict=True)]
-        for weight, bias in layers[:-1]:
-            value, slope = activate(F.linear(inputs[-1], weight, bias), beta)
+        for layer in layers[:-1]:
+            value, slope = activate(layer(inputs[-1]), beta)
             inputs.append(value)
             slopes.append(slope)
-        return inputs, slopes, layers[-1]
+        return inputs, slopes
 
 
 def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> DenseNetwork | None:

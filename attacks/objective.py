@@ -1,4 +1,4 @@
-"""The reconstruction loss ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇_θ f^k_{θ_v}(x_j)‖² and its parts (Loo et al. 2024, eq. 7, app. F, I).
+"""The reconstruction loss ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇_θ f^k_{θ_v}(x_j)‖² (Loo et al. 2024, eq. 7, appendices F, I).
 
 v runs over the kernels in use: one (final or initial parameters) or two (hybrid). Two implementations share one
 interface: `DenseObjective` for plain MLPs, in closed form, and `AutogradObjective` for every other network.
@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attacks.dense import DenseNetwork, find_dense_network
+from attacks.dense import SOFTPLUS_THRESHOLD, find_dense_network
+from attacks.dense_objective import DenseObjective
 from attacks.observation import State
 
 
@@ -32,7 +33,11 @@ class Objective(Protocol):
 
 
 def make_objective(
-    model: nn.Module, input_shape: tuple[int, int, int], delta: State, views: Sequence[State], double_backward: bool = False
+    model: nn.Module,
+    input_shape: tuple[int, int, int],
+    delta: State,
+    views: Sequence[State],
+    double_backward: bool = False,
 ) -> Objective:
     """The closed form where `model` is a plain MLP, autograd elsewhere (or everywhere, with `double_backward`).
 
@@ -42,68 +47,6 @@ def make_objective(
     if network is not None:
         return DenseObjective(network, delta, views)
     return AutogradObjective(model, delta, views)
-
-
-class DenseObjective:
-    """A plain MLP. Per layer the gradient sum is DᵀA, with one row of D (out) and A (in, and 1 for the bias) per
-    candidate and kernel."""
-
-    def __init__(self, network: DenseNetwork, delta: State, views: Sequence[State]):
-        self.network, self.delta, self.views = network, delta, list(views)
-        self.squared_norm = float(sum((d.double() ** 2).sum() for d in delta.values()))
-
-    def _factors(self, images: Tensor, duals: Tensor, beta: float | None) -> list[tuple[Tensor, Tensor]]:
-        layers = [self.network.factors(view, images, dual, beta) for view, dual in zip(self.views, duals, strict=True)]
-        return [tuple(torch.cat(parts) for parts in zip(*layer, strict=True)) for layer in zip(*layers, strict=True)]
-
-    def loss(self, images: Tensor, duals: Tensor, beta: float | None) -> Tensor:
-        total: Tensor | float = self.squared_norm
-        for weight, bias, (d, a) in self._layers(images, duals, beta):
-            if len(d) ** 2 <= d.shape[1] * a.shape[1] / 16:
-                # ‖DᵀA‖² = ⟨DDᵀ, AAᵀ⟩: no matrix of the layer's size is formed, far fewer passes over memory
-                signal_gram, input_gram = d @ d.T, torch.zeros((), dtype=d.dtype, device=d.device)
-                if weight is not None:
-                    input_gram = input_gram + a @ a.T
-                    total = total - 2 * (d * (a @ weight.T)).sum()
-                if bias is not None:
-                    input_gram = input_gram + 1
-                    total = total - 2 * (d.sum(0) @ bias)
-                total = total + (signal_gram * input_gram).sum()
-            else:
-                if weight is not None:
-                    total = total - (weight**2).sum() + ((d.T @ a - weight) ** 2).sum()
-                if bias is not None:
-                    total = total - (bias**2).sum() + ((d.sum(0) - bias) ** 2).sum()
-        return total
-
-    def gradient_sum(self, images: Tensor, duals: Tensor, beta: float | None) -> State:
-        sums: State = {}
-        with torch.no_grad():
-            for weight, bias, (d, a) in zip(
-                self.network.weights, self.network.biases, self._factors(images, duals, beta), strict=True
-            ):
-                if weight in self.delta:
-                    sums[weight] = d.T @ a
-                if bias in self.delta:
-                    sums[bias] = d.sum(0)
-        return sums
-
-    def inner(self, direction: State, images: Tensor, duals: Tensor, beta: float | None) -> Tensor:
-        total = duals.new_zeros(())
-        factors = self._factors(images, duals, beta)
-        for weight, bias, (d, a) in zip(self.network.weights, self.network.biases, factors, strict=True):
-            if weight in direction:
-                total = total + (d * (a @ direction[weight].T)).sum()
-            if bias in direction:
-                total = total + d.sum(0) @ direction[bias]
-        return total
-
-    def _layers(self, images: Tensor, duals: Tensor, beta: float | None):
-        """(Δ of the weight or None, Δ of the bias or None, (D, A)) of each trained layer."""
-        factors = self._factors(images, duals, beta)
-        for weight, bias, pair in zip(self.network.weights, self.network.biases, factors, strict=True):
-            if weight in self.delta or bias in self.delta:
-                yield self.delta.get(weight), self.delta.get(bias), pair
 
 
 class SoftplusForReLU(TorchFunctionMode):
@@ -116,12 +59,12 @@ class SoftplusForReLU(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if self.beta is not None and func in self.relus:
-            return F.softplus(args[0], self.beta)
+            return F.softplus(args[0], self.beta, SOFTPLUS_THRESHOLD)
         return func(*args, **(kwargs or {}))
 
 
 class AutogradObjective:
-    """Any network: Σ_j α_j ∇f(x_j) = ∇ Σ_j α_j f(x_j), one backward pass of a scalar; the loss differentiates it again."""
+    """Any network: Σ_j α_j ∇f(x_j) = ∇ Σ_j α_j f(x_j), one backward pass; the loss differentiates it again."""
 
     def __init__(self, model: nn.Module, delta: State, views: Sequence[State]):
         self.model, self.delta = model, delta
@@ -142,7 +85,7 @@ class AutogradObjective:
 
     def loss(self, images: Tensor, duals: Tensor, beta: float | None) -> Tensor:
         sums = self._sums(images, duals, beta, create_graph=True)
-        return sum(((sums[name] - delta) ** 2).sum() for name, delta in self.delta.items())
+        return torch.stack([((sums[name] - delta) ** 2).sum() for name, delta in self.delta.items()]).sum()
 
     def gradient_sum(self, images: Tensor, duals: Tensor, beta: float | None) -> State:
         with torch.enable_grad():
@@ -150,7 +93,7 @@ class AutogradObjective:
 
     def inner(self, direction: State, images: Tensor, duals: Tensor, beta: float | None) -> Tensor:
         sums = self._sums(images, duals, beta, create_graph=True)
-        return sum((sums[name] * direction[name]).sum() for name in direction)
+        return torch.stack([(sums[name] * direction[name]).sum() for name in direction]).sum()
 
 
 def backward_in_batches(
@@ -170,4 +113,4 @@ def backward_in_batches(
             residual[name] += value
     for batch in batches:
         (2 * objective.inner(residual, images[batch], duals[:, batch], beta)).backward()
-    return sum((value**2).sum() for value in residual.values())
+    return torch.stack([(value**2).sum() for value in residual.values()]).sum()
