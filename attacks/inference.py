@@ -12,13 +12,12 @@ from attacks.observation import Observation
 
 
 def first_layer_update(observation: Observation) -> tuple[Tensor, Tensor | None] | None:
-    """(ΔW (out, in), Δb (out,) or None) in float64 of a plain MLP's first layer; None where there is none or it is frozen."""
+    """(ΔW (out, in), Δb (out,) or None) of a plain MLP's first layer, float64; None where it is frozen or not there."""
     network = find_dense_network(observation.model, observation.input_shape)
     if network is None or network.weights[0] not in observation.trainable:
         return None
     delta = observation.delta()
-    bias = network.biases[0]
-    return delta[network.weights[0]], delta[bias] if bias in delta else None
+    return delta[network.weights[0]], delta.get(network.biases[0] or "")
 
 
 def gavish_donoho(shape: tuple[int, int]) -> float:

@@ -22,9 +22,9 @@ TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits f
 class NTKAttack:
     """Find images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j).
 
-    The defaults are the paper's recipe, with two additions that a federated update needs: `scale_duals` starts and steps
-    the duals at the scale of Δθ (a few local epochs give duals far below the paper's ½), and the `cosine` schedule lets
-    the step size fall to 0. `scale_duals=False, schedule="constant"` is the recipe as published.
+    The defaults are the paper's recipe with two additions that a federated update needs: `scale_duals` starts and steps
+    the duals at the scale of Δθ (a few local epochs give duals far below the paper's ½), and the `cosine` schedule
+    lets the step size fall to 0. `scale_duals=False, schedule="constant"` is the recipe as published.
 
     kernel: whose tangent space, that of the `final` or `initial` parameters, or `hybrid`, both with duals of their own.
     candidates: how many images, as a multiple of the number of private ones; num_candidates: the same as a number.
@@ -63,7 +63,7 @@ class NTKAttack:
         generator: torch.Generator,
         progress: Progress = silent,
     ) -> Reconstruction:
-        """Run the attack. Uses num_private, pixel_mean and pixel_range where known and infers or assumes them elsewhere."""
+        """Run the attack. Uses num_private, pixel_mean and pixel_range where known; elsewhere infers or assumes them."""
         start = time.perf_counter()
         warnings: list[str] = []
         inferred = infer_num_private(observation)

@@ -45,7 +45,8 @@ def num_outputs(config: ClientConfig, task: Task) -> int:
 def load_targets(config: ClientConfig, task: Task, labels: Tensor) -> Tensor:
     """What the loss wants for these group labels (N,)."""
     outputs = num_outputs(config, task)
-    return encode_targets(labels, len(task.groups), outputs, config.training.loss, config.training.coding)
+    source = f"data {config.data.name!r}"
+    return encode_targets(labels, len(task.groups), outputs, config.training.loss, config.training.coding, source)
 
 
 def make_model(config: ClientConfig, data: FederatedData) -> torch.nn.Module:
@@ -53,9 +54,7 @@ def make_model(config: ClientConfig, data: FederatedData) -> torch.nn.Module:
     return build_model(config.model, data.shape, num_outputs(config, data.task), config.seed)
 
 
-def local_update(
-    config: ClientConfig, received: State, round: int, client: int, proximal: float = 0.0
-) -> ClientUpdate:
+def local_update(config: ClientConfig, received: State, round: int, client: int, proximal: float = 0.0) -> ClientUpdate:
     """Train on the partition of `client`, starting from `received`."""
     torch.set_num_threads(config.threads)
     device = "cuda" if config.use_gpu and torch.cuda.is_available() else "cpu"

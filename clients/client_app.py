@@ -1,13 +1,17 @@
 """The Flower ClientApp: messages in, messages out; the work is in `clients.client`."""
 
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+import traceback
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.client import code_version, local_update, whereabouts
 from clients.config import ClientConfig
 
 app = ClientApp()
+CLIENT_APP_RAISED = 2  # Flower's own code for a ClientApp that raises
 
 
 @app.query()
@@ -19,7 +23,17 @@ def identify(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train on the private images and return the checkpoint."""
+    """Train on the private images and return the checkpoint, or an error of one line where training fails."""
+    try:
+        return Message(content=trained(message, context), reply_to=message)
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
+        return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
+
+
+def trained(message: Message, context: Context) -> RecordDict:
+    """The records of a reply: arrays, metrics, and where the client ran."""
     settings = message.content["config"]
     config = ClientConfig.model_validate_json(settings["client-json"])
     client = int(context.node_config["partition-id"])
@@ -38,11 +52,10 @@ def train(message: Message, context: Context) -> Message:
         "steps": update.report.steps,
         "seconds": update.report.seconds,
     }
-    content = RecordDict(
+    return RecordDict(
         {
             "arrays": ArrayRecord(update.state),
             "metrics": MetricRecord(metrics),
             "where": ConfigRecord({**whereabouts(), "device": update.device}),
         }
     )
-    return Message(content=content, reply_to=message)

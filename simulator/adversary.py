@@ -130,11 +130,18 @@ class Adversary(Strategy):
         cell = self.run.cell
         return [
             Job(
-                cell.name, cell.swept, cell.scenario, self.run.store.root, sight, attack, tuple(clients), tuple(healthy),
+                cell=cell.name,
+                swept=cell.swept,
+                scenario=cell.scenario,
+                root=self.run.store.root,
+                sight=sight,
+                attack=attack,
+                clients=tuple(clients),
+                round_clients=tuple(healthy),
                 progress_path=self.run.progress_dir / f"{cell.name or 'run'}_{sight.name}_{attack.label}",
             )
             for attack in cell.scenario.adversary.attacks
-        ]  # fmt: skip
+        ]
 
     def _note_failure(self, sight: Sight, status: str, detail: str) -> None:
         for job in self._jobs(sight, [sight.client], []):
@@ -162,7 +169,7 @@ def read_reply(reply: Message | None, timeout: float) -> tuple[str, str, State |
     if reply is None:
         return "timeout", f"no reply within federation.timeout = {timeout:g} s", None
     if reply.has_error():
-        return "failed", f"client error: {reply.error.reason}"[:300], None
+        return "failed", " ".join(reply.error.reason.split())[:300], None
     state = reply.content["arrays"].to_torch_state_dict()
     bad = [name for name, value in state.items() if value.is_floating_point() and not torch.isfinite(value).all()]
     if bad:

@@ -19,7 +19,9 @@ cli = typer.Typer(
 )
 out = Console()
 
-Overrides = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")]
+Overrides = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")
+]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="a scenario, e.g. scenarios/quickstart.yaml")]
 
 
@@ -27,7 +29,7 @@ ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="a scenario, 
 def run(
     file: ScenarioFile,
     out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")] = None,
-    overrides: Overrides = [],  # noqa: B006
+    overrides: Overrides = [],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished run again")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
 ) -> None:
@@ -48,13 +50,63 @@ def run(
 
 
 @cli.command()
-def check(file: ScenarioFile, overrides: Overrides = []) -> None:  # noqa: B006
+def check(file: ScenarioFile, overrides: Overrides = []) -> None:
     """Validate a scenario; print what would run and what it would cost."""
     from simulator.estimate import describe_plan
     from simulator.plan import make_plan
     from simulator.scenario import load_scenario
 
     out.print(describe_plan(make_plan(load_scenario(file, overrides))), highlight=False)
+
+
+@cli.command()
+def attack(
+    name: Annotated[str, typer.Option("--attack", metavar="NAME", help="which attack; `fedleak list` names them")],
+    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for reconstructions.npz and facts.json")],
+    model: Annotated[str | None, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module")] = None,
+    initial: Annotated[Path | None, typer.Option(help="checkpoint sent (safetensors state dict)")] = None,
+    final: Annotated[Path | None, typer.Option(help="checkpoint returned (safetensors state dict)")] = None,
+    shape: Annotated[str | None, typer.Option(help="of an input image: channels,height,width")] = None,
+    run_dir: Annotated[Path | None, typer.Option("--run", metavar="RUN", help="attack a recorded run instead")] = None,
+    round: Annotated[int, typer.Option(help="with --run")] = 1,
+    client: Annotated[int, typer.Option(help="with --run; -1 is the union of a round's clients")] = -1,
+    threat_model: Annotated[str | None, typer.Option(help="with --run; default server, observer for -1")] = None,
+    cell: Annotated[str, typer.Option(help="with --run: which cell of a sweep")] = "",
+    know: Annotated[list[str], typer.Option(metavar="FIELD=VALUE", help="what the adversary is told")] = [],
+    option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="an option of the attack")] = [],
+    seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
+) -> None:
+    """Attack two checkpoints, or a recorded observation once more. Private images are not needed."""
+    from rich.progress import Progress
+
+    from simulator.jobs import run_attack
+    from simulator.record import Record
+    from simulator.single import observe_pair, parse_knowledge, parse_options, write_result
+
+    knowledge = parse_knowledge(know)
+    threads = 1
+    if run_dir is not None:
+        record = Record(run_dir)
+        threat_model = threat_model or ("server" if client >= 0 else "observer")
+        observation, told = record.observation(round, client, threat_model, cell)
+        knowledge = knowledge if know else told
+        config = parse_options(name, option) if option else record.attack_config(name, cell)
+        seed, threads = record.cells[cell].scenario.seed, record.cells[cell].scenario.engine.threads
+    else:
+        observation, config = observe_pair(model, initial, final, shape), parse_options(name, option)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name)
+
+        def show(done: int, total: int, loss: float) -> None:
+            bar.update(task, completed=done, total=total, description=f"{name}, loss {loss:.2e}")
+
+        found = run_attack(config, observation, knowledge, seed, threads, show)
+    write_result(out_dir, name, found, knowledge, pixels=run_dir is not None)
+    for warning in found.warnings:
+        out.print(f"[yellow]warning[/]: {warning}", highlight=False)
+    out.print(
+        f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}", highlight=False
+    )
 
 
 @cli.command()

@@ -46,10 +46,11 @@ def simulate(plan: RunPlan, display: Display, verbose: bool = False) -> None:
 
     quiet(verbose)
     start_ray(plan.scenario.engine)
+    resources = backend_config(plan.scenario.engine)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            run_simulation(server_app, client_app, plan.clients, backend_config=backend_config(plan.scenario.engine))
+            run_simulation(server_app, client_app, plan.clients, backend_config=resources)
         except Exception as error:
             if not caught:
                 raise RunError(f"the simulation stopped: {error}") from error
@@ -77,15 +78,14 @@ def start_ray(engine: EngineConfig) -> None:
 
 
 def backend_config(engine: EngineConfig) -> dict:
-    """Flower's backend settings: the share of each client; dead actors are restarted instead of failing every client."""
+    """Flower's backend settings: the share of each client; a dead actor restarts instead of failing every client."""
     gpus = engine.gpus if engine.gpus is not None else (DEFAULT_GPU_SHARE if torch.cuda.is_available() else 0.0)
     resources = {"num_cpus": engine.cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 1}
     available = ray.cluster_resources()
     for name, wanted in (("CPU", engine.cpus), ("GPU", gpus)):
         if wanted > available.get(name, 0):
-            raise InputError(
-                f"engine.{name.lower()}s asks for {wanted:g} {name} per client, Ray has {available.get(name, 0):g}: lower it"
-            )
+            there = available.get(name, 0)
+            raise InputError(f"engine.{name.lower()}s is {wanted:g} {name} per client, Ray has {there:g}: lower it")
     return {"client_resources": resources}
 
 

@@ -7,9 +7,9 @@ import time
 import torch
 
 from attacks import Knowledge, Observation
+from attacks.seeding import torch_generator
 from clients.client import centered, load_targets
 from clients.training import planned_steps, train
-from attacks.seeding import torch_generator
 from simulator.federation import expected_attacks
 from simulator.plan import RunPlan, check_cell
 from simulator.scenario import Cell
@@ -33,7 +33,7 @@ def describe_plan(plan: RunPlan) -> str:
     lines = [
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
         f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
-        f"data:    {scenario.data.name} {data.shape}, {len(data.public()[1])} public and {len(data.test()[1])} test images",
+        f"data:    {scenario.data.name} {data.shape}, {len(data.public()[1])} public, {len(data.test()[1])} test images",
         f"model:   {scenario.model.name}, {parameters:,} trained parameters",
         f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
         f"told {', '.join(adversary.knowledge) or 'nothing'})",

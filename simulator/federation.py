@@ -7,11 +7,11 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from attacks.seeding import torch_generator
 from clients.client import centered, code_version, load_targets, make_model
 from clients.losses import accuracy, training_loss
 from clients.partition import FederatedData
 from clients.training import train
-from attacks.seeding import torch_generator
 from simulator.adversary import Adversary, CellRun
 from simulator.dispatch import Dispatcher, make_dispatcher
 from simulator.display import Display
@@ -149,7 +149,7 @@ def evaluate_utility(model: torch.nn.Module, cell: Cell, data: FederatedData) ->
 
 
 def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
-    """partition id -> node id. Node ids are random; waits until all have registered and checks that they run our code."""
+    """partition id -> node id, which is random. Waits until all have registered; checks that they run our code."""
     deadline = time.monotonic() + NODE_WAIT
     while len(ids := list(grid.get_node_ids())) < clients:
         if time.monotonic() > deadline:

@@ -91,7 +91,8 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
             if column == 0:
                 top.set_title(title, fontsize=8, loc="left", pad=4)
                 for axis, name in ((top, "private"), (bottom, "rebuilt")):
-                    axis.text(-0.06, 0.5, name, fontsize=6, rotation=90, va="center", ha="right", transform=axis.transAxes)
+                    place = {"rotation": 90, "va": "center", "ha": "right", "transform": axis.transAxes}
+                    axis.text(-0.06, 0.5, name, fontsize=6, **place)
     return _save(figure, path, tight=False)
 
 

@@ -58,13 +58,14 @@ class JobResult:
 
 def run_job(job: Job) -> JobResult:
     """Attack, store, score. A fault becomes a row with its status and reason; nothing is raised."""
-    torch.set_num_threads(job.scenario.engine.threads)
     store, start = CellStore(job.root), time.perf_counter()
     knowledge = None
     try:
         observation, knowledge = store.load(job.sight)
+        progress = progress_writer(job.progress_path)
         with time_limit(job.scenario.adversary.timeout):
-            found = run_attack(job.attack, observation, knowledge, job.scenario.seed, progress_writer(job.progress_path))
+            scenario = job.scenario
+            found = run_attack(job.attack, observation, knowledge, scenario.seed, scenario.engine.threads, progress)
         save_reconstruction(store.reconstruction_path(job.sight, job.attack.label), found)
         truth = Truth.of(job.scenario, list(job.clients), list(job.round_clients))
         columns, samples = evaluate(truth, observation, found, job.row_key)
@@ -103,9 +104,15 @@ def row_order(cell: str, key: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def run_attack(
-    config: AttackConfig, observation: Observation, knowledge: Knowledge, seed: int, progress: Progress = silent
+    config: AttackConfig,
+    observation: Observation,
+    knowledge: Knowledge,
+    seed: int,
+    threads: int = 1,
+    progress: Progress = silent,
 ) -> Reconstruction:
-    """The attack itself, live or replayed: the same observation, knowledge and seed give the same bits."""
+    """The attack itself, live or replayed: the same observation, knowledge, seed and threads give the same bits."""
+    torch.set_num_threads(threads)
     purpose = f"attack/{observation.threat_model}/{config.label}"
     generator = torch_generator(seed, purpose, observation.round, observation.client)
     return config.make().reconstruct(observation, knowledge, generator, progress)
@@ -143,5 +150,3 @@ def progress_writer(path: Path | None) -> Progress:
             path.write_text(f"{done / total:.4f}")
 
     return write
-
-

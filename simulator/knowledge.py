@@ -1,4 +1,4 @@
-"""What a scenario grants its adversary, as values: the only door through which truth about a client reaches an attack."""
+"""What a scenario grants its adversary, as values: the only door by which truth about a client reaches an attack."""
 
 from dataclasses import replace
 from typing import Any

@@ -13,6 +13,7 @@ from attacks import InputError
 from clients.client import load_targets, make_model
 from clients.partition import FederatedData, split_data
 from simulator.knowledge import grant
+from simulator.ledger import TABLES
 from simulator.scenario import Cell, Scenario
 from simulator.storage import write_atomically
 from simulator.strategies import make_strategy
@@ -59,9 +60,7 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     if scenario.adversary.when != "every":
         late = [round for round in scenario.adversary.when if round > scenario.federation.rounds]
         if late:
-            raise InputError(
-                f"adversary.when names round {late[0]}, federation.rounds is {scenario.federation.rounds}"
-            )
+            raise InputError(f"adversary.when names round {late[0]}, federation.rounds is {scenario.federation.rounds}")
     return data, model
 
 
@@ -75,9 +74,9 @@ def prepare_directory(plan: RunPlan, overwrite: bool) -> bool:
     if plan.run_dir.exists() and any(plan.run_dir.iterdir()):
         found = read_description(description).get("digest") if description.exists() else None
         if found is None:
-            raise InputError(f"--out {str(plan.run_dir)!r} holds something that is no fedleak run: choose another folder")
+            raise InputError(f"{str(plan.run_dir)!r} holds something that is no fedleak run: choose another --out")
         if found != plan.scenario.digest:
-            raise InputError(f"--out {str(plan.run_dir)!r} already holds another scenario's run: choose another folder")
+            raise InputError(f"{str(plan.run_dir)!r} already holds another scenario's run: choose another --out")
         if overwrite:
             _forget(plan.run_dir)
         elif (plan.run_dir / "leakage.csv").exists():
@@ -112,5 +111,5 @@ def read_description(path: Path) -> dict:
 
 def _forget(run_dir: Path) -> None:
     """Drop the tables and the journal of an earlier run of the same scenario; its other files are written over."""
-    for name in ("ledger.jsonl", "leakage.csv", *(f"{t}.parquet" for t in ("leakage", "samples", "utility", "clients"))):
+    for name in ("ledger.jsonl", "leakage.csv", *(f"{table}.parquet" for table in TABLES)):
         (run_dir / name).unlink(missing_ok=True)

@@ -18,10 +18,10 @@ from simulator.yaml_source import Source
 class Record:
     """A run directory.
 
-        record = load("runs/quickstart-0123456789")
-        record.leakage                                   # the leakage table, a pandas DataFrame
-        observation, knowledge = record.observation(1, 0)  # what the server saw of client 0 in round 1
-        record.attack(1, 0, "ntk").images                # attacked again, bit for bit as in the run
+    record = load("runs/quickstart-0123456789")
+    record.leakage                                   # the leakage table, a pandas DataFrame
+    observation, knowledge = record.observation(1, 0)  # what the server saw of client 0 in round 1
+    record.attack(1, 0, "ntk").images                # attacked again, bit for bit as in the run
     """
 
     def __init__(self, path: str | Path):
@@ -79,8 +79,8 @@ class Record:
         """Attack a recorded observation. An attack named as in the scenario has the scenario's options and seed."""
         observation, told = self.observation(round, client, threat_model, cell)
         config = self.attack_config(attack, cell) if isinstance(attack, str) else attack
-        seed = self.cells[cell].scenario.seed
-        return run_attack(config, observation, knowledge or told, seed, progress)
+        scenario = self.cells[cell].scenario
+        return run_attack(config, observation, knowledge or told, scenario.seed, scenario.engine.threads, progress)
 
     def attack_config(self, name: str, cell: str = "") -> AttackConfig:
         """The scenario's attack of that label, or the attack of that name with its default options."""

@@ -214,6 +214,10 @@ def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scena
             raise InputError(f"--set {override!r}: write key=value")
         source.data = assign(source.data, key.strip(), parse_value(text))
         source.lines[tuple(key.strip().split("."))] = f"--set {override}"
+    data = source.data.get("data")
+    if isinstance(data, dict) and isinstance(data.get("root"), str):
+        # workers on other nodes and in other folders read the same files
+        source.data["data"] = {**data, "root": str(Path(data["root"]).expanduser().resolve())}
     scenario = validate(source)
     scenario.cells()  # a bad value of the sweep is an error now, not in the middle of the run
     return scenario
@@ -247,7 +251,8 @@ def _explain(error: Any, source: Source) -> str:
 
 def _is_union_branch(part: str | int) -> bool:
     """pydantic adds the branch of a union to the location of an error: no key of ours."""
-    return isinstance(part, str) and (part in ("int", "float", "str", "constrained-int") or any(c in part for c in "[](){},' "))
+    named = ("int", "float", "str", "constrained-int")
+    return isinstance(part, str) and (part in named or any(c in part for c in "[](){},' "))
 
 
 def _known_keys(parent: Key) -> list[str]:
@@ -255,7 +260,8 @@ def _known_keys(parent: Key) -> list[str]:
     section: Any = Scenario
     for part in parent:
         annotation = section.model_fields[part].annotation if part in getattr(section, "model_fields", {}) else None
-        section = next((a for a in [annotation, *getattr(annotation, "__args__", ())] if hasattr(a, "model_fields")), None)
+        candidates = [annotation, *getattr(annotation, "__args__", ())]  # Section, or Section | None
+        section = next((candidate for candidate in candidates if hasattr(candidate, "model_fields")), None)
     return list(section.model_fields) if section is not None else []
 
 

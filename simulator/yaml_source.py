@@ -31,7 +31,7 @@ class Source:
     lines: dict[Key, str] = field(default_factory=dict)
 
     def where(self, key: Key) -> str:
-        """"FILE, line N" of a key or of the nearest parent that was written down; empty where none was."""
+        """ "FILE, line N" of a key or of the nearest parent that was written down; empty where none was."""
         while key:
             if key in self.lines:
                 return self.lines[key]

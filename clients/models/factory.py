@@ -30,7 +30,7 @@ def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, 
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "own initialization"))
-        model = _construct(config, shape, outputs)
+        model = construct(config, shape, outputs)
     if not any(True for _ in model.parameters()):
         raise InputError(f"model.name {config.name!r} has no parameters: there is nothing to train or to attack")
     scheme = config.initialization or ("lecun_truncated" if config.name in MODELS else "own")
@@ -90,7 +90,8 @@ def _load_file(path: Path):
     return module
 
 
-def _construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Module:
+def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Module:
+    """The bare network, its weights whatever its constructor made them. A factory of the user's own ignores outputs."""
     if config.name in MODELS:
         return MODELS[config.name](config, shape, outputs)
     factory = load_factory(config.name)

@@ -10,7 +10,10 @@ def explicit_ntk(model, images):
     rows = []
     for image in images:
         outputs = model(image[None]).reshape(-1)
-        grads = [torch.autograd.grad(o, [p for p in model.parameters() if p.requires_grad], retain_graph=True) for o in outputs]
+        grads = [
+            torch.autograd.grad(o, [p for p in model.parameters() if p.requires_grad], retain_graph=True)
+            for o in outputs
+        ]
         rows.append(torch.stack([torch.cat([g.flatten() for g in grad]) for grad in grads]))
     jacobian = torch.stack(rows)  # (N, K, P)
     return torch.einsum("nkp,mkp->nm", jacobian, jacobian)
@@ -23,7 +26,9 @@ def images(*shape):
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_closed_form_of_an_mlp(outputs):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, outputs)).double()
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, outputs)
+    ).double()
     x = images(6, 1, 4, 4)
     assert torch.allclose(empirical_ntk(model, model.state_dict(), x), explicit_ntk(model, x), rtol=1e-12)
 

@@ -80,8 +80,14 @@ def test_same_generator_same_bits_and_restarts_keep_the_best():
 
 def test_candidates_as_multiple_or_number():
     observation, knowledge = client(mlp(64), digits(3)), Knowledge(num_private=3)
-    assert len(get_attack("ntk", iterations=2, candidates=1.5).reconstruct(observation, knowledge, generator()).images) == 4
-    assert len(get_attack("ntk", iterations=2, num_candidates=7).reconstruct(observation, knowledge, generator()).images) == 7
+    assert (
+        len(get_attack("ntk", iterations=2, candidates=1.5).reconstruct(observation, knowledge, generator()).images)
+        == 4
+    )
+    assert (
+        len(get_attack("ntk", iterations=2, num_candidates=7).reconstruct(observation, knowledge, generator()).images)
+        == 7
+    )
 
 
 def test_a_flat_loss_stops_early():
@@ -93,7 +99,9 @@ def test_a_flat_loss_stops_early():
 def test_progress_is_reported():
     seen = []
     observation = client(mlp(64), digits(3))
-    get_attack("ntk", iterations=250).reconstruct(observation, Knowledge(), generator(), lambda i, n, loss: seen.append((i, n)))
+    get_attack("ntk", iterations=250).reconstruct(
+        observation, Knowledge(), generator(), lambda i, n, loss: seen.append((i, n))
+    )
     assert seen[0] == (0, 250) and seen[-1] == (250, 250) and len(seen) >= 4
 
 

@@ -69,7 +69,9 @@ def factory(tmp_path):
 
 
 def test_own_factory_with_options_keeps_its_own_initialization(factory):
-    name = factory("def make(width):\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.Linear(width, 10))")
+    name = factory(
+        "def make(width):\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.Linear(width, 10))"
+    )
     model = build(name=name, options={"width": 5})
     assert model[1].weight.shape == (5, 784)
     assert model[1].bias.any()  # PyTorch's default, not zero

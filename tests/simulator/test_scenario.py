@@ -23,7 +23,9 @@ def test_a_name_is_enough(write):
 
 def test_extends_merges_key_by_key_and_lists_are_replaced(write):
     write("name: base\nmodel: {width: 64, depth: 1}\nadversary: {threat_models: [server, observer]}\n", "base.yaml")
-    scenario = load_scenario(write("extends: base.yaml\nname: child\nmodel: {depth: 3}\nadversary: {threat_models: [observer]}\n"))
+    scenario = load_scenario(
+        write("extends: base.yaml\nname: child\nmodel: {depth: 3}\nadversary: {threat_models: [observer]}\n")
+    )
     assert (scenario.name, scenario.model.width, scenario.model.depth) == ("child", 64, 3)
     assert scenario.adversary.threat_models == ["observer"]
 
@@ -36,7 +38,9 @@ def test_extends_in_a_circle(write):
 
 def test_set_overrides_and_indexes_lists(write):
     path = write("name: s\nadversary: {attacks: [{name: ntk, iterations: 5}]}\n")
-    scenario = load_scenario(path, ["model.width=32", "adversary.attacks.0.iterations=7", "training.learning_rate=1e-3"])
+    scenario = load_scenario(
+        path, ["model.width=32", "adversary.attacks.0.iterations=7", "training.learning_rate=1e-3"]
+    )
     assert scenario.model.width == 32
     assert scenario.adversary.attacks[0].make().iterations == 7
     assert scenario.training.learning_rate == 0.001

@@ -1,0 +1,79 @@
+"""One attack outside a run, on any two checkpoints, or once more on a recorded observation; needs no private image."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attacks import InputError, Knowledge, Observation, Reconstruction
+from attacks.errors import nearest
+from clients.config import ModelConfig
+from clients.models.factory import construct
+from simulator.scenario import AttackConfig
+from simulator.storage import load_state, make_knowledge, write_atomically
+from simulator.yaml_source import parse_value
+
+
+def observe_pair(model: str | None, initial: Path | None, final: Path | None, shape: str | None) -> Observation:
+    """An observation of two safetensors state dicts.
+
+    model: package.module:factory or FILE.py:factory. shape: "1,28,28", of an input image.
+    """
+    if model is None or initial is None or final is None or shape is None:
+        flags = {"--model": model, "--initial": initial, "--final": final, "--shape": shape}
+        missing = ", ".join(flag for flag, value in flags.items() if value is None)
+        raise InputError(f"attack needs --run RUN, or {missing} beside what was given")
+    parts = shape.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"--shape {shape!r}: write channels,height,width, e.g. 1,28,28")
+    size = (int(parts[0]), int(parts[1]), int(parts[2]))
+    module = construct(ModelConfig(name=model), size, outputs=0)
+    return Observation(module, ((load_state(initial), load_state(final)),), size, round=1, client=0)
+
+
+def parse_knowledge(items: list[str]) -> Knowledge:
+    """Knowledge from --know key=value items; values are YAML."""
+    given: dict[str, Any] = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        if not equals or key not in Knowledge.names():
+            raise InputError(f"--know {item!r}: write FIELD=VALUE{nearest(key, Knowledge.names())}")
+        given[key] = parse_value(text)
+    return make_knowledge(given)
+
+
+def parse_options(name: str, items: list[str]) -> AttackConfig:
+    """The attack with its --option key=value items."""
+    options: dict[str, Any] = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        if not equals:
+            raise InputError(f"--option {item!r}: write NAME=VALUE")
+        options[key] = parse_value(text)
+    config = AttackConfig.model_construct(name=name, label=name, options=options)
+    config.make()
+    return config
+
+
+def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowledge, pixels: bool) -> None:
+    """reconstructions.npz and facts.json.
+
+    pixels: images in [0, 1], as a run stores them; otherwise in the model's own input space, since two checkpoints
+    alone do not tell what was subtracted before training.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    images = found.pixels() if pixels else found.images
+    np.savez_compressed(out / "reconstructions.npz", images=images.numpy(), residual=found.residual.numpy())
+    facts = {
+        "attack": attack,
+        "num_inferred": found.num_inferred,
+        "num_reconstructed": len(found.images),
+        "relative_residual": found.relative_residual,
+        "pixel_mean": found.pixel_mean,
+        "knowledge": knowledge.given(),
+        "seconds": round(found.seconds, 3),
+        "warnings": found.warnings,
+        **found.facts,
+    }
+    write_atomically(out / "facts.json", json.dumps(facts, indent=1) + "\n")

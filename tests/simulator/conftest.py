@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simulator.display import Silent
+from simulator.engine import simulate, stop_ray
+from simulator.plan import make_plan, prepare_directory
+from simulator.record import Record
+from simulator.scenario import load_scenario
+
+
+@pytest.fixture(scope="session")
+def run_scenario():
+    """Run a scenario given as a mapping; the same path as `fedleak run`, without its table and figures."""
+
+    def run(content: dict, out: Path) -> Record:
+        path = out.with_suffix(".yaml")
+        path.write_text(yaml.safe_dump(content))
+        plan = make_plan(load_scenario(path), out)
+        prepare_directory(plan, overwrite=False)
+        try:
+            simulate(plan, Silent())
+        finally:
+            stop_ray()
+        return Record(out)
+
+    return run
