@@ -41,7 +41,7 @@ class Plain:
 class Packed:
     """W and Wᵀ in oneDNN's format. For 40 rows and 1024 x 1024: 0.65 ms, where `Plain` takes 1.1 ms (MKL on AMD Zen 5).
 
-    No gradient flows through it.
+    Two more copies of W in memory; no gradient flows through it.
     """
 
     weight: Tensor
@@ -103,7 +103,7 @@ def low_rank(matrix: Tensor, tolerance: float, max_rank: int) -> tuple[Tensor, T
     norm often exceeds 1e-5 ‖Δ‖, yet no single direction of it matters.
 
     A randomized range finder with two power iterations (Halko, Martinsson, Tropp 2011, algorithm 4.4), of a width that
-    doubles until the singular values have fallen below the tolerance. 20 ms for 1024 x 1024 and rank 100 on one core.
+    doubles until the singular values have fallen below the tolerance. About 0.1 s for 1024 x 1024 on one core, 20 iterations of the attack.
     """
     generator = torch.Generator().manual_seed(0)
     threshold = tolerance * matrix.norm()
