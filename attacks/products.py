@@ -103,7 +103,8 @@ def low_rank(matrix: Tensor, tolerance: float, max_rank: int) -> tuple[Tensor, T
     norm often exceeds 1e-5 ‖Δ‖, yet no single direction of it matters.
 
     A randomized range finder with two power iterations (Halko, Martinsson, Tropp 2011, algorithm 4.4), of a width that
-    doubles until the singular values have fallen below the tolerance. About 0.1 s for 1024 x 1024 on one core, 20 iterations of the attack.
+    doubles until the singular values have fallen below the tolerance. For 1024 x 1024 on one core
+    about 0.1 s, or 20 iterations of the attack.
     """
     generator = torch.Generator().manual_seed(0)
     threshold = tolerance * matrix.norm()
