@@ -131,15 +131,11 @@ def list_names() -> None:
 
 def finish_run(run_dir: Path, figures: bool) -> None:
     """Draw, write the page and print, in this order: the table is the last thing on the screen."""
-    from simulator.record import Record
-
-    record = Record(run_dir)
     if figures:
-        from simulator.figures import draw_figures
-        from simulator.page import write_page
+        from simulator.report import write_report
 
         with out.status("drawing figures …"):
-            write_page(record, draw_figures(record))
+            write_report(run_dir)
     show_run(run_dir)
 
 

@@ -150,11 +150,10 @@ def evaluate_utility(model: torch.nn.Module, cell: Cell, data: FederatedData) ->
 
 def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
     """partition id -> node id, which is random. Waits until all have registered; checks that they run our code."""
-    deadline = time.monotonic() + NODE_WAIT
-    while len(ids := list(grid.get_node_ids())) < clients:
-        if time.monotonic() > deadline:
-            raise RunError(f"{len(ids)} of {clients} nodes registered within {NODE_WAIT:g} s: start more SuperNodes")
-        time.sleep(0.1)
+    found = wait_for_nodes(grid, clients, NODE_WAIT)
+    if found < clients:
+        raise RunError(f"{found} of {clients} nodes registered within {NODE_WAIT:g} s: start more SuperNodes")
+    ids = list(grid.get_node_ids())
     messages = [Message(content=RecordDict(), message_type="query", dst_node_id=node) for node in ids]
     nodes = {}
     for reply in grid.send_and_receive(messages, timeout=NODE_WAIT):
@@ -168,6 +167,14 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
     if missing:
         raise RunError(f"no node has partition id {min(missing)}: number the nodes 0 to {clients - 1}")
     return nodes
+
+
+def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> int:
+    """How many nodes have registered, as soon as it is `wanted` or when the time is up: a ServerApp may start first."""
+    deadline = time.monotonic() + seconds
+    while (found := len(list(grid.get_node_ids()))) < wanted and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
 
 
 def expected_attacks(cell: Cell) -> int:

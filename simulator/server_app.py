@@ -1,26 +1,43 @@
 """The Flower ServerApp of `flwr run`: reads `scenario` and `out` from the run configuration."""
 
+import logging
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from simulator.display import Silent
-from simulator.federation import run_federation
+from simulator.federation import run_federation, wait_for_nodes
 from simulator.plan import make_plan, prepare_directory
+from simulator.report import write_report
 from simulator.scenario import load_scenario
 
 app = ServerApp()
 PROJECT = Path(__file__).resolve().parents[1]
+NODE_WAIT = 30.0  # seconds
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the scenario named in [tool.flwr.app.config] or with `flwr run . --run-config 'scenario="FILE"'`."""
+    """Run the scenario named in [tool.flwr.app.config] or by `flwr run . --run-config 'scenario="FILE"'`.
+
+    Here the SuperNodes are the clients: where fewer are up than the scenario asks for, it runs, and is recorded, with
+    those there are.
+    """
     path = Path(str(context.run_config["scenario"]))
-    scenario = load_scenario(path if path.exists() else PROJECT / path)
+    path = path if path.exists() else PROJECT / path
+    wanted = load_scenario(path).federation.clients
+    found = wait_for_nodes(grid, wanted, NODE_WAIT)
+    if found < wanted:
+        logging.getLogger("flwr").warning(
+            "the scenario asks for %d clients, %d SuperNodes are up: running with %d. For all of them: "
+            "flwr run . --federation-config 'num-supernodes=%d'", wanted, found, found, wanted
+        )  # fmt: skip
+    scenario = load_scenario(path, [f"federation.clients={min(found, wanted)}"])
     out = str(context.run_config.get("out", ""))
     plan = make_plan(scenario, Path(out) if out else None)
     if prepare_directory(plan, overwrite=False):
         run_federation(grid, plan, Silent())
+        if scenario.output.figures:
+            write_report(plan.run_dir)
     print(f"leakage table: {(plan.run_dir / 'leakage.csv').resolve()}")
