@@ -1,0 +1,183 @@
+"""The command line as a user meets it: exit codes, one-line errors, nothing half-written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from simulator.cli import main
+
+FACTORY = """
+import torch.nn as nn
+def make(outputs=10):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, outputs))
+def empty():
+    return nn.Flatten()
+def broken():
+    raise KeyError("no such net")
+def three():
+    return make(3)
+"""
+
+
+@pytest.fixture
+def fedleak(monkeypatch, capsys):
+    """Call the command in this process: starting a new one costs four seconds of imports each time."""
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["fedleak", *map(str, args)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return subprocess.CompletedProcess(args, code, captured.out, captured.err)
+
+    return call
+
+
+def test_the_installed_command_prints_one_line_and_exits_with_2(tmp_path):
+    command = [Path(sys.executable).parent / "fedleak", "check", tmp_path / "none.yaml"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr == f"fedleak: scenario '{tmp_path / 'none.yaml'}' does not exist\n"
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    (tmp_path / "nets.py").write_text(FACTORY)
+
+    def write(text, name="s.yaml"):
+        path = tmp_path / name
+        path.write_text(text.replace("NETS", str(tmp_path / "nets.py")))
+        return path
+
+    return write
+
+
+BAD = {
+    "unknown key": ("name: s\nmodell: {}\n", "did you mean 'model'?"),
+    "wrong type": ("name: s\nseed: [1, 2]\n", "input should be a valid integer"),
+    "out of range": ("name: s\nfederation: {fraction: 2}\n", "less than or equal to 1"),
+    "missing data folder": ("name: s\ndata: {name: mnist, root: /nowhere}\n", "data.root"),
+    "no data folder": ("name: s\ndata: {name: mnist}\n", "data.root"),
+    "unknown data set": ("name: s\ndata: {name: mnst}\n", "did you mean 'mnist'?"),
+    "more images than there are": ("name: s\npartition: {images: 9000}\n", "partition.images"),
+    "labels that do not fit": ("name: s\nmodel: {outputs: 5}\n", "model.outputs is 5"),
+    "one output for ten classes": ("name: s\nmodel: {outputs: 1}\n", "model.outputs is 1"),
+    "unknown model": ("name: s\nmodel: {name: lenet}\n", "did you mean 'lenet5'?"),
+    "model without parameters": ("name: s\nmodel: {name: 'NETS:empty'}\n", "no parameters"),
+    "factory that raises": ("name: s\nmodel: {name: 'NETS:broken'}\n", "no such net"),
+    "factory with other outputs": ("name: s\nmodel: {name: 'NETS:three'}\n", "the labels need (10,)"),
+    "missing checkpoint": ("name: s\nmodel: {checkpoint: /nowhere.safetensors}\n", "does not exist"),
+    "unknown strategy": ("name: s\nfederation: {strategy: FedAvgg}\n", "did you mean 'FedAvg'?"),
+    "strategy with a bad option": ("name: s\nfederation: {strategy: {name: FedAvg, options: {x: 1}}}\n", "'x'"),
+    "a round that never comes": ("name: s\nadversary: {when: [5]}\n", "names round 5"),
+    "knowledge of the wrong kind": ("name: s\nadversary: {knowledge: {public_images: 3}}\n", "public_images"),
+    "empty file": ("", "the file is empty"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_message_and_exit_code_2(fedleak, scenario, tmp_path, name):
+    text, says = BAD[name]
+    result = fedleak("run", scenario(text), "--out", tmp_path / "out")
+    message = result.stderr.strip()
+    assert result.returncode == 2, message
+    assert says in message and "simulator/" not in message
+    assert len((result.stdout.strip() + message).splitlines()) <= 5
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_scenario(fedleak, tmp_path):
+    result = fedleak("check", tmp_path / "none.yaml")
+    assert result.returncode == 2 and "does not exist" in result.stderr
+
+
+def test_check_says_what_would_run(fedleak, scenario):
+    text = "name: s\nmodel: {width: 16}\nadversary: {threat_models: [server, observer], attacks: [{name: ntk, iterations: 30}]}\n"
+    result = fedleak("check", scenario(text))
+    assert result.returncode == 0, result.stderr
+    assert "2 rounds, 3 clients with 8 images each, FedAvg" in result.stdout
+    assert "8 (ntk; server, observer; told nothing)" in result.stdout and "cost:" in result.stdout
+
+
+def test_folders_that_hold_something_else_are_left_alone(fedleak, scenario, tmp_path):
+    path = scenario("name: s\n")
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "thesis.txt").write_text("two years of work")
+    result = fedleak("run", path, "--out", taken)
+    assert result.returncode == 2 and "no fedleak run" in result.stderr
+    (taken / "scenario.yaml").write_text("digest: another\n")
+    result = fedleak("run", path, "--out", taken)
+    assert result.returncode == 2 and "another scenario" in result.stderr
+    assert sorted(p.name for p in taken.iterdir()) == ["scenario.yaml", "thesis.txt"]
+
+
+def test_list_names_what_a_scenario_can_name(fedleak):
+    listing = fedleak("list").stdout
+    for name in ("ntk", "digits", "tiny_imagenet", "lenet5", "FedAvg", "FedAdam"):
+        assert name in listing
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Two checkpoints of a client with three images, made by plain PyTorch."""
+    (tmp_path / "nets.py").write_text(FACTORY)
+    scope = {}
+    exec(FACTORY, scope)
+    torch.manual_seed(0)
+    model, images = scope["make"](), torch.rand(3, 1, 8, 8) - 0.5
+    save_file(model.state_dict(), tmp_path / "a.safetensors")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), torch.tensor([1, 2, 3])).backward()
+        optimizer.step()
+    save_file(model.state_dict(), tmp_path / "b.safetensors")
+    return ["--initial", tmp_path / "a.safetensors", "--final", tmp_path / "b.safetensors", "--shape", "1,8,8"]
+
+
+def test_attack_on_two_checkpoints(fedleak, pair, tmp_path):
+    model = f"{tmp_path / 'nets.py'}:make"
+    options = ["--attack", "ntk", "--option", "iterations=50", "--know", "pixel_mean=0.5", "--out", tmp_path / "out"]
+    result = fedleak("attack", "--model", model, *pair, *options)
+    assert result.returncode == 0, result.stderr
+    arrays = np.load(tmp_path / "out" / "reconstructions.npz")
+    assert arrays["images"].shape == (6, 1, 8, 8) and arrays["residual"].shape == (6,)
+    assert (np.diff(arrays["residual"]) >= 0).all()  # best first
+    assert arrays["images"].min() < -0.05  # the model's own input space, not [0, 1]
+    facts = json.loads((tmp_path / "out" / "facts.json").read_text())
+    assert {"attack", "num_inferred", "knowledge", "seconds", "warnings"} <= set(facts)
+    assert facts["num_inferred"] == 3 and facts["knowledge"] == {"pixel_mean": [0.5]}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"--attack": "nkt"}, "did you mean 'ntk'?"),
+        ({"--know": "labls=1"}, "did you mean 'labels'?"),
+        ({"--shape": "8,8"}, "channels,height,width"),
+        ({"--initial": "nowhere.safetensors"}, "does not exist"),
+        ({"--model": "NETS:three"}, "has shape"),
+        ({"--model": "NETS:nothing"}, "has no function 'nothing'"),
+        ({"--model": None}, "--model"),
+        ({"--option": "iterations=many"}, "'iterations' is 'many'"),
+    ],
+)
+def test_bad_attack_arguments(fedleak, pair, tmp_path, change, says):
+    arguments = {"--model": "NETS:make", "--attack": "ntk", "--out": str(tmp_path / "out")}
+    arguments |= dict(zip(pair[::2], map(str, pair[1::2]), strict=True)) | change
+    flat = [part for flag, value in arguments.items() if value is not None for part in (flag, value)]
+    result = fedleak("attack", *(part.replace("NETS", str(tmp_path / "nets.py")) for part in flat))
+    assert result.returncode == 2 and says in result.stderr, result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()

@@ -1,0 +1,50 @@
+import pytest
+import torch
+
+from attacks import InputError
+from simulator.knowledge import grant
+from simulator.plan import cell_data
+from simulator.scenario import load_scenario
+
+
+@pytest.fixture
+def granted(tmp_path):
+    def grant_to(knowledge, clients, training="{epochs: 5, batch_size: 3, learning_rate: 0.1}"):
+        path = tmp_path / "s.yaml"
+        path.write_text(
+            "name: s\npartition: {images: [4, 7]}\nfederation: {clients: 2}\ndata: {public: 30, test: 30}\n"
+            f"training: {training}\nadversary: {{knowledge: {knowledge}}}\n"
+        )
+        scenario = load_scenario(path)
+        data = cell_data(scenario)
+        return grant(scenario, data, clients), data
+
+    return grant_to
+
+
+def test_nothing_is_known_by_default(granted):
+    assert granted("{}", [0])[0].given() == {}
+
+
+def test_true_grants_the_truth_about_exactly_these_clients(granted):
+    knowledge, data = granted("[num_private, labels, steps, learning_rate, batch_size, optimizer]", [1])
+    assert knowledge.num_private == 7 and knowledge.labels == tuple(data.client(1)[1].tolist())
+    assert (knowledge.steps, knowledge.batch_size) == (15, 3)  # five epochs of ⌈7 / 3⌉
+    assert (knowledge.learning_rate, knowledge.optimizer) == (0.1, "sgd")
+    assert granted("[num_private]", [0, 1])[0].num_private == 11
+
+
+def test_a_value_is_what_the_adversary_believes_even_if_wrong(granted):
+    assert granted("{num_private: 99}", [0])[0].num_private == 99
+    assert granted("{num_private: false}", [0])[0].num_private is None
+
+
+def test_public_images_are_in_the_input_space_of_the_model(granted):
+    knowledge, data = granted("[public_images]", [0])
+    images = data.public()[0]
+    assert torch.allclose(knowledge.public_images, images - images.mean(), atol=1e-6)
+
+
+def test_public_images_cannot_be_made_up(granted):
+    with pytest.raises(InputError, match="public_images"):
+        granted("{public_images: 12}", [0])
