@@ -35,10 +35,12 @@ class StrategyConfig(Section):
 
 
 class FederationConfig(Section):
+    """Rounds, clients, and how their updates are aggregated."""
+
     rounds: Count = 2
     clients: Count = 3
     fraction: Fraction = Field(1.0, description="share of the clients that trains in a round")
-    strategy: StrategyConfig = StrategyConfig()
+    strategy: StrategyConfig = Field(StrategyConfig(), description="a Flower strategy: its name, or {name, options}")
     timeout: Positive = Field(600.0, description="seconds that the server waits for a round's replies")
     max_failures: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="stop the run when more than this share of a round's clients fails"
@@ -57,7 +59,7 @@ class EngineConfig(Section):
 
     cpus: Positive = Field(1.0, description="CPU share of one client")
     gpus: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="GPU share of one client; default: 0.25 where there is a GPU, else 0"
+        None, description="GPU share of one client; default: 0.3 where there is a GPU, else 0"
     )
     address: str | None = Field(None, description="an existing Ray cluster; default: one of our own on this machine")
     attack_workers: Count | None = Field(None, description="attacks at a time; default: the number of CPU cores")
@@ -107,7 +109,10 @@ class AdversaryConfig(Section):
     """Who looks at what, with which attacks, knowing what."""
 
     threat_models: list[Literal["server", "observer"]] = Field(["server"], min_length=1)
-    attacks: list[AttackConfig] = Field(default_factory=lambda: [AttackConfig.model_validate("ntk")])
+    attacks: list[AttackConfig] = Field(
+        default_factory=lambda: [AttackConfig.model_validate("ntk")],
+        description="names, or {name, label, options …}; default ntk",
+    )
     knowledge: dict[str, Any] = Field(
         default_factory=dict, description="field: true to grant the true value, or the value the adversary believes"
     )
@@ -137,6 +142,8 @@ class AdversaryConfig(Section):
 
 
 class OutputConfig(Section):
+    """What a run writes, and where."""
+
     root: str = Field("runs", description="folder of run directories, where --out names none")
     figures: bool = True
 
@@ -144,8 +151,8 @@ class OutputConfig(Section):
 class Scenario(Section):
     """One experiment, or a grid of them (`sweep`: dotted key -> values; a swept seed pairs the cells)."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    seed: Annotated[int, Field(ge=0)] = 0
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names the run directory")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="of every random stream: data, weights, training, attacks")
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
     model: ModelConfig = ModelConfig()
@@ -155,7 +162,9 @@ class Scenario(Section):
     defenses: list[str] = Field(default_factory=list, max_length=0, description="none yet")
     adversary: AdversaryConfig = AdversaryConfig()
     output: OutputConfig = OutputConfig()
-    sweep: dict[str, list[Any]] = Field(default_factory=dict)
+    sweep: dict[str, list[Any]] = Field(
+        default_factory=dict, description="dotted key: [values]; every combination runs, in one simulation"
+    )
 
     @cached_property
     def digest(self) -> str:
@@ -178,13 +187,14 @@ class Scenario(Section):
             for key, value in swept.items():
                 data = assign(data, key, value)
             name = ",".join(f"{key.rpartition('.')[2]}={_short(value)}" for key, value in swept.items())
-            cells.append(Cell(name, swept, validate(Source(data))))
+            labels = {key: value if _is_scalar(value) else json.dumps(value) for key, value in swept.items()}
+            cells.append(Cell(name, labels, validate(Source(data))))
         return cells
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a sweep. name: "" where there is no sweep; swept: its values by dotted key."""
+    """One point of a sweep. name: "" where there is no sweep; swept: its values by dotted key, as columns show them."""
 
     name: str
     swept: dict[str, Any]
@@ -265,8 +275,12 @@ def _known_keys(parent: Key) -> list[str]:
     return list(section.model_fields) if section is not None else []
 
 
+def _is_scalar(value: Any) -> bool:
+    return not isinstance(value, list | dict)
+
+
 def _short(value: Any) -> str:
-    text = json.dumps(value) if isinstance(value, list | dict) else str(value)
+    text = str(value) if _is_scalar(value) else json.dumps(value)
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)[:40]
 
 

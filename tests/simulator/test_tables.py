@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from simulator.ledger import LEAKAGE_COLUMNS
+from simulator.reference import reference
+from simulator.tables import leakage_table
+
+
+def rows(**columns):
+    base = dict.fromkeys(LEAKAGE_COLUMNS, np.nan) | {
+        "round": 1, "client": 0, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0,
+        "status": "ok", "num_private": 8, "recovered": 7, "leakage": 0.5, "l2_median": 0.25, "floor_l2_median": 2.0,
+        "psnr_mean": 30.0, "floor_psnr_mean": 12.0, "ssim_mean": 0.9, "knowledge": '{"num_private": 8}',
+    }  # fmt: skip
+    return pd.DataFrame([base, base | columns])
+
+
+def text(frame, swept=(), width=80):
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(leakage_table(frame, list(swept)))
+    return capture.get()
+
+
+def test_scores_stand_beside_their_floors_within_eighty_columns():
+    table = text(rows(client=-1, threat_model="observer"))
+    assert "7 of 8" in table and "0.25 (2.00)" in table and "30.0 (12.0)" in table
+    assert "told num_private" in table and "all" in table and "…" not in table
+
+
+def test_faults_are_said_in_words():
+    table = text(rows(status="timeout", leakage=np.nan, l2_median=np.nan, psnr_mean=np.nan, ssim_mean=np.nan))
+    assert "timeout" in table and "nan" not in table
+
+
+def test_columns_that_differ_are_shown_and_constant_ones_are_not():
+    assert "attack" not in text(rows()).splitlines()[2]
+    table = text(rows(attack="span", **{"model.width": 64}).assign(**{"model.width": [32, 64]}), ["model.width"], 120)
+    assert "width" in table and "attack" in table and "span" in table
+
+
+def test_the_page_of_keys_is_up_to_date():
+    page = Path(__file__).parents[2] / "docs" / "scenarios.md"
+    assert page.read_text() == reference(), "run: python -m simulator.reference > docs/scenarios.md"
