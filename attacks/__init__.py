@@ -1,7 +1,7 @@
 """Reconstruction attacks on pairs of checkpoints, and their scores. Needs torch, numpy, scipy and scikit-image only.
 
-    observation = Observation(model, pairs=((initial, final),), input_shape=(1, 28, 28))
-    found = get_attack("ntk", iterations=4000).reconstruct(observation, Knowledge(), generator)
+observation = Observation(model, pairs=((initial, final),), input_shape=(1, 28, 28))
+found = get_attack("ntk", iterations=4000).reconstruct(observation, Knowledge(), generator)
 """
 
 from attacks import ntk as ntk  # each attack registers itself when imported

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ class Reconstruction:
 class Attack(Protocol):
     """An attack sees an observation and what it was told, and nothing else."""
 
-    name: str
+    name: ClassVar[str]
 
     def reconstruct(
         self,
@@ -59,28 +59,28 @@ class Attack(Protocol):
 
 
 ATTACKS: dict[str, type[Attack]] = {}
-AttackClass = TypeVar("AttackClass", bound=type)
+AttackClass = TypeVar("AttackClass", bound=type[Attack])
 
 
-def register(name: str) -> Callable[[AttackClass], AttackClass]:
-    """Class decorator: make an attack known by `name`."""
-
-    def add(attack: AttackClass) -> AttackClass:
-        attack.name = name
-        ATTACKS[name] = attack
-        return attack
-
-    return add
+def register(attack: AttackClass) -> AttackClass:
+    """Class decorator: make an attack known by its `name`."""
+    ATTACKS[attack.name] = attack
+    return attack
 
 
 def check_options(name: str, options: Iterable[str]) -> None:
     """Raise InputError, with the nearest valid name, for an unknown attack or option."""
     if name not in ATTACKS:
         raise InputError(f"unknown attack {name!r}{nearest(name, sorted(ATTACKS))}")
-    known = [option.name for option in fields(ATTACKS[name])]
+    known = option_names(name)
     for option in options:
         if option not in known:
             raise InputError(f"attack {name!r} has no option {option!r}{nearest(option, known)}")
+
+
+def option_names(name: str) -> list[str]:
+    """The options of a registered attack, which are the fields of its dataclass."""
+    return [option.name for option in fields(cast(Any, ATTACKS[name]))]
 
 
 def get_attack(name: str, **options: object) -> Attack:

@@ -20,9 +20,9 @@ def first_layer_update(observation: Observation) -> tuple[Tensor, Tensor | None]
     return delta[network.weights[0]], delta.get(network.biases[0] or "")
 
 
-def gavish_donoho(shape: tuple[int, int]) -> float:
+def gavish_donoho(rows: int, columns: int) -> float:
     """ω(β) of the optimal hard threshold ω·median(σ) for unknown noise (Gavish and Donoho 2014, eq. 5)."""
-    beta = min(shape) / max(shape)
+    beta = min(rows, columns) / max(rows, columns)
     return 0.56 * beta**3 - 0.95 * beta**2 + 1.82 * beta + 1.43
 
 
@@ -40,7 +40,7 @@ def count_images(update: Tensor) -> int:
         return int(min(update.shape))
     spectrum = torch.linalg.svdvals(update)
     floor = spectrum.median()
-    threshold = gavish_donoho(tuple(update.shape)) * floor
+    threshold = gavish_donoho(update.shape[0], update.shape[1]) * floor
     clamped = spectrum.clamp_min(floor.clamp_min(spectrum[0] * 1e-12))
     ratios = clamped[:-1] / clamped[1:]
     ratios[len(ratios) // 2 :] = 1
@@ -66,9 +66,11 @@ def infer_pixel_mean(observation: Observation) -> tuple[float, ...] | None:
     Such a pixel is −mean throughout, so its column of ΔW is −mean·Δb. Returns None where no pixel is constant.
     """
     layer = first_layer_update(observation)
-    if layer is None or layer[1] is None:
+    if layer is None:
         return None
     weight, bias = layer
+    if bias is None:
+        return None
     means = []
     for channel in weight.reshape(len(weight), observation.input_shape[0], -1).unbind(1):
         slope = (channel.T @ bias) / (bias @ bias)

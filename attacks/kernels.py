@@ -15,7 +15,8 @@ def empirical_ntk(model: nn.Module, state: State, images: Tensor) -> Tensor:
     state: parameters to take the gradients at, in the dtype to compute in. images: (N, C, H, W). Returns (N, N).
     """
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    network = find_dense_network(model, tuple(images.shape[1:]))
+    channels, height, width = images.shape[1:]
+    network = find_dense_network(model, (channels, height, width))
     with torch.no_grad():
         if network is not None:
             return _dense_ntk(network, state, images, trained)

@@ -3,7 +3,7 @@
 import math
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from attacks.observation import Knowledge, Observation, State
 TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
 
 
-@register("ntk")
+@register
 @dataclass(frozen=True)
 class NTKAttack:
     """Find images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j).
@@ -32,6 +32,8 @@ class NTKAttack:
     patience: stop when the mean loss of so many iterations is that of the ones before, to `tolerance` (0: never).
     restarts: independent starts; the one with the smallest residual is returned.
     """
+
+    name: ClassVar[str] = "ntk"
 
     kernel: Literal["final", "initial", "hybrid"] = "final"
     candidates: float = 2.0
@@ -63,7 +65,7 @@ class NTKAttack:
         generator: torch.Generator,
         progress: Progress = silent,
     ) -> Reconstruction:
-        """Run the attack. Uses num_private, pixel_mean and pixel_range where known; elsewhere infers or assumes them."""
+        """Run the attack. num_private, pixel_mean and pixel_range are used where known, else inferred or assumed."""
         start = time.perf_counter()
         warnings: list[str] = []
         inferred = infer_num_private(observation)
@@ -74,12 +76,14 @@ class NTKAttack:
             warnings.append("pixel_mean is unknown and no pixel is constant: 0.5 was assumed")
         problem = self._problem(observation, count, mean, knowledge.pixel_range or (0.0, 1.0))
 
-        best: _Solution | None = None
-        for restart in range(self.restarts):
-            offset, total = restart * self.iterations, self.restarts * self.iterations
-            solution = problem.solve(generator, lambda i, loss, o=offset, t=total: progress(o + i, t, loss))
-            if best is None or solution.residual < best.residual:
-                best = solution
+        total = self.restarts * self.iterations
+        solutions = [
+            problem.solve(
+                generator, lambda i, loss, before=restart * self.iterations: progress(before + i, total, loss)
+            )
+            for restart in range(self.restarts)
+        ]
+        best = min(solutions, key=lambda solution: solution.residual)
         images, duals, share = best.ranked(problem.objective)
         return Reconstruction(
             images=images.float().cpu(),
@@ -165,7 +169,7 @@ class _Problem:
         images, duals = self._start(generator)
         scale = self._scale(images, duals) if attack.scale_duals else 1.0
         duals = duals.mul(scale).requires_grad_()
-        groups = [{"params": [images]}, {"params": [duals], "lr": attack.learning_rate * scale}]
+        groups: list[dict[str, Any]] = [{"params": [images]}, {"params": [duals], "lr": attack.learning_rate * scale}]
         optimizer = torch.optim.Adam(groups, lr=attack.learning_rate)
         horizon = attack.iterations if attack.schedule == "cosine" else math.inf
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 + 0.5 * math.cos(math.pi * i / horizon))
@@ -230,11 +234,11 @@ class _Solution:
         of the gradient sum and R what all leave unexplained. Near 0: the update cannot be explained without it."""
         total = objective.gradient_sum(self.images, self.duals, None)
         rest = {name: delta - total[name] for name, delta in objective.delta.items()}
-        squared = sum((value**2).sum() for value in rest.values())
+        squared = torch.stack([(value**2).sum() for value in rest.values()]).sum()
         ratios = []
         for j in range(len(self.images)):
             part = objective.gradient_sum(self.images[j : j + 1], self.duals[:, j : j + 1], None)
-            without = sum(((rest[name] + part[name]) ** 2).sum() for name in rest)
+            without = torch.stack([((rest[name] + part[name]) ** 2).sum() for name in rest]).sum()
             ratios.append((squared / without.clamp_min(torch.finfo(without.dtype).tiny)).sqrt())
         share = torch.stack(ratios)
         order = share.argsort(stable=True)

@@ -1,6 +1,5 @@
 """The Flower ClientApp: messages in, messages out; the work is in `clients.client`."""
 
-
 import traceback
 from pathlib import Path
 
@@ -34,17 +33,17 @@ def train(message: Message, context: Context) -> Message:
 
 def trained(message: Message, context: Context) -> RecordDict:
     """The records of a reply: arrays, metrics, and where the client ran."""
-    settings = message.content["config"]
-    config = ClientConfig.model_validate_json(settings["client-json"])
+    settings = message.content.config_records["config"]
+    config = ClientConfig.model_validate_json(str(settings["client-json"]))
     client = int(context.node_config["partition-id"])
     update = local_update(
         config,
-        message.content["arrays"].to_torch_state_dict(),
-        int(settings["server-round"]),
+        message.content.array_records["arrays"].to_torch_state_dict(),
+        int(str(settings["server-round"])),
         client,
-        float(settings.get("proximal-mu", 0.0)),
+        float(str(settings.get("proximal-mu", 0.0))),
     )
-    metrics = {
+    metrics: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": update.num_images,
         "partition-id": client,
         "first-loss": update.report.first_loss,

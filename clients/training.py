@@ -78,10 +78,11 @@ def planned_steps(config: TrainingConfig, images: int) -> int:
 
 def make_optimizer(parameters: list[nn.Parameter], config: TrainingConfig) -> torch.optim.Optimizer:
     """A fresh optimizer: local momentum and moments do not survive a round."""
-    shared = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, momentum=config.momentum, **shared)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer](parameters, **shared)
+        return torch.optim.SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay)
+    adaptive = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return adaptive(parameters, lr=rate, weight_decay=decay)
 
 
 def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -95,10 +96,10 @@ def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:
     def predict(images: Tensor) -> Tensor:
         rest = {name: value for name, value in model.state_dict().items() if name not in trained}
         step = {name: parameter - start[name] for name, parameter in trained.items()}
-        value, change = torch.func.jvp(
+        linearization = torch.func.jvp(
             lambda parameters: torch.func.functional_call(model, {**parameters, **rest}, (images,)), (start,), (step,)
         )
-        return value + change
+        return linearization[0] + linearization[1]
 
     return predict
 

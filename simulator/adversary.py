@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -56,7 +57,7 @@ class Adversary(Strategy):
     ) -> Iterable[Message]:
         if server_round == 1:
             self.initial_name = self.run.store.save_global(0, arrays.to_torch_state_dict())
-        messages = list(self.inner.configure_train(server_round, arrays, config, CellGrid(grid, self.nodes)))
+        messages = list(self.inner.configure_train(server_round, arrays, config, self._own_nodes(grid)))
         # strategies sample over random node ids with the global generator: choose again, reproducibly
         schedule = random.Random(f"{self.run.cell.scenario.seed}/{server_round}")
         self.chosen = sorted(schedule.sample(sorted(self.nodes), len(messages)))
@@ -77,10 +78,13 @@ class Adversary(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        return self.inner.configure_evaluate(server_round, arrays, config, CellGrid(grid, self.nodes))
+        return self.inner.configure_evaluate(server_round, arrays, config, self._own_nodes(grid))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         return self.inner.aggregate_evaluate(server_round, replies)
+
+    def _own_nodes(self, grid: Grid) -> Grid:
+        return cast(Grid, CellGrid(grid, self.nodes))
 
     def _sort_out(self, round: int, by_client: dict[int, Message]) -> list[int]:
         """Store the checkpoints of healthy replies and give the others a row; stop when too many failed."""
@@ -154,12 +158,14 @@ class Adversary(Strategy):
         row = {"round": round, "client": client, "defense": cell.scenario.defense, "seed": cell.scenario.seed}
         row |= {"status": status, **cell.swept}
         if reply is not None and reply.has_content():
-            metrics, where = reply.content["metrics"], reply.content["where"]
+            metrics, where = reply.content.metric_records["metrics"], reply.content.config_records["where"]
             for name in ("num-examples", "steps", "first-loss", "last-loss", "seconds"):
                 row[name.replace("-", "_")] = metrics[name]
             row |= {name.replace("-", "_"): where[name] for name in ("worker", "pid", "gpu-ids", "device")}
             if status == "ok":
-                self.run.client_losses[round] = self.run.client_losses.get(round, 0.0) + float(metrics["last-loss"])
+                self.run.client_losses[round] = self.run.client_losses.get(round, 0.0) + float(
+                    str(metrics["last-loss"])
+                )
                 self.run.clients_in[round] = self.run.clients_in.get(round, 0) + 1
         self.run.ledger.add("clients", cell.name, (cell.name, round, client), row)
 
@@ -169,8 +175,8 @@ def read_reply(reply: Message | None, timeout: float) -> tuple[str, str, State |
     if reply is None:
         return "timeout", f"no reply within federation.timeout = {timeout:g} s", None
     if reply.has_error():
-        return "failed", " ".join(reply.error.reason.split())[:300], None
-    state = reply.content["arrays"].to_torch_state_dict()
+        return "failed", " ".join((reply.error.reason or "").split())[:300], None
+    state = reply.content.array_records["arrays"].to_torch_state_dict()
     bad = [name for name, value in state.items() if value.is_floating_point() and not torch.isfinite(value).all()]
     if bad:
         return "failed", f"the client returned NaN or Inf in {bad[0]!r}: its training diverged", None

@@ -5,6 +5,7 @@ import logging
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 # telemetry is read at import time of these libraries, so this stands before them
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -62,19 +63,22 @@ def start_ray(engine: EngineConfig) -> None:
     """A Ray of our own with slots for attacks, or the cluster at `engine.address`. One that is up already is used."""
     if ray.is_initialized():
         return
-    workers = engine.attack_workers or os.cpu_count() or 1
     root = str(Path(__file__).resolve().parents[1])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    # Ray workers import the packages from here, whatever their working directory holds
-    runtime_env = {"env_vars": {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(engine.threads)}}
-    common = {"runtime_env": runtime_env, "log_to_driver": False, "logging_level": logging.ERROR}
-    if engine.address is not None:
-        try:
-            ray.init(address=engine.address, **common)
-        except ConnectionError as error:
-            raise InputError(f"engine.address {engine.address!r}: no Ray cluster answers there ({error})") from None
+    common: dict[str, Any] = {
+        # workers import the packages from here, whatever their working directory holds
+        "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(engine.threads)}},
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+    }
+    if engine.address is None:
+        workers = engine.attack_workers or os.cpu_count() or 1
+        ray.init(include_dashboard=False, resources={ATTACK_RESOURCE: workers}, **common)
         return
-    ray.init(include_dashboard=False, resources={ATTACK_RESOURCE: workers}, **common)
+    try:
+        ray.init(address=engine.address, **common)
+    except ConnectionError as error:
+        raise InputError(f"engine.address {engine.address!r}: no Ray cluster answers there ({error})") from None
 
 
 def backend_config(engine: EngineConfig) -> dict:

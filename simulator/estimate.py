@@ -1,12 +1,11 @@
 """What a plan would do and roughly what it would cost, measured on this machine in a few seconds."""
 
-import dataclasses
 import os
 import time
 
 import torch
 
-from attacks import Knowledge, Observation
+from attacks import Knowledge, Observation, get_attack
 from attacks.seeding import torch_generator
 from clients.client import centered, load_targets
 from clients.training import planned_steps, train
@@ -33,7 +32,8 @@ def describe_plan(plan: RunPlan) -> str:
     lines = [
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
         f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
-        f"data:    {scenario.data.name} {data.shape}, {len(data.public()[1])} public, {len(data.test()[1])} test images",
+        f"data:    {scenario.data.name} {data.shape}, "
+        f"{len(data.public_indices)} public and {len(data.test_indices)} test images",
         f"model:   {scenario.model.name}, {parameters:,} trained parameters",
         f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
         f"told {', '.join(adversary.knowledge) or 'nothing'})",
@@ -66,7 +66,7 @@ def estimate(cell: Cell) -> tuple[float, float]:
         iterations = getattr(attack, "iterations", None)
         if iterations is None:
             continue
-        short = dataclasses.replace(attack, iterations=PROBE_ITERATIONS)
+        short = get_attack(attack_config.name, **attack_config.options | {"iterations": PROBE_ITERATIONS})
         start = time.perf_counter()
         short.reconstruct(observation, Knowledge(num_private=len(images)), torch_generator(0, "estimate"))
         attacking += (time.perf_counter() - start) * iterations / PROBE_ITERATIONS * sights / workers

@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 
 from attacks.seeding import torch_generator
 from clients.client import centered, code_version, load_targets, make_model
+from clients.config import TrainingConfig
 from clients.losses import accuracy, training_loss
 from clients.partition import FederatedData
 from clients.training import train
@@ -87,7 +88,7 @@ def run_cell(
     data = cell_data(scenario)
     model = make_model(config, data)
     if scenario.model.pretrain is not None:
-        pretrain(model, cell, data)
+        pretrain(model, cell, data, scenario.model.pretrain)
     store = CellStore(plan.cell_root(cell))
     outputs = model(torch.zeros(1, *data.shape)).shape[1]
     store.create(scenario.model, data.shape, outputs, scenario.seed)
@@ -128,13 +129,13 @@ def run_cell(
     collector.finish_training(cell.name)
 
 
-def pretrain(model: torch.nn.Module, cell: Cell, data: FederatedData) -> None:
+def pretrain(model: torch.nn.Module, cell: Cell, data: FederatedData, training: TrainingConfig) -> None:
     """Train the initial model on the public pool, as a federation that fine-tunes does."""
     config = cell.client_config(use_gpu=False)
     images, labels = data.public()
     generator = torch_generator(cell.scenario.seed, "pretraining")
     inputs, targets = centered(images, data.pixel_mean), load_targets(config, data.task, labels)
-    train(model, inputs, targets, cell.scenario.model.pretrain, generator)
+    train(model, inputs, targets, training, generator)
 
 
 def evaluate_utility(model: torch.nn.Module, cell: Cell, data: FederatedData) -> tuple[float, float]:
@@ -159,10 +160,10 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
     for reply in grid.send_and_receive(messages, timeout=NODE_WAIT):
         if reply.has_error():
             raise RunError(f"a client cannot start: {reply.error.reason}"[:500])
-        identity = reply.content["identity"]
+        identity = reply.content.config_records["identity"]
         if identity["code"] != code_version():
             raise RunError("clients and server run different versions of fedleak: install the same on both sides")
-        nodes[int(identity["partition-id"])] = reply.metadata.src_node_id
+        nodes[int(str(identity["partition-id"]))] = reply.metadata.src_node_id
     missing = set(range(clients)) - set(nodes)
     if missing:
         raise RunError(f"no node has partition id {min(missing)}: number the nodes 0 to {clients - 1}")

@@ -81,18 +81,19 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
     columns = min(GRID_COLUMNS, max(len(private) for _, private, _, _ in blocks))
     figure = plt.figure(figsize=(0.95 * columns + 0.3, 2.6 * len(blocks) + 0.3))
     outer = figure.add_gridspec(len(blocks), 1, hspace=0.28, top=0.97, bottom=0.01, left=0.02, right=0.98)
-    for spec, (title, private, guesses, l2) in zip(outer, blocks, strict=True):
-        inner = spec.subgridspec(2, columns, hspace=0.2, wspace=0.08)
+    for line, (title, private, guesses, l2) in enumerate(blocks):
+        inner = outer[line].subgridspec(2, columns, hspace=0.2, wspace=0.08)
         for column in range(min(columns, len(private))):
-            top, bottom = (figure.add_subplot(inner[line, column]) for line in (0, 1))
+            top, bottom = figure.add_subplot(inner[0, column]), figure.add_subplot(inner[1, column])
             _show(top, private[column])
             _show(bottom, guesses[column])
             bottom.set_title(f"L2 {l2[column]:.2f}", fontsize=6, pad=2)
             if column == 0:
                 top.set_title(title, fontsize=8, loc="left", pad=4)
                 for axis, name in ((top, "private"), (bottom, "rebuilt")):
-                    place = {"rotation": 90, "va": "center", "ha": "right", "transform": axis.transAxes}
-                    axis.text(-0.06, 0.5, name, fontsize=6, **place)
+                    axis.annotate(
+                        name, (-0.06, 0.5), xycoords="axes fraction", fontsize=6, rotation=90, va="center", ha="right"
+                    )
     return _save(figure, path, tight=False)
 
 

@@ -31,7 +31,8 @@ def grant(scenario: Scenario, data: FederatedData, clients: list[int]) -> Knowle
 
 def _truth(scenario: Scenario, data: FederatedData, clients: list[int], wanted: set[str]) -> dict[str, Any]:
     """True values of the wanted fields only: what is not asked for is not even read."""
-    training, truth = scenario.training, {}
+    training = scenario.training
+    truth: dict[str, Any] = {}
     sizes = [data.client_sizes[client] for client in clients]
     if "num_private" in wanted:
         truth["num_private"] = sum(sizes)

@@ -2,19 +2,19 @@
 
 import types
 import typing
-from dataclasses import fields
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from attacks import ATTACKS, Knowledge
+from attacks import ATTACKS, Knowledge, get_attack
+from attacks.base import option_names
 from simulator.scenario import AttackConfig, Scenario
 
 HEAD = """# Every key of a scenario
 
-Made from the validated models (`python -m simulator.reference`); `fedleak check FILE` names a wrong key, its line and the
-nearest valid one. `extends: FILE` takes over another scenario: mappings merge key by key, everything else is replaced.
+Made from the validated models (`python -m simulator.reference`); `fedleak check FILE` names a wrong key, its line and
+the nearest valid one. `extends: FILE` takes over another scenario: mappings merge key by key, all else is replaced.
 `--set section.key=value` overrides on the command line; a number indexes a list (`adversary.attacks.0.iterations=100`).
 """
 
@@ -30,7 +30,8 @@ def reference() -> str:
             rows = "\n".join(row(key, value) for key, value in section.model_fields.items())
             sections.append(f"## {name}\n\n{section.__doc__ or ''}\n\n{TABLE}\n{rows}\n")
     attacks = "\n".join(
-        f"- `{name}`: {', '.join(f'`{o.name}` ({o.default})' for o in fields(attack))}" for name, attack in ATTACKS.items()
+        f"- `{name}`: {', '.join(f'`{option}` ({getattr(get_attack(name), option)})' for option in option_names(name))}"
+        for name in ATTACKS
     )
     knowledge = ", ".join(f"`{name}`" for name in Knowledge.names())
     return "\n".join(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -16,6 +17,15 @@ from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.observation import State
 from clients.config import ModelConfig
 from clients.models import build_model
+
+
+class _KnowledgeFields(Knowledge):
+    """Knowledge as pydantic checks it: the tensor of public images is no JSON value and passes unseen."""
+
+    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
+
+
+KNOWLEDGE = TypeAdapter(_KnowledgeFields)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -131,16 +141,20 @@ class CellStore:
 
 
 def make_knowledge(given: dict[str, Any]) -> Knowledge:
-    """Knowledge from plain values, as `given()` wrote them or a user typed them."""
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    if isinstance(values.get("pixel_mean"), int | float):
-        values["pixel_mean"] = (float(values["pixel_mean"]),)
-    return Knowledge(**values)
+    """Knowledge from plain values, as `given()` wrote them or a user typed them; InputError names a wrong one."""
+    mean = given.get("pixel_mean")
+    values = given | {"pixel_mean": [mean]} if isinstance(mean, int | float) else given
+    try:
+        return Knowledge(**vars(KNOWLEDGE.validate_json(json.dumps(values), strict=True)))
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        field = wrong["loc"][0]
+        raise InputError(f"knowledge {field} is {given[str(field)]!r}: {wrong['msg'].lower()}") from None
 
 
 def save_reconstruction(path: Path, found: Reconstruction) -> None:
     """images: (M, C, H, W) pixels in [0, 1], best first; residual: (M,); duals where the attack has them."""
-    arrays = {"images": found.pixels().numpy().astype(np.float32), "residual": found.residual.numpy()}
+    arrays: dict[str, Any] = {"images": found.pixels().numpy().astype(np.float32), "residual": found.residual.numpy()}
     if found.duals is not None:
         arrays["duals"] = found.duals.numpy()
     partial = path.with_name(f".{path.name}")

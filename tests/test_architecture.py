@@ -44,7 +44,9 @@ def test_only_the_scorer_s_callers_touch_private_images():
 
 
 def test_attacks_import_without_flower_and_ray():
-    code = "import sys, attacks; print([m for m in ('flwr', 'ray', 'datasets', 'pandas', 'clients') if m in sys.modules])"
+    code = (
+        "import sys, attacks; print([m for m in ('flwr', 'ray', 'datasets', 'pandas', 'clients') if m in sys.modules])"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT, check=True)
     assert result.stdout.strip() == "[]"
 

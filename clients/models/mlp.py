@@ -26,7 +26,12 @@ class NTKLinear(nn.Linear):
 
 def output_layer(name: str) -> list[nn.Module]:
     """The non-linearity after the last layer, if any."""
-    known = {"linear": [], "sigmoid": [nn.Sigmoid()], "tanh": [nn.Tanh()], "softmax": [nn.Softmax(dim=-1)]}
+    known: dict[str, list[nn.Module]] = {
+        "linear": [],
+        "sigmoid": [nn.Sigmoid()],
+        "tanh": [nn.Tanh()],
+        "softmax": [nn.Softmax(dim=-1)],
+    }
     return known[name]
 
 

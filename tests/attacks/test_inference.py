@@ -17,7 +17,7 @@ def noise(shape, seed=1):
 
 
 def test_gavish_donoho_square_matrix():
-    assert gavish_donoho((100, 100)) == pytest.approx(2.86, abs=0.001)  # the constant of their abstract, 2.858
+    assert gavish_donoho(100, 100) == pytest.approx(2.86, abs=0.001)  # the constant of their abstract, 2.858
 
 
 @pytest.mark.parametrize("rank", [1, 5, 20, 60])

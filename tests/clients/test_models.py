@@ -97,7 +97,7 @@ def test_own_factory_that_raises_shows_its_own_traceback(factory):
     ],
 )
 def test_factories_that_do_not_fit(factory, body, says):
-    with pytest.raises(InputError, match=".*") as caught:
+    with pytest.raises(InputError) as caught:
         build(name=factory(body))
     assert says in str(caught.value) and len(str(caught.value).splitlines()) == 1
 
@@ -122,7 +122,7 @@ def test_checkpoint_is_loaded_and_a_wrong_one_refused(tmp_path):
 
 def test_frozen_patterns():
     model = build(width=8, frozen=["1.*"])
-    assert [n for n, p in model.named_parameters() if p.requires_grad][0] == "3.weight"
+    assert next(n for n, p in model.named_parameters() if p.requires_grad) == "3.weight"
     with pytest.raises(InputError, match="matches no parameter"):
         build(width=8, frozen=["conv*"])
     with pytest.raises(InputError, match="leaves no parameter"):

@@ -103,8 +103,8 @@ def test_missing_scenario(fedleak, tmp_path):
 
 
 def test_check_says_what_would_run(fedleak, scenario):
-    text = "name: s\nmodel: {width: 16}\nadversary: {threat_models: [server, observer], attacks: [{name: ntk, iterations: 30}]}\n"
-    result = fedleak("check", scenario(text))
+    attacks = "threat_models: [server, observer], attacks: [{name: ntk, iterations: 30}]"
+    result = fedleak("check", scenario(f"name: s\nmodel: {{width: 16}}\nadversary: {{{attacks}}}\n"))
     assert result.returncode == 0, result.stderr
     assert "2 rounds, 3 clients with 8 images each, FedAvg" in result.stdout
     assert "8 (ntk; server, observer; told nothing)" in result.stdout and "cost:" in result.stdout

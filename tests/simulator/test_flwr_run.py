@@ -41,7 +41,9 @@ def flower(tmp_path):
 
     def run(*args):
         command = [BIN / "flwr", *map(str, args)]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=PROJECT, timeout=400, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment, cwd=PROJECT, timeout=400, check=False
+        )
 
     yield run
     for pid in processes_with(f"FLWR_HOME={home}"):

@@ -149,7 +149,11 @@ def test_clients_that_raise_diverge_die_or_hang_get_a_row_and_the_round_goes_on(
 
 def test_too_many_failures_stop_the_run_and_say_why(faulty, run_scenario):
     _, content, folder = faulty
-    content = {**content, "partition": {"images": [8, 7]}, "federation": {"rounds": 1, "clients": 2, "max_failures": 0.4}}
+    content = {
+        **content,
+        "partition": {"images": [8, 7]},
+        "federation": {"rounds": 1, "clients": 2, "max_failures": 0.4},
+    }
     with pytest.raises(RunError, match=r"1 of 2 clients failed.*max_failures = 0.4.*out of cheese"):
         run_scenario(content, folder / "stopped")
     table = pd.read_csv(folder / "stopped" / "leakage.csv")

@@ -108,7 +108,7 @@ def test_bad_overrides(write):
     path = write("name: s\n")
     with pytest.raises(InputError, match="write key=value"):
         load_scenario(path, ["model.width"])
-    with pytest.raises(InputError, match="--set model.width=-1"):
+    with pytest.raises(InputError, match=r"--set model\.width=-1"):
         load_scenario(path, ["model.width=-1"])
     with pytest.raises(InputError, match="the list has 1 entries"):
         load_scenario(write("name: s\nadversary: {attacks: [ntk]}\n"), ["adversary.attacks.3.name=ntk"])

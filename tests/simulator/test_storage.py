@@ -77,5 +77,10 @@ def test_reconstructions_are_stored_as_pixels(tmp_path):
     assert np.load(tmp_path / "r.npz")["residual"].tolist() == pytest.approx([0.1])
 
 
+def test_knowledge_of_the_wrong_kind_is_named():
+    with pytest.raises(InputError, match="num_private is 'many'"):
+        make_knowledge({"num_private": "many"})
+
+
 def test_knowledge_from_plain_values():
     assert make_knowledge({"pixel_mean": 0.5, "labels": [1, 2]}) == Knowledge(pixel_mean=(0.5,), labels=(1, 2))
