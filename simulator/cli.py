@@ -34,18 +34,18 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
 ) -> None:
     """Run a scenario: federate, attack every round, and print the leakage table."""
-    from simulator.plan import make_plan, prepare_directory
+    from simulator.plan import make_plan, needs_run
     from simulator.scenario import load_scenario
 
     plan = make_plan(load_scenario(file, overrides), out_dir)
-    if not prepare_directory(plan, overwrite):
+    if not needs_run(plan, overwrite):
         out.print(f"{plan.run_dir} holds this run already, finished; --overwrite does it again", highlight=False)
         show_run(plan.run_dir)
         return
     from simulator.display import Bars
     from simulator.engine import simulate
 
-    simulate(plan, Bars(out), verbose)
+    simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
     finish_run(plan.run_dir, figures=plan.scenario.output.figures)
 
 

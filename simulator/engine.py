@@ -12,6 +12,7 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its C++ core complains of workers that end as they should
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
@@ -23,14 +24,14 @@ from simulator.dispatch import ATTACK_RESOURCE
 from simulator.display import Display
 from simulator.errors import InputError, RunError
 from simulator.federation import run_federation
-from simulator.plan import RunPlan
+from simulator.plan import RunPlan, claim_directory
 from simulator.scenario import EngineConfig
 
 DEFAULT_GPU_SHARE = 0.3  # three clients on a GPU, and a tenth left for attacks
 
 
-def simulate(plan: RunPlan, display: Display, verbose: bool = False) -> None:
-    """Run a plan to its end on Ray; RunError where it had to stop."""
+def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: bool = False) -> None:
+    """Run a plan to its end on Ray; RunError where it had to stop. Nothing is written before Ray is known to fit."""
     from flwr.simulation import run_simulation
 
     from clients.client_app import app as client_app
@@ -48,8 +49,12 @@ def simulate(plan: RunPlan, display: Display, verbose: bool = False) -> None:
     quiet(verbose)
     start_ray(plan.scenario.engine)
     resources = backend_config(plan.scenario.engine)
-    with warnings.catch_warnings():
+    claim_directory(plan, overwrite)
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore", DeprecationWarning)
+        if not verbose:  # Ray prints the fate of every worker, ended on purpose or not
+            log = stack.enter_context((plan.run_dir / "ray.log").open("a"))
+            stack.enter_context(contextlib.redirect_stdout(log))
         try:
             run_simulation(server_app, client_app, plan.clients, backend_config=resources)
         except Exception as error:

@@ -68,22 +68,30 @@ def cell_data(scenario: Scenario) -> FederatedData:
     return split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
 
 
-def prepare_directory(plan: RunPlan, overwrite: bool) -> bool:
-    """Claim the run directory. Returns False where this scenario already finished there and is to be kept."""
+def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
+    """Whether the run directory is free, or holds this scenario unfinished. Nothing is written.
+
+    False where this scenario already finished there and is to be kept; InputError where something else lies there.
+    """
+    if not plan.run_dir.exists() or not any(plan.run_dir.iterdir()):
+        return True
     description = plan.run_dir / DESCRIPTION
-    if plan.run_dir.exists() and any(plan.run_dir.iterdir()):
-        found = read_description(description).get("digest") if description.exists() else None
-        if found is None:
-            raise InputError(f"{str(plan.run_dir)!r} holds something that is no fedleak run: choose another --out")
-        if found != plan.scenario.digest:
-            raise InputError(f"{str(plan.run_dir)!r} already holds another scenario's run: choose another --out")
-        if overwrite:
-            _forget(plan.run_dir)
-        elif (plan.run_dir / "leakage.csv").exists():
-            return False
+    found = read_description(description).get("digest") if description.exists() else None
+    if found is None:
+        raise InputError(f"{str(plan.run_dir)!r} holds something that is no fedleak run: choose another --out")
+    if found != plan.scenario.digest:
+        raise InputError(f"{str(plan.run_dir)!r} already holds another scenario's run: choose another --out")
+    return overwrite or not (plan.run_dir / "leakage.csv").exists()
+
+
+def claim_directory(plan: RunPlan, overwrite: bool = False) -> None:
+    """Make the run directory and describe the run in it; with `overwrite`, forget the tables of an earlier one."""
     plan.run_dir.mkdir(parents=True, exist_ok=True)
-    write_atomically(description, yaml.safe_dump(describe(plan.scenario), sort_keys=False, allow_unicode=True))
-    return True
+    if overwrite:
+        for name in ("ledger.jsonl", "leakage.csv", *(f"{table}.parquet" for table in TABLES)):
+            (plan.run_dir / name).unlink(missing_ok=True)
+    text = yaml.safe_dump(describe(plan.scenario), sort_keys=False, allow_unicode=True)
+    write_atomically(plan.run_dir / DESCRIPTION, text)
 
 
 def describe(scenario: Scenario) -> dict[str, object]:
@@ -107,9 +115,3 @@ def read_description(path: Path) -> dict:
     """scenario.yaml of a run directory."""
     content = yaml.safe_load(path.read_text())
     return content if isinstance(content, dict) else {}
-
-
-def _forget(run_dir: Path) -> None:
-    """Drop the tables and the journal of an earlier run of the same scenario; its other files are written over."""
-    for name in ("ledger.jsonl", "leakage.csv", *(f"{table}.parquet" for table in TABLES)):
-        (run_dir / name).unlink(missing_ok=True)

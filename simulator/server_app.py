@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from simulator.display import Silent
 from simulator.federation import run_federation, wait_for_nodes
-from simulator.plan import make_plan, prepare_directory
+from simulator.plan import claim_directory, make_plan, needs_run
 from simulator.report import write_report
 from simulator.scenario import load_scenario
 
@@ -36,7 +36,8 @@ def main(grid: Grid, context: Context) -> None:
     scenario = load_scenario(path, [f"federation.clients={min(found, wanted)}"])
     out = str(context.run_config.get("out", ""))
     plan = make_plan(scenario, Path(out) if out else None)
-    if prepare_directory(plan, overwrite=False):
+    if needs_run(plan):
+        claim_directory(plan)
         run_federation(grid, plan, Silent())
         if scenario.output.figures:
             write_report(plan.run_dir)

@@ -5,7 +5,7 @@ import yaml
 
 from simulator.display import Silent
 from simulator.engine import simulate, stop_ray
-from simulator.plan import make_plan, prepare_directory
+from simulator.plan import make_plan
 from simulator.record import Record
 from simulator.scenario import load_scenario
 
@@ -18,7 +18,6 @@ def run_scenario():
         path = out.with_suffix(".yaml")
         path.write_text(yaml.safe_dump(content))
         plan = make_plan(load_scenario(path), out)
-        prepare_directory(plan, overwrite=False)
         try:
             simulate(plan, Silent())
         finally:

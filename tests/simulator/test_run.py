@@ -121,6 +121,10 @@ def test_the_same_scenario_gives_the_same_table(swept, tmp_path, run_scenario):
     pd.testing.assert_frame_equal(table.drop(columns="seconds"), before.drop(columns="seconds"), check_exact=True)
 
 
+SHORT = {"name": "ntk", "iterations": 20}
+ENDLESS = {"name": "ntk", "label": "endless", "iterations": 10**9, "patience": 0}
+
+
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory, run_scenario):
     folder = tmp_path_factory.mktemp("faulty")
@@ -132,19 +136,25 @@ def faulty(tmp_path_factory, run_scenario):
         "model": {"name": f"{model}:make"},
         "training": {"steps": 1},
         "federation": {"rounds": 1, "clients": 5, "timeout": 12, "max_failures": 0.9},
-        "adversary": {"threat_models": ["server", "observer"], "attacks": [{"name": "ntk", "iterations": 20}]},
+        "adversary": {"threat_models": ["server", "observer"], "attacks": [SHORT, ENDLESS], "timeout": 5},
     }
     return run_scenario(content, folder / "out"), content, folder
 
 
 def test_clients_that_raise_diverge_die_or_hang_get_a_row_and_the_round_goes_on(faulty):
-    table = faulty[0].leakage.set_index(["client"])
+    table = faulty[0].leakage.query("attack == 'ntk'").set_index("client")
     assert table.loc[0, "status"] == "ok" and table.loc[-1, "status"] == "ok"
     assert table.loc[1, "status"] == "failed" and "out of cheese" in table.loc[1, "detail"]
     assert table.loc[2, "status"] == "failed" and "NaN or Inf" in table.loc[2, "detail"]
     assert table.loc[3, "status"] == "failed" or "no reply" in table.loc[3, "detail"]  # its process died
     assert table.loc[4, "status"] == "timeout" and "federation.timeout = 12 s" in table.loc[4, "detail"]
     assert table.loc[-1, "num_private"] == 8  # the union of those who replied
+
+
+def test_an_attack_that_does_not_end_is_stopped_in_its_worker(faulty):
+    table = faulty[0].leakage.query("attack == 'endless'").set_index("client")
+    assert table.loc[0, "status"] == table.loc[-1, "status"] == "timeout"
+    assert "adversary.timeout = 5 s" in table.loc[0, "detail"]
 
 
 def test_too_many_failures_stop_the_run_and_say_why(faulty, run_scenario):
@@ -157,9 +167,10 @@ def test_too_many_failures_stop_the_run_and_say_why(faulty, run_scenario):
     with pytest.raises(RunError, match=r"1 of 2 clients failed.*max_failures = 0.4.*out of cheese"):
         run_scenario(content, folder / "stopped")
     table = pd.read_csv(folder / "stopped" / "leakage.csv")
-    assert table.status.tolist() == ["failed"]  # what was known is kept
+    assert table.status.tolist() == ["failed", "failed"]  # what was known is kept, for both attacks
 
 
 def test_a_share_that_ray_does_not_have_is_refused(tmp_path, run_scenario):
     with pytest.raises(InputError, match=r"engine.gpus is 0.5 GPU per client, Ray has 0"):
         run_scenario({"name": "greedy", "engine": {"gpus": 0.5}}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
