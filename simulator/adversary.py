@@ -23,7 +23,7 @@ from simulator.storage import CellStore, Sight
 
 @dataclass
 class CellRun:
-    """What one cell of a run works with, and how many of its attacks are still out."""
+    """What one cell of a run works with, and what its clients reported by round."""
 
     cell: Cell
     store: CellStore

@@ -40,10 +40,12 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
     )
     try:
         nodes = identify_nodes(grid, plan.clients)
-        for cell in todo:
-            run_cell(grid, plan, cell, nodes, collector, progress_dir)
-        while dispatcher.pending:
-            collector.collect(timeout=0.5)
+        try:
+            for cell in todo:
+                run_cell(grid, plan, cell, nodes, collector, progress_dir)
+        finally:  # attacks that are under way finish, also those of a federation that had to stop
+            while dispatcher.pending:
+                collector.collect(timeout=0.5)
     finally:
         dispatcher.close()
         display.stop()
@@ -59,9 +61,6 @@ class Collector:
     def __init__(self, dispatcher: Dispatcher, ledger: Ledger, display: Display, progress_dir: Path):
         self.dispatcher, self.ledger, self.display, self.progress_dir = dispatcher, ledger, display, progress_dir
         self.trained: set[str] = set()
-
-    def submit(self, job) -> None:
-        self.dispatcher.submit(job)
 
     def finish_training(self, cell: str) -> None:
         self.trained.add(cell)
@@ -95,7 +94,7 @@ def run_cell(
     if "public_images" in scenario.adversary.knowledge:
         store.save_public_images(centered(data.public()[0], data.pixel_mean))
 
-    run = CellRun(cell, store, collector.ledger, data, collector.submit, progress_dir)
+    run = CellRun(cell, store, collector.ledger, data, collector.dispatcher.submit, progress_dir)
     chosen = {partition: nodes[partition] for partition in range(scenario.federation.clients)}
     strategy = Adversary(make_strategy(scenario.federation), run, chosen)
 

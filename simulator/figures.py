@@ -90,7 +90,7 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
             bottom.set_title(f"L2 {l2[column]:.2f}", fontsize=6, pad=2)
             if column == 0:
                 top.set_title(title, fontsize=8, loc="left", pad=4)
-                for axis, name in ((top, "private"), (bottom, "rebuilt")):
+                for axis, name in ((top, "private"), (bottom, "reconstructed")):
                     axis.annotate(
                         name, (-0.06, 0.5), xycoords="axes fraction", fontsize=6, rotation=90, va="center", ha="right"
                     )

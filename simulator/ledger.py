@@ -22,6 +22,7 @@ UTILITY_COLUMNS = "round defense seed test_accuracy test_loss client_loss client
 CLIENT_COLUMNS = (
     "round client defense seed status num_examples steps first_loss last_loss seconds worker pid gpu_ids device"
 ).split()
+JOURNAL = "ledger.jsonl"
 TABLES = {
     "leakage": LEAKAGE_COLUMNS,
     "samples": SAMPLE_COLUMNS,
@@ -39,9 +40,9 @@ class Ledger:
 
     def __init__(self, run_dir: Path):
         self.run_dir = run_dir
-        self.journal = run_dir / "ledger.jsonl"
-        entries = self._read()
-        self.done = {entry["done"] for entry in entries if "done" in entry}
+        self.journal = run_dir / JOURNAL
+        entries = read_journal(self.journal)
+        self.done = finished_cells(run_dir)
         kept = [entry for entry in entries if entry.get("cell", entry.get("done")) in self.done]
         partial = self.journal.with_suffix(".partial")
         partial.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
@@ -64,7 +65,7 @@ class Ledger:
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table, sorted, with its fixed columns first and those of a sweep after them."""
-        entries = [entry for entry in self._read() if "table" in entry]
+        entries = [entry for entry in read_journal(self.journal) if "table" in entry]
         frames = {}
         for name, columns in TABLES.items():
             own = sorted((entry for entry in entries if entry["table"] == name), key=lambda entry: entry["order"])
@@ -94,13 +95,20 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
 
-    def _read(self) -> list[dict[str, Any]]:
-        if not self.journal.exists():
-            return []
-        entries = []
-        for line in self.journal.read_text().splitlines():
-            try:
-                entries.append(json.loads(line))
-            except json.JSONDecodeError:  # the last line of a run that was killed while writing it
-                continue
-        return entries
+
+def finished_cells(run_dir: Path) -> set[str]:
+    """The cells of a run whose training and attacks are all in its journal."""
+    return {entry["done"] for entry in read_journal(run_dir / JOURNAL) if "done" in entry}
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """Every entry; none where there is no journal yet."""
+    if not path.exists():
+        return []
+    entries = []
+    for line in path.read_text().splitlines():
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError:  # the last line of a run that was killed while writing it
+            continue
+    return entries

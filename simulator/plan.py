@@ -13,7 +13,7 @@ from attacks import InputError
 from clients.client import load_targets, make_model
 from clients.partition import FederatedData, split_data
 from simulator.knowledge import grant
-from simulator.ledger import TABLES
+from simulator.ledger import JOURNAL, TABLES, finished_cells
 from simulator.scenario import Cell, Scenario
 from simulator.storage import write_atomically
 from simulator.strategies import make_strategy
@@ -81,14 +81,14 @@ def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
         raise InputError(f"{str(plan.run_dir)!r} holds something that is no fedleak run: choose another --out")
     if found != plan.scenario.digest:
         raise InputError(f"{str(plan.run_dir)!r} already holds another scenario's run: choose another --out")
-    return overwrite or not (plan.run_dir / "leakage.csv").exists()
+    return overwrite or not {cell.name for cell in plan.cells} <= finished_cells(plan.run_dir)
 
 
 def claim_directory(plan: RunPlan, overwrite: bool = False) -> None:
     """Make the run directory and describe the run in it; with `overwrite`, forget the tables of an earlier one."""
     plan.run_dir.mkdir(parents=True, exist_ok=True)
     if overwrite:
-        for name in ("ledger.jsonl", "leakage.csv", *(f"{table}.parquet" for table in TABLES)):
+        for name in (JOURNAL, "leakage.csv", *(f"{table}.parquet" for table in TABLES)):
             (plan.run_dir / name).unlink(missing_ok=True)
     text = yaml.safe_dump(describe(plan.scenario), sort_keys=False, allow_unicode=True)
     write_atomically(plan.run_dir / DESCRIPTION, text)

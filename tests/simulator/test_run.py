@@ -11,7 +11,9 @@ from sklearn.datasets import load_digits
 
 from attacks import InputError
 from simulator.errors import RunError
-from simulator.ledger import LEAKAGE_COLUMNS
+from simulator.ledger import LEAKAGE_COLUMNS, finished_cells
+from simulator.plan import make_plan, needs_run
+from simulator.scenario import load_scenario
 
 pytestmark = pytest.mark.slow
 
@@ -114,6 +116,10 @@ def test_cells_of_a_sweep_are_paired_by_seed_and_differ(swept):
     assert (table.loc[0].l2_mean != table.loc[1].l2_mean).all()
 
 
+def test_a_finished_run_is_recognized(swept):
+    assert finished_cells(swept.path) == set(swept.cells) == {"seed=0", "seed=1"}
+
+
 def test_the_same_scenario_gives_the_same_table(swept, tmp_path, run_scenario):
     content = scenario(write_digits(tmp_path))
     table = run_scenario(content, tmp_path / "again").leakage
@@ -168,6 +174,8 @@ def test_too_many_failures_stop_the_run_and_say_why(faulty, run_scenario):
         run_scenario(content, folder / "stopped")
     table = pd.read_csv(folder / "stopped" / "leakage.csv")
     assert table.status.tolist() == ["failed", "failed"]  # what was known is kept, for both attacks
+    plan = make_plan(load_scenario(folder / "stopped.yaml"), folder / "stopped")
+    assert needs_run(plan)  # it did not finish: the same command tries again
 
 
 def test_a_share_that_ray_does_not_have_is_refused(tmp_path, run_scenario):
