@@ -49,6 +49,9 @@ class Attack(Protocol):
 
     name: ClassVar[str]
 
+    def check(self, observation: Observation, knowledge: Knowledge) -> None:
+        """Raise InputError where the attack cannot run on this network with this knowledge; no update is looked at."""
+
     def reconstruct(
         self,
         observation: Observation,

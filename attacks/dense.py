@@ -179,7 +179,7 @@ def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> D
     network = _read_chain(traced)
     if network is None:
         return None
-    state = {name: tensor.detach().double() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
     probe = torch.randn((4, *input_shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
         try:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
 from attacks.errors import InputError
-from attacks.inference import infer_num_private, infer_pixel_mean
+from attacks.inference import find_input_layer, infer_image_count, infer_pixel_mean
 from attacks.objective import Objective, backward_in_batches, make_objective
 from attacks.observation import Knowledge, Observation, State
 
@@ -52,11 +52,15 @@ class NTKAttack:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "iterations", "learning_rate", "image_std", "restarts"):
-            if getattr(self, name) <= 0:
+        for name in (
+            "candidates", "num_candidates", "iterations", "learning_rate", "image_std", "restarts", "batch_size"
+        ):  # fmt: skip
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise InputError(f"attack 'ntk': {name} is {getattr(self, name)}, it has to be positive")
         if self.kernel not in ("final", "initial", "hybrid"):
             raise InputError(f"attack 'ntk': kernel is {self.kernel!r}, choose final, initial or hybrid")
+        if self.device != "auto" and self.device.partition(":")[0] not in ("cpu", "cuda"):
+            raise InputError(f"attack 'ntk': device is {self.device!r}, choose auto, cpu, cuda or cuda:0")
 
     def reconstruct(
         self,
@@ -68,12 +72,19 @@ class NTKAttack:
         """Run the attack. num_private, pixel_mean and pixel_range are used where known, else inferred or assumed."""
         start = time.perf_counter()
         warnings: list[str] = []
-        inferred = infer_num_private(observation)
-        count = self._count(knowledge.num_private or inferred)
+        self.check(observation, knowledge)
+        inferred = infer_image_count(observation)
+        if inferred is not None and not inferred.clear:
+            warnings.append(
+                f"the first layer's spectrum has no clear gap: {inferred.count} private images is a guess "
+                "(more images than their effective rank, local Adam, weight decay or noise)"
+            )
+        num_inferred = None if inferred is None else inferred.count
+        count = self._count(knowledge.num_private or num_inferred)
         mean = knowledge.pixel_mean or infer_pixel_mean(observation)
         if mean is None:
             mean = (0.5,) * observation.input_shape[0]
-            warnings.append("pixel_mean is unknown and no pixel is constant: 0.5 was assumed")
+            warnings.append("pixel_mean is unknown and no pixel tells it: 0.5 was assumed")
         problem = self._problem(observation, count, mean, knowledge.pixel_range or (0.0, 1.0))
 
         total = self.restarts * self.iterations
@@ -90,22 +101,25 @@ class NTKAttack:
             residual=share.float().cpu(),
             pixel_mean=tuple(mean),
             duals=duals.float().cpu(),
-            num_inferred=inferred,
+            num_inferred=num_inferred,
             relative_residual=best.residual,
             loss_trace=best.trace,
             warnings=tuple(warnings),
             seconds=time.perf_counter() - start,
         )
 
+    def check(self, observation: Observation, knowledge: Knowledge) -> None:
+        layer = find_input_layer(observation.model, observation.input_shape)
+        if self.num_candidates is None and (layer is None or layer.weight not in observation.trainable):
+            knowledge.require("ntk", "num_private", because="no trained layer sees the images; or set num_candidates")
+        channels = observation.input_shape[0]
+        if knowledge.pixel_mean is not None and len(knowledge.pixel_mean) != channels:
+            told = len(knowledge.pixel_mean)
+            raise InputError(f"knowledge pixel_mean has {told} values, the images have {channels} channels")
+
     def _count(self, num_private: int | None) -> int:
-        if self.num_candidates is not None:
-            return self.num_candidates
-        if num_private is None:
-            raise InputError(
-                "attack 'ntk' needs num_private: this network's update does not tell it; "
-                "grant it (adversary.knowledge, --know) or set num_candidates"
-            )
-        return max(1, round(self.candidates * num_private))
+        """M, the number of candidates."""
+        return self.num_candidates or max(1, round(self.candidates * (num_private or 1)))
 
     def _problem(
         self, observation: Observation, count: int, mean: tuple[float, ...], pixel_range: tuple[float, float]

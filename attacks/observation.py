@@ -94,11 +94,18 @@ class Knowledge:
         known = {name: getattr(self, name) for name in self.names() if getattr(self, name) is not None}
         return {name: len(value) if isinstance(value, torch.Tensor) else value for name, value in known.items()}
 
-    def require(self, attack: str, *needed: str) -> None:
+    def require(self, attack: str, *needed: str, because: str = "") -> None:
         """Raise InputError naming the fields in `needed` that are unknown."""
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
+            reason = f" ({because})" if because else ""
             raise InputError(
-                f"attack {attack!r} needs {', '.join(missing)}, which the adversary does not know: "
+                f"attack {attack!r} needs {', '.join(missing)}, which the adversary does not know{reason}: "
                 "grant it under adversary.knowledge, or with --know"
             )
+
+    def __post_init__(self) -> None:
+        for name in ("num_private", "steps", "batch_size", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise InputError(f"knowledge {name} is {value}, it has to be positive")

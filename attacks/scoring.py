@@ -45,20 +45,30 @@ class ImageScores:
 
 @dataclass(frozen=True)
 class LeakageScore:
-    """The scores of an attack and of its floor on the same private images."""
+    """The scores of an attack, of its floor, and of other guesses with public images, on the same private images.
+
+    floor_size: public images in each draw; fewer than the attack returned where the pool has no more.
+    """
 
     images: ImageScores
     floor: ImageScores
-
-    @property
-    def per_image(self) -> np.ndarray:
-        """max(0, 1 − l2 / floor l2) of each private image: 0 is no better than a public image, 1 is exact."""
-        floor = np.maximum(self.floor.l2, 1e-12)
-        return np.maximum(0.0, 1.0 - self.images.l2 / floor)
+    guesses: ImageScores
+    floor_size: int
 
     @property
     def leakage(self) -> float:
-        return float(self.per_image.mean()) if (self.images.match >= 0).any() else 0.0
+        """Mean over private images of max(0, 1 − l2 / floor l2); 1 is exact, 0 for an attack that returns nothing."""
+        return self._above_floor(self.images)
+
+    @property
+    def floor_leakage(self) -> float:
+        """The same for another draw of public images: not 0, since every image keeps the better side of chance."""
+        return self._above_floor(self.guesses)
+
+    def _above_floor(self, scores: ImageScores) -> float:
+        if not (scores.match >= 0).any():
+            return 0.0
+        return float(np.maximum(0.0, 1.0 - scores.l2 / np.maximum(self.floor.l2, 1e-12)).mean())
 
     def columns(self) -> dict[str, float | int]:
         """The score columns of the leakage table."""
@@ -76,6 +86,7 @@ class LeakageScore:
             "floor_psnr_mean": float(floor.psnr.mean()),
             "floor_recovered_fraction": float(floor.recovered.mean()),
             "leakage": self.leakage,
+            "floor_leakage": self.floor_leakage,
             "hungarian_psnr_mean": float(scores.hungarian_psnr.mean()),
             "floor_hungarian_psnr_mean": float(floor.hungarian_psnr.mean()),
         }
@@ -84,22 +95,31 @@ class LeakageScore:
 def score(private: Tensor, reconstructed: Tensor, pool: Pool, generator: np.random.Generator) -> LeakageScore:
     """Score reconstructions against the private images, and as many public images against them for the floor.
 
-    private: (N, C, H, W) and reconstructed: (M, C, H, W), in [0, 1]; M may be anything, 0 too.
+    private: (N, C, H, W) and reconstructed: (M, C, H, W), in [0, 1]; M may be anything, 0 too. A second draw of public
+    images plays the attacker for `floor_leakage`. A draw is compared with the rest of the pool, since every image of it
+    would otherwise be nearest to itself.
     """
-    draw = min(len(reconstructed), len(pool.public))
-    chosen = torch.as_tensor(np.sort(generator.choice(len(pool.public), size=draw, replace=False)), dtype=torch.long)
+    size = min(len(reconstructed), len(pool.public))
+    floor, guesses = (_draw(private, pool, size, generator) for _ in range(2))
     return LeakageScore(
-        images=score_images(private, reconstructed.clamp(0, 1), pool),
-        floor=score_images(private, pool.public[chosen], pool),
+        images=score_images(private, reconstructed.clamp(0, 1), pool), floor=floor, guesses=guesses, floor_size=size
     )
 
 
-def score_images(private: Tensor, candidates: Tensor, pool: Pool) -> ImageScores:
+def _draw(private: Tensor, pool: Pool, size: int, generator: np.random.Generator) -> "ImageScores":
+    """The scores of `size` public images drawn at random."""
+    order = torch.as_tensor(generator.permutation(len(pool.public)))
+    drawn, rest = order[:size].sort().values, order[size:].sort().values
+    others = Pool(pool.public[rest], pool.private) if len(rest) else Pool(pool.public[:0], pool.private)
+    return score_images(private, pool.public[drawn], others, pool.public.mean(0, keepdim=True))
+
+
+def score_images(private: Tensor, candidates: Tensor, pool: Pool, mean_image: Tensor | None = None) -> ImageScores:
     """Match candidates to private images greedily by L2 and score every pair.
 
     A private image left without a match is scored against the mean public image and counts as not identified.
     """
-    mean_image = pool.public.mean(0, keepdim=True)
+    mean_image = pool.public.mean(0, keepdim=True) if mean_image is None else mean_image
     distance = distances(private, candidates).numpy()
     match = greedy_match(distance)
     guesses = torch.cat([candidates, mean_image])[match]  # -1 is the mean image

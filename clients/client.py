@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from attacks.observation import State
-from attacks.seeding import torch_generator
-from clients.config import ClientConfig
+from attacks.seeding import derive_seed, torch_generator
+from clients.config import ClientConfig, TrainingConfig
 from clients.models import build_model
 from clients.partition import FederatedData, split_data
 from clients.targets import Task, encode_targets
@@ -42,11 +42,12 @@ def num_outputs(config: ClientConfig, task: Task) -> int:
     return config.model.outputs or (1 if single else len(task.groups))
 
 
-def load_targets(config: ClientConfig, task: Task, labels: Tensor) -> Tensor:
-    """What the loss wants for these group labels (N,)."""
-    outputs = num_outputs(config, task)
-    source = f"data {config.data.name!r}"
-    return encode_targets(labels, len(task.groups), outputs, config.training.loss, config.training.coding, source)
+def load_targets(config: ClientConfig, task: Task, labels: Tensor, training: TrainingConfig | None = None) -> Tensor:
+    """What the loss of `training` (default: the clients') wants for these group labels (N,)."""
+    training, outputs = training or config.training, num_outputs(config, task)
+    return encode_targets(
+        labels, len(task.groups), outputs, training.loss, training.coding, f"data {config.data.name!r}"
+    )
 
 
 def make_model(config: ClientConfig, data: FederatedData) -> torch.nn.Module:
@@ -66,17 +67,19 @@ def local_update(config: ClientConfig, received: State, round: int, client: int,
     targets = load_targets(config, data.task, labels)
     inputs = centered(images, data.pixel_mean)
     generator = torch_generator(config.seed, "training", round, client)
-    report = train(model, inputs.to(device), targets.to(device), config.training, generator, proximal)
+    with torch.random.fork_rng(devices=[0] if device == "cuda" else []):
+        torch.manual_seed(derive_seed(config.seed, "dropout", round, client))  # modules draw from the global generator
+        report = train(model, inputs.to(device), targets.to(device), config.training, generator, proximal)
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     return ClientUpdate(state, len(images), report, device)
 
 
 def code_version() -> str:
-    """A digest of the client's own source: server and clients have to run the same."""
-    folder = Path(__file__).parent
+    """A digest of the source that clients run: server and clients have to run the same."""
+    root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    for path in sorted(path for package in ("attacks", "clients") for path in (root / package).rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -48,6 +48,7 @@ def trained(message: Message, context: Context) -> RecordDict:
         "partition-id": client,
         "first-loss": update.report.first_loss,
         "last-loss": update.report.last_loss,
+        "train_loss": update.report.first_loss,  # the name and meaning that QFedAvg asks for: before local training
         "steps": update.report.steps,
         "seconds": update.report.seconds,
     }

@@ -113,6 +113,6 @@ class ClientConfig(Section):
     partition: PartitionConfig
     model: ModelConfig
     training: TrainingConfig
-    cell: str = Field("", description="which cell of a sweep this is; client state is kept by cell")
+    cell: str = Field("", description="which cell of a sweep this is: the key for what a client keeps between rounds")
     use_gpu: bool = False
     threads: Count = 1

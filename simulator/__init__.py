@@ -1,6 +1,14 @@
 """Federated runs under a curious server. `from simulator import Record, load` opens a run directory."""
 
+import os
 from typing import Any
+
+# Telemetry is off unless the user turns it on. Flower and Ray read these when they are imported, which happens below
+# this package only, so here is early enough.
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
 def __getattr__(name: str) -> Any:

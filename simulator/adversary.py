@@ -91,7 +91,7 @@ class Adversary(Strategy):
         healthy, failures = [], {}
         for client in self.chosen:
             status, detail, state = read_reply(by_client.get(client), self.run.cell.scenario.federation.timeout)
-            self._note_client(round, client, status, by_client.get(client))
+            self._note_client(round, client, status, detail, by_client.get(client))
             if state is None:
                 failures[client] = (status, detail)
                 continue
@@ -153,10 +153,10 @@ class Adversary(Strategy):
             result.row["num_private"] = self.run.data.client_sizes[sight.client]
             self.run.ledger.add_result(self.run.cell.name, result)
 
-    def _note_client(self, round: int, client: int, status: str, reply: Message | None) -> None:
+    def _note_client(self, round: int, client: int, status: str, detail: str, reply: Message | None) -> None:
         cell = self.run.cell
         row = {"round": round, "client": client, "defense": cell.scenario.defense, "seed": cell.scenario.seed}
-        row |= {"status": status, **cell.swept}
+        row |= {"status": status, "detail": detail, **cell.swept}
         if reply is not None and reply.has_content():
             metrics, where = reply.content.metric_records["metrics"], reply.content.config_records["where"]
             for name in ("num-examples", "steps", "first-loss", "last-loss", "seconds"):

@@ -35,6 +35,15 @@ def make_dispatcher(workers: int | None, gpus: float) -> Dispatcher:
     return ProcessDispatcher(workers or os.cpu_count() or 1)
 
 
+def attack_gpu_share() -> float:
+    """A tenth of a GPU for each attack where the cluster has GPUs; clients leave that remainder by default."""
+    import ray
+    import torch
+
+    there = ray.is_initialized() and ray.cluster_resources().get("GPU", 0) > 0
+    return 0.1 if there and torch.cuda.is_available() else 0.0
+
+
 class RayDispatcher:
     """Tasks that take an `attack` slot and no CPU: idle client actors keep theirs reserved for the whole run."""
 

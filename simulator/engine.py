@@ -7,19 +7,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-# telemetry is read at import time of these libraries, so this stands before them
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+# workers without a GPU share keep seeing the GPUs, as Ray itself will do in future versions
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
-import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from simulator.dispatch import ATTACK_RESOURCE
+from simulator.dispatch import ATTACK_RESOURCE, attack_gpu_share
 from simulator.display import Display
 from simulator.errors import InputError, RunError
 from simulator.federation import run_federation
@@ -68,7 +63,7 @@ def start_ray(engine: EngineConfig) -> None:
     if ray.is_initialized():
         return
     root = str(Path(__file__).resolve().parents[1])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [root, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
     common: dict[str, Any] = {
         # workers import the packages from here, whatever their working directory holds
         "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(engine.threads)}},
@@ -87,14 +82,20 @@ def start_ray(engine: EngineConfig) -> None:
 
 def backend_config(engine: EngineConfig) -> dict:
     """Flower's backend settings: the share of each client; a dead actor restarts instead of failing every client."""
-    gpus = engine.gpus if engine.gpus is not None else (DEFAULT_GPU_SHARE if torch.cuda.is_available() else 0.0)
-    resources = {"num_cpus": engine.cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 1}
-    available = ray.cluster_resources()
+    there = ray.cluster_resources()
+    gpus = engine.gpus if engine.gpus is not None else (DEFAULT_GPU_SHARE if there.get("GPU", 0) else 0.0)
     for name, wanted in (("CPU", engine.cpus), ("GPU", gpus)):
-        if wanted > available.get(name, 0):
-            there = available.get(name, 0)
-            raise InputError(f"engine.{name.lower()}s is {wanted:g} {name} per client, Ray has {there:g}: lower it")
-    return {"client_resources": resources}
+        if wanted > there.get(name, 0):
+            raise InputError(
+                f"engine.{name.lower()}s is {wanted:g} {name} per client, Ray has {there.get(name, 0):g}: lower it"
+            )
+    share = attack_gpu_share()
+    if gpus and share:
+        # idle client actors keep their GPUs, and as many start as fit
+        actors = min(int(there["CPU"] / engine.cpus), int(there["GPU"] / gpus))
+        if there["GPU"] - actors * gpus < share - 1e-9:
+            raise InputError(f"engine.gpus is {gpus:g}: clients would leave no {share:g} GPU for attacks; try 0.3")
+    return {"client_resources": {"num_cpus": engine.cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 1}}
 
 
 def quiet(verbose: bool) -> None:

@@ -37,8 +37,8 @@ class Truth:
 
 def evaluate(
     truth: Truth, observation: Observation, found: Reconstruction, key: dict[str, Any]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(columns of the leakage table, rows of the samples table: one per private image)."""
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
+    """(columns of the leakage table, rows of the samples table: one per private image, what to say of the scores)."""
     purpose = f"floor/{key['threat_model']}/{key['attack']}"
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
     scores = score(truth.private, found.pixels().float(), truth.pool, generator)
@@ -69,7 +69,12 @@ def evaluate(
         }
         for i in range(len(truth.private))
     ]
-    return columns, samples
+    notes = []
+    if scores.floor_size < len(found.images):
+        notes.append(
+            f"the floor is {scores.floor_size} public images for {len(found.images)} returned: raise data.public"
+        )
+    return columns, samples, notes
 
 
 def _dual(found: Reconstruction, match: int) -> float:

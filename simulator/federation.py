@@ -1,6 +1,10 @@
 """The server's half of a run: for every cell a federation with the adversary around its strategy, then the tables."""
 
+import contextlib
+import fcntl
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -9,14 +13,15 @@ from flwr.serverapp import Grid
 
 from attacks.seeding import torch_generator
 from clients.client import centered, code_version, load_targets, make_model
-from clients.config import TrainingConfig
+from clients.config import ClientConfig, TrainingConfig
 from clients.losses import accuracy, training_loss
 from clients.partition import FederatedData
 from clients.training import train
 from simulator.adversary import Adversary, CellRun
-from simulator.dispatch import Dispatcher, make_dispatcher
+from simulator.dispatch import Dispatcher, attack_gpu_share, make_dispatcher
 from simulator.display import Display
 from simulator.errors import RunError
+from simulator.jobs import lost
 from simulator.ledger import Ledger
 from simulator.plan import RunPlan, cell_data
 from simulator.scenario import Cell
@@ -28,6 +33,24 @@ NODE_WAIT = 120.0  # seconds that nodes have to register with the server
 
 def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
     """Run every cell that is not done yet inside this one simulation, and write the tables."""
+    with claimed(plan.run_dir):
+        _run_cells(grid, plan, display)
+
+
+@contextlib.contextmanager
+def claimed(run_dir: Path) -> Iterator[None]:
+    """Keep other processes out of a run directory: two runs would write over each other's journal."""
+    with (run_dir / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"another process is running in {str(run_dir)!r}: wait for it, or choose another --out"
+            ) from None
+        yield
+
+
+def _run_cells(grid: Grid, plan: RunPlan, display: Display) -> None:
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
@@ -40,19 +63,16 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
     )
     try:
         nodes = identify_nodes(grid, plan.clients)
-        try:
-            for cell in todo:
-                run_cell(grid, plan, cell, nodes, collector, progress_dir)
-        finally:  # attacks that are under way finish, also those of a federation that had to stop
-            while dispatcher.pending:
-                collector.collect(timeout=0.5)
-    finally:
+        for cell in todo:
+            run_cell(grid, plan, cell, nodes, collector, progress_dir)
+        while dispatcher.pending:
+            collector.collect(timeout=0.5)
+    finally:  # whatever stopped the run, what was found is kept
+        collector.give_up()
         dispatcher.close()
         display.stop()
-        ledger.write_tables()  # whatever stopped the run, what was found is kept
-        for path in progress_dir.iterdir():
-            path.unlink(missing_ok=True)
-        progress_dir.rmdir()
+        ledger.write_tables()
+        shutil.rmtree(progress_dir, ignore_errors=True)  # a worker may be writing there this very moment
 
 
 class Collector:
@@ -73,6 +93,12 @@ class Collector:
         self.display.attacks_running({path.name: read_share(path) for path in self.progress_dir.iterdir()})
         self._mark_done()
 
+    def give_up(self) -> None:
+        """Rows for the attacks that a stopped run leaves behind; their observations are on disk and can be attacked."""
+        self.collect(timeout=0)
+        for job in self.dispatcher.pending:
+            self.ledger.add_result(job.cell, lost(job, "the run stopped before this attack finished"))
+
     def _mark_done(self) -> None:
         waiting = {job.cell for job in self.dispatcher.pending}
         for cell in self.trained - waiting - self.ledger.done:
@@ -83,7 +109,8 @@ def run_cell(
     grid: Grid, plan: RunPlan, cell: Cell, nodes: dict[int, int], collector: Collector, progress_dir: Path
 ) -> None:
     """One federation from its initial checkpoint to its last round."""
-    scenario, config = cell.scenario, cell.client_config(use_gpu=True)
+    scenario = cell.scenario
+    config = cell.client_config(use_gpu=scenario.engine.gpus != 0)
     data = cell_data(scenario)
     model = make_model(config, data)
     if scenario.model.pretrain is not None:
@@ -122,10 +149,15 @@ def run_cell(
         initial_arrays=ArrayRecord(model.state_dict()),
         num_rounds=scenario.federation.rounds,
         timeout=scenario.federation.timeout,
-        train_config=ConfigRecord({"client-json": config.model_dump_json()}),
+        train_config=ConfigRecord({"client-json": for_clients(config).model_dump_json()}),
         evaluate_fn=utility,
     )
     collector.finish_training(cell.name)
+
+
+def for_clients(config: ClientConfig) -> ClientConfig:
+    """Without where the federation starts from: clients get its weights with every round."""
+    return config.model_copy(update={"model": config.model.model_copy(update={"checkpoint": None, "pretrain": None})})
 
 
 def pretrain(model: torch.nn.Module, cell: Cell, data: FederatedData, training: TrainingConfig) -> None:
@@ -133,8 +165,13 @@ def pretrain(model: torch.nn.Module, cell: Cell, data: FederatedData, training: 
     config = cell.client_config(use_gpu=False)
     images, labels = data.public()
     generator = torch_generator(cell.scenario.seed, "pretraining")
-    inputs, targets = centered(images, data.pixel_mean), load_targets(config, data.task, labels)
+    inputs, targets = centered(images, data.pixel_mean), load_targets(config, data.task, labels, training)
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    for parameter in frozen:  # clients leave these alone; whoever made the checkpoint did not
+        parameter.requires_grad_(True)
     train(model, inputs, targets, training, generator)
+    for parameter in frozen:
+        parameter.requires_grad_(False)
 
 
 def evaluate_utility(model: torch.nn.Module, cell: Cell, data: FederatedData) -> tuple[float, float]:
@@ -184,11 +221,6 @@ def expected_attacks(cell: Cell) -> int:
     clients = max(1, int(federation.clients * federation.fraction))
     sights = clients * ("server" in adversary.threat_models) + ("observer" in adversary.threat_models)
     return rounds * sights * len(adversary.attacks)
-
-
-def attack_gpu_share() -> float:
-    """A tenth of a GPU for each attack where there is one; clients leave that remainder by default."""
-    return 0.1 if torch.cuda.is_available() else 0.0
 
 
 def read_share(path: Path) -> float:

@@ -13,10 +13,12 @@ import seaborn as sns
 from torch import Tensor
 
 from simulator.evaluator import Truth
+from simulator.ledger import LEAKAGE_COLUMNS, SAMPLE_COLUMNS
 from simulator.record import Record
 from simulator.storage import Sight, load_images
 
 GRID_COLUMNS = 10
+PANEL_COLUMNS = 4
 FLOOR_COLOUR = "0.55"
 
 
@@ -36,17 +38,16 @@ def draw_figures(record: Record) -> list[Path]:
 
 def curves(samples: pd.DataFrame, folder: Path) -> Path:
     """Sorted L2 distances of each private set (Loo et al. 2024, figure 2), with the floor's in grey."""
-    keys = ["threat_model", "attack", "defense"]
-    groups = list(samples.groupby(keys))
-    figure, axes = plt.subplots(1, len(groups), figsize=(4.2 * len(groups), 3.2), squeeze=False)
-    for axis, ((threat, attack, defense), group) in zip(axes[0], groups, strict=True):
-        for _, cell in group.groupby([c for c in ("round", "client", "seed") if c in group]):
+    panels = samples.assign(panel=panel_titles(samples), threat=samples.threat_model).groupby(["threat", "panel"])
+    figure, axes = _panels(len(panels))
+    for axis, ((threat, panel), group) in zip(axes, panels, strict=False):
+        for _, cell in group.groupby(["round", "client", "seed"]):
             rank = np.arange(1, len(cell) + 1)
             axis.plot(rank, np.sort(cell.floor_l2), color=FLOOR_COLOUR, linestyle="--", linewidth=1)
             axis.plot(rank, np.sort(cell.l2), color=sns.color_palette()[0], alpha=0.8)
         axis.plot([], [], color=sns.color_palette()[0], label="reconstructed")
         axis.plot([], [], color=FLOOR_COLOUR, linestyle="--", label="floor: public images")
-        axis.set(title=f"{threat}, {attack}" + ("" if defense == "none" else f", {defense}"), ylim=(0, None))
+        axis.set(title=f"{threat}, {panel}", ylim=(0, None))
         axis.set(xlabel="private image, easiest first", ylabel="L2 distance")
         axis.legend()
     return _save(figure, folder / "curves.png")
@@ -56,25 +57,46 @@ def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
     """Leakage of every client in every round; the union of a round's clients is a line of its own."""
     frame = leakage.assign(
         who=leakage.client.map(lambda c: "all (observer)" if c < 0 else f"client {c}"),
-        panel=leakage.attack + leakage.defense.map(lambda d: "" if d == "none" else f", {d}"),
+        panel=panel_titles(leakage),
     )
     panels = sorted(frame.panel.unique())
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels) + 1.5, 3.2), squeeze=False)
-    for axis, panel in zip(axes[0], panels, strict=True):
+    figure, axes = _panels(len(panels))
+    for axis, panel in zip(axes, panels, strict=False):
         own = frame[frame.panel == panel]
         sns.lineplot(own, x="round", y="leakage", hue="who", style="who", markers=True, dashes=False, ax=axis)
         axis.set(title=panel, ylim=(-0.02, 1.02), xticks=sorted(frame["round"].unique()))
         axis.set_ylabel("leakage (0: floor, 1: exact)")
-        axis.get_legend().remove()
-    axes[0][-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+        if (legend := axis.get_legend()) is not None:
+            legend.remove()
+    axes[min(len(panels), PANEL_COLUMNS) - 1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
     return _save(figure, folder / "leakage_by_round.png")
+
+
+def panel_titles(frame: pd.DataFrame) -> pd.Series:
+    """What tells one panel from another: attack, defense and the swept settings other than the seed."""
+    known = {"cell", "panel", *LEAKAGE_COLUMNS, *SAMPLE_COLUMNS}
+    titles = frame.attack + frame.defense.map(lambda name: "" if name == "none" else f", {name}")
+    for key in frame.columns:
+        if key not in known:
+            titles += f"\n{key.rpartition('.')[2]} = " + frame[key].astype(str)
+    return titles
+
+
+def _panels(count: int) -> tuple[plt.Figure, list[plt.Axes]]:
+    """A figure with so many panels in rows of four; the rest of the last row is left empty."""
+    columns = min(count, PANEL_COLUMNS)
+    rows = -(-count // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns + 1.5, 3.4 * rows), squeeze=False)
+    for axis in axes.flat[count:]:
+        axis.axis("off")
+    return figure, list(axes.flat)
 
 
 def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
     """Private images (top of each pair of lines) above what was made of them, for each row's best images."""
     blocks = []
     for _, row in rows.head(8).iterrows():
-        cell = cell_of(record, row)
+        cell = row.get("cell", "")
         sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
         found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
         blocks.append((title_of(row, cell), *best_pairs(record, row, cell, found)))
@@ -99,26 +121,17 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
 
 def best_pairs(record: Record, row: pd.Series, cell: str, found: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
     """(private images, their matched reconstructions, L2), closest first, of one row of the leakage table."""
-    keys = ["round", "client", "threat_model", "attack", "defense", "seed", "target", *record.scenario.sweep]
     samples = record.samples
+    samples = samples[samples.cell == cell] if cell else samples
+    keys = ["round", "client", "threat_model", "attack", "target"]
     own = samples[np.logical_and.reduce([samples[key] == row[key] for key in keys])]
     own = own[own.match >= 0].sort_values("l2").head(GRID_COLUMNS)
-    scenario = record.cells[cell].scenario
     clients = record.clients
-    taking = clients[(clients["round"] == row["round"]) & (clients.status == "ok")]
-    for key in record.scenario.sweep:
-        taking = taking[taking[key] == row[key]] if key in taking else taking
-    members = [int(row["client"])] if row["client"] >= 0 else sorted(taking.client.astype(int).unique())
-    truth = Truth.of(scenario, members, members)
+    clients = clients[clients.cell == cell] if cell else clients
+    replied = clients[(clients["round"] == row["round"]) & (clients.status == "ok")].client
+    members = [int(row["client"])] if row["client"] >= 0 else sorted(replied.astype(int))
+    truth = Truth.of(record.cells[cell].scenario, members, members)
     return truth.private[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy()
-
-
-def cell_of(record: Record, row: pd.Series) -> str:
-    """The name of the sweep cell that a row belongs to."""
-    for name, cell in record.cells.items():
-        if all(row[key] == value for key, value in cell.swept.items()):
-            return name
-    return ""
 
 
 def title_of(row: pd.Series, cell: str) -> str:

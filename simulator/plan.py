@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from attacks import InputError
+from attacks import InputError, Observation
 from clients.client import load_targets, make_model
 from clients.partition import FederatedData, split_data
 from simulator.knowledge import grant
@@ -45,7 +45,7 @@ def make_plan(scenario: Scenario, out: Path | None = None) -> RunPlan:
     for cell in cells:
         check_cell(cell)
     run_dir = out or Path(scenario.output.root) / f"{scenario.name}-{scenario.digest}"
-    return RunPlan(scenario, cells, run_dir)
+    return RunPlan(scenario, cells, run_dir.resolve())  # workers write there from folders of their own
 
 
 def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
@@ -55,8 +55,13 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     config = cell.client_config(use_gpu=False)
     model = make_model(config, data)
     load_targets(config, data.task, data.public()[1])
+    if scenario.model.pretrain is not None:
+        load_targets(config, data.task, data.public()[1], scenario.model.pretrain)
     make_strategy(scenario.federation)
-    grant(scenario, data, [0])
+    knowledge, state = grant(scenario, data, [0]), model.state_dict()
+    observation = Observation(model, ((state, state),), data.shape)
+    for attack in scenario.adversary.attacks:
+        attack.make().check(observation, knowledge)
     if scenario.adversary.when != "every":
         late = [round for round in scenario.adversary.when if round > scenario.federation.rounds]
         if late:
@@ -73,6 +78,8 @@ def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
 
     False where this scenario already finished there and is to be kept; InputError where something else lies there.
     """
+    if plan.run_dir.exists() and not plan.run_dir.is_dir():
+        raise InputError(f"{str(plan.run_dir)!r} is a file: choose another --out")
     if not plan.run_dir.exists() or not any(plan.run_dir.iterdir()):
         return True
     description = plan.run_dir / DESCRIPTION

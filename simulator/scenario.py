@@ -70,7 +70,7 @@ class AttackConfig(Section):
     """One attack of the adversary: its name, its options beside it, and a label where a name occurs twice."""
 
     name: str
-    label: str
+    label: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -111,6 +111,7 @@ class AdversaryConfig(Section):
     threat_models: list[Literal["server", "observer"]] = Field(["server"], min_length=1)
     attacks: list[AttackConfig] = Field(
         default_factory=lambda: [AttackConfig.model_validate("ntk")],
+        min_length=1,
         description="names, or {name, label, options …}; default ntk",
     )
     knowledge: dict[str, Any] = Field(
@@ -162,34 +163,49 @@ class Scenario(Section):
     defenses: list[str] = Field(default_factory=list, max_length=0, description="none yet")
     adversary: AdversaryConfig = AdversaryConfig()
     output: OutputConfig = OutputConfig()
-    sweep: dict[str, list[Any]] = Field(
+    sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         default_factory=dict, description="dotted key: [values]; every combination runs, in one simulation"
     )
 
     @cached_property
     def digest(self) -> str:
-        """Identifies the experiment: equal digests mean equal tables."""
-        content = self.model_dump(mode="json", exclude={"output", "engine"})
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+        """Identifies the experiment: equal digests mean equal tables on the same machine and version."""
+        content = self.model_dump(
+            mode="json", exclude={"output": True, "engine": {"cpus", "gpus", "address", "attack_workers"}}
+        )
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+        for path in (self.model.checkpoint, self.model.name.partition(":")[0]):
+            if path is not None and Path(path).is_file():
+                digest.update(Path(path).read_bytes())
+        return digest.hexdigest()[:10]
 
     @property
     def defense(self) -> str:
         return "+".join(self.defenses) or "none"
 
+    @model_validator(mode="after")
+    def _sweeps_what_differs(self) -> "Scenario":
+        for key in self.sweep:
+            if key.partition(".")[0] in ("engine", "output", "name", "sweep"):
+                raise ValueError(f"sweep: {key!r} is the same for the whole run")
+        return self
+
     def cells(self) -> list["Cell"]:
         """The grid of the sweep, seeds innermost so that paired cells stand together; one cell without a sweep."""
         base = self.model_dump(mode="json", exclude={"sweep"})
         keys = sorted(self.sweep, key=lambda key: key == "seed")
-        cells = []
+        cells: dict[str, Cell] = {}
         for values in itertools.product(*(self.sweep[key] for key in keys)):
             swept = dict(zip(keys, values, strict=True))
             data = base
             for key, value in swept.items():
                 data = assign(data, key, value)
             name = ",".join(f"{key.rpartition('.')[2]}={_short(value)}" for key, value in swept.items())
-            labels = {key: value if _is_scalar(value) else json.dumps(value) for key, value in swept.items()}
-            cells.append(Cell(name, labels, validate(Source(data))))
-        return cells
+            if name in cells:
+                raise InputError(f"sweep: two cells are called {name!r}: give each value once")
+            columns = {key: _as_column(value, self.sweep[key]) for key, value in swept.items()}
+            cells[name] = Cell(name, {"cell": name, **columns} if name else {}, validate(Source(data)))
+        return list(cells.values())
 
 
 @dataclass(frozen=True)
@@ -218,25 +234,43 @@ class Cell:
 def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scenario:
     """Read, merge and validate a scenario file. overrides: "a.b=c" strings, as of --set."""
     source = read_yaml(Path(path))
+    _expand_shorthands(source.data)
     for override in overrides or []:
         key, equals, text = override.partition("=")
         if not equals:
             raise InputError(f"--set {override!r}: write key=value")
         source.data = assign(source.data, key.strip(), parse_value(text))
         source.lines[tuple(key.strip().split("."))] = f"--set {override}"
-    data = source.data.get("data")
-    if isinstance(data, dict) and isinstance(data.get("root"), str):
-        # workers on other nodes and in other folders read the same files
-        source.data["data"] = {**data, "root": str(Path(data["root"]).expanduser().resolve())}
     scenario = validate(source)
     scenario.cells()  # a bad value of the sweep is an error now, not in the middle of the run
     return scenario
 
 
+def _expand_shorthands(data: dict[str, Any]) -> None:
+    """`strategy: NAME` and `attacks: [NAME]` become mappings, so that --set and sweeps can reach into them."""
+    federation, adversary = data.get("federation"), data.get("adversary")
+    if isinstance(federation, dict) and isinstance(federation.get("strategy"), str):
+        data["federation"] = {**federation, "strategy": {"name": federation["strategy"]}}
+    if isinstance(adversary, dict) and isinstance(adversary.get("attacks"), list):
+        attacks = [{"name": attack} if isinstance(attack, str) else attack for attack in adversary["attacks"]]
+        data["adversary"] = {**adversary, "attacks": attacks}
+
+
+def _absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
+    """Workers on other nodes and in other folders, and later readers of a run, have to find the same files."""
+    for section, key in (("data", "root"), ("model", "checkpoint"), ("model", "name")):
+        value = data[section].get(key) if isinstance(data.get(section), dict) else None
+        if isinstance(value, str) and (key != "name" or ".py:" in value):
+            file, colon, factory = value.partition(".py:")
+            path = str(Path(file + colon.rstrip(":")).expanduser().resolve())
+            data = {**data, section: {**data[section], key: f"{path}:{factory}" if colon else path}}
+    return data
+
+
 def validate(source: Source) -> Scenario:
     """A Scenario, or one InputError that names the key, its line, the value and the nearest valid name."""
     try:
-        return Scenario.model_validate_json(json.dumps(source.data))
+        return Scenario.model_validate_json(json.dumps(_absolute_paths(source.data)))
     except ValidationError as error:
         raise InputError(_explain(error.errors()[0], source)) from None
     except TypeError as error:
@@ -275,13 +309,18 @@ def _known_keys(parent: Key) -> list[str]:
     return list(section.model_fields) if section is not None else []
 
 
-def _is_scalar(value: Any) -> bool:
-    return not isinstance(value, list | dict)
+def _as_column(value: Any, values: list[Any]) -> Any:
+    """A swept value as the tables hold it: itself where all are plain and of one type, else as JSON text."""
+    plain = all(isinstance(other, bool | int | float | str) for other in values)
+    one_type = len({type(other) for other in values}) == 1
+    return value if plain and one_type else json.dumps(value)
 
 
 def _short(value: Any) -> str:
-    text = str(value) if _is_scalar(value) else json.dumps(value)
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)[:40]
+    """A value as a part of a folder's name; with a few digits of its hash where it had to be changed for that."""
+    text = json.dumps(value) if isinstance(value, list | dict) else str(value)
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in text)[:40]
+    return name if name == text else f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 __all__ = ["Cell", "Scenario", "load_scenario", "merge", "validate"]

@@ -148,6 +148,8 @@ def make_knowledge(given: dict[str, Any]) -> Knowledge:
         return Knowledge(**vars(KNOWLEDGE.validate_json(json.dumps(values), strict=True)))
     except ValidationError as error:
         wrong = error.errors()[0]
+        if not wrong["loc"]:  # Knowledge itself refused
+            raise InputError(wrong["msg"].removeprefix("Value error, ")) from None
         field = wrong["loc"][0]
         raise InputError(f"knowledge {field} is {given[str(field)]!r}: {wrong['msg'].lower()}") from None
 

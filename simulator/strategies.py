@@ -2,21 +2,31 @@
 
 import inspect
 import logging
+from typing import Any
 
 import flwr.serverapp.strategy as flower
 from flwr.serverapp.strategy import Strategy
 
 from attacks.errors import InputError, nearest
-from simulator.scenario import FederationConfig
+from simulator.scenario import FederationConfig, StrategyConfig
+
+TREES = ("FedXgbBagging", "FedXgbCyclic")  # they aggregate trees, not tensors
 
 
 def known_strategies() -> list[str]:
-    return sorted(name for name in flower.__all__ if name not in ("Strategy", "Result"))
+    return sorted(name for name in flower.__all__ if name not in ("Strategy", "Result", *TREES))
 
 
 def make_strategy(federation: FederationConfig) -> Strategy:
-    """The strategy of a scenario; InputError for unknown names and for options its constructor refuses."""
-    name = federation.strategy.name
+    """The strategy of a scenario; InputError for unknown names and for options its constructor refuses.
+
+    A strategy that wraps another (the server-side DP strategies) takes it in its option `strategy`, by name or as
+    {name, options}.
+    """
+    return _make(federation, federation.strategy.name, federation.strategy.options)
+
+
+def _make(federation: FederationConfig, name: str, given: dict[str, Any]) -> Strategy:
     if name not in known_strategies():
         raise InputError(f"unknown federation.strategy {name!r}{nearest(name, known_strategies())}")
     strategy = getattr(flower, name)
@@ -28,7 +38,11 @@ def make_strategy(federation: FederationConfig) -> Strategy:
         "min_available_nodes": federation.clients,
     }
     accepted = inspect.signature(strategy.__init__).parameters
-    options = {key: value for key, value in defaults.items() if key in accepted} | federation.strategy.options
+    options = {key: value for key, value in defaults.items() if key in accepted} | given
+    if "strategy" in accepted:
+        inner = options.get("strategy", "FedAvg")
+        parts = StrategyConfig(name=inner) if isinstance(inner, str) else StrategyConfig.model_validate(inner)
+        options["strategy"] = _make(federation, parts.name, parts.options)
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.ERROR)  # that federated evaluation is off is our choice, not worth a warning

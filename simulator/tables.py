@@ -9,13 +9,9 @@ from rich.table import Table
 
 MAX_ROWS = 60
 LEGEND = (
-    "leakage: 0 is no better than guessing with public images (whose scores stand in parentheses), 1 is exact. "
+    "leakage: 1 is exact; in parentheses stands the floor, the same score for guesses with public images. "
     "recovered: PSNR of at least 20 dB and nearer to its private image than to any other of the pool."
 )
-
-
-def _number(name: str, digits: int = 2) -> Callable[[pd.Series], str]:
-    return lambda row: "" if pd.isna(row[name]) else f"{row[name]:.{digits}f}"
 
 
 def _with_floor(name: str, digits: int) -> Callable[[pd.Series], str]:
@@ -41,17 +37,16 @@ COLUMNS: dict[str, Callable[[pd.Series], str]] = {
     "threat": lambda row: row["threat_model"],
     "attack": lambda row: row["attack"],
     "recovered": _recovered,
-    "leakage": _number("leakage"),
+    "leakage": _with_floor("leakage", 2),
     "L2 median": _with_floor("l2_median", 2),
     "PSNR mean": _with_floor("psnr_mean", 1),
-    "SSIM": _number("ssim_mean"),
     "told": _knows,
 }
 
 
 def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Callable[[pd.Series], str]]:
     """The columns worth showing: attack, grants and whatever identifies a row only where they differ between rows."""
-    varying = [name for name in ("defense", "seed", *swept) if name in frame and frame[name].nunique() > 1]
+    varying = [name for name in ("defense", "seed", *swept) if name in frame and frame[name].nunique(dropna=False) > 1]
     first = {name.rpartition(".")[2]: (lambda row, name=name: str(row[name])) for name in dict.fromkeys(varying)}
     constant = {name for name, column in (("attack", "attack"), ("told", "knowledge")) if frame[column].nunique() < 2}
     rest = {name: show for name, show in COLUMNS.items() if name not in constant}
@@ -64,7 +59,7 @@ def leakage_table(frame: pd.DataFrame, swept: list[str]) -> Table:
     attacks = ", ".join(frame["attack"].unique())
     told = "" if "told" in columns or frame.empty else f", told {_knows(frame.iloc[0]) or 'nothing'}"
     title = f"Leakage: what the adversary reconstructed ({attacks}{told})"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     for name in columns:
         left = name in ("threat", "attack", "told")
         table.add_column(name, justify="left" if left else "right", no_wrap=name != "told")

@@ -82,8 +82,13 @@ def assign(data: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
         copy: Any = list(data)
         copy[int(head)] = assign(copy[int(head)], rest, value) if rest else value
         return copy
-    copy = dict(data) if isinstance(data, dict) else {}
-    copy[head] = assign(copy.get(head) or {}, rest, value) if rest else value
+    if not isinstance(data, dict):
+        raise InputError(f"key {key!r}: {data!r} stands there, which has no keys of its own: set it as a whole first")
+    if head.isdigit():
+        raise InputError(f"key {key!r}: there is no list to index yet: set the whole list first")
+    copy = dict(data)
+    below = copy.get(head)
+    copy[head] = assign({} if below is None else below, rest, value) if rest else value
     return copy
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -49,6 +50,16 @@ def test_attacks_import_without_flower_and_ray():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_telemetry_is_off_by_default():
+    code = (
+        "import simulator.cli, simulator.engine, os; from flwr.supercore import telemetry; "
+        "print(telemetry.FLWR_TELEMETRY_ENABLED, os.environ['RAY_USAGE_STATS_ENABLED'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR", "RAY"))}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert result.stdout.split() == ["0", "0"]
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))

@@ -3,6 +3,7 @@
 import fnmatch
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -50,7 +51,7 @@ def load_checkpoint(model: nn.Module, path: str | Path) -> None:
         model.load_state_dict(state)
     except FileNotFoundError:
         raise InputError(f"model.checkpoint {str(path)!r} does not exist: give a safetensors file") from None
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise InputError(f"model.checkpoint {str(path)!r} is no safetensors file ({error})") from None
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
@@ -62,6 +63,8 @@ def load_factory(name: str) -> Callable[..., nn.Module]:
     source, _, attribute = name.rpartition(":")
     if not source:
         raise InputError(f"model.name is {name!r}{nearest(name, sorted(MODELS))}; your own is package.module:factory")
+    if os.getcwd() not in sys.path:  # an installed command does not look there by itself
+        sys.path.append(os.getcwd())
     try:
         module = _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
     except InputError:
@@ -106,8 +109,13 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
 
 def _own_traceback(error: Exception) -> str:
     """The innermost frame of the user's code and the error: what they need to mend it, in at most four lines."""
-    frames = traceback.extract_tb(error.__traceback__)[-1:]
-    return "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)]).rstrip()
+    frames = list(traceback.extract_tb(error.__traceback__))
+    installed = (str(Path(torch.__file__).parents[1]), str(Path(__file__).parent))
+    theirs = [frame for frame in frames if not frame.filename.startswith((*installed, "<frozen"))]
+    if isinstance(error, SyntaxError):  # says where by itself
+        return f"{error.filename}, line {error.lineno}: {error.msg}"
+    innermost = (theirs or frames)[-1:]
+    return "".join([*traceback.format_list(innermost), *traceback.format_exception_only(error)]).rstrip()
 
 
 def _freeze(model: nn.Module, patterns: list[str]) -> None:
@@ -125,10 +133,14 @@ def _freeze(model: nn.Module, patterns: list[str]) -> None:
 def _check_outputs(model: nn.Module, name: str, shape: tuple[int, int, int], outputs: int) -> None:
     try:
         with torch.no_grad():
-            found: Tensor = model.eval()(torch.zeros(2, *shape))
+            found = model.eval()(torch.zeros(2, *shape))
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"model.name {name!r} cannot take images of shape {shape}: {reason}") from None
+    except Exception as error:
+        raise InputError(f"model.name {name!r} raised on images of shape {shape}:\n{_own_traceback(error)}") from None
+    if not isinstance(found, Tensor):
+        raise InputError(f"model.name {name!r} returns {type(found).__name__}, it has to be one tensor of outputs")
     if found.shape != (2, outputs):
         raise InputError(
             f"model.name {name!r} has outputs of shape {tuple(found.shape[1:])}, the labels need ({outputs},): "

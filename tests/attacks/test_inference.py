@@ -3,7 +3,16 @@ import torch
 from torch import nn
 
 from attacks import Observation
-from attacks.inference import count_images, gavish_donoho, infer_num_private, infer_pixel_mean
+from attacks.inference import (
+    count_images,
+    find_input_layer,
+    gavish_donoho,
+    infer_image_count,
+    infer_num_private,
+    infer_pixel_mean,
+)
+from clients.config import ModelConfig
+from clients.models.mlp import mlp
 
 
 def low_rank(out, inputs, rank, seed=0):
@@ -39,11 +48,11 @@ def test_rounding_errors_of_a_long_training_are_no_images():
     assert count_images(update) == 20
 
 
-def trained_pair(images, steps=5, seed=0):
+def trained_pair(images, steps=5, seed=0, optimizer=torch.optim.SGD, lr=0.1):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     initial = {name: value.clone() for name, value in model.state_dict().items()}
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = optimizer(model.parameters(), lr=lr)
     labels = torch.arange(len(images)) % 10
     for _ in range(steps):
         optimizer.zero_grad()
@@ -59,6 +68,34 @@ def test_number_of_images_and_pixel_mean_of_a_real_client():
     observation = trained_pair(images - 0.3)
     assert infer_num_private(observation) == 9
     assert infer_pixel_mean(observation) == pytest.approx((0.3,), abs=1e-3)  # border pixels of digits are always black
+
+
+def digits(count):
+    from sklearn.datasets import load_digits
+
+    return torch.tensor(load_digits().images[:count] / 16, dtype=torch.float32)[:, None]
+
+
+def test_images_that_nothing_was_subtracted_from():
+    assert infer_pixel_mean(trained_pair(digits(9))) == (0.0,)
+
+
+def test_adam_gives_no_clear_count_and_no_mean():
+    observation = trained_pair(digits(9) - 0.3, optimizer=torch.optim.Adam, lr=1e-3)
+    assert not infer_image_count(observation).clear
+    assert infer_pixel_mean(observation) is None
+
+
+def test_more_digits_than_their_effective_rank_are_a_guess_from_below():
+    found = infer_image_count(trained_pair(digits(60) - 0.3))
+    assert not found.clear and found.count < 60
+
+
+def test_the_first_layer_is_found_in_ntk_parameterization():
+    torch.manual_seed(0)
+    model = mlp(ModelConfig(width=64, depth=1, parameterization="ntk", output_activation="tanh"), (1, 8, 8), 10)
+    layer = find_input_layer(model, (1, 8, 8))
+    assert (layer.weight, layer.bias) == ("1.weight", "1.bias") and layer.scale == pytest.approx(1 / 8)
 
 
 def test_no_constant_pixel_no_mean():

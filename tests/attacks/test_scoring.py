@@ -66,8 +66,24 @@ def test_leakage_is_one_for_exact_copies_and_zero_for_public_images():
     private, public = torch.rand((3, 1, 8, 8), generator=generator), torch.rand((10, 1, 8, 8), generator=generator)
     pool = Pool(public, private)
     assert score(private, private.clone(), pool, rng()).leakage == pytest.approx(1.0)
-    chosen = np.sort(rng().choice(10, size=3, replace=False))
+    chosen = np.sort(rng().permutation(10)[:3])
     assert score(private, public[chosen], pool, rng()).leakage == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_floor_can_be_recovered_where_the_public_pool_holds_near_copies():
+    generator = torch.Generator().manual_seed(0)
+    private = torch.rand((4, 1, 8, 8), generator=generator)
+    public = (private + 0.01).clamp(0, 1)  # 40 dB
+    result = score(private, torch.rand((4, 1, 8, 8), generator=generator), Pool(public, private), rng())
+    assert result.columns()["floor_recovered_fraction"] == 1.0
+
+
+def test_other_public_images_are_a_little_above_their_own_floor():
+    generator = torch.Generator().manual_seed(0)
+    private, public = torch.rand((50, 1, 8, 8), generator=generator), torch.rand((500, 1, 8, 8), generator=generator)
+    result = score(private, public[:100], Pool(public, private), rng())
+    assert 0 < result.floor_leakage < 0.1 and abs(result.floor_leakage - result.leakage) < 0.03
+    assert result.floor_size == 100
 
 
 def test_leakage_by_hand():

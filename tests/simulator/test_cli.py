@@ -21,6 +21,16 @@ def empty():
     return nn.Flatten()
 def broken():
     raise KeyError("no such net")
+def misused():
+    return nn.Linear("a", 10)
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = make()
+    def forward(self, x):
+        return self.net(x), x
+def conv():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
 def three():
     return make(3)
 """
@@ -76,6 +86,13 @@ BAD = {
     "unknown model": ("name: s\nmodel: {name: lenet}\n", "did you mean 'lenet5'?"),
     "model without parameters": ("name: s\nmodel: {name: 'NETS:empty'}\n", "no parameters"),
     "factory that raises": ("name: s\nmodel: {name: 'NETS:broken'}\n", "no such net"),
+    "factory that misuses torch": ("name: s\nmodel: {name: 'NETS:misused'}\n", "nets.py"),
+    "model that returns a tuple": ("name: s\nmodel: {name: 'NETS:Pair'}\n", "returns tuple"),
+    "checkpoint that is a folder": ("name: s\nmodel: {checkpoint: /}\n", "no safetensors file"),
+    "network that hides the number of images": ("name: s\nmodel: {name: 'NETS:conv'}\n", "needs num_private"),
+    "mean of too many channels": ("name: s\nadversary: {knowledge: {pixel_mean: [1, 2, 3]}}\n", "1 channels"),
+    "no image at all": ("name: s\nadversary: {knowledge: {num_private: 0}}\n", "num_private is 0"),
+    "strategy of trees": ("name: s\nfederation: {strategy: FedXgbBagging}\n", "unknown federation.strategy"),
     "factory with other outputs": ("name: s\nmodel: {name: 'NETS:three'}\n", "the labels need (10,)"),
     "missing checkpoint": ("name: s\nmodel: {checkpoint: /nowhere.safetensors}\n", "does not exist"),
     "unknown strategy": ("name: s\nfederation: {strategy: FedAvgg}\n", "did you mean 'FedAvg'?"),
@@ -117,6 +134,8 @@ def test_folders_that_hold_something_else_are_left_alone(fedleak, scenario, tmp_
     (taken / "thesis.txt").write_text("two years of work")
     result = fedleak("run", path, "--out", taken)
     assert result.returncode == 2 and "no fedleak run" in result.stderr
+    result = fedleak("run", path, "--out", taken / "thesis.txt")
+    assert result.returncode == 2 and "is a file" in result.stderr
     (taken / "scenario.yaml").write_text("digest: another\n")
     result = fedleak("run", path, "--out", taken)
     assert result.returncode == 2 and "another scenario" in result.stderr

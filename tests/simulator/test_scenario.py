@@ -52,7 +52,8 @@ def test_sweep_makes_a_grid_with_paired_seeds(write):
     grid = [(c.scenario.training.learning_rate, c.scenario.seed) for c in cells]
     assert grid == [(0.01, 0), (0.01, 1), (0.1, 0), (0.1, 1)]
     assert cells[0].name == "learning_rate=0.01,width=8,seed=0"
-    assert cells[3].swept == {"training.learning_rate": 0.1, "model.width": 8, "seed": 1}
+    values = {"training.learning_rate": 0.1, "model.width": 8, "seed": 1}
+    assert cells[3].swept == {"cell": "learning_rate=0.1,width=8,seed=1", **values}
 
 
 def test_the_digest_knows_what_changes_the_tables(write):
@@ -94,6 +95,12 @@ def test_knowledge_by_name_or_by_value(write):
         ("name: s\nadversary: {knowledge: [labls]}\n", "did you mean 'labels'?"),
         ("name: s\nsweep: {model.widht: [1]}\n", "unknown key 'model.widht'"),
         ("name: s\nextends: nowhere.yaml\n", "does not exist"),
+        ("name: s\nsweep: {seed: []}\n", "at least 1 item"),
+        ("name: s\nsweep: {engine.cpus: [1, 2]}\n", "the same for the whole run"),
+        ("name: s\nadversary: {attacks: []}\n", "at least 1 item"),
+        ("name: s\nadversary: {attacks: [{name: ntk, label: a/b}]}\n", "label is 'a/b'"),
+        ("name: s\nadversary: {attacks: [{name: ntk, batch_size: 0}]}\n", "batch_size is 0"),
+        ("name: s\nadversary: {attacks: [{name: ntk, device: gpu}]}\n", "device is 'gpu'"),
         ("name: s\ndefenses: [dp]\n", "defenses"),
     ],
 )
@@ -104,11 +111,49 @@ def test_bad_scenarios_give_one_clear_line(write, text, says):
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_shorthands_can_be_overridden_in_part(write):
+    path = write("name: s\nfederation: {strategy: FedMedian}\nadversary: {attacks: [ntk]}\n")
+    sets = ["federation.strategy.options.min_train_nodes=2", "adversary.attacks.0.iterations=7"]
+    scenario = load_scenario(path, sets)
+    assert (scenario.federation.strategy.name, scenario.adversary.attacks[0].options) == (
+        "FedMedian",
+        {"iterations": 7},
+    )
+
+
+def test_cells_of_a_sweep_have_names_of_their_own(write):
+    attacks = "[[{name: ntk, iterations: 4000, kernel: final}], [{name: ntk, iterations: 4000, kernel: initial}]]"
+    cells = load_scenario(write(f"name: s\nsweep: {{adversary.attacks: {attacks}}}\n")).cells()
+    assert len({cell.name for cell in cells}) == 2
+    with pytest.raises(InputError, match="give each value once"):
+        load_scenario(write("name: s\nsweep: {seed: [1, 1]}\n"))
+
+
+def test_swept_values_of_several_types_become_text_in_the_tables(write):
+    cells = load_scenario(write("name: s\nsweep: {training.batch_size: [null, 4]}\n")).cells()
+    assert [cell.swept["training.batch_size"] for cell in cells] == ["null", "4"]
+    assert [cell.scenario.training.batch_size for cell in cells] == [None, 4]
+
+
+def test_paths_are_made_absolute_and_their_contents_count(write, tmp_path):
+    net = write("def make(): pass\n", "nets.py")
+    path = write(f"name: s\nmodel: {{name: '{net}:make'}}\n")
+    assert load_scenario(path).model.name == f"{net.resolve()}:make"
+    before = load_scenario(path).digest
+    net.write_text("def make(): return 1\n")
+    assert load_scenario(path).digest != before
+    assert load_scenario(path, ["engine.threads=2"]).digest != load_scenario(path).digest
+
+
 def test_bad_overrides(write):
     path = write("name: s\n")
     with pytest.raises(InputError, match="write key=value"):
         load_scenario(path, ["model.width"])
     with pytest.raises(InputError, match=r"--set model\.width=-1"):
         load_scenario(path, ["model.width=-1"])
+    with pytest.raises(InputError, match="no keys of its own"):
+        load_scenario(path, ["name.first=x"])
+    with pytest.raises(InputError, match="no list to index"):
+        load_scenario(path, ["adversary.attacks.0.iterations=3"])
     with pytest.raises(InputError, match="the list has 1 entries"):
         load_scenario(write("name: s\nadversary: {attacks: [ntk]}\n"), ["adversary.attacks.3.name=ntk"])

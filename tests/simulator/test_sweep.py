@@ -6,12 +6,19 @@ import pandas as pd
 import pytest
 
 from simulator.federation import expected_attacks
+from simulator.figures import draw_figures, panel_titles
 
 pytestmark = pytest.mark.slow
 
 PROXIMAL = {"name": "FedProx", "options": {"proximal_mu": 50.0}}
-STRATEGIES = ["FedAvg", "FedAdam", PROXIMAL, "FedMedian"]
-LABELS = ["FedAvg", "FedAdam", json.dumps(PROXIMAL), "FedMedian"]
+PRIVATE = {
+    "name": "DifferentialPrivacyServerSideFixedClipping",
+    "options": {"strategy": "FedAvg", "noise_multiplier": 0.1, "clipping_norm": 1.0, "num_sampled_clients": 2},
+}
+CLIENTS_LEARN_SLOWLY = {"name": "QFedAvg", "options": {"client_learning_rate": 0.1}}
+STRATEGIES = ["FedAvg", "FedAdam", PROXIMAL, PRIVATE, CLIENTS_LEARN_SLOWLY, "FedMedian"]
+LABELS = [json.dumps(strategy) for strategy in STRATEGIES]
+FEDAVG, FEDPROX, FEDMEDIAN = LABELS[0], LABELS[2], LABELS[-1]
 CONTENT = {
     "name": "strategies",
     "data": {"public": 100, "test": 100},
@@ -41,7 +48,7 @@ def test_every_strategy_runs_and_is_attacked_in_the_chosen_round(swept):
 def test_the_schedule_of_clients_comes_from_the_seed_alone(swept):
     clients = swept[0].clients
     schedules = clients.groupby("federation.strategy").apply(lambda g: list(zip(g["round"], g.client, strict=True)))
-    assert len(schedules) == 4 and all(schedule == schedules.iloc[0] for schedule in schedules)
+    assert len(schedules) == len(STRATEGIES) and all(schedule == schedules.iloc[0] for schedule in schedules)
 
 
 def test_pretraining_starts_the_federation_above_chance(swept):
@@ -52,7 +59,13 @@ def test_pretraining_starts_the_federation_above_chance(swept):
 def test_a_proximal_client_stays_nearer(swept):
     # FedProx's clients know μ; all else is equal to FedAvg's
     delta = swept[0].leakage.query("threat_model == 'server'").groupby("federation.strategy").delta_l2.mean()
-    assert delta[json.dumps(PROXIMAL)] < 0.9 * delta["FedAvg"]
+    assert delta[FEDPROX] < 0.9 * delta[FEDAVG]
+
+
+def test_figures_of_a_sweep(swept):
+    paths = draw_figures(swept[0])
+    assert {path.name for path in paths} >= {"curves.png", "leakage_by_round.png", "reconstructions_server_ntk.png"}
+    assert panel_titles(swept[0].leakage).nunique() == len(STRATEGIES)  # settings are not averaged over
 
 
 def test_an_interrupted_run_keeps_its_finished_cells_and_does_the_others(swept, run_scenario):
@@ -66,6 +79,6 @@ def test_an_interrupted_run_keeps_its_finished_cells_and_does_the_others(swept, 
     before = record.leakage
     again = run_scenario(CONTENT, folder / "out").leakage
     pd.testing.assert_frame_equal(again.drop(columns="seconds"), before.drop(columns="seconds"), check_exact=True)
-    untouched = before["federation.strategy"] != "FedMedian"
-    assert untouched.sum() == 9
+    untouched = before["federation.strategy"] != FEDMEDIAN
+    assert untouched.sum() == 15
     assert (again.seconds[untouched] == before.seconds[untouched]).all()  # not attacked a second time

@@ -12,7 +12,8 @@ from simulator.tables import leakage_table
 def rows(**columns):
     base = dict.fromkeys(LEAKAGE_COLUMNS, np.nan) | {
         "round": 1, "client": 0, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0,
-        "status": "ok", "num_private": 8, "recovered": 7, "leakage": 0.5, "l2_median": 0.25, "floor_l2_median": 2.0,
+        "status": "ok", "num_private": 8, "recovered": 7, "leakage": 0.5,
+        "floor_leakage": 0.1, "l2_median": 0.25, "floor_l2_median": 2.0,
         "psnr_mean": 30.0, "floor_psnr_mean": 12.0, "ssim_mean": 0.9, "knowledge": '{"num_private": 8}',
     }  # fmt: skip
     return pd.DataFrame([base, base | columns])
