@@ -313,12 +313,12 @@ def _as_column(value: Any, values: list[Any]) -> Any:
     """A swept value as the tables hold it: itself where all are plain and of one type, else as JSON text."""
     plain = all(isinstance(other, bool | int | float | str) for other in values)
     one_type = len({type(other) for other in values}) == 1
-    return value if plain and one_type else json.dumps(value)
+    return value if plain and one_type else json.dumps(value, sort_keys=True)
 
 
 def _short(value: Any) -> str:
     """A value as a part of a folder's name; with a few digits of its hash where it had to be changed for that."""
-    text = json.dumps(value) if isinstance(value, list | dict) else str(value)
+    text = json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else str(value)
     name = "".join(c if c.isalnum() or c in "._-" else "-" for c in text)[:40]
     return name if name == text else f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 

@@ -17,7 +17,7 @@ PRIVATE = {
 }
 CLIENTS_LEARN_SLOWLY = {"name": "QFedAvg", "options": {"client_learning_rate": 0.1}}
 STRATEGIES = ["FedAvg", "FedAdam", PROXIMAL, PRIVATE, CLIENTS_LEARN_SLOWLY, "FedMedian"]
-LABELS = [json.dumps(strategy) for strategy in STRATEGIES]
+LABELS = [json.dumps(strategy, sort_keys=True) for strategy in STRATEGIES]
 FEDAVG, FEDPROX, FEDMEDIAN = LABELS[0], LABELS[2], LABELS[-1]
 CONTENT = {
     "name": "strategies",
