@@ -28,7 +28,7 @@ def test_odd_even_digits_are_reconstructed(shared_data):
     knowledge = Knowledge(num_private=20, pixel_mean=data.pixel_mean)
     found = get_attack("ntk", **options).reconstruct(observation, knowledge, torch_generator(0, "test"))
     nearest = distances(data.client(0)[0], found.pixels()).min(1).values
-    # at the full 16,000 iterations 17 of 20; two different digits are about 7 apart (the floor)
+    # at the full 16,000 iterations 17 of 20, and two different digits are about 7 apart (the floor)
     assert (nearest < 2).sum() >= 14, nearest.sort().values
     assert torch.isfinite(found.images).all()
     assert found.num_inferred == 20
