@@ -140,6 +140,9 @@ def finish_run(run_dir: Path, figures: bool) -> None:
 
 
 def show_run(run_dir: Path) -> None:
+    """The table, what its columns mean, and where everything lies, relative to here where it is below."""
+    here = Path.cwd()
+    run_dir = run_dir.relative_to(here) if run_dir.is_absolute() and run_dir.is_relative_to(here) else run_dir
     from simulator.record import Record
     from simulator.tables import LEGEND, leakage_table
 
