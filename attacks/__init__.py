@@ -5,6 +5,7 @@ found = get_attack("ntk", iterations=4000).reconstruct(observation, Knowledge(),
 """
 
 from attacks import ntk as ntk  # each attack registers itself when imported
+from attacks import span as span
 from attacks.base import ATTACKS, Attack, Reconstruction, get_attack, register
 from attacks.errors import InputError
 from attacks.observation import Knowledge, Observation

@@ -94,11 +94,15 @@ def read_spectrum(update: Tensor) -> ImageCount:
     above the threshold). Otherwise it is the number of singular values above that threshold.
     """
     update = update[update.abs().sum(1) > 0][:, update.abs().sum(0) > 0]
-    if min(update.shape) < 2:
-        return ImageCount(int(min(update.shape)), True)
-    spectrum = torch.linalg.svdvals(update)
+    return rank_above_noise(torch.linalg.svdvals(update), update.shape[0], update.shape[1])
+
+
+def rank_above_noise(spectrum: Tensor, rows: int, columns: int) -> ImageCount:
+    """`read_spectrum` from the singular values, largest first, of a matrix (rows, columns) without empty ones."""
+    if min(rows, columns) < 2:
+        return ImageCount(min(rows, columns), True)
     floor = spectrum.median()
-    threshold = gavish_donoho(update.shape[0], update.shape[1]) * floor
+    threshold = gavish_donoho(rows, columns) * floor
     clamped = spectrum.clamp_min(floor.clamp_min(spectrum[0] * 1e-12))
     ratios = clamped[:-1] / clamped[1:]
     ratios[len(ratios) // 2 :] = 1

@@ -1,0 +1,205 @@
+"""Exact reconstruction of a client's images from the row spaces of its update.
+
+The first layer's row space is the span of the private images and tells their number; the second layer's holds their
+features and tells them from others (`attacks.span_search`); the zeros of their duals make them exact and certify them
+(`attacks.span_duals`). The training of the client is never simulated: learning rate, steps, batches, labels and loss
+need not be known. Needs SGD, with or without momentum, and no weight decay.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.base import Progress, Reconstruction, register, silent
+from attacks.dense import ACTIVATIONS, DenseNetwork, find_dense_network
+from attacks.errors import InputError
+from attacks.inference import infer_pixel_mean
+from attacks.observation import Knowledge, Observation, State
+from attacks.span_candidates import Candidates
+from attacks.span_duals import DualSpace
+from attacks.span_search import AffineSpan, SpanProblem, SpanTest, descend, distinct
+from attacks.spectrum import Spectrum
+
+DRIFT = 4.0  # directions of the second layer's row space that an image takes while its features move
+WIDEST = 0.4  # of the width: the most directions that ρ may use and still tell images apart
+NARROWEST = 1.2  # directions per image below which ρ cannot hold
+FULL_RANK = 0.1  # ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer from which its row space is not that of N images
+NOISY = 1e-3  # the same: from here on images are less exact
+CAPPED = 0.8  # of the rank that pixels allow: from here on the rank is a lower bound on N
+PEEL = 0.75  # of the images certified: from there on their complement is searched alone
+
+
+@register
+@dataclass(frozen=True)
+class SpanAttack:
+    """Find the points of the first layer's span whose features lie in the second layer's row space.
+
+    starts: random points per round. steps: of Adam from each, with what is found deflated. settle: further ones on the
+    plain ρ. polish: the last ones, at a tenth of the step size. rounds: at most. learning_rate: of Adam, in the
+    coordinates of `AffineSpan`. device: auto, cpu or cuda.
+    """
+
+    name: ClassVar[str] = "span"
+
+    starts: int = 300
+    steps: int = 200
+    settle: int = 100
+    polish: int = 100
+    rounds: int = 12
+    learning_rate: float = 0.05
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("starts", "steps", "settle", "polish", "rounds", "learning_rate"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"attack 'span': {name} is {getattr(self, name)}, it has to be positive")
+
+    def check(self, observation: Observation, knowledge: Knowledge) -> None:
+        _network(observation)
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        knowledge: Knowledge,
+        generator: torch.Generator,
+        progress: Progress = silent,
+    ) -> Reconstruction:
+        """Run the attack. num_private and pixel_mean are used where known, else inferred.
+
+        residual of the result is ρ at the initial parameters. Raises InputError for networks without the two linear
+        layers it needs; an update that is not of their form gives no images, and a warning with what was measured.
+        """
+        start = time.perf_counter()
+        device = torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        )
+        network = _network(observation)
+        initial, final = ([_layer(state, network, i, device) for i in (0, 1)] for state in observation.pairs[0])
+        if not (final[0] - initial[0]).any() or not (final[1] - initial[1]).any():
+            raise InputError("the update is zero: the client returned the checkpoint it was sent")
+        spectrum = Spectrum.of(final[0] - initial[0])
+        inferred = spectrum.count()
+        count = knowledge.num_private or inferred
+        directions = int(min(DRIFT * count, WIDEST * len(initial[0]), len(initial[1])))
+        outside = spectrum.outside(count)
+        warnings, possible = _assess(spectrum, count, directions, len(initial[0]), outside)
+        facts = {"k": float(directions), "used_num_private": float(count), "outside_span": outside}
+
+        images = torch.zeros(0, observation.pairs[0][0][network.weights[0]].shape[1])
+        residual, unexplained = images[:, 0], float("nan")
+        if possible:
+            second = Spectrum.of(final[1] - initial[1])
+            test = SpanTest(
+                initial[0].float(), second.vectors[:directions].float().contiguous(), ACTIVATIONS[network.activation]
+            )
+            duals = DualSpace.of(initial[0], final[0], spectrum, count)
+            candidates, rounds = self._rounds(duals, test, network.activation == "relu", generator, progress)
+            found = candidates.accepted().float()
+            facts |= {"rounds": rounds, "threshold": candidates.threshold, "certified": float(len(candidates.exact))}
+            veto, unexplained = candidates.veto((final[1] - initial[1]).float(), generator)
+            if veto:
+                warnings.append(veto)
+            else:
+                residual = test.residual(found)
+                order = residual.argsort(stable=True)
+                images, residual = found[order].cpu(), residual[order].cpu()
+        mean = knowledge.pixel_mean or infer_pixel_mean(observation)
+        if mean is None:
+            mean = (0.5,) * observation.input_shape[0]
+            warnings.append("pixel_mean is unknown and no pixel is constant: 0.5 was assumed")
+        return Reconstruction(
+            images=images.reshape(-1, *observation.input_shape),
+            residual=residual,
+            pixel_mean=tuple(mean),
+            num_inferred=inferred,
+            relative_residual=unexplained,
+            warnings=tuple(warnings),
+            seconds=time.perf_counter() - start,
+            facts=facts,
+        )
+
+    def _rounds(
+        self, duals: DualSpace, test: SpanTest, certify: bool, generator: torch.Generator, progress: Progress
+    ) -> tuple[Candidates, int]:
+        """(the best found, rounds). Ends when all are certified or two rounds in a row brought nothing."""
+        best = found = Candidates.empty(duals, test)
+        idle = rounds = 0
+        while rounds < self.rounds and idle < 2 and len(found.exact) < found.total:
+            progress(rounds, self.rounds, found.threshold)
+            found = found.merge(self._search(found, generator), certify, generator)
+            idle = 0 if found.merit() > best.merit() else idle + 1
+            best = max(best, found, key=Candidates.merit)
+            rounds += 1
+        progress(self.rounds, self.rounds, best.threshold)
+        return best, rounds
+
+    def _search(self, found: Candidates, generator: torch.Generator) -> Tensor:
+        """Distinct minima of ρ, (M, in) in float64; once most images are certified, in the span of the others alone."""
+        duals, test = found.duals, found.test
+        peel = len(found.exact) >= PEEL * found.total
+        span = AffineSpan.of(duals.remaining_rows(found.directions if peel else found.directions[:0]), generator)
+        problem, size = SpanProblem.of(test, span), len(span.directions)
+        if size == 0:
+            return span.origin[None, :-1]
+        rate, known = self.learning_rate, found.features(exact=not peel)
+        points = torch.randn(self.starts, size, generator=generator) / size**0.5
+        points = descend(problem, points.to(test.rows), self.steps, rate, 0.4 * rate, known)
+        points = _distinct(problem, points)
+        points = descend(problem, points, self.settle, 0.4 * rate, 0.1 * rate)
+        points = _distinct(problem, points)
+        return span.images(descend(problem, points, self.polish, 0.1 * rate).double())
+
+
+def _distinct(problem: SpanProblem, points: Tensor) -> Tensor:
+    points = points[problem.value_and_gradient(points)[0].argsort(stable=True)]
+    return points[distinct(points)]
+
+
+def _assess(spectrum: Spectrum, count: int, directions: int, width: int, outside: float) -> tuple[list[str], bool]:
+    """(warnings, whether a search makes sense), from what the first layer's spectrum tells."""
+    rank = min(spectrum.rows, spectrum.columns)
+    if count < 1 or count >= rank or outside > FULL_RANK:
+        return [
+            f"nothing returned: the first layer's update has rank {rank} and {outside:.2g} of its norm lies outside "
+            f"{count} directions (at most {FULL_RANK:g}): it is not a sum over few images, as after SGD without weight "
+            "decay (local Adam, added noise, more images than units or pixels?)"
+        ], False
+    if directions < NARROWEST * count:
+        return [
+            f"nothing returned: {count} images need {NARROWEST * count:.0f} directions of the second layer's rows, "
+            f"{directions} can tell ({WIDEST:g} of the width {width}, and no more than the layer's outputs)"
+        ], False
+    warnings = []
+    if outside > NOISY:
+        warnings.append(f"{outside:.2g} of the first layer's update lies outside {count} directions: it is noisy")
+    if count >= CAPPED * rank:
+        warnings.append(f"{count} is near {rank}, the highest rank these pixels allow: a lower bound on the number")
+    return warnings, True
+
+
+def _network(observation: Observation) -> DenseNetwork:
+    """The plain MLP under attack, or InputError with what is missing."""
+    network = find_dense_network(observation.model, observation.input_shape)
+    name = type(observation.model).__name__
+    if network is None or len(network.weights) < 3:
+        raise InputError(
+            f"attack 'span' needs linear layers from the pixels on, two of them hidden: model {name!r} is not such a "
+            "multilayer perceptron (use 'ntk')"
+        )
+    needed = [*network.weights[:2], *(bias or "" for bias in network.biases[:2])]
+    missing = [name for name in needed if name not in observation.trainable]
+    if missing:
+        raise InputError(
+            f"attack 'span' needs the first two layers trained, with biases: model {name!r} lacks "
+            f"{', '.join(name or 'a bias' for name in missing)} (use 'ntk')"
+        )
+    return network
+
+
+def _layer(state: State, network: DenseNetwork, layer: int, device: torch.device) -> Tensor:
+    """[W | b] of a layer, (out, in + 1), float64."""
+    bias = state[network.biases[layer] or ""]
+    return torch.cat([state[network.weights[layer]], bias[:, None]], 1).to(device, torch.float64)

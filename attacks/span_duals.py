@@ -1,0 +1,159 @@
+"""Exact images from approximate ones: the duals of a ReLU layer vanish on the units that an image leaves inactive.
+
+With N images, the first layer's update is exactly [ΔW | Δb] = Σ_i d_i x̃_iᵀ, x̃_i = [x_i; 1], where d_i (W,) is what
+image i contributed to every unit: it is zero on each unit that x_i never activated while the client trained. With the
+singular value decomposition [ΔW | Δb] = L S Vᵀ of rank N,
+
+    d_i = L c_i,    x̃_i = V S y_i,    y_i · c_j = 0 for i ≠ j.
+
+An approximate image tells which units are inactive, and c_i is the sparsest L c on them: the least Σ_r √|l_r · c|, by
+iteratively reweighted least squares, with weights (d² + ε²)^(−3/4); the usual Σ_r |l_r · c| fails on clients that drift
+far. Given all c_i, the second relation yields every image, to the rounding error of the parameters, however rough the
+candidates were. A vector of a generic N-dimensional space can be zero on N − 1 units of choice, not on many more: zeros
+beyond that certify that the candidate led to a private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity
+on single gradients; it holds just as well over any number of local steps, for the units that stay inactive.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.spectrum import Spectrum
+
+AVOID = 100.0  # weight of y_j · c = 0 in the start, against the energy of L c on inactive units
+REWEIGHTINGS, BLUNTEST, SHARPEST = 12, 1e-2, 1e-3  # ε of the first and the last, relative to the rms of d
+TRIMS = 4  # last steps, on the units that look like zeros alone, the bound falling tenfold at each
+NOISE_WIDTHS = 8.0  # an entry of L c is zero below so many standard deviations of its rounding error
+CLEAN = 0.02  # entries this small happen by chance on 1.6 % of the units; zeros are told only below it (rms of d: 1)
+CHANCE = 0.05  # share of units whose entry may be zero by chance
+INDEPENDENT = 1e-3  # of a unit vector c, its part outside the span of sparser ones
+
+
+@dataclass(frozen=True)
+class DualSpace:
+    """The factors of a first layer's update, in float64, and the units' parameters at both ends of training.
+
+    left: (W, N), L. rows: (N, in + 1), Vᵀ. values: (N,), S. noise: standard deviation of an entry of the update beyond
+    its N-dimensional part. ends: two (W, in + 1), [W | b] before and after. Units that did not change are left out.
+    """
+
+    left: Tensor
+    rows: Tensor
+    values: Tensor
+    noise: float
+    ends: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, initial: Tensor, final: Tensor, spectrum: Spectrum, count: int) -> "DualSpace":
+        rows, values = spectrum.vectors[:count], spectrum.values[:count]
+        alive = (final != initial).any(1)
+        left = (final - initial)[alive] @ rows.T / values
+        return cls(left, rows, values, spectrum.noise(count), (initial[alive], final[alive]))
+
+    def coordinates(self, images: Tensor) -> Tensor:
+        """y (M, N) of images (M, in)."""
+        return (images.double() @ self.rows[:, :-1].T + self.rows[:, -1]) / self.values
+
+    def images(self, coordinates: Tensor) -> Tensor:
+        """(M, in) of y (M, N), each scaled so that the last component of x̃ is 1."""
+        points = coordinates * self.values @ self.rows
+        return points[:, :-1] / points[:, -1:]
+
+    def remaining_rows(self, directions: Tensor) -> Tensor:
+        """(N − F, in + 1): rows that span all x̃ but those of the F images with directions c (F, N)."""
+        if len(directions) == 0:
+            return self.values[:, None] * self.rows
+        basis = torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :]
+        return basis.T * self.values @ self.rows
+
+    def without(self, coordinates: Tensor, directions: Tensor) -> Tensor:
+        """y (M, N) freed from what they share with the images of the directions c (F, N)."""
+        if len(directions) == 0:
+            return coordinates
+        basis = torch.linalg.qr(directions.T)[0]
+        return coordinates - coordinates @ basis @ basis.T
+
+    def disentangle(self, coordinates: Tensor, directions: Tensor) -> Tensor:
+        """y (F, N) of the images whose directions are c (F, N), from rough ones: y_i · c_j = 0 for j ≠ i.
+
+        Exact whatever the rough ones are once F = N.
+        """
+        overlaps = coordinates @ directions.T
+        overlaps.fill_diagonal_(0)
+        # for every i the least-norm change that cancels y_i · c_j for all j ≠ i: by the inverse of the Gram matrix of
+        # all c, with the one change along c_i free, chosen so that the result has no multiplier there
+        inverse = torch.linalg.inv(directions @ directions.T)
+        multipliers = overlaps @ inverse
+        own = torch.diagonal(multipliers) / torch.diagonal(inverse)
+        multipliers = multipliers - own[:, None] * inverse
+        return coordinates - multipliers @ directions
+
+    def sparsest(self, coordinates: Tensor, sure: Tensor, known: Tensor) -> Tensor:
+        """c (M, N) of unit length, L c as sparse as possible on the units that the candidate y (M, N) leaves inactive.
+
+        sure: (M,) bool, candidates that are close to a private image. known: (F, N), y of images found. The start is
+        the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0.
+        """
+        unit = coordinates / coordinates.norm(dim=1, keepdim=True)
+        others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
+        avoid = others.T @ others
+        points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
+        idle = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T) < 0
+        found = [
+            self._sparsest(self.left[units], avoid - own.outer(own) if certain else avoid)
+            for units, own, certain in zip(idle, unit, sure.tolist(), strict=True)
+        ]
+        return torch.stack(found) if found else coordinates
+
+    def _sparsest(self, units: Tensor, avoid: Tensor) -> Tensor:
+        c = torch.linalg.eigh(units.T @ units + AVOID * avoid)[1][:, 0]
+        for i in range(REWEIGHTINGS):
+            duals = units @ c
+            epsilon = duals.square().mean().sqrt() * BLUNTEST * (SHARPEST / BLUNTEST) ** (i / (REWEIGHTINGS - 1))
+            c = _least(units, (duals.square() + epsilon**2) ** -0.75, c)
+        for i in range(TRIMS):
+            duals = (units @ c).abs()
+            bound = SHARPEST * 0.1**i * duals.square().mean().sqrt()
+            zero = duals < torch.maximum(self._tolerance(c[None])[0, 0], bound)
+            c = _least(units, zero.to(duals.dtype) + 1e-9, c)
+        return c
+
+    def zeros(self, directions: Tensor) -> Tensor:
+        """On how many units L c is zero, (M,), for c (M, N); none where rounding errors hide zeros."""
+        tolerance = self._tolerance(directions)
+        clean = tolerance * len(self.left) ** 0.5 < CLEAN
+        return (((directions @ self.left.T).abs() < tolerance) & clean).sum(1)
+
+    def certified(self, directions: Tensor) -> Tensor:
+        """Indices of independent c among (M, N), sparsest first, whose L c is zero on more units than chance and N − 1
+        free choices explain. A mixture of duals has many zeros too, but fewer than its parts, on which it depends."""
+        zeros = self.zeros(directions)
+        width, count = self.left.shape
+        enough = 1.25 * count + CHANCE * width
+        kept: list[int] = []
+        basis = directions.new_zeros(0, count)
+        for i in zeros.argsort(descending=True, stable=True).tolist():
+            rest = directions[i] - (directions[i] @ basis.T) @ basis
+            if zeros[i] > enough and rest.norm() > INDEPENDENT:
+                rest = rest - (rest @ basis.T) @ basis
+                basis = torch.cat([basis, (rest / rest.norm())[None]])
+                kept.append(i)
+        return torch.tensor(kept, dtype=torch.long, device=directions.device)
+
+    def _tolerance(self, directions: Tensor) -> Tensor:
+        """(M, 1): below it an entry of L c = [ΔW | Δb] V S⁻¹ c is rounding error, of deviation noise · ‖S⁻¹ c‖."""
+        return NOISE_WIDTHS * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
+
+
+def _least(units: Tensor, weight: Tensor, start: Tensor) -> Tensor:
+    """The unit vector c (N,) of least Σ_r w_r (l_r · c)², by inverse iteration from a vector near it."""
+    gram = (units * (weight / weight.mean())[:, None]).T @ units
+    gram.diagonal().add_(1e-13 * gram.diagonal().mean())
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if failed:
+        return start
+    for _ in range(3):
+        start = torch.cholesky_solve(start[:, None], factor)[:, 0]
+        start = start / start.norm()
+    return start

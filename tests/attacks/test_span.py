@@ -1,0 +1,226 @@
+import pytest
+import torch
+from torch import nn
+
+from attacks import InputError, Knowledge, Observation, get_attack
+from attacks.dense import ACTIVATIONS
+from attacks.inference import count_images
+from attacks.span_candidates import Candidates
+from attacks.span_duals import DualSpace
+from attacks.span_search import AffineSpan, SpanProblem, SpanTest, descend, distinct
+from attacks.spectrum import Spectrum
+
+MEAN = 0.3  # what the federation subtracts
+
+
+def digits(count):
+    from sklearn.datasets import load_digits
+
+    return torch.tensor(load_digits().images[:count] / 16, dtype=torch.float32)[:, None] - MEAN
+
+
+def mlp(width=256, activation=nn.ReLU):
+    torch.manual_seed(0)
+    hidden = [nn.Linear(64, width), activation(), nn.Linear(width, width), activation()]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, 10))
+
+
+def client(model, images, optimizer=torch.optim.SGD, lr=0.05, epochs=4, batch=4):
+    """A FedAvg client: cross-entropy, minibatches."""
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    step = optimizer(model.parameters(), lr=lr)
+    labels = torch.arange(len(images)) % 10
+    for _ in range(epochs):
+        for i in torch.arange(len(images)).split(batch):
+            step.zero_grad()
+            nn.functional.cross_entropy(model(images[i]), labels[i]).backward()
+            step.step()
+    return Observation(model, ((initial, model.state_dict()),), tuple(images.shape[1:]))
+
+
+def run(observation, knowledge=Knowledge(), seed=0, **options):
+    return get_attack("span", **options).reconstruct(observation, knowledge, torch.Generator().manual_seed(seed))
+
+
+def nearest(images, found):
+    return torch.cdist(images.flatten(1), found.images.flatten(1)).min(1).values
+
+
+@pytest.fixture(scope="module")
+def federated():
+    torch.set_num_threads(1)
+    images = digits(8)
+    observation = client(mlp(), images)
+    return images, observation, run(observation)
+
+
+def test_digits_are_exact_with_their_number_and_the_mean_removed(federated):
+    images, _, found = federated
+    assert found.num_inferred == 8 and found.images.shape == (8, 1, 8, 8)
+    assert (nearest(images, found) < 1e-2).all()  # two different digits are 2.5 to 4 apart
+    assert found.pixel_mean == pytest.approx((MEAN,), abs=1e-3)
+    assert (found.residual.diff() >= 0).all() and found.warnings == ()
+
+
+def test_images_are_exact_on_the_mean_of_two_clients():
+    images, model = digits(16), mlp()
+    updates = []
+    for half in images.split(8):
+        fresh = mlp()
+        updates.append(client(fresh, half).final)
+    final = {name: (updates[0][name] + updates[1][name]) / 2 for name in updates[0]}
+    found = run(Observation(model, ((model.state_dict(), final),), (1, 8, 8)))
+    assert found.num_inferred == 16
+    assert (nearest(images, found) < 1e-2).all()
+
+
+def parts(observation, count=8):
+    """(test, duals) of an observation of `mlp`."""
+    before, after = (
+        [torch.cat([state[f"{i}.weight"], state[f"{i}.bias"][:, None]], 1).double() for i in (1, 3)]
+        for state in observation.pairs[0]
+    )
+    first, second = Spectrum.of(after[0] - before[0]), Spectrum.of(after[1] - before[1])
+    test = SpanTest(before[0].float(), second.vectors[: 4 * count].float(), ACTIVATIONS["relu"])
+    return test, DualSpace.of(before[0], after[0], first, count)
+
+
+def test_residual_tells_private_images_from_others(federated):
+    images, observation, _ = federated
+    test, _ = parts(observation)
+    private, others = test.residual(images.flatten(1)), test.residual(digits(100)[8:].flatten(1))
+    assert private.max() * 20 < others.min()
+
+
+def test_gradient_is_that_of_the_deflated_residual(federated):
+    images, observation, _ = federated
+    test, duals = parts(observation)
+    span = AffineSpan.of(duals.rows, torch.Generator().manual_seed(0))
+    test = SpanTest(test.first.double(), torch.linalg.qr(test.rows.double().T)[0].T, test.activate)
+    problem = SpanProblem.of(test, span)
+    found = torch.linalg.qr(test.features(images[:3].flatten(1).double()).T)[0].T
+    point = torch.randn(2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    gradient = problem.value_and_gradient(point, found)[1]
+    for j in range(7):
+        shift = torch.zeros(7, dtype=torch.float64)
+        shift[j] = 1e-6
+        ahead, behind = (problem.value_and_gradient(point + sign * shift, found)[0] for sign in (1, -1))
+        torch.testing.assert_close((ahead - behind) / 2e-6, gradient[:, j], rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(problem.value_and_gradient(point)[0], test.residual(span.images(point)))
+
+
+def test_deflation_keeps_the_search_away_from_what_is_found(federated):
+    images, observation, _ = federated
+    test, duals = parts(observation)
+    span = AffineSpan.of(duals.rows, torch.Generator().manual_seed(0))
+    problem = SpanProblem.of(test, span)
+    start = torch.randn(40, 7, generator=torch.Generator().manual_seed(1))
+    free = span.images(descend(problem, start, 200, 0.05).double()).float()
+    hits = torch.cdist(images.flatten(1), free) < 0.5
+    attractor = int(hits.sum(1).argmax())
+    found = torch.linalg.qr(test.features(images[attractor].flatten(1)).T)[0].T
+    deflated = span.images(descend(problem, start, 200, 0.05, found=found).double()).float()
+    again = torch.cdist(images[attractor].flatten(1), deflated) < 0.5
+    assert int(hits[attractor].sum()) >= 5 and int(again.sum()) == 0
+
+
+def test_rough_images_become_exact_by_the_zeros_of_their_duals(federated):
+    images, observation, _ = federated
+    _, duals = parts(observation)
+    noise = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) @ duals.rows[:, :-1]
+    rough = images.flatten(1) + 0.5 * noise / noise.norm(dim=1, keepdim=True)
+    y = duals.coordinates(rough)
+    directions = duals.sparsest(y, torch.ones(8, dtype=torch.bool), y[:0])
+    kept = duals.certified(directions)
+    exact = duals.images(duals.disentangle(y[kept], directions[kept]))
+    assert len(kept) == 8
+    assert ((exact - images.flatten(1)[kept]).norm(dim=1) < 1e-2).all()
+    random = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    random /= random.norm(dim=1, keepdim=True)
+    assert len(duals.certified(random)) == 0
+
+
+def test_distinct_keeps_the_best_of_each_cluster():
+    points = torch.tensor([[0.0], [10.0], [0.01], [20.0], [10.01]])
+    assert distinct(points).tolist() == [0, 1, 3]
+
+
+def test_the_same_generator_gives_the_same_bits(federated):
+    _, observation, found = federated
+    again = run(observation)
+    assert torch.equal(found.images, again.images) and torch.equal(found.residual, again.residual)
+
+
+def test_a_known_number_is_used(federated):
+    images, observation, _ = federated
+    found = run(observation, Knowledge(num_private=8))
+    assert found.facts["used_num_private"] == 8 and (nearest(images, found) < 1e-2).all()
+
+
+@pytest.mark.parametrize("told", [None, 8])
+def test_gaussian_noise_in_place_of_an_update_gives_nothing(federated, told):
+    _, observation, _ = federated
+    noise = torch.Generator().manual_seed(0)
+    final = {
+        name: value + torch.randn(value.shape, generator=noise) * (observation.final[name] - value).std()
+        for name, value in observation.initial.items()
+    }
+    found = run(Observation(observation.model, ((observation.initial, final),), (1, 8, 8)), Knowledge(num_private=told))
+    assert len(found.images) == 0 and "of its norm lies outside" in found.warnings[0]
+
+
+def test_local_adam_gives_nothing():
+    observation = client(mlp(), digits(8), torch.optim.Adam, lr=1e-3)
+    for told in (None, 8):
+        found = run(observation, Knowledge(num_private=told))
+        assert len(found.images) == 0 and "nothing returned" in found.warnings[0]
+
+
+def test_a_second_layer_that_does_not_belong_is_vetoed(federated):
+    _, observation, _ = federated
+    noise = torch.Generator().manual_seed(0)
+    final = dict(observation.final)
+    rough = torch.randn(256, 8, generator=noise) @ torch.randn(8, 256, generator=noise)
+    final["3.weight"] = observation.initial["3.weight"] + 1e-4 * rough
+    model = mlp(activation=nn.Tanh)  # no sparse duals: the explained share of the update has to tell
+    found = run(Observation(model, ((observation.initial, final),), (1, 8, 8)))
+    assert len(found.images) == 0 and "nothing returned" in found.warnings[0]
+
+
+def test_tanh_networks_are_attacked_without_certificates():
+    images = digits(8)
+    found = run(client(mlp(activation=nn.Tanh), images))
+    assert found.facts["certified"] == 0
+    assert (nearest(images, found) < 0.1).all()
+
+
+def test_more_images_than_the_width_can_tell_are_refused_by_number():
+    found = run(client(mlp(width=64), digits(40)))
+    assert len(found.images) == 0 and "nothing returned" in found.warnings[0]
+
+
+def test_networks_without_linear_pixels_are_refused_by_name():
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    with pytest.raises(InputError, match=r"'span' needs linear layers from the pixels on.*'Sequential'.*use 'ntk'"):
+        run(client(model, digits(2)))
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 32, bias=False), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)
+    )
+    with pytest.raises(InputError, match="lacks a bias"):
+        run(client(model, digits(2)))
+
+
+def test_spectrum_agrees_with_the_singular_value_decomposition(federated):
+    _, observation, _ = federated
+    update = torch.cat([observation.delta()["1.weight"], observation.delta()["1.bias"][:, None]], 1)
+    spectrum = Spectrum.of(update)
+    _, values, vectors = torch.linalg.svd(update, full_matrices=False)
+    torch.testing.assert_close(spectrum.values[:8], values[:8])
+    assert spectrum.count() == count_images(update) == 8
+    overlap = spectrum.vectors[:8] @ vectors[:8].T
+    torch.testing.assert_close(overlap @ overlap.T, torch.eye(8, dtype=torch.float64))
+
+
+def test_nothing_found_is_said():
+    nothing = Candidates.empty(*reversed(parts(client(mlp(), digits(8)))))
+    assert "no candidate" in nothing.veto(torch.ones(256, 257), torch.Generator())[0]
