@@ -37,6 +37,9 @@ PEEL = 0.75  # of the images certified: from there on their complement is search
 class SpanAttack:
     """Find the points of the first layer's span whose features lie in the second layer's row space.
 
+    Several pairs of one client are taken together: the span of all first-layer updates, and the second layer's test in
+    every round (`span_search`).
+
     starts: random points per round. steps: of Adam from each, with what is found deflated. settle: further ones on the
     plain ρ. polish: the last ones, at a tenth of the step size. rounds: at most. learning_rate: of Adam, in the
     coordinates of `AffineSpan`. device: auto, cpu or cuda.
@@ -77,29 +80,32 @@ class SpanAttack:
             ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         )
         network = _network(observation)
-        initial, final = ([_layer(state, network, i, device) for i in (0, 1)] for state in observation.pairs[0])
-        if not (final[0] - initial[0]).any() or not (final[1] - initial[1]).any():
-            raise InputError("the update is zero: the client returned the checkpoint it was sent")
-        spectrum = Spectrum.of(final[0] - initial[0])
+        observation = observation.moved()
+        initial, final = ([_layers(pair[end], network, device) for pair in observation.pairs] for end in (0, 1))
+        # the images span the rows of every round's first layer: one below the other, they are one matrix of that span
+        first = torch.cat([layers[0] for layers in initial]), torch.cat([layers[0] for layers in final])
+        updates = torch.stack([after[1] - before[1] for before, after in zip(initial, final, strict=True)])
+        if not (first[1] - first[0]).any() or not updates.any():
+            raise InputError("the update of one of the first two layers is zero: there is nothing to attack")
+        width = len(initial[0][0])
+        spectrum = Spectrum.of(first[1] - first[0])
         inferred = spectrum.count()
         count = knowledge.num_private or inferred
-        directions = int(min(DRIFT * count, WIDEST * len(initial[0]), len(initial[1])))
+        directions = int(min(DRIFT * count, WIDEST * width, updates.shape[1]))
         outside = spectrum.outside(count)
-        warnings, possible = _assess(spectrum, count, directions, len(initial[0]), outside)
+        warnings, possible = _assess(spectrum, count, directions, width, outside)
         facts = {"k": float(directions), "used_num_private": float(count), "outside_span": outside}
 
-        images = torch.zeros(0, observation.pairs[0][0][network.weights[0]].shape[1])
+        images = torch.zeros(0, first[0].shape[1] - 1)
         residual, unexplained = images[:, 0], float("nan")
         if possible:
-            second = Spectrum.of(final[1] - initial[1])
-            test = SpanTest(
-                initial[0].float(), second.vectors[:directions].float().contiguous(), ACTIVATIONS[network.activation]
-            )
-            duals = DualSpace.of(initial[0], final[0], spectrum, count)
+            rows = torch.stack([Spectrum.of(update).vectors[:directions] for update in updates])
+            test = SpanTest(first[0].float(), rows.float(), ACTIVATIONS[network.activation])
+            duals = DualSpace.of(*first, spectrum, count)
             candidates, rounds = self._rounds(duals, test, network.activation == "relu", generator, progress)
             found = candidates.accepted().float()
             facts |= {"rounds": rounds, "threshold": candidates.threshold, "certified": float(len(candidates.exact))}
-            veto, unexplained = candidates.veto((final[1] - initial[1]).float(), generator)
+            veto, unexplained = candidates.veto(updates.float(), generator)
             if veto:
                 warnings.append(veto)
             else:
@@ -199,7 +205,10 @@ def _network(observation: Observation) -> DenseNetwork:
     return network
 
 
-def _layer(state: State, network: DenseNetwork, layer: int, device: torch.device) -> Tensor:
-    """[W | b] of a layer, (out, in + 1), float64."""
-    bias = state[network.biases[layer] or ""]
-    return torch.cat([state[network.weights[layer]], bias[:, None]], 1).to(device, torch.float64)
+def _layers(state: State, network: DenseNetwork, device: torch.device) -> tuple[Tensor, Tensor]:
+    """[W | b] of the first two layers, (out, in + 1) each, float64."""
+    first, second = (
+        torch.cat([state[weight], state[bias or ""][:, None]], 1).to(device, torch.float64)
+        for weight, bias in list(zip(network.weights, network.biases, strict=True))[:2]
+    )
+    return first, second
