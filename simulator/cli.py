@@ -70,7 +70,7 @@ def attack(
     run_dir: Annotated[Path | None, typer.Option("--run", metavar="RUN", help="attack a recorded run instead")] = None,
     round: Annotated[int, typer.Option(help="with --run")] = 1,
     client: Annotated[int, typer.Option(help="with --run; -1 is the union of a round's clients")] = -1,
-    threat_model: Annotated[str | None, typer.Option(help="with --run; default server, observer for -1")] = None,
+    threat_model: Annotated[str | None, typer.Option(help="with --run; default server, for -1 observer")] = None,
     cell: Annotated[str, typer.Option(help="with --run: which cell of a sweep")] = "",
     know: Annotated[list[str], typer.Option(metavar="FIELD=VALUE", help="what the adversary is told")] = [],
     option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="an option of the attack")] = [],
