@@ -101,7 +101,7 @@ class SpanAttack:
         if possible:
             rows = torch.stack([Spectrum.of(update).vectors[:directions] for update in updates])
             test = SpanTest(first[0].float(), rows.float(), ACTIVATIONS[network.activation])
-            duals = DualSpace.of(*first, spectrum, count)
+            duals = DualSpace.of(*first, spectrum, count, len(updates))
             candidates, rounds = self._rounds(duals, test, network.activation == "relu", generator, progress)
             found = candidates.accepted().float()
             facts |= {"rounds": rounds, "threshold": candidates.threshold, "certified": float(len(candidates.exact))}

@@ -36,6 +36,7 @@ class DualSpace:
 
     left: (W, N), L. rows: (N, in + 1), Vᵀ. values: (N,), S. noise: standard deviation of an entry of the update beyond
     its N-dimensional part. ends: two (W, in + 1), [W | b] before and after. Units that did not change are left out.
+    rounds: R where W counts the units of several rounds.
     """
 
     left: Tensor
@@ -43,13 +44,14 @@ class DualSpace:
     values: Tensor
     noise: float
     ends: tuple[Tensor, Tensor]
+    rounds: int = 1
 
     @classmethod
-    def of(cls, initial: Tensor, final: Tensor, spectrum: Spectrum, count: int) -> "DualSpace":
+    def of(cls, initial: Tensor, final: Tensor, spectrum: Spectrum, count: int, rounds: int = 1) -> "DualSpace":
         rows, values = spectrum.vectors[:count], spectrum.values[:count]
         alive = (final != initial).any(1)
         left = (final - initial)[alive] @ rows.T / values
-        return cls(left, rows, values, spectrum.noise(count), (initial[alive], final[alive]))
+        return cls(left, rows, values, spectrum.noise(count), (initial[alive], final[alive]), rounds)
 
     def coordinates(self, images: Tensor) -> Tensor:
         """y (M, N) of images (M, in)."""
@@ -127,10 +129,11 @@ class DualSpace:
 
     def certified(self, directions: Tensor) -> Tensor:
         """Indices of independent c among (M, N), sparsest first, whose L c is zero on more units than chance and N − 1
-        free choices explain. A mixture of duals has many zeros too, but fewer than its parts, on which it depends."""
+        free choices explain. A mixture of duals has many zeros too, but fewer than its parts, on which it depends. Over
+        several rounds a choice counts in each: the duals of a unit may stay alike, so that it is zero in all."""
         zeros = self.zeros(directions)
         width, count = self.left.shape
-        enough = 1.25 * count + CHANCE * width
+        enough = 1.25 * count * self.rounds + CHANCE * width
         kept: list[int] = []
         basis = directions.new_zeros(0, count)
         for i in zeros.argsort(descending=True, stable=True).tolist():
