@@ -84,14 +84,14 @@ class SpanAttack:
         initial, final = ([_layers(pair[end], network, device) for pair in observation.pairs] for end in (0, 1))
         # the images span the rows of every round's first layer: one below the other, they are one matrix of that span
         first = torch.cat([layers[0] for layers in initial]), torch.cat([layers[0] for layers in final])
-        updates = torch.stack([after[1] - before[1] for before, after in zip(initial, final, strict=True)])
-        if not (first[1] - first[0]).any() or not updates.any():
+        second = torch.stack([after[1] - before[1] for before, after in zip(initial, final, strict=True)])
+        if not (first[1] - first[0]).any() or not second.any():
             raise InputError("the update of one of the first two layers is zero: there is nothing to attack")
         width = len(initial[0][0])
         spectrum = Spectrum.of(first[1] - first[0])
         inferred = spectrum.count()
         count = knowledge.num_private or inferred
-        directions = int(min(DRIFT * count, WIDEST * width, updates.shape[1]))
+        directions = int(min(DRIFT * count, WIDEST * width, second.shape[1]))
         outside = spectrum.outside(count)
         warnings, possible = _assess(spectrum, count, directions, width, outside)
         facts = {"k": float(directions), "used_num_private": float(count), "outside_span": outside}
@@ -99,13 +99,20 @@ class SpanAttack:
         images = torch.zeros(0, first[0].shape[1] - 1)
         residual, unexplained = images[:, 0], float("nan")
         if possible:
-            rows = torch.stack([Spectrum.of(update).vectors[:directions] for update in updates])
-            test = SpanTest(first[0].float(), rows.float(), ACTIVATIONS[network.activation])
-            duals = DualSpace.of(*first, spectrum, count, len(updates))
+            spectra, used = telling(second, count)
+            rows = torch.stack([spectra[r].vectors[:directions] for r in used]).float()
+            hidden = torch.cat([initial[r][0] for r in used]).float()
+            test = SpanTest(hidden, rows, ACTIVATIONS[network.activation])
+            duals = DualSpace.of(*first, spectrum, count, len(second))
             candidates, rounds = self._rounds(duals, test, network.activation == "relu", generator, progress)
             found = candidates.accepted().float()
-            facts |= {"rounds": rounds, "threshold": candidates.threshold, "certified": float(len(candidates.exact))}
-            veto, unexplained = candidates.veto(updates.float(), generator)
+            facts |= {
+                "tests": float(len(used)),
+                "rounds": rounds,
+                "threshold": candidates.threshold,
+                "certified": float(len(candidates.exact)),
+            }
+            veto, unexplained = candidates.veto(second[used].float(), generator)
             if veto:
                 warnings.append(veto)
             else:
@@ -157,6 +164,18 @@ class SpanAttack:
         points = descend(problem, points, self.settle, 0.4 * rate, 0.1 * rate)
         points = _distinct(problem, points)
         return span.images(descend(problem, points, self.polish, 0.1 * rate).double())
+
+
+def telling(updates: Tensor, count: int) -> tuple[dict[int, Spectrum], list[int]]:
+    """(spectra, which rounds test candidates) of the second layer's updates (R, out, W + 1).
+
+    An image that leaves no trace above the noise in a round fails its test, and features grow alike as the network fits
+    them: only rounds of rank `count` are used, or, where none has it, those of the highest rank.
+    """
+    spectra = {r: Spectrum.of(update) for r, update in enumerate(updates) if update.any()}
+    ranks = {r: found.count() for r, found in spectra.items()}
+    enough = min(count, max(ranks.values()))
+    return spectra, [r for r, rank in ranks.items() if rank >= enough]
 
 
 def _distinct(problem: SpanProblem, points: Tensor) -> Tensor:

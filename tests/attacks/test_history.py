@@ -7,6 +7,8 @@ from attacks.dense import ACTIVATIONS
 from attacks.history import StackedObjective, round_scales
 from attacks.inference import infer_image_count, infer_pixel_mean
 from attacks.objective import backward_in_batches, make_objective
+from attacks.span import telling
+from attacks.span_duals import DualSpace
 from attacks.span_search import AffineSpan, SpanProblem, SpanTest
 
 SHAPE = (1, 4, 4)
@@ -171,19 +173,37 @@ def test_gradient_of_that_residual_is_the_finite_difference():
         torch.testing.assert_close((ahead - behind) / 2e-6, gradient[:, j], rtol=1e-5, atol=1e-8)
 
 
-def test_noise_that_hides_images_in_one_round_does_not_in_eight():
-    images = digits(12) - 0.3
-    observation, noise = seen(mlp(256), images, 8, lr=0.02), torch.Generator().manual_seed(1)
-    pairs = []
-    for initial, final in observation.pairs:
-        delta = {name: final[name] - initial[name] for name in initial}
-        added = {
-            n: torch.randn(v.shape, generator=noise) * 0.05 * v.norm() / v.numel() ** 0.5 for n, v in delta.items()
-        }
-        pairs.append((initial, {name: final[name] + added[name] for name in final}))
+def test_what_one_round_cannot_tell_two_can():
+    """20 images on 64 units: the 25 directions that ρ may use are too few for one round, not for the sum of two."""
+    images = digits(20) - 0.3
+    observation = seen(mlp(), images, 2)
     close = []
-    for count in (1, 8):
-        few = Observation(observation.model, tuple(pairs[:count]), (1, 8, 8))
-        found = get_attack("span").reconstruct(few, Knowledge(num_private=12), generator())
-        close.append(int((nearest(images, found) < 0.5).sum()) if len(found.images) else 0)
-    assert close[1] > close[0], close
+    for count in (1, 2):
+        found = get_attack("span").reconstruct(
+            Observation(observation.model, observation.pairs[:count], (1, 8, 8)), Knowledge(), generator()
+        )
+        assert found.num_inferred == 20 and found.facts["tests"] == count
+        close.append(int((nearest(images, found) < 0.5).sum()))
+    assert close[0] <= 16 and close[1] == 20, close
+
+
+def test_rounds_that_do_not_show_every_image_test_none():
+    torch.manual_seed(3)
+    ranks = (6, 3, 8, 0)
+    updates = torch.stack([torch.randn(40, r).double() @ torch.randn(r, 31).double() for r in ranks])
+    spectra, used = telling(updates, 6)
+    assert used == [0, 2] and sorted(spectra) == [0, 1, 2]
+    assert telling(updates, 20)[1] == [2]  # none shows 20: those that show most
+
+
+def test_zeros_that_every_round_repeats_certify_nothing():
+    """Two rounds with the same duals: a mixture that is zero on N − 1 units of choice is zero on 2 (N − 1)."""
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(40, 10, dtype=torch.float64, generator=generator)
+    mixture = torch.linalg.svd(left[:9])[2][-1:]
+    assert (left[:9] @ mixture.T).abs().max() < 1e-12
+    values, rows = torch.ones(10, dtype=torch.float64), torch.eye(10, 20, dtype=torch.float64)
+    for rounds, certified in ((1, 1), (2, 0)):
+        stacked = torch.cat([left, left])
+        duals = DualSpace(stacked, rows, values, 1e-12, (stacked[:, :0], stacked[:, :0]), rounds)
+        assert duals.zeros(mixture).tolist() == [18] and len(duals.certified(mixture)) == certified
