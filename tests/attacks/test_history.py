@@ -8,7 +8,7 @@ from attacks.history import StackedObjective, round_scales
 from attacks.inference import infer_image_count, infer_pixel_mean
 from attacks.objective import backward_in_batches, make_objective
 from attacks.span import telling
-from attacks.span_duals import DualSpace
+from attacks.span_duals import DualSpace, repeats
 from attacks.span_search import AffineSpan, SpanProblem, SpanTest
 
 SHAPE = (1, 4, 4)
@@ -199,11 +199,14 @@ def test_rounds_that_do_not_show_every_image_test_none():
 def test_zeros_that_every_round_repeats_certify_nothing():
     """Two rounds with the same duals: a mixture that is zero on N − 1 units of choice is zero on 2 (N − 1)."""
     generator = torch.Generator().manual_seed(0)
-    left = torch.randn(40, 10, dtype=torch.float64, generator=generator)
+    left, other = torch.randn(2, 40, 10, dtype=torch.float64, generator=generator)
     mixture = torch.linalg.svd(left[:9])[2][-1:]
     assert (left[:9] @ mixture.T).abs().max() < 1e-12
+    assert repeats(torch.stack([left, left, 3 * left]), 1e-9) == 3
+    assert repeats(torch.stack([left, other]), 1e-9) == 1
+    assert repeats(torch.stack([left, left, other, torch.zeros(40, 10)]), 1e-9) == 1.5
     values, rows = torch.ones(10, dtype=torch.float64), torch.eye(10, 20, dtype=torch.float64)
-    for rounds, certified in ((1, 1), (2, 0)):
+    for repeated, certified in ((1, 1), (2, 0)):
         stacked = torch.cat([left, left])
-        duals = DualSpace(stacked, rows, values, 1e-12, (stacked[:, :0], stacked[:, :0]), rounds)
+        duals = DualSpace(stacked, rows, values, 1e-12, (stacked[:, :0], stacked[:, :0]), repeated)
         assert duals.zeros(mixture).tolist() == [18] and len(duals.certified(mixture)) == certified
