@@ -7,7 +7,7 @@ need not be known. Needs SGD, with or without momentum, and no weight decay.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -29,6 +29,7 @@ NARROWEST = 1.2  # directions per image below which ρ cannot hold
 FULL_RANK = 0.1  # ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer from which its row space is not that of N images
 NOISY = 1e-3  # the same: from here on images are less exact
 CAPPED = 0.8  # of the rank that pixels allow: from here on the rank is a lower bound on N
+SHARED = 0.9  # of the images that all rounds show together: with fewer in every single one, clients changed
 PEEL = 0.75  # of the images certified: from there on their complement is searched alone
 
 
@@ -38,7 +39,8 @@ class SpanAttack:
     """Find the points of the first layer's span whose features lie in the second layer's row space.
 
     Several pairs of one client are taken together: the span of all first-layer updates, and the second layer's test in
-    every round (`span_search`).
+    every round (`span_search`). Where no round shows most of the images that all show together, as in the global
+    checkpoints of a federation whose clients take turns, each round is attacked alone.
 
     starts: random points per round. steps: of Adam from each, with what is found deflated. settle: further ones on the
     plain ρ. polish: the last ones, at a tenth of the step size. rounds: at most. learning_rate: of Adam, in the
@@ -90,6 +92,10 @@ class SpanAttack:
         width = len(initial[0][0])
         spectrum = Spectrum.of(first[1] - first[0])
         inferred = spectrum.count()
+        if len(initial) > 1:
+            most = max(Spectrum.of(after[0] - before[0]).count() for before, after in zip(initial, final, strict=True))
+            if most < SHARED * inferred:
+                return self._apart(observation, knowledge, generator, progress, inferred, most)
         count = knowledge.num_private or inferred
         directions = int(min(DRIFT * count, WIDEST * width, second.shape[1]))
         outside = spectrum.outside(count)
@@ -132,6 +138,41 @@ class SpanAttack:
             warnings=tuple(warnings),
             seconds=time.perf_counter() - start,
             facts=facts,
+        )
+
+    def _apart(
+        self,
+        observation: Observation,
+        knowledge: Knowledge,
+        generator: torch.Generator,
+        progress: Progress,
+        inferred: int,
+        most: int,
+    ) -> Reconstruction:
+        """Rounds of different clients, each attacked alone, and the union of what they gave."""
+        start = time.perf_counter()
+        alone = replace(knowledge, num_private=None)  # what is known is the number of the union
+        parts = [
+            self.reconstruct(replace(observation, pairs=(pair,)), alone, generator, progress)
+            for pair in observation.pairs
+        ]
+        images, residual = torch.cat([part.images for part in parts]), torch.cat([part.residual for part in parts])
+        order = residual.argsort(stable=True)
+        order = order[distinct(images[order].flatten(1))]
+        said = [f"round {i + 1}: {warning}" for i, part in enumerate(parts) for warning in part.warnings]
+        return Reconstruction(
+            images=images[order],
+            residual=residual[order],
+            pixel_mean=parts[0].pixel_mean,
+            num_inferred=inferred,
+            relative_residual=max(part.relative_residual for part in parts),
+            warnings=(
+                f"the rounds do not share one private set ({inferred} images together, at most {most} in a round): "
+                "each was attacked alone",
+                *said,
+            ),
+            seconds=time.perf_counter() - start,
+            facts={"used_num_private": float(inferred)},
         )
 
     def _rounds(

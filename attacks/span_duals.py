@@ -48,7 +48,7 @@ class DualSpace:
 
     @classmethod
     def of(cls, initial: Tensor, final: Tensor, spectrum: Spectrum, count: int, rounds: int = 1) -> "DualSpace":
-        """initial, final: [W | b], (W, in + 1), of several rounds one below the other; spectrum: of their difference."""
+        """initial, final: [W | b], (W, in + 1), of several rounds one below the other. spectrum: of the change."""
         rows, values = spectrum.vectors[:count], spectrum.values[:count]
         alive = (final != initial).any(1)
         inside = (final - initial) @ rows.T

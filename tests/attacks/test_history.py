@@ -187,6 +187,14 @@ def test_what_one_round_cannot_tell_two_can():
     assert close[0] <= 16 and close[1] == 20, close
 
 
+def test_clients_that_take_turns_are_attacked_round_by_round():
+    images, model = digits(12) - 0.3, mlp(256)
+    pairs = tuple(pair for half in images.split(6) for pair in seen(model, half, 1).pairs)
+    found = get_attack("span").reconstruct(Observation(model, pairs, (1, 8, 8)), Knowledge(), generator())
+    assert found.num_inferred == 12 and "12 images together, at most 6 in a round" in found.warnings[0]
+    assert len(found.images) == 12 and (nearest(images, found) < 0.01).all()
+
+
 def test_rounds_that_do_not_show_every_image_test_none():
     torch.manual_seed(3)
     ranks = (6, 3, 8, 0)
