@@ -20,26 +20,33 @@ from attacks.products import Plain, Product
 # βz from which softplus counts as linear; at torch's 20 its value and slope would disagree by 2e-9
 SOFTPLUS_THRESHOLD = 40.0
 
-Activation = Callable[[Tensor, float | None], tuple[Tensor, Tensor]]
+# inverse temperature of the softplus in place of ReLU: a scalar tensor can change inside a CUDA graph
+Beta = float | Tensor | None
+Activation = Callable[[Tensor, Beta], tuple[Tensor, Tensor]]
 
 
-def _relu(z: Tensor, beta: float | None) -> tuple[Tensor, Tensor]:
+def softplus(z: Tensor, beta: float | Tensor) -> Tensor:
+    """softplus(βz)/β."""
+    return F.softplus(beta * z, 1.0, SOFTPLUS_THRESHOLD) / beta
+
+
+def _relu(z: Tensor, beta: Beta) -> tuple[Tensor, Tensor]:
     if beta is None:
         return torch.relu(z), (z > 0).to(z.dtype)
-    return F.softplus(z, beta, SOFTPLUS_THRESHOLD), torch.sigmoid(beta * z)
+    return softplus(z, beta), torch.sigmoid(beta * z)
 
 
-def _tanh(z: Tensor, beta: float | None) -> tuple[Tensor, Tensor]:
+def _tanh(z: Tensor, beta: Beta) -> tuple[Tensor, Tensor]:
     value = torch.tanh(z)
     return value, 1 - value**2
 
 
-def _sigmoid(z: Tensor, beta: float | None) -> tuple[Tensor, Tensor]:
+def _sigmoid(z: Tensor, beta: Beta) -> tuple[Tensor, Tensor]:
     value = torch.sigmoid(z)
     return value, value * (1 - value)
 
 
-def _softplus(z: Tensor, beta: float | None) -> tuple[Tensor, Tensor]:
+def _softplus(z: Tensor, beta: Beta) -> tuple[Tensor, Tensor]:
     return F.softplus(z), torch.sigmoid(z)
 
 
@@ -47,12 +54,12 @@ def _softplus(z: Tensor, beta: float | None) -> tuple[Tensor, Tensor]:
 ACTIVATIONS: dict[str, Activation] = {"relu": _relu, "tanh": _tanh, "sigmoid": _sigmoid, "softplus": _softplus}
 
 
-def _relu_curvature(value: Tensor, slope: Tensor, beta: float | None) -> Tensor:
+def _relu_curvature(value: Tensor, slope: Tensor, beta: Beta) -> Tensor:
     return torch.zeros_like(slope) if beta is None else beta * (1 - slope)
 
 
 # σ''/σ' from σ, σ' and β: no second derivative has to be kept
-CURVATURES: dict[str, Callable[[Tensor, Tensor, float | None], Tensor]] = {
+CURVATURES: dict[str, Callable[[Tensor, Tensor, Beta], Tensor]] = {
     "relu": _relu_curvature,
     "tanh": lambda value, slope, beta: -2 * value,
     "sigmoid": lambda value, slope, beta: 1 - 2 * value,
@@ -114,15 +121,13 @@ class DenseNetwork:
         names = zip(self.weights, self.biases, strict=True)
         return [Layer(product(state[weight]), None if bias is None else state[bias]) for weight, bias in names]
 
-    def forward(self, state: State, images: Tensor, beta: float | None = None) -> Tensor:
+    def forward(self, state: State, images: Tensor, beta: Beta = None) -> Tensor:
         """Outputs (M, K) for images (M, C, H, W)."""
         layers = self.layers(state)
         inputs, _ = self._hidden(layers, images, beta)
         return layers[-1](inputs[-1])
 
-    def factors(
-        self, state: State, images: Tensor, duals: Tensor, beta: float | None = None
-    ) -> list[tuple[Tensor, Tensor]]:
+    def factors(self, state: State, images: Tensor, duals: Tensor, beta: Beta = None) -> list[tuple[Tensor, Tensor]]:
         """(δ_l, a_{l−1}) of every layer: their product δᵀa is the layer's gradient sum.
 
         images: (M, C, H, W). duals: (M, K). δ_l: (M, out_l), a_{l−1}: (M, in_l).
@@ -130,7 +135,7 @@ class DenseNetwork:
         run = self.run(self.layers(state), images, duals, beta)
         return list(zip(run.signals, run.inputs, strict=True))
 
-    def run(self, layers: list[Layer], images: Tensor, duals: Tensor, beta: float | None) -> DensePass:
+    def run(self, layers: list[Layer], images: Tensor, duals: Tensor, beta: Beta) -> DensePass:
         """As `factors`, with what `pull_back` needs. layers: those of `layers`."""
         inputs, slopes = self._hidden(layers, images, beta)
         signals = [duals]
@@ -139,7 +144,7 @@ class DenseNetwork:
         return DensePass(inputs, signals[::-1], slopes)
 
     def pull_back(
-        self, layers: list[Layer], run: DensePass, signals: list[Tensor], inputs: list[Tensor], beta: float | None
+        self, layers: list[Layer], run: DensePass, signals: list[Tensor], inputs: list[Tensor], beta: Beta
     ) -> tuple[Tensor, Tensor]:
         """From the gradients of a scalar in every δ_l and a_l to those in the images (M, in) and the duals (M, K).
 
@@ -157,7 +162,7 @@ class DenseNetwork:
             inputs[layer] += layers[layer].weight.backward(grads[layer])
         return inputs[0], signals[-1]
 
-    def _hidden(self, layers: list[Layer], images: Tensor, beta: float | None) -> tuple[list[Tensor], list[Tensor]]:
+    def _hidden(self, layers: list[Layer], images: Tensor, beta: Beta) -> tuple[list[Tensor], list[Tensor]]:
         activate = ACTIVATIONS[self.activation]
         inputs, slopes = [images.flatten(1)], []
         for layer in layers[:-1]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attacks.dense import DenseNetwork, DensePass
+from attacks.dense import Beta, DenseNetwork, DensePass
 from attacks.observation import State
 from attacks.products import Product, break_even_rank, compress, pack
 
@@ -32,15 +32,15 @@ class DenseObjective:
         self.views = [network.layers(view, pack) for view in views]
         self.updates = self._updates(delta)
 
-    def loss(self, images: Tensor, duals: Tensor, beta: float | None) -> Tensor:
+    def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
         terms = [update.squared_distance for update in self.updates]
         return _WithGradients.apply(images, duals, lambda x, alpha: self.value_and_gradients(terms, x, alpha, beta))
 
-    def inner(self, direction: State, images: Tensor, duals: Tensor, beta: float | None) -> Tensor:
+    def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
         terms = [update.inner for update in self._updates(direction)]
         return _WithGradients.apply(images, duals, lambda x, alpha: self.value_and_gradients(terms, x, alpha, beta))
 
-    def gradient_sum(self, images: Tensor, duals: Tensor, beta: float | None) -> State:
+    def gradient_sum(self, images: Tensor, duals: Tensor, beta: Beta) -> State:
         sums: State = {}
         with torch.no_grad():
             _, factors = self._run(images, duals, beta)
@@ -52,7 +52,7 @@ class DenseObjective:
         return sums
 
     def value_and_gradients(
-        self, terms: Sequence[Callable[[Tensor, Tensor], Terms]], images: Tensor, duals: Tensor, beta: float | None
+        self, terms: Sequence[Callable[[Tensor, Tensor], Terms]], images: Tensor, duals: Tensor, beta: Beta
     ) -> Terms:
         """Σ_l terms_l(D_l, A_l), a scalar, and its gradients in images and duals."""
         passes, factors = self._run(images, duals, beta)
@@ -65,9 +65,7 @@ class DenseObjective:
             in_images += in_view.view_as(images)
         return torch.stack([value for value, _, _ in parts]).sum(), in_images, in_duals
 
-    def _run(
-        self, images: Tensor, duals: Tensor, beta: float | None
-    ) -> tuple[list[DensePass], list[tuple[Tensor, Tensor]]]:
+    def _run(self, images: Tensor, duals: Tensor, beta: Beta) -> tuple[list[DensePass], list[tuple[Tensor, Tensor]]]:
         """The pass of every view, and per layer (D, A), the rows of all views one after the other."""
         passes = [self.network.run(layers, images, dual, beta) for layers, dual in zip(self.views, duals, strict=True)]
         layers = range(len(self.updates))

@@ -56,13 +56,16 @@ def find_input_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> Inp
 def first_layer_update(observation: Observation) -> tuple[Tensor, Tensor | None] | None:
     """(ΔW (out, in), Δb (out,) or None), float64, of the layer fed by the images; None where it is frozen or not there.
 
-    ΔW is that of scale·W, so that the two are Σ δ_i x_iᵀ and Σ δ_i.
+    ΔW is that of scale·W, so that the two are Σ δ_i x_iᵀ and Σ δ_i. With several pairs, out counts the units of all
+    rounds: their updates stand below one another, and the images span the rows of all.
     """
     layer = find_input_layer(observation.model, observation.input_shape)
     if layer is None or layer.weight not in observation.trainable:
         return None
-    delta = observation.delta()
-    return delta[layer.weight] / layer.scale, delta.get(layer.bias or "")
+    deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
+    weight = torch.cat([delta[layer.weight] for delta in deltas])
+    biases = [delta[layer.bias] for delta in deltas if layer.bias in delta]
+    return weight / layer.scale, torch.cat(biases) if biases else None
 
 
 def gavish_donoho(rows: int, columns: int) -> float:

@@ -3,13 +3,15 @@
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
+from attacks.descent import Descent
 from attacks.errors import InputError
+from attacks.history import StackedObjective, round_scales
 from attacks.inference import find_input_layer, infer_image_count, infer_pixel_mean
 from attacks.objective import Objective, backward_in_batches, make_objective
 from attacks.observation import Knowledge, Observation, State
@@ -20,11 +22,14 @@ TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits f
 @register
 @dataclass(frozen=True)
 class NTKAttack:
-    """Find images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j).
+    """Find images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j), in every round that was observed.
 
     The defaults are the paper's recipe with two additions that a federated update needs: `scale_duals` starts and steps
     the duals at the scale of Δθ (a few local epochs give duals far below the paper's ½), and the `cosine` schedule
     lets the step size fall to 0. `scale_duals=False, schedule="constant"` is the recipe as published.
+
+    Several pairs share the images and have duals of their own (`attacks.history`); those of the result are ordered by
+    round, then initial before final.
 
     kernel: whose tangent space, that of the `final` or `initial` parameters, or `hybrid`, both with duals of their own.
     candidates: how many images, as a multiple of the number of private ones; num_candidates: the same as a number.
@@ -73,6 +78,7 @@ class NTKAttack:
         start = time.perf_counter()
         warnings: list[str] = []
         self.check(observation, knowledge)
+        observation = observation.moved()
         inferred = infer_image_count(observation)
         if inferred is not None and not inferred.clear:
             warnings.append(
@@ -100,7 +106,7 @@ class NTKAttack:
             images=images.float().cpu(),
             residual=share.float().cpu(),
             pixel_mean=tuple(mean),
-            duals=duals.float().cpu(),
+            duals=(duals / problem.dual_scales).float().cpu(),
             num_inferred=num_inferred,
             relative_residual=best.residual,
             loss_trace=best.trace,
@@ -128,8 +134,6 @@ class NTKAttack:
             ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         )
         dtype = getattr(torch, self.precision)
-        ends = {"final": [observation.final], "initial": [observation.initial]}
-        views = ends.get(self.kernel) or [observation.initial, observation.final]
 
         def prepare(state: State) -> State:
             return {
@@ -137,17 +141,26 @@ class NTKAttack:
                 for name, value in state.items()
             }
 
-        delta = prepare(observation.delta())
-        if not any(bool(value.any()) for value in delta.values()):
-            raise InputError("the update is zero: the client returned the checkpoint it was sent")
+        deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
+        scales = round_scales(deltas)
         model = observation.model.to(device).eval()
-        objective = make_objective(model, observation.input_shape, delta, [prepare(view) for view in views])
+        rounds, dual_scales = [], []
+        for pair, delta, scale in zip(observation.pairs, deltas, scales, strict=True):
+            scaled = prepare({name: value * scale for name, value in delta.items()})
+            views = [prepare(state) for state in self._views(*pair)]
+            rounds.append(make_objective(model, observation.input_shape, scaled, views))
+            dual_scales += [scale] * len(views)
+        objective = rounds[0] if len(rounds) == 1 else StackedObjective(rounds)
         with torch.no_grad():
             probe = torch.zeros((1, *observation.input_shape), device=device, dtype=dtype)
             outputs = torch.func.functional_call(model, prepare(observation.final), (probe,)).reshape(1, -1).shape[1]
         channel = torch.tensor(mean, device=device, dtype=dtype).view(1, -1, 1, 1)
         low, high = pixel_range[0] - channel, pixel_range[1] - channel
-        return _Problem(self, objective, (count, *observation.input_shape), outputs, low, high, device, dtype)
+        factors = torch.tensor(dual_scales, device=device, dtype=dtype).view(-1, 1, 1)
+        return _Problem(self, objective, (count, *observation.input_shape), outputs, factors, low, high, device, dtype)
+
+    def _views(self, initial: State, final: State) -> list[State]:
+        return {"final": [final], "initial": [initial], "hybrid": [initial, final]}[self.kernel]
 
 
 def inverse_temperature(iteration: int, iterations: int) -> float:
@@ -167,12 +180,16 @@ def squared_norm(state: State) -> float:
 
 @dataclass(frozen=True)
 class _Problem:
-    """One optimization, ready to be started from any random numbers."""
+    """One optimization, ready to be started from any random numbers.
+
+    dual_scales: (V, 1, 1), what the update of each kernel's round was multiplied by.
+    """
 
     attack: NTKAttack
     objective: Objective
     shape: tuple[int, int, int, int]
     outputs: int
+    dual_scales: Tensor
     low: Tensor
     high: Tensor
     device: torch.device
@@ -183,30 +200,24 @@ class _Problem:
         images, duals = self._start(generator)
         scale = self._scale(images, duals) if attack.scale_duals else 1.0
         duals = duals.mul(scale).requires_grad_()
-        groups: list[dict[str, Any]] = [{"params": [images]}, {"params": [duals], "lr": attack.learning_rate * scale}]
-        optimizer = torch.optim.Adam(groups, lr=attack.learning_rate)
-        horizon = attack.iterations if attack.schedule == "cosine" else math.inf
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 + 0.5 * math.cos(math.pi * i / horizon))
+        rate, total = attack.learning_rate, attack.iterations
+        descent = Descent(lambda beta: self._backward(images, duals, beta), [images, duals], [rate, rate * scale])
         squared_delta = squared_norm(objective.delta)
         trace: list[tuple[int, float]] = []
-        window = torch.zeros((), device=self.device, dtype=self.dtype)
         previous: float | None = None
-        for i in range(attack.iterations):
-            optimizer.zero_grad(set_to_none=True)
-            loss = self._backward(images, duals, inverse_temperature(i, attack.iterations))
-            optimizer.step()
-            schedule.step()
-            window += loss
+        for i in range(total):
+            decay = 0.5 + 0.5 * math.cos(math.pi * i / total) if attack.schedule == "cosine" else 1.0
+            descent.step(inverse_temperature(i, total), decay)
             if i % TRACE_EVERY == 0:
-                trace.append((i, float(loss) / squared_delta))
+                trace.append((i, float(descent.loss) / squared_delta))
                 progress(i, trace[-1][1])
             if attack.patience and (i + 1) % attack.patience == 0:
-                mean = float(window) / attack.patience
-                window.zero_()
+                mean = float(descent.total) / attack.patience
+                descent.total.zero_()
                 if previous is not None and abs(previous - mean) <= attack.tolerance * previous:
                     break
                 previous = mean
-        progress(attack.iterations, trace[-1][1])
+        progress(total, trace[-1][1])
         images, duals = images.detach(), duals.detach()
         sums = objective.gradient_sum(images, duals, None)
         rest = {name: delta - sums[name] for name, delta in objective.delta.items()}
@@ -214,9 +225,11 @@ class _Problem:
 
     def _start(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Images N(0, image_std²) and duals U(−½, ½), drawn on the CPU so that every device starts alike."""
-        views = 2 if self.attack.kernel == "hybrid" else 1
         images = torch.randn(self.shape, generator=generator, dtype=self.dtype) * self.attack.image_std
-        duals = torch.rand((views, self.shape[0], self.outputs), generator=generator, dtype=self.dtype) - 0.5
+        duals = (
+            torch.rand((len(self.dual_scales), self.shape[0], self.outputs), generator=generator, dtype=self.dtype)
+            - 0.5
+        )
         return images.to(self.device).requires_grad_(), duals.to(self.device)
 
     def _scale(self, images: Tensor, duals: Tensor) -> float:
@@ -224,16 +237,16 @@ class _Problem:
         sums = self.objective.gradient_sum(images.detach(), duals, inverse_temperature(0, 1))
         return (squared_norm(self.objective.delta) / max(squared_norm(sums), 1e-30)) ** 0.5
 
-    def _backward(self, images: Tensor, duals: Tensor, beta: float) -> Tensor:
-        """Fill in the gradients; returns the reconstruction loss without its penalty, not waiting for the device."""
+    def _backward(self, images: Tensor, duals: Tensor, beta: Tensor) -> Tensor:
+        """Add up the gradients; returns the reconstruction loss without its penalty, not waiting for the device."""
         penalty = self.attack.range_penalty * outside_range(images, self.low, self.high)
         batch = self.attack.batch_size
-        if batch is None:
-            loss = self.objective.loss(images, duals, beta)
-            images.grad, duals.grad = torch.autograd.grad(loss + penalty, (images, duals))
-            return loss.detach()
-        penalty.backward()
-        return backward_in_batches(self.objective, images, duals, beta, batch)
+        if batch is not None:
+            penalty.backward(inputs=[images])
+            return backward_in_batches(self.objective, images, duals, beta, batch)
+        loss = self.objective.loss(images, duals, beta)
+        (loss + penalty).backward(inputs=[images, duals])
+        return loss.detach()
 
 
 @dataclass(frozen=True)

@@ -12,23 +12,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attacks.dense import SOFTPLUS_THRESHOLD, find_dense_network
+from attacks.dense import Beta, find_dense_network, softplus
 from attacks.dense_objective import DenseObjective
 from attacks.observation import State
 
 
 class Objective(Protocol):
-    """images: (M, C, H, W). duals: (V, M, K). beta: inverse temperature of softplus in place of ReLU, or None."""
+    """images: (M, C, H, W). duals: (V, M, K). beta: inverse temperature of softplus in place of ReLU, a
+    number or a scalar tensor, or None."""
 
     delta: State
 
-    def loss(self, images: Tensor, duals: Tensor, beta: float | None) -> Tensor:
+    def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
         """The squared residual, a scalar in squared parameter units, differentiable in images and duals."""
 
-    def gradient_sum(self, images: Tensor, duals: Tensor, beta: float | None) -> State:
+    def gradient_sum(self, images: Tensor, duals: Tensor, beta: Beta) -> State:
         """Σ_v Σ_j Σ_k α^v_jk ∇f^k(x_j), by parameter; no graph is kept."""
 
-    def inner(self, direction: State, images: Tensor, duals: Tensor, beta: float | None) -> Tensor:
+    def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
         """⟨direction, gradient sum⟩, a scalar, differentiable in images and duals."""
 
 
@@ -52,14 +53,14 @@ def make_objective(
 class SoftplusForReLU(TorchFunctionMode):
     """While active, every ReLU, module or function, is softplus(βx)/β: its gradient is smooth in the input."""
 
-    def __init__(self, beta: float | None):
+    def __init__(self, beta: Beta):
         super().__init__()
         self.beta = beta
         self.relus = {F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if self.beta is not None and func in self.relus:
-            return F.softplus(args[0], self.beta, SOFTPLUS_THRESHOLD)
+            return softplus(args[0], self.beta)
         return func(*args, **(kwargs or {}))
 
 
@@ -72,7 +73,7 @@ class AutogradObjective:
             {name: value.detach().requires_grad_(name in delta) for name, value in view.items()} for view in views
         ]
 
-    def _sums(self, images: Tensor, duals: Tensor, beta: float | None, create_graph: bool) -> State:
+    def _sums(self, images: Tensor, duals: Tensor, beta: Beta, create_graph: bool) -> State:
         sums: State = {}
         for view, dual in zip(self.views, duals, strict=True):
             with SoftplusForReLU(beta):
@@ -83,22 +84,20 @@ class AutogradObjective:
                 sums[name] = sums[name] + grad if name in sums else grad
         return sums
 
-    def loss(self, images: Tensor, duals: Tensor, beta: float | None) -> Tensor:
+    def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
         sums = self._sums(images, duals, beta, create_graph=True)
         return torch.stack([((sums[name] - delta) ** 2).sum() for name, delta in self.delta.items()]).sum()
 
-    def gradient_sum(self, images: Tensor, duals: Tensor, beta: float | None) -> State:
+    def gradient_sum(self, images: Tensor, duals: Tensor, beta: Beta) -> State:
         with torch.enable_grad():
             return {k: v.detach() for k, v in self._sums(images, duals, beta, create_graph=False).items()}
 
-    def inner(self, direction: State, images: Tensor, duals: Tensor, beta: float | None) -> Tensor:
+    def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
         sums = self._sums(images, duals, beta, create_graph=True)
         return torch.stack([(sums[name] * direction[name]).sum() for name in direction]).sum()
 
 
-def backward_in_batches(
-    objective: Objective, images: Tensor, duals: Tensor, beta: float | None, batch_size: int
-) -> Tensor:
+def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, beta: Beta, batch_size: int) -> Tensor:
     """Algorithm 2 (Loo et al. 2024, app. B): the loss, with its gradients accumulated batch by batch.
 
     The buffer G = Σ_j α_j φ(x_j) is summed first; then, for each batch B, the gradient of
@@ -112,5 +111,5 @@ def backward_in_batches(
         for name, value in part.items():
             residual[name] += value
     for batch in batches:
-        (2 * objective.inner(residual, images[batch], duals[:, batch], beta)).backward()
+        (2 * objective.inner(residual, images[batch], duals[:, batch], beta)).backward(inputs=[images, duals])
     return torch.stack([(value**2).sum() for value in residual.values()]).sum()

@@ -3,7 +3,7 @@
 Neither has a place for private images or labels unless `Knowledge` names them: what is not here, no attack can see.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,6 +63,17 @@ class Observation:
         """Δθ = θ_f − θ₀ of one pair, trained parameters only, in float64 (the subtraction is then exact)."""
         initial, final = self.pairs[pair]
         return {name: final[name].double() - initial[name].double() for name in self.trainable}
+
+    def moved(self) -> "Observation":
+        """Without the pairs whose update is zero: they say nothing. InputError where all are."""
+        pairs = tuple(
+            (initial, final)
+            for initial, final in self.pairs
+            if any(not torch.equal(initial[name], final[name]) for name in self.trainable)
+        )
+        if not pairs:
+            raise InputError("the update is zero: the client returned the checkpoint it was sent")
+        return self if len(pairs) == len(self.pairs) else replace(self, pairs=pairs)
 
 
 @dataclass(frozen=True)

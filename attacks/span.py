@@ -7,7 +7,7 @@ need not be known. Needs SGD, with or without momentum, and no weight decay.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -29,6 +29,7 @@ NARROWEST = 1.2  # directions per image below which ρ cannot hold
 FULL_RANK = 0.1  # ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer from which its row space is not that of N images
 NOISY = 1e-3  # the same: from here on images are less exact
 CAPPED = 0.8  # of the rank that pixels allow: from here on the rank is a lower bound on N
+SHARED = 0.9  # of the images that all rounds show together: with fewer in every single one, clients changed
 PEEL = 0.75  # of the images certified: from there on their complement is searched alone
 
 
@@ -36,6 +37,10 @@ PEEL = 0.75  # of the images certified: from there on their complement is search
 @dataclass(frozen=True)
 class SpanAttack:
     """Find the points of the first layer's span whose features lie in the second layer's row space.
+
+    Several pairs of one client are taken together: the span of all first-layer updates, and the second layer's test in
+    every round (`span_search`). Where no round shows most of the images that all show together, as in the global
+    checkpoints of a federation whose clients take turns, each round is attacked alone.
 
     starts: random points per round. steps: of Adam from each, with what is found deflated. settle: further ones on the
     plain ρ. polish: the last ones, at a tenth of the step size. rounds: at most. learning_rate: of Adam, in the
@@ -77,29 +82,43 @@ class SpanAttack:
             ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         )
         network = _network(observation)
-        initial, final = ([_layer(state, network, i, device) for i in (0, 1)] for state in observation.pairs[0])
-        if not (final[0] - initial[0]).any() or not (final[1] - initial[1]).any():
-            raise InputError("the update is zero: the client returned the checkpoint it was sent")
-        spectrum = Spectrum.of(final[0] - initial[0])
+        observation = observation.moved()
+        initial, final = ([_layers(pair[end], network, device) for pair in observation.pairs] for end in (0, 1))
+        # the images span the rows of every round's first layer: one below the other, they are one matrix of that span
+        first = torch.cat([layers[0] for layers in initial]), torch.cat([layers[0] for layers in final])
+        second = torch.stack([after[1] - before[1] for before, after in zip(initial, final, strict=True)])
+        if not (first[1] - first[0]).any() or not second.any():
+            raise InputError("the update of one of the first two layers is zero: there is nothing to attack")
+        width = len(initial[0][0])
+        spectrum = Spectrum.of(first[1] - first[0])
         inferred = spectrum.count()
+        if len(initial) > 1:
+            most = max(Spectrum.of(after[0] - before[0]).count() for before, after in zip(initial, final, strict=True))
+            if most < SHARED * inferred:
+                return self._apart(observation, knowledge, generator, progress, inferred, most)
         count = knowledge.num_private or inferred
-        directions = int(min(DRIFT * count, WIDEST * len(initial[0]), len(initial[1])))
+        directions = int(min(DRIFT * count, WIDEST * width, second.shape[1]))
         outside = spectrum.outside(count)
-        warnings, possible = _assess(spectrum, count, directions, len(initial[0]), outside)
+        warnings, possible = _assess(spectrum, count, directions, width, outside)
         facts = {"k": float(directions), "used_num_private": float(count), "outside_span": outside}
 
-        images = torch.zeros(0, observation.pairs[0][0][network.weights[0]].shape[1])
+        images = torch.zeros(0, first[0].shape[1] - 1)
         residual, unexplained = images[:, 0], float("nan")
         if possible:
-            second = Spectrum.of(final[1] - initial[1])
-            test = SpanTest(
-                initial[0].float(), second.vectors[:directions].float().contiguous(), ACTIVATIONS[network.activation]
-            )
-            duals = DualSpace.of(initial[0], final[0], spectrum, count)
+            spectra, used = telling(second, count)
+            rows = torch.stack([spectra[r].vectors[:directions] for r in used]).float()
+            hidden = torch.cat([initial[r][0] for r in used]).float()
+            test = SpanTest(hidden, rows, ACTIVATIONS[network.activation])
+            duals = DualSpace.of(*first, spectrum, count, len(second))
             candidates, rounds = self._rounds(duals, test, network.activation == "relu", generator, progress)
             found = candidates.accepted().float()
-            facts |= {"rounds": rounds, "threshold": candidates.threshold, "certified": float(len(candidates.exact))}
-            veto, unexplained = candidates.veto((final[1] - initial[1]).float(), generator)
+            facts |= {
+                "tests": float(len(used)),
+                "rounds": rounds,
+                "threshold": candidates.threshold,
+                "certified": float(len(candidates.exact)),
+            }
+            veto, unexplained = candidates.veto(second[used].float(), generator)
             if veto:
                 warnings.append(veto)
             else:
@@ -119,6 +138,41 @@ class SpanAttack:
             warnings=tuple(warnings),
             seconds=time.perf_counter() - start,
             facts=facts,
+        )
+
+    def _apart(
+        self,
+        observation: Observation,
+        knowledge: Knowledge,
+        generator: torch.Generator,
+        progress: Progress,
+        inferred: int,
+        most: int,
+    ) -> Reconstruction:
+        """Rounds of different clients, each attacked alone, and the union of what they gave."""
+        start = time.perf_counter()
+        alone = replace(knowledge, num_private=None)  # what is known is the number of the union
+        parts = [
+            self.reconstruct(replace(observation, pairs=(pair,)), alone, generator, progress)
+            for pair in observation.pairs
+        ]
+        images, residual = torch.cat([part.images for part in parts]), torch.cat([part.residual for part in parts])
+        order = residual.argsort(stable=True)
+        order = order[distinct(images[order].flatten(1))]
+        said = [f"round {i + 1}: {warning}" for i, part in enumerate(parts) for warning in part.warnings]
+        return Reconstruction(
+            images=images[order],
+            residual=residual[order],
+            pixel_mean=parts[0].pixel_mean,
+            num_inferred=inferred,
+            relative_residual=max(part.relative_residual for part in parts),
+            warnings=(
+                f"the rounds do not share one private set ({inferred} images together, at most {most} in a round): "
+                "each was attacked alone",
+                *said,
+            ),
+            seconds=time.perf_counter() - start,
+            facts={"used_num_private": float(inferred)},
         )
 
     def _rounds(
@@ -151,6 +205,18 @@ class SpanAttack:
         points = descend(problem, points, self.settle, 0.4 * rate, 0.1 * rate)
         points = _distinct(problem, points)
         return span.images(descend(problem, points, self.polish, 0.1 * rate).double())
+
+
+def telling(updates: Tensor, count: int) -> tuple[dict[int, Spectrum], list[int]]:
+    """(spectra, which rounds test candidates) of the second layer's updates (R, out, W + 1).
+
+    An image that leaves no trace above the noise in a round fails its test, and features grow alike as the network fits
+    them: only rounds of rank `count` are used, or, where none has it, those of the highest rank.
+    """
+    spectra = {r: Spectrum.of(update) for r, update in enumerate(updates) if update.any()}
+    ranks = {r: found.count() for r, found in spectra.items()}
+    enough = min(count, max(ranks.values()))
+    return spectra, [r for r, rank in ranks.items() if rank >= enough]
 
 
 def _distinct(problem: SpanProblem, points: Tensor) -> Tensor:
@@ -199,7 +265,10 @@ def _network(observation: Observation) -> DenseNetwork:
     return network
 
 
-def _layer(state: State, network: DenseNetwork, layer: int, device: torch.device) -> Tensor:
-    """[W | b] of a layer, (out, in + 1), float64."""
-    bias = state[network.biases[layer] or ""]
-    return torch.cat([state[network.weights[layer]], bias[:, None]], 1).to(device, torch.float64)
+def _layers(state: State, network: DenseNetwork, device: torch.device) -> tuple[Tensor, Tensor]:
+    """[W | b] of the first two layers, (out, in + 1) each, float64."""
+    first, second = (
+        torch.cat([state[weight], state[bias or ""][:, None]], 1).to(device, torch.float64)
+        for weight, bias in list(zip(network.weights, network.biases, strict=True))[:2]
+    )
+    return first, second

@@ -100,8 +100,8 @@ class Candidates:
         return (images[first] + images[second]) / 2 if len(images) else images
 
     def veto(self, update: Tensor, generator: torch.Generator) -> tuple[str, float]:
-        """(why nothing may be returned, or "", and ‖Δ − Δ P‖ / ‖Δ‖), for the second layer's Δ (out, W + 1) and the
-        projection P onto the features of the accepted: the least squares over all duals."""
+        """(why nothing may be returned, or "", and ‖Δ − Δ P‖ / ‖Δ‖), for the second layer's Δ (R, out, W + 1) of every
+        round and the projection P onto the features of the accepted in it: the least squares over all duals."""
         images = self.accepted()
         if not len(images):
             return f"nothing returned: no candidate has ρ below {self.threshold:.2g}, the threshold from impostors", 1.0
@@ -117,5 +117,7 @@ class Candidates:
     def _left(self, images: Tensor, update: Tensor) -> float:
         if not len(images):
             return 1.0
-        basis = torch.linalg.qr(self.test.features(images.float()).T)[0].T
-        return float(outside(update, basis).norm() / update.norm())
+        features = self.test.features(images.float()).split(update.shape[2], 1)
+        bases = [torch.linalg.qr(part.T)[0].T for part in features]
+        rest = torch.stack([outside(delta, basis) for delta, basis in zip(update, bases, strict=True)])
+        return float(rest.norm() / update.norm())

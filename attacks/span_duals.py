@@ -36,6 +36,7 @@ class DualSpace:
 
     left: (W, N), L. rows: (N, in + 1), Vᵀ. values: (N,), S. noise: standard deviation of an entry of the update beyond
     its N-dimensional part. ends: two (W, in + 1), [W | b] before and after. Units that did not change are left out.
+    repeats: in how many rounds a unit has the same row of L, up to scale and noise; 1 for a single round.
     """
 
     left: Tensor
@@ -43,13 +44,17 @@ class DualSpace:
     values: Tensor
     noise: float
     ends: tuple[Tensor, Tensor]
+    repeats: float = 1.0
 
     @classmethod
-    def of(cls, initial: Tensor, final: Tensor, spectrum: Spectrum, count: int) -> "DualSpace":
+    def of(cls, initial: Tensor, final: Tensor, spectrum: Spectrum, count: int, rounds: int = 1) -> "DualSpace":
+        """initial, final: [W | b], (W, in + 1), of several rounds one below the other. spectrum: of the change."""
         rows, values = spectrum.vectors[:count], spectrum.values[:count]
         alive = (final != initial).any(1)
-        left = (final - initial)[alive] @ rows.T / values
-        return cls(left, rows, values, spectrum.noise(count), (initial[alive], final[alive]))
+        inside = (final - initial) @ rows.T
+        noise = spectrum.noise(count)
+        repeated = repeats(inside.unflatten(0, (rounds, -1)), noise) if rounds > 1 else 1.0
+        return cls(inside[alive] / values, rows, values, noise, (initial[alive], final[alive]), repeated)
 
     def coordinates(self, images: Tensor) -> Tensor:
         """y (M, N) of images (M, in)."""
@@ -127,10 +132,11 @@ class DualSpace:
 
     def certified(self, directions: Tensor) -> Tensor:
         """Indices of independent c among (M, N), sparsest first, whose L c is zero on more units than chance and N − 1
-        free choices explain. A mixture of duals has many zeros too, but fewer than its parts, on which it depends."""
+        free choices explain (each as often as rounds repeat a unit's duals). A mixture of duals has many zeros too, but
+        fewer than its parts, on which it depends."""
         zeros = self.zeros(directions)
         width, count = self.left.shape
-        enough = 1.25 * count + CHANCE * width
+        enough = 1.25 * count * self.repeats + CHANCE * width
         kept: list[int] = []
         basis = directions.new_zeros(0, count)
         for i in zeros.argsort(descending=True, stable=True).tolist():
@@ -144,6 +150,20 @@ class DualSpace:
     def _tolerance(self, directions: Tensor) -> Tensor:
         """(M, 1): below it an entry of L c = [ΔW | Δb] V S⁻¹ c is rounding error, of deviation noise · ‖S⁻¹ c‖."""
         return NOISE_WIDTHS * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
+
+
+def repeats(updates: Tensor, noise: float) -> float:
+    """In how many rounds a unit repeats its row of the update: rows per dimension of their span, over all units.
+
+    updates: (R, W, N), rows of unit w in every round, in an orthonormal basis of the first layer's span; noise: the
+    standard deviation of an entry. A c that is chosen to be zero on one of them is zero on its multiples.
+    """
+    by_unit = updates.transpose(0, 1)
+    squares = torch.linalg.eigvalsh(by_unit @ by_unit.mT).clamp_min(0)
+    bound = (NOISE_WIDTHS * noise) ** 2 * updates.shape[2] + 1e-14 * squares.amax(1, keepdim=True)
+    rank = (squares > bound).sum(1).clamp_min(1)
+    used = updates.any(2).sum(0)
+    return float(used.sum() / rank[used > 0].sum())
 
 
 def _least(units: Tensor, weight: Tensor, start: Tensor) -> Tensor:

@@ -7,6 +7,9 @@ Q the one onto the features of the images found so far,
     ρ(x) = ‖g − P g‖² / ‖g‖²,    deflated:  ‖g − P g‖² / (‖g − Q g‖² + ε ‖g‖²).
 
 Both are functions of one candidate, so every start is independent and all advance in the same matrix products.
+
+Where the client was seen in R rounds, each has hidden features and a second layer of its own: g lists the features of
+all rounds, P is the projection round by round, and ρ = Σ_r ‖g_r − P_r g_r‖² / Σ_r ‖g_r‖².
 """
 
 import math
@@ -54,30 +57,31 @@ class AffineSpan:
 
 @dataclass(frozen=True)
 class SpanTest:
-    """ρ of any image. first: (W, in + 1), [W₁ | b₁] at the initial parameters. rows: (k, W + 1), orthonormal, the
-    second layer's row space."""
+    """ρ of any image. first: (R·W, in + 1), [W₁ | b₁] at the initial parameters of one round below the other. rows:
+    (R, k, W + 1), orthonormal, the second layer's row space in each round."""
 
     first: Tensor
     rows: Tensor
     activate: Activation
 
     def features(self, images: Tensor) -> Tensor:
-        """g = [h; 1], (M, W + 1), for images (M, in)."""
+        """g = [h; 1] of one round after the other, (M, R·(W + 1)), for images (M, in)."""
         hidden = self.activate(torch.addmm(self.first[:, -1], images, self.first[:, :-1].T), None)[0]
-        return torch.cat([hidden, hidden.new_ones(len(hidden), 1)], 1)
+        by_round = hidden.unflatten(1, (len(self.rows), self.rows.shape[2] - 1))
+        return torch.nn.functional.pad(by_round, (0, 1), value=1.0).flatten(1)
 
     def residual(self, images: Tensor) -> Tensor:
         """ρ, (M,)."""
         g = self.features(images)
-        return outside(g, self.rows).square().sum(1) / g.square().sum(1)
+        return outside_rounds(g, self.rows).square().sum(1) / g.square().sum(1)
 
 
 @dataclass(frozen=True)
 class SpanProblem:
     """ρ in the coordinates of an affine span.
 
-    base: (W + 1,) and slope: (n − 1, W + 1): the first layer's output at b is base + b · slope; its last unit is
-    the constant 1 of g. rows: as in SpanTest.
+    base: (R·(W + 1),) and slope: (n − 1, R·(W + 1)): the first layer's output at b is base + b · slope; the last unit
+    of every round is the constant 1 of g. rows: as in SpanTest.
     """
 
     base: Tensor
@@ -89,9 +93,12 @@ class SpanProblem:
     def of(cls, test: SpanTest, span: AffineSpan) -> "SpanProblem":
         first = test.first.double()
         base, slope = first @ span.origin, span.directions @ first.T
-        one, zero = base.new_ones(1), slope.new_zeros(len(slope), 1)
-        dtype = test.rows.dtype
-        return cls(torch.cat([base, one]).to(dtype), torch.cat([slope, zero], 1).to(dtype), test.rows, test.activate)
+        rounds, dtype = len(test.rows), test.rows.dtype
+        padded = [
+            torch.nn.functional.pad(part.view(-1, rounds, len(base) // rounds), (0, 1), value=last).flatten(1).to(dtype)
+            for part, last in ((base, 1.0), (slope, 0.0))
+        ]
+        return cls(padded[0][0], padded[1], test.rows, test.activate)
 
     def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """ρ (M,) and its gradient (M, n − 1), deflated by the orthonormal rows `found` (F, W + 1) where given.
@@ -99,7 +106,7 @@ class SpanProblem:
         With m = g − P g, f = g − Q g and D the denominator: ∂ρ/∂g = 2 (m − ρ (f + ε g)) / D, as ∂‖m‖²/∂g = 2 m.
         """
         g, slopes = self._activated(coordinates)
-        missed = outside(g, self.rows)
+        missed = outside_rounds(g, self.rows)
         if found is None:
             against = g
             size = g.square().sum(1)
@@ -113,13 +120,22 @@ class SpanProblem:
 
     def _activated(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         value, slopes = self.activate(torch.addmm(self.base, coordinates, self.slope), None)
-        value[:, -1] = 1
+        width = self.rows.shape[2]
+        value[:, width - 1 :: width] = 1
         return value, slopes
 
 
 def outside(points: Tensor, rows: Tensor) -> Tensor:
     """z − P z for points z (M, W) and orthonormal rows: 1 − ‖P z‖² would lose all below 1e-7 in float32."""
     return torch.addmm(points, points @ rows.T, rows, alpha=-1)
+
+
+def outside_rounds(points: Tensor, rows: Tensor) -> Tensor:
+    """`outside` round by round, for points (M, R·W) and rows (R, k, W)."""
+    if len(rows) == 1:
+        return outside(points, rows[0])
+    parts = points.split(rows.shape[2], 1)
+    return torch.cat([outside(part, row) for part, row in zip(parts, rows, strict=True)], 1)
 
 
 def descend(

@@ -48,6 +48,8 @@ class Adversary(Strategy):
         self.partitions = {node: partition for partition, node in nodes.items()}
         self.chosen: list[int] = []
         self.initial_name = ""
+        self.pairs: dict[int, list[tuple[str, str]]] = {}  # by client (-1: global), what was seen in the rounds so far
+        self.met: set[int] = set()  # clients whose images are in a global checkpoint
 
     def summary(self) -> None:
         self.inner.summary()
@@ -98,9 +100,10 @@ class Adversary(Strategy):
             self.run.store.save_client(round, client, state)
             healthy.append(client)
         adversary = self.run.cell.scenario.adversary
-        if "server" in adversary.threat_models and adversary.attacks_in(round):
+        if adversary.attacks_in(round):
             for client, (status, detail) in failures.items():
-                self._note_failure(Sight(round, client, "server"), status, detail)
+                for view in adversary.views(client):
+                    self._note_failure(Sight(round, client, view), status, detail)
         limit = self.run.cell.scenario.federation.max_failures
         if not healthy or len(failures) > limit * len(self.chosen):
             reasons = "; ".join(f"client {client}: {detail}" for client, (_, detail) in list(failures.items())[:3])
@@ -114,20 +117,24 @@ class Adversary(Strategy):
         """Record the round's observations and start their attacks."""
         final_name = None if arrays is None else self.run.store.save_global(round, arrays.to_torch_state_dict())
         adversary = self.run.cell.scenario.adversary
-        if adversary.attacks_in(round):
-            if "server" in adversary.threat_models:
-                for client in healthy:
-                    pair = (self.initial_name, f"client_{client:02d}_round_{round:04d}.safetensors")
-                    self._attack(Sight(round, client, "server"), pair, [client], healthy)
-            if "observer" in adversary.threat_models and final_name is not None:
-                self._attack(Sight(round, -1, "observer"), (self.initial_name, final_name), healthy, healthy)
+        pairs = {client: (self.initial_name, self.run.store.client_name(round, client)) for client in healthy}
         if final_name is not None:
+            pairs[-1] = (self.initial_name, final_name)
             self.initial_name = final_name
+            self.met.update(healthy)
+        for client, pair in pairs.items():
+            self.pairs.setdefault(client, []).append(pair)
+            for view in adversary.views(client) if adversary.attacks_in(round) else []:
+                self._attack(Sight(round, client, view), healthy)
 
-    def _attack(self, sight: Sight, pair: tuple[str, str], clients: list[int], healthy: list[int]) -> None:
-        scenario = self.run.cell.scenario
-        self.run.store.save_sight(sight, [pair], grant(scenario, self.run.data, clients))
-        for job in self._jobs(sight, clients, healthy):
+    def _attack(self, sight: Sight, healthy: list[int]) -> None:
+        """Write down what a threat model sees of a client, or of all (-1), and start its attacks."""
+        scenario, history = self.run.cell.scenario, sight.threat_model == "history"
+        everyone = sorted(self.met) if history else healthy
+        clients, pool = ([sight.client], healthy) if sight.client >= 0 else (everyone, everyone)
+        pairs = self.pairs[sight.client] if history else self.pairs[sight.client][-1:]
+        self.run.store.save_sight(sight, pairs, grant(scenario, self.run.data, clients))
+        for job in self._jobs(sight, clients, pool):
             self.run.submit(job)
 
     def _jobs(self, sight: Sight, clients: list[int], healthy: list[int]) -> list[Job]:

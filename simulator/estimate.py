@@ -9,7 +9,7 @@ from attacks import Knowledge, Observation, get_attack
 from attacks.seeding import torch_generator
 from clients.client import centered, load_targets
 from clients.training import planned_steps, train
-from simulator.federation import expected_attacks
+from simulator.federation import expected_attacks, expected_pairs
 from simulator.plan import RunPlan, check_cell
 from simulator.scenario import Cell
 
@@ -59,7 +59,7 @@ def estimate(cell: Cell) -> tuple[float, float]:
     training = steps * federation.rounds * taken.seconds / taken.steps / (os.cpu_count() or 1)
 
     observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
-    sights = expected_attacks(cell) / len(cell.scenario.adversary.attacks)
+    sights = sum(expected_pairs(cell))  # a pair more costs an attack about as much as the first
     attacking = 0.0
     for attack_config in cell.scenario.adversary.attacks:
         attack = attack_config.make()

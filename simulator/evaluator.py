@@ -44,7 +44,7 @@ def evaluate(
     purpose = f"floor/{key['threat_model']}/{key['attack']}"
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
     scores = score(truth.private, found.pixels().float(), truth.pool, generator)
-    delta = torch.cat([value.flatten() for value in observation.delta().values()])
+    delta = torch.cat([value.flatten() for value in observation.delta(-1).values()])  # of the last round
     inputs = centered(truth.private, truth.pixel_mean)[:KERNEL_IMAGES]
     membership, notes = score_membership(truth, observation, knowledge)
     columns = {

@@ -56,7 +56,8 @@ def curves(samples: pd.DataFrame, folder: Path) -> Path:
 def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
     """Leakage of every client in every round; the union of a round's clients is a line of its own."""
     frame = leakage.assign(
-        who=leakage.client.map(lambda c: "all (observer)" if c < 0 else f"client {c}"),
+        who=leakage.client.map(lambda c: "all (observer)" if c < 0 else f"client {c}")
+        + leakage.threat_model.map(lambda threat: ", history" if threat == "history" else ""),
         panel=panel_titles(leakage),
     )
     panels = sorted(frame.panel.unique())
@@ -128,8 +129,9 @@ def best_pairs(record: Record, row: pd.Series, cell: str, found: Tensor) -> tupl
     own = own[own.match >= 0].sort_values("l2").head(GRID_COLUMNS)
     clients = record.clients
     clients = clients[clients.cell == cell] if cell else clients
-    replied = clients[(clients["round"] == row["round"]) & (clients.status == "ok")].client
-    members = [int(row["client"])] if row["client"] >= 0 else sorted(replied.astype(int))
+    rounds = clients["round"] <= row["round"] if row["threat_model"] == "history" else clients["round"] == row["round"]
+    replied = clients[rounds & (clients.status == "ok")].client
+    members = [int(row["client"])] if row["client"] >= 0 else sorted(replied.astype(int).unique())
     truth = Truth.of(record.cells[cell].scenario, members, members)
     return truth.private[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy()
 

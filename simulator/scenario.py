@@ -108,7 +108,11 @@ class AttackConfig(Section):
 class AdversaryConfig(Section):
     """Who looks at what, with which attacks, knowing what."""
 
-    threat_models: list[Literal["server", "observer"]] = Field(["server"], min_length=1)
+    threat_models: list[Literal["server", "observer", "history"]] = Field(
+        ["server"],
+        min_length=1,
+        description="history: all rounds so far at once, for each of the others named, or for the server alone",
+    )
     attacks: list[AttackConfig] = Field(
         default_factory=lambda: [AttackConfig.model_validate("ntk")],
         min_length=1,
@@ -140,6 +144,16 @@ class AdversaryConfig(Section):
 
     def attacks_in(self, round: int) -> bool:
         return self.when == "every" or round in self.when
+
+    def views(self, client: int) -> list[str]:
+        """The threat models that look at a client, or, for −1, at the union of a round's clients.
+
+        `history` goes over the rounds of every other one listed; where it stands alone, over those of the server.
+        """
+        single = "server" if client >= 0 else "observer"
+        listed = single in self.threat_models
+        follows = listed or (client >= 0 and "observer" not in self.threat_models)
+        return [single] * listed + ["history"] * ("history" in self.threat_models and follows)
 
 
 class OutputConfig(Section):

@@ -87,7 +87,11 @@ class CellStore:
         return self._save(f"global_{round:04d}.safetensors", state)
 
     def save_client(self, round: int, client: int, state: State) -> str:
-        return self._save(f"client_{client:02d}_round_{round:04d}.safetensors", state)
+        return self._save(self.client_name(round, client), state)
+
+    def client_name(self, round: int, client: int) -> str:
+        """The file of what a client returned."""
+        return f"client_{client:02d}_round_{round:04d}.safetensors"
 
     def save_public_images(self, images: Tensor) -> None:
         save_state(self.checkpoints / "public_images.safetensors", {"images": images})
@@ -111,10 +115,9 @@ class CellStore:
             raise InputError(f"no observation {sight.name!r} in {str(self.root)!r}; recorded: {known}")
         content = json.loads(path.read_text())
         model, shape = self.architecture()
-        pairs = tuple(
-            (load_state(self.checkpoints / initial), load_state(self.checkpoints / final))
-            for initial, final in content["pairs"]
-        )
+        files = dict.fromkeys(name for pair in content["pairs"] for name in pair)  # rounds share global checkpoints
+        states = {name: load_state(self.checkpoints / name) for name in files}
+        pairs = tuple((states[initial], states[final]) for initial, final in content["pairs"])
         observation = Observation(model, pairs, shape, sight.round, sight.client, sight.threat_model)
         return observation, self._knowledge(content["knowledge"])
 

@@ -81,7 +81,7 @@ def parts(observation, count=8):
         for state in observation.pairs[0]
     )
     first, second = Spectrum.of(after[0] - before[0]), Spectrum.of(after[1] - before[1])
-    test = SpanTest(before[0].float(), second.vectors[: 4 * count].float(), ACTIVATIONS["relu"])
+    test = SpanTest(before[0].float(), second.vectors[None, : 4 * count].float(), ACTIVATIONS["relu"])
     return test, DualSpace.of(before[0], after[0], first, count)
 
 
@@ -96,7 +96,7 @@ def test_gradient_is_that_of_the_deflated_residual(federated):
     images, observation, _ = federated
     test, duals = parts(observation)
     span = AffineSpan.of(duals.rows, torch.Generator().manual_seed(0))
-    test = SpanTest(test.first.double(), torch.linalg.qr(test.rows.double().T)[0].T, test.activate)
+    test = SpanTest(test.first.double(), torch.linalg.qr(test.rows.double().mT)[0].mT, test.activate)
     problem = SpanProblem.of(test, span)
     found = torch.linalg.qr(test.features(images[:3].flatten(1).double()).T)[0].T
     point = torch.randn(2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -223,4 +223,4 @@ def test_spectrum_agrees_with_the_singular_value_decomposition(federated):
 
 def test_nothing_found_is_said():
     nothing = Candidates.empty(*reversed(parts(client(mlp(), digits(8)))))
-    assert "no candidate" in nothing.veto(torch.ones(256, 257), torch.Generator())[0]
+    assert "no candidate" in nothing.veto(torch.ones(1, 256, 257), torch.Generator())[0]

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import ray
+import torch
 from sklearn.datasets import load_digits
 
 from attacks import InputError
@@ -14,11 +15,12 @@ from simulator.errors import RunError
 from simulator.ledger import LEAKAGE_COLUMNS, finished_cells
 from simulator.plan import make_plan, needs_run
 from simulator.scenario import load_scenario
+from simulator.storage import Sight
 
 pytestmark = pytest.mark.slow
 
 ATTACKED = {
-    "threat_models": ["server", "observer"],
+    "threat_models": ["server", "observer", "history"],
     "attacks": [{"name": "ntk", "iterations": 150, "kernel": "hybrid"}],
     "knowledge": ["pixel_mean"],
 }
@@ -60,8 +62,8 @@ def test_every_round_client_and_threat_model_has_a_row(swept):
     assert list(table.columns)[: len(LEAKAGE_COLUMNS)] == LEAKAGE_COLUMNS
     assert (table.status == "ok").all(), table.detail.tolist()
     keys = list(zip(table.seed, table["round"], table.client, table.threat_model, strict=True))
-    one_seed = [(1, 0, "server"), (1, 1, "server"), (1, -1, "observer"), (2, 0, "server"), (2, 1, "server")]
-    assert keys == [(seed, *key) for seed in (0, 1) for key in [*one_seed, (2, -1, "observer")]]
+    views = [(0, "history"), (0, "server"), (1, "history"), (1, "server"), (-1, "history"), (-1, "observer")]
+    assert keys == [(seed, round, *view) for seed in (0, 1) for round in (1, 2) for view in views]
 
 
 def test_private_sets_are_counted_and_inferred(swept):
@@ -99,10 +101,31 @@ def test_utility_of_every_round(swept):
 
 
 def test_a_recorded_observation_gives_the_same_bits_without_the_data(swept):
-    for client, threat in ((0, "server"), (-1, "observer")):
-        live = sorted((swept.path / "cells" / "seed=1" / "reconstructions").glob(f"*{threat}_ntk.npz"))[0]
-        again = swept.attack(1, client, "ntk", threat, cell="seed=1")
+    for round, client, threat in ((1, 0, "server"), (1, -1, "observer"), (2, 1, "history"), (2, -1, "history")):
+        store = swept.store("seed=1")
+        live = store.reconstruction_path(Sight(round, client, threat), "ntk")
+        again = swept.attack(round, client, "ntk", threat, cell="seed=1")
         assert np.array_equal(np.load(live)["images"], again.pixels().numpy())
+
+
+def test_a_history_holds_the_pairs_of_all_rounds_and_no_checkpoint_twice(swept):
+    for client, single in ((0, "server"), (-1, "observer")):
+        first, second, both = (
+            swept.observation(round, client, threat, cell="seed=0")[0].pairs
+            for round, threat in ((1, single), (2, single), (2, "history"))
+        )
+        assert len(both) == 2
+        for pair, other in zip(both, (*first, *second), strict=True):
+            assert all(torch.equal(a[name], b[name]) for a, b in zip(pair, other, strict=True) for name in a)
+    kept = sorted(path.name for path in swept.store("seed=0").checkpoints.glob("*.safetensors"))
+    assert len(kept) == 7, kept  # three global ones, and what two clients returned twice
+
+
+def test_a_history_of_one_round_is_what_the_single_view_sees(swept):
+    table = swept.leakage.query("round == 1").set_index(["seed", "client", "threat_model"])
+    for client, single in ((0, "server"), (-1, "observer")):
+        for column in ("num_private", "num_inferred", "delta_l2", "kernel_distance", "knowledge"):
+            assert table.loc[(0, client, "history"), column] == table.loc[(0, client, single), column]
 
 
 def test_the_attack_gets_its_number_of_images_from_the_update_alone(swept):

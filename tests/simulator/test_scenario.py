@@ -1,6 +1,7 @@
 import pytest
 
 from attacks import InputError
+from simulator.federation import expected_pairs
 from simulator.scenario import load_scenario
 
 
@@ -86,7 +87,7 @@ def test_knowledge_by_name_or_by_value(write):
         ("name: a/b\n", "name is 'a/b'"),
         ("name: s\ntraining: {epochs: 1, steps: 1}\n", "exclude each other"),
         ("name: s\ntraining: {optimizer: adam, momentum: 0.9}\n", "momentum belongs to sgd"),
-        ("name: s\nadversary: {threat_models: [servr]}\n", "'server' or 'observer'"),
+        ("name: s\nadversary: {threat_models: [servr]}\n", "'server', 'observer' or 'history'"),
         ("name: s\nadversary: {attacks: [nkt]}\n", "did you mean 'ntk'?"),
         ("name: s\nadversary: {attacks: [{name: ntk, iteratons: 3}]}\n", "did you mean 'iterations'?"),
         ("name: s\nadversary: {attacks: [{name: ntk, iterations: many}]}\n", "'iterations' is 'many'"),
@@ -157,3 +158,23 @@ def test_bad_overrides(write):
         load_scenario(path, ["adversary.attacks.0.iterations=3"])
     with pytest.raises(InputError, match="the list has 1 entries"):
         load_scenario(write("name: s\nadversary: {attacks: [ntk]}\n"), ["adversary.attacks.3.name=ntk"])
+
+
+@pytest.mark.parametrize(
+    ("listed", "of_a_client", "of_all"),
+    [
+        ("[server]", ["server"], []),
+        ("[observer]", [], ["observer"]),
+        ("[history]", ["history"], []),
+        ("[server, history]", ["server", "history"], []),
+        ("[observer, history]", [], ["observer", "history"]),
+        ("[history, observer, server]", ["server", "history"], ["observer", "history"]),
+    ],
+)
+def test_history_follows_the_threat_models_beside_it(write, listed, of_a_client, of_all):
+    scenario = load_scenario(write(f"name: s\nfederation: {{rounds: 3}}\nadversary: {{threat_models: {listed}}}\n"))
+    assert (scenario.adversary.views(1), scenario.adversary.views(-1)) == (of_a_client, of_all)
+    pairs = expected_pairs(scenario.cells()[0])  # three clients
+    histories = 3 * ("history" in of_a_client) + ("history" in of_all)
+    assert sorted(pairs) == sorted([1] * 3 * (3 * ("server" in of_a_client) + ("observer" in of_all))
+                                   + [1, 2, 3] * histories)  # fmt: skip

@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import numpy as np
@@ -84,3 +85,18 @@ def test_knowledge_of_the_wrong_kind_is_named():
 
 def test_knowledge_from_plain_values():
     assert make_knowledge({"pixel_mean": 0.5, "labels": [1, 2]}) == Knowledge(pixel_mean=(0.5,), labels=(1, 2))
+
+
+def test_a_history_names_the_checkpoints_of_its_rounds_and_reads_each_once(store, monkeypatch):
+    states = [build_model(ModelConfig(width=8, depth=1), SHAPE, 10, seed).state_dict() for seed in range(3)]
+    names = [store.save_global(i, state) for i, state in enumerate(states)]
+    sight = Sight(2, -1, "history")
+    store.save_sight(sight, list(itertools.pairwise(names)), Knowledge())
+    read = []
+    monkeypatch.setattr("simulator.storage.load_state", lambda path: read.append(path.name) or load_state(path))
+    observation, _ = store.load(sight)
+    assert sorted(read) == names == sorted(path.name for path in store.checkpoints.glob("*.safetensors"))
+    assert len(observation.pairs) == 2 and observation.pairs[0][1] is observation.pairs[1][0]
+    for i, pair in enumerate(observation.pairs):
+        for state, expected in zip(pair, states[i : i + 2], strict=True):
+            assert all(torch.equal(state[name], expected[name]) for name in expected)
