@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attacks.errors import InputError, nearest
 
 State = dict[str, Tensor]
+DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits")
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,10 @@ class Knowledge:
     pixel_mean: per-channel mean that the federation subtracts from pixels in [0, 1]. pixel_range: (low, high) of
     the raw pixels. learning_rate, steps, batch_size, optimizer: of local training. public_images: (P, C, H, W) in
     the model's input space.
+
+    Of the defense in force, for an adaptive attacker. clip_norm: of the update or a gradient. noise_scale, noise_std:
+    of Gaussian noise on the update, its norm relative to the update's, and its standard deviation on an entry.
+    kept_fraction: of the update's entries, the others were set to zero. quantization_bits: of an entry.
     """
 
     num_private: int | None = None
@@ -94,6 +99,11 @@ class Knowledge:
     steps: int | None = None
     batch_size: int | None = None
     optimizer: str | None = None
+    clip_norm: float | None = None
+    noise_scale: float | None = None
+    noise_std: float | None = None
+    kept_fraction: float | None = None
+    quantization_bits: int | None = None
     public_images: Tensor | None = None
 
     @classmethod
@@ -116,7 +126,7 @@ class Knowledge:
             )
 
     def __post_init__(self) -> None:
-        for name in ("num_private", "steps", "batch_size", "learning_rate"):
+        for name in ("num_private", "steps", "batch_size", "learning_rate", *DEFENSE_FIELDS):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise InputError(f"knowledge {name} is {value}, it has to be positive")

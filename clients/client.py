@@ -2,15 +2,20 @@
 
 import hashlib
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from attacks.errors import InputError
 from attacks.observation import State
 from attacks.seeding import derive_seed, torch_generator
 from clients.config import ClientConfig, TrainingConfig
+from clients.defenses import Defense, Encoding, Setting, TrainingSet
+from clients.defenses.flower_mod import FlowerMod, LocalDP
 from clients.models import build_model
 from clients.partition import FederatedData, split_data
 from clients.targets import Task, encode_targets
@@ -19,12 +24,22 @@ from clients.training import TrainingReport, train
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """What a client returns: its state dict on the CPU, and how training went."""
+    """What a client returns: its state dict on the CPU, and how training went.
+
+    metrics: what its defenses say, `epsilon` and `bytes` (of the update as it travels) among them. distilled: the
+    images (M, C, H, W) in [0, 1] that it trained on instead of its own, or None; only the scorer gets them.
+    """
 
     state: State
     num_images: int
     report: TrainingReport
     device: str
+    metrics: dict[str, float] = field(default_factory=dict)
+    distilled: Tensor | None = None
+
+
+RunMod = Callable[[FlowerMod | LocalDP, State], State]
+"""Applies a Flower mod to the state that is about to be returned."""
 
 
 def centered(images: Tensor, pixel_mean: tuple[float, ...]) -> Tensor:
@@ -55,23 +70,77 @@ def make_model(config: ClientConfig, data: FederatedData) -> torch.nn.Module:
     return build_model(config.model, data.shape, num_outputs(config, data.task), config.seed)
 
 
-def local_update(config: ClientConfig, received: State, round: int, client: int, proximal: float = 0.0) -> ClientUpdate:
-    """Train on the partition of `client`, starting from `received`."""
+def local_update(
+    config: ClientConfig,
+    received: State,
+    round: int,
+    client: int,
+    proximal: float = 0.0,
+    memory: dict[str, dict[str, Any]] | None = None,
+    run_mod: RunMod | None = None,
+) -> ClientUpdate:
+    """Train on the partition of `client`, starting from `received`, behind the defenses of the scenario.
+
+    memory: what each defense keeps between rounds, by its label; changed in place. run_mod: how Flower mods are run.
+    """
     torch.set_num_threads(config.threads)
     device = "cuda" if config.use_gpu and torch.cuda.is_available() else "cpu"
     data = load_data(config)
     model = make_model(config, data)
     model.load_state_dict(received)
-    model.to(device)
     images, labels = data.client(client)
-    targets = load_targets(config, data.task, labels)
-    inputs = centered(images, data.pixel_mean)
+    memory = {} if memory is None else memory
+    chain = [(entry.make(), entry.label) for entry in config.defenses]
+    settings = [Setting(config, round, client, model, memory.setdefault(label, {})) for _, label in chain]
+    metrics: dict[str, float] = {}
+    private = TrainingSet(centered(images, data.pixel_mean), load_targets(config, data.task, labels))
+    for (defense, _), setting in zip(chain, settings, strict=True):
+        defense.check(setting)
+        private, said = defense.prepare_data(private, setting)
+        metrics |= said
+    model.to(device)
     generator = torch_generator(config.seed, "training", round, client)
     with torch.random.fork_rng(devices=[0] if device == "cuda" else []):
         torch.manual_seed(derive_seed(config.seed, "dropout", round, client))  # modules draw from the global generator
-        report = train(model, inputs.to(device), targets.to(device), config.training, generator, proximal)
+        report = train(
+            model,
+            private.inputs.to(device),
+            private.targets.to(device),
+            config.training,
+            generator,
+            proximal,
+            list(zip([defense for defense, _ in chain], settings, strict=True)),
+        )
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-    return ClientUpdate(state, len(images), report, device)
+    encoding = Encoding()
+    for (defense, _), setting in zip(chain, settings, strict=True):
+        state, said = _protect(defense, setting, received, state, run_mod)
+        spent = defense.spent(setting, report.steps, len(private.inputs))
+        if "epsilon" in metrics and "epsilon" in spent:  # two guarantees: the better one
+            spent = {"epsilon": min(metrics["epsilon"], spent["epsilon"])}
+        metrics |= said | spent
+        encoding = defense.encode(encoding)
+    entries = sum(value.numel() for value in state.values() if value.is_floating_point())
+    metrics["bytes"] = encoding.bytes(entries)
+    mean = torch.tensor(data.pixel_mean).view(1, -1, 1, 1)
+    distilled = (private.inputs.cpu() + mean).clamp(0, 1) if private.distilled else None
+    return ClientUpdate(state, len(images), report, device, metrics, distilled)
+
+
+def _protect(
+    defense: Defense, setting: Setting, received: State, state: State, run_mod: RunMod | None
+) -> tuple[State, dict[str, float]]:
+    """(what is sent instead of `state`, what the defense says of it)."""
+    if isinstance(defense, FlowerMod | LocalDP):
+        if run_mod is None:
+            raise InputError(f"defense {defense.name!r} is a Flower mod: it needs Flower's ClientApp to run in")
+        return run_mod(defense, state), {}
+    trained = [name for name, parameter in setting.model.named_parameters() if parameter.requires_grad]
+    delta = {name: state[name] - received[name] for name in trained}
+    protected, said = defense.protect_update(delta, setting)
+    unchanged = all(protected[name] is delta[name] for name in trained)  # no rounding where nothing was done
+    sent = {} if unchanged else {name: received[name] + protected[name] for name in trained}
+    return {**state, **sent}, said
 
 
 def code_version() -> str:

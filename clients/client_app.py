@@ -1,15 +1,24 @@
 """The Flower ClientApp: messages in, messages out; the work is in `clients.client`."""
 
+import importlib
+import json
 import traceback
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from attacks.errors import InputError
+from attacks.observation import State
+from attacks.seeding import derive_seed
 from clients.client import code_version, local_update, whereabouts
 from clients.config import ClientConfig
+from clients.defenses.flower_mod import FlowerMod, LocalDP
 
 app = ClientApp()
+MEMORY = "defenses"  # in the node's state: what defenses keep between rounds, by cell
 CLIENT_APP_RAISED = 2  # Flower's own code for a ClientApp that raises
 
 
@@ -35,14 +44,30 @@ def trained(message: Message, context: Context) -> RecordDict:
     """The records of a reply: arrays, metrics, and where the client ran."""
     settings = message.content.config_records["config"]
     config = ClientConfig.model_validate_json(str(settings["client-json"]))
-    client = int(context.node_config["partition-id"])
+    client, round = int(context.node_config["partition-id"]), int(str(settings["server-round"]))
+    kept = context.state.config_records.get(MEMORY, ConfigRecord())
+    memory = json.loads(str(kept.get(config.cell, "{}")))
+
+    def run_mod(defense: FlowerMod | LocalDP, state: State) -> State:
+        np.random.seed(derive_seed(config.seed, f"defense/{defense.name}", round, client) % 2**32)  # Flower's noise
+        content = RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 1})})
+        reply = Message(content=content, reply_to=message)
+        reply = load_mod(defense)(message, context, lambda message, context: reply)
+        if reply.has_error():
+            raise RuntimeError(f"defense {defense.mod()[0]}: {reply.error.reason}")
+        return reply.content.array_records["arrays"].to_torch_state_dict()
+
     update = local_update(
         config,
         message.content.array_records["arrays"].to_torch_state_dict(),
-        int(str(settings["server-round"])),
+        round,
         client,
         float(str(settings.get("proximal-mu", 0.0))),
+        memory,
+        run_mod,
     )
+    kept[config.cell] = json.dumps(memory)
+    context.state.config_records[MEMORY] = kept
     metrics: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": update.num_images,
         "partition-id": client,
@@ -52,10 +77,25 @@ def trained(message: Message, context: Context) -> RecordDict:
         "steps": update.report.steps,
         "seconds": update.report.seconds,
     }
-    return RecordDict(
-        {
-            "arrays": ArrayRecord(update.state),
-            "metrics": MetricRecord(metrics),
-            "where": ConfigRecord({**whereabouts(), "device": update.device}),
-        }
-    )
+    said: dict[str, Any] = {name: float(value) for name, value in update.metrics.items()}
+    records: dict[str, Any] = {
+        "arrays": ArrayRecord(update.state),
+        "metrics": MetricRecord(metrics),
+        "where": ConfigRecord({**whereabouts(), "device": update.device}),
+        "defenses": ConfigRecord(said),  # strategies average every metric: these are none of theirs
+    }
+    if update.distilled is not None:
+        shape, pixels = list(update.distilled.shape), update.distilled.numpy().tobytes()
+        records["distilled"] = ConfigRecord({"shape": shape, "float32": pixels})
+    return RecordDict(records)
+
+
+def load_mod(defense: FlowerMod | LocalDP) -> Any:
+    """The Flower mod of a defense, from its import path."""
+    path, options = defense.mod()
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+        return found(**options) if isinstance(found, type) else found
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"defense {path!r} cannot be loaded: {error}") from None

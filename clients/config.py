@@ -1,8 +1,14 @@
-"""What a client needs to know, validated: data, partition, model, local training."""
+"""What a client needs to know, validated: data, partition, model, local training, defenses."""
 
-from typing import Annotated, Any, Literal
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from attacks.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from clients.defenses import Defense
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -104,6 +110,55 @@ class ModelConfig(Section):
     )
 
 
+class DefenseConfig(Section):
+    """One defense: its name, or the import path of a Flower mod, its options beside it, and a label for the tables."""
+
+    name: str
+    label: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.=-]*$")
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, values: Any) -> Any:
+        """`clipping`, `{name: clipping, norm: 1}` and the resolved form all mean the same."""
+        if isinstance(values, str):
+            values = {"name": values}
+        if not isinstance(values, dict) or not isinstance(values.get("name"), str):
+            return values
+        options = {key: value for key, value in values.items() if key not in ("name", "label", "options")}
+        label = values.get("label", values["name"].rpartition(":")[2])
+        return {"name": values["name"], "label": label, "options": {**values.get("options", {}), **options}}
+
+    @model_validator(mode="after")
+    def _known(self) -> "DefenseConfig":
+        self.make()
+        return self
+
+    def make(self) -> "Defense":
+        """The defense with its options type-checked; InputError names what is wrong."""
+        from clients.defenses import DEFENSES  # defenses know what a client's configuration is
+        from clients.defenses.flower_mod import FlowerMod
+
+        if ":" in self.name:
+            return FlowerMod(self.name, self.options)
+        if self.name not in DEFENSES:
+            raise InputError(
+                f"unknown defense {self.name!r}{nearest(self.name, sorted(DEFENSES))} "
+                "(a Flower mod is named package.module:mod)"
+            )
+        known = [field for field in DEFENSES[self.name].__dataclass_fields__ if field != "name"]
+        for option in self.options:
+            if option not in known:
+                raise InputError(f"defense {self.name!r} has no option {option!r}{nearest(option, known)}")
+        try:
+            return TypeAdapter(DEFENSES[self.name]).validate_json(json.dumps(self.options), strict=True)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            message = wrong["msg"].removeprefix("Value error, ")
+            option = f"option {wrong['loc'][0]!r} is {wrong['input']!r}: " if wrong["loc"] else ""
+            raise InputError(message if not option else f"defense {self.name!r}: {option}{message}") from None
+
+
 class ClientConfig(Section):
     """All that the server tells a client; sent as one JSON string with every checkpoint."""
 
@@ -113,6 +168,9 @@ class ClientConfig(Section):
     partition: PartitionConfig
     model: ModelConfig
     training: TrainingConfig
+    defenses: list[DefenseConfig] = []
+    rounds: Count = Field(1, description="of the federation: a privacy budget is spread over them")
+    fraction: Fraction = Field(1.0, description="of the clients in each round")
     cell: str = Field("", description="which cell of a sweep this is: the key for what a client keeps between rounds")
     use_gpu: bool = False
     threads: Count = 1

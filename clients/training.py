@@ -2,13 +2,14 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from clients.config import TrainingConfig
+from clients.defenses.base import Batch, Defense, LocalRun, Setting
 from clients.losses import training_loss
 
 DEFAULT_EPOCHS = 5
@@ -31,37 +32,47 @@ def train(
     config: TrainingConfig,
     generator: torch.Generator,
     proximal: float = 0.0,
+    defenses: Sequence[tuple[Defense, Setting]] = (),
 ) -> TrainingReport:
     """Train `model` in place on images (N, C, H, W) in its input space.
 
-    generator: shuffles minibatches. proximal: μ of FedProx's ½ μ ‖θ − θ₀‖².
+    generator: shuffles minibatches. proximal: μ of FedProx's ½ μ ‖θ − θ₀‖². defenses: whose `instrument` and
+    `local_step` apply, each in its setting.
     """
     start = time.perf_counter()
     _keep_batch_norm_statistics(model)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     received = [parameter.detach().clone() for parameter in parameters]
-    predict = linearize(model) if config.dynamics == "linearized" else model
-    optimizer = make_optimizer(parameters, config)
+    count = len(images)
+    run = LocalRun(
+        linearize(model) if config.dynamics == "linearized" else model,
+        make_optimizer(parameters, config),
+        _shuffled(count, min(config.batch_size or count, count), generator, images.device),
+    )
+    for defense, setting in defenses:
+        run = defense.instrument(run, count, setting)
 
-    count, batch = len(images), min(config.batch_size or len(images), len(images))
     limit = planned_steps(config, count)
     first_loss, last_loss, steps = math.nan, math.nan, 0
     while steps < limit:
         total, seen = torch.zeros((), device=images.device), 0
-        order = torch.randperm(count, generator=generator).to(images.device) if batch < count else None
-        for chosen in (None,) if order is None else order.split(batch):
+        for chosen in run.batches():
             inputs, wanted = (images, targets) if chosen is None else (images[chosen], targets[chosen])
-            loss = training_loss(config.loss, predict(inputs), wanted)
+            batch = Batch(inputs, ((1.0, wanted),))
+            for defense, _ in defenses:
+                batch = defense.local_step(batch, generator)
+            loss = _weighted_loss(config.loss, run.predict(batch.inputs), batch)
             penalty = _proximal_term(parameters, received, proximal) if proximal else 0.0
-            optimizer.zero_grad(set_to_none=True)
-            (loss + penalty).backward()
-            optimizer.step()
-            total += loss.detach() * len(inputs)
+            run.optimizer.zero_grad(set_to_none=True)
+            if len(inputs):
+                (loss + penalty).backward()
+                total += loss.detach() * len(inputs)
+            run.optimizer.step()
             seen += len(inputs)
             steps += 1
             if steps == limit:
                 break
-        last_loss = float(total) / seen
+        last_loss = float(total) / max(seen, 1)
         first_loss = last_loss if math.isnan(first_loss) else first_loss
         if not math.isfinite(last_loss) or (config.stop_at_loss is not None and last_loss < config.stop_at_loss):
             break
@@ -83,6 +94,22 @@ def make_optimizer(parameters: list[nn.Parameter], config: TrainingConfig) -> to
         return torch.optim.SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay)
     adaptive = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return adaptive(parameters, lr=rate, weight_decay=decay)
+
+
+def _shuffled(
+    count: int, batch: int, generator: torch.Generator, device: torch.device
+) -> Callable[[], Iterable[Tensor | None]]:
+    """One epoch of minibatches in a new order; all images at once, as None, where they fit one batch."""
+
+    def epoch() -> Iterable[Tensor | None]:
+        return (None,) if batch == count else torch.randperm(count, generator=generator).to(device).split(batch)
+
+    return epoch
+
+
+def _weighted_loss(name: str, outputs: Tensor, batch: Batch) -> Tensor:
+    parts = [training_loss(name, outputs, targets) * weight for weight, targets in batch.targets]
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
 
 
 def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:

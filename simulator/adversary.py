@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from attacks.observation import State
+from attacks.seeding import derive_seed
 from clients.partition import FederatedData
 from simulator.errors import RunError
 from simulator.jobs import Job, lost
@@ -19,6 +21,8 @@ from simulator.knowledge import grant
 from simulator.ledger import Ledger
 from simulator.scenario import Cell
 from simulator.storage import CellStore, Sight
+
+HIDDEN = "secure aggregation: the server sees the sum of the round's updates only; that is attacked as client -1"
 
 
 @dataclass
@@ -33,6 +37,7 @@ class CellRun:
     progress_dir: Path
     client_losses: dict[int, float] = field(default_factory=dict)
     clients_in: dict[int, int] = field(default_factory=dict)
+    spent: dict[int, float] = field(default_factory=dict)  # largest ε that a client reported, by round
 
 
 class Adversary(Strategy):
@@ -46,6 +51,7 @@ class Adversary(Strategy):
         """nodes: partition id -> node id of the clients of this cell."""
         self.inner, self.run, self.nodes = inner, run, nodes
         self.partitions = {node: partition for partition, node in nodes.items()}
+        self.hidden = run.cell.scenario.hides_clients
         self.chosen: list[int] = []
         self.initial_name = ""
         self.pairs: dict[int, list[tuple[str, str]]] = {}  # by client (-1: global), what was seen in the rounds so far
@@ -73,6 +79,7 @@ class Adversary(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         by_client = {self.partitions[reply.metadata.src_node_id]: reply for reply in replies}
         healthy = self._sort_out(server_round, by_client)
+        np.random.seed(derive_seed(self.run.cell.scenario.seed, "aggregation", server_round, -1) % 2**32)  # Flower's DP
         arrays, metrics = self.inner.aggregate_train(server_round, [by_client[client] for client in healthy])
         self._look_at_round(server_round, healthy, arrays)
         return arrays, metrics
@@ -97,7 +104,9 @@ class Adversary(Strategy):
             if state is None:
                 failures[client] = (status, detail)
                 continue
-            self.run.store.save_client(round, client, state)
+            if not self.hidden:
+                self.run.store.save_client(round, client, state)
+            self._keep_distilled(round, client, by_client[client])
             healthy.append(client)
         adversary = self.run.cell.scenario.adversary
         if adversary.attacks_in(round):
@@ -124,8 +133,18 @@ class Adversary(Strategy):
             self.met.update(healthy)
         for client, pair in pairs.items():
             self.pairs.setdefault(client, []).append(pair)
-            for view in adversary.views(client) if adversary.attacks_in(round) else []:
-                self._attack(Sight(round, client, view), healthy)
+            for view in adversary.views(client, self.hidden) if adversary.attacks_in(round) else []:
+                if self.hidden and client >= 0:
+                    self._note_failure(Sight(round, client, view), "skipped", HIDDEN)
+                else:
+                    self._attack(Sight(round, client, view), healthy)
+
+    def _keep_distilled(self, round: int, client: int, reply: Message) -> None:
+        """Distilled images travel beside the reply for the scorer; no observation holds them."""
+        record = reply.content.config_records.get("distilled")
+        if record is not None:
+            pixels = torch.frombuffer(bytearray(cast(bytes, record["float32"])), dtype=torch.float32)
+            self.run.store.save_distilled(round, client, pixels.reshape(cast(list[int], record["shape"])))
 
     def _attack(self, sight: Sight, healthy: list[int]) -> None:
         """Write down what a threat model sees of a client, or of all (-1), and start its attacks."""
@@ -169,6 +188,10 @@ class Adversary(Strategy):
             for name in ("num-examples", "steps", "first-loss", "last-loss", "seconds"):
                 row[name.replace("-", "_")] = metrics[name]
             row |= {name.replace("-", "_"): where[name] for name in ("worker", "pid", "gpu-ids", "device")}
+            said = reply.content.config_records["defenses"]
+            row |= {name: said[name] for name in ("epsilon", "bytes") if name in said}
+            if "epsilon" in row:
+                self.run.spent[round] = max(self.run.spent.get(round, 0.0), float(str(row["epsilon"])))
             if status == "ok":
                 self.run.client_losses[round] = self.run.client_losses.get(round, 0.0) + float(
                     str(metrics["last-loss"])

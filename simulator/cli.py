@@ -29,9 +29,7 @@ Shape = Annotated[str | None, typer.Option("--shape", help="of an input image: c
 RunDir = Annotated[Path | None, typer.Option("--run", metavar="RUN", help="a recorded run instead of two checkpoints")]
 Round = Annotated[int, typer.Option("--round", help="with --run")]
 Client = Annotated[int, typer.Option("--client", help="with --run; -1 is the union of a round's clients")]
-ThreatModel = Annotated[
-    str | None, typer.Option("--threat-model", help="with --run; default server, observer for client -1")
-]
+ThreatModel = Annotated[str | None, typer.Option("--threat-model", help="with --run; default server, for -1 observer")]
 CellName = Annotated[str, typer.Option("--cell", help="with --run: which cell of a sweep")]
 Know = Annotated[list[str], typer.Option("--know", metavar="FIELD=VALUE", help="what the adversary is told")]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="a scenario, e.g. scenarios/quickstart.yaml")]

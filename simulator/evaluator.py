@@ -10,6 +10,7 @@ from torch import Tensor
 from attacks import InputError, Knowledge, Observation, Pool, Reconstruction, score
 from attacks.kernels import kernel_drift
 from attacks.membership import MembershipScore, MembershipTest
+from attacks.scoring import score_images
 from attacks.seeding import numpy_generator
 from clients.client import centered
 from clients.partition import split_data
@@ -35,6 +36,10 @@ class Truth:
         images = {client: data.client(client)[0] for client in round_clients}
         pool = Pool(data.public()[0], torch.cat([images[client] for client in round_clients]))
         return cls(torch.cat([images[client] for client in clients]), pool, data.pixel_mean, scenario.seed)
+
+    def nearness(self, distilled: Tensor) -> dict[str, float]:
+        """How near the images that a client trained on instead (M, C, H, W) are to its private ones."""
+        return {"distilled_l2_median": float(np.median(score_images(self.private, distilled, self.pool).l2))}
 
 
 def evaluate(

@@ -26,7 +26,7 @@ from simulator.ledger import Ledger
 from simulator.plan import RunPlan, cell_data
 from simulator.scenario import Cell
 from simulator.storage import CellStore
-from simulator.strategies import make_strategy
+from simulator.strategies import defended_strategy
 
 NODE_WAIT = 120.0  # seconds that nodes have to register with the server
 
@@ -123,7 +123,7 @@ def run_cell(
 
     run = CellRun(cell, store, collector.ledger, data, collector.dispatcher.submit, progress_dir)
     chosen = {partition: nodes[partition] for partition in range(scenario.federation.clients)}
-    strategy = Adversary(make_strategy(scenario.federation), run, chosen)
+    strategy = Adversary(defended_strategy(scenario), run, chosen)
 
     def utility(round: int, arrays: ArrayRecord) -> MetricRecord:
         model.load_state_dict(arrays.to_torch_state_dict())
@@ -136,6 +136,7 @@ def run_cell(
             "test_loss": loss,
             "client_loss": run.client_losses[round] / run.clients_in[round] if round in run.clients_in else None,
             "clients": run.clients_in.get(round, 0),
+            "epsilon": run.spent.get(round),
             **cell.swept,
         }
         collector.ledger.add("utility", cell.name, (cell.name, round), row)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from attacks import Knowledge, Observation, Reconstruction, torch_generator
 from attacks.base import Progress, silent
 from simulator.evaluator import Truth, evaluate
+from simulator.knowledge import adapted
 from simulator.scenario import AttackConfig, Scenario
 from simulator.storage import CellStore, Sight, save_reconstruction
 
@@ -49,51 +50,70 @@ class Job:
 
 @dataclass(frozen=True)
 class JobResult:
-    """A row of the leakage table and its rows of the samples table. order: where they stand in the tables."""
+    """A row of the leakage table and its rows of the samples table. order: where they stand in the tables. more: the
+    same attack scored against another target."""
 
     order: tuple[Any, ...]
     row: dict[str, Any]
     samples: list[dict[str, Any]] = field(default_factory=list)
+    more: tuple["JobResult", ...] = ()
 
 
 def run_job(job: Job) -> JobResult:
     """Attack, store, score. A fault becomes a row with its status and reason; nothing is raised."""
     store, start = CellStore(job.root), time.perf_counter()
-    knowledge = None
+    knowledge: Knowledge | None = None
+    scored: list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]], list[str]]] = []
     try:
         observation, knowledge = store.load(job.sight)
+        knowledge = adapted(knowledge, job.attack, job.scenario)
         progress = progress_writer(job.progress_path)
         with time_limit(job.scenario.adversary.timeout):
             scenario = job.scenario
             found = run_attack(job.attack, observation, knowledge, scenario.seed, scenario.engine.threads, progress)
         save_reconstruction(store.reconstruction_path(job.sight, job.attack.label), found)
         truth = Truth.of(job.scenario, list(job.clients), list(job.round_clients))
+        distilled = store.load_distilled(job.sight.round, job.clients)
         columns, samples, notes = evaluate(truth, observation, knowledge, found, job.row_key)
-        status, detail = "ok", "; ".join([*found.warnings, *notes])
+        if distilled is not None:
+            columns |= truth.nearness(distilled)
+            key = {**job.row_key, "target": "distilled"}
+            scored.append((key, *evaluate(replace(truth, private=distilled), observation, knowledge, found, key)))
+        scored.insert(0, (job.row_key, columns, samples, notes))
+        status, detail = "ok", list(found.warnings)
     except TimeoutError:
-        columns, samples = {}, []
-        status, detail = "timeout", f"no result within adversary.timeout = {job.scenario.adversary.timeout:g} s"
+        status, detail = "timeout", [f"no result within adversary.timeout = {job.scenario.adversary.timeout:g} s"]
     except Exception as error:
-        columns, samples = {}, []
-        status, detail = "failed", f"{type(error).__name__}: {error}"
+        status, detail = "failed", [f"{type(error).__name__}: {error}"]
     finally:
         if job.progress_path is not None:
             job.progress_path.unlink(missing_ok=True)
-    row = {
-        **job.row_key,
-        **job.swept,
-        **columns,
-        "status": status,
-        "detail": " ".join(detail.split()),
-        "knowledge": json.dumps(knowledge.given()) if knowledge is not None else "",
-        "seconds": round(time.perf_counter() - start, 3),
-    }
-    return JobResult(row_order(job.cell, job.row_key), row, [{**sample, **job.swept} for sample in samples])
+    told = json.dumps(knowledge.given()) if knowledge is not None else ""
+    seconds = round(time.perf_counter() - start, 3)
+    results = [
+        JobResult(
+            row_order(job.cell, key),
+            {
+                **key,
+                **job.swept,
+                **columns,
+                "status": status,
+                "detail": " ".join("; ".join([*detail, *notes]).split()),
+                "knowledge": told,
+                "seconds": seconds,
+                "adaptive": job.attack.adaptive,
+            },
+            [{**sample, **job.swept} for sample in samples],
+        )
+        for key, columns, samples, notes in (scored if status == "ok" else [(job.row_key, {}, [], [])])
+    ]
+    return replace(results[0], more=tuple(results[1:]))
 
 
 def lost(job: Job, reason: str, status: str = "failed") -> JobResult:
     """The row of a job whose worker did not come back."""
     row: dict[str, Any] = {**job.row_key, **job.swept, "status": status, "detail": " ".join(reason.split())[:300]}
+    row["adaptive"] = job.attack.adaptive
     return JobResult(row_order(job.cell, job.row_key), row)
 
 

@@ -10,7 +10,7 @@ from attacks import InputError, Knowledge
 from clients.client import centered
 from clients.partition import FederatedData
 from clients.training import planned_steps
-from simulator.scenario import Scenario
+from simulator.scenario import AttackConfig, Scenario
 from simulator.storage import make_knowledge
 
 
@@ -27,6 +27,11 @@ def grant(scenario: Scenario, data: FederatedData, clients: list[int]) -> Knowle
         raise InputError(f"adversary.knowledge.public_images is {images!r}: true grants the public pool")
     knowledge = make_knowledge({k: v for k, v in believed.items() if v is not False})
     return replace(knowledge, public_images=images)
+
+
+def adapted(knowledge: Knowledge, attack: AttackConfig, scenario: Scenario) -> Knowledge:
+    """What one attack is told: an adaptive one knows the defense in force too."""
+    return replace(knowledge, **scenario.defense_facts()) if attack.adaptive else knowledge
 
 
 def _truth(scenario: Scenario, data: FederatedData, clients: list[int], wanted: set[str]) -> dict[str, Any]:

@@ -13,14 +13,16 @@ LEAKAGE_COLUMNS = (
     "round client threat_model attack defense seed target status detail num_private num_inferred num_reconstructed "
     "l2_min l2_median l2_mean psnr_best psnr_mean ssim_mean recovered recovered_fraction floor_l2_median "
     "floor_psnr_mean floor_recovered_fraction leakage relative_residual kernel_distance delta_l2 delta_linf knowledge "
-    "seconds floor_leakage hungarian_psnr_mean floor_hungarian_psnr_mean membership_auc membership_tpr"
+    "seconds floor_leakage hungarian_psnr_mean floor_hungarian_psnr_mean membership_auc membership_tpr adaptive "
+    "distilled_l2_median"
 ).split()
 SAMPLE_COLUMNS = (
     "round client threat_model attack defense seed target image l2 psnr ssim dual identified match floor_l2"
 ).split()
 UTILITY_COLUMNS = "round defense seed test_accuracy test_loss client_loss clients epsilon".split()
 CLIENT_COLUMNS = (
-    "round client defense seed status detail num_examples steps first_loss last_loss seconds worker pid gpu_ids device"
+    "round client defense seed status detail num_examples steps first_loss last_loss seconds worker pid gpu_ids device "
+    "epsilon bytes"
 ).split()
 JOURNAL = "ledger.jsonl"
 TABLES = {
@@ -52,11 +54,13 @@ class Ledger:
         self._append({"table": table, "cell": cell, "order": order, "row": row})
 
     def add_result(self, cell: str, result: JobResult) -> None:
-        """A finished attack: its row of the leakage table and its samples, in one write."""
-        entries = [{"table": "leakage", "cell": cell, "order": result.order, "row": result.row}]
-        for sample in result.samples:
-            order = (*row_order(cell, sample), sample["image"])
-            entries.append({"table": "samples", "cell": cell, "order": order, "row": sample})
+        """A finished attack: its rows of the leakage table and its samples, in one write."""
+        entries = []
+        for part in (result, *result.more):
+            entries.append({"table": "leakage", "cell": cell, "order": part.order, "row": part.row})
+            for sample in part.samples:
+                order = (*row_order(cell, sample), sample["image"])
+                entries.append({"table": "samples", "cell": cell, "order": order, "row": sample})
         self._append(*entries)
 
     def mark_done(self, cell: str) -> None:

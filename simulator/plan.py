@@ -11,12 +11,13 @@ import yaml
 
 from attacks import InputError, Observation
 from clients.client import load_targets, make_model
+from clients.defenses import Setting
 from clients.partition import FederatedData, split_data
-from simulator.knowledge import grant
+from simulator.knowledge import adapted, grant
 from simulator.ledger import JOURNAL, TABLES, finished_cells
 from simulator.scenario import Cell, Scenario
 from simulator.storage import write_atomically
-from simulator.strategies import make_strategy
+from simulator.strategies import defended_strategy
 
 DESCRIPTION = "scenario.yaml"
 RECORDED_VERSIONS = ("fedleak", "torch", "numpy", "flwr", "ray", "flwr-datasets", "scipy", "scikit-image")
@@ -57,11 +58,13 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     load_targets(config, data.task, data.public()[1])
     if scenario.model.pretrain is not None:
         load_targets(config, data.task, data.public()[1], scenario.model.pretrain)
-    make_strategy(scenario.federation)
+    defended_strategy(scenario)
+    for defense in (entry.make() for entry in scenario.defenses):
+        defense.check(Setting(config, round=1, client=0, model=model))
     knowledge, state = grant(scenario, data, [0]), model.state_dict()
     observation = Observation(model, ((state, state),), data.shape)
     for attack in scenario.adversary.attacks:
-        attack.make().check(observation, knowledge)
+        attack.make().check(observation, adapted(knowledge, attack, scenario))
     if scenario.adversary.when != "every":
         late = [round for round in scenario.adversary.when if round > scenario.federation.rounds]
         if late:

@@ -9,6 +9,7 @@ from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.base import Progress, silent
 from attacks.errors import nearest
 from simulator.jobs import run_attack
+from simulator.knowledge import adapted
 from simulator.plan import DESCRIPTION, read_description
 from simulator.scenario import AttackConfig, Cell, Scenario, validate
 from simulator.storage import CellStore, Sight
@@ -80,7 +81,8 @@ class Record:
         observation, told = self.observation(round, client, threat_model, cell)
         config = self.attack_config(attack, cell) if isinstance(attack, str) else attack
         scenario = self.cells[cell].scenario
-        return run_attack(config, observation, knowledge or told, scenario.seed, scenario.engine.threads, progress)
+        knowledge = adapted(knowledge or told, config, scenario)
+        return run_attack(config, observation, knowledge, scenario.seed, scenario.engine.threads, progress)
 
     def attack_config(self, name: str, cell: str = "") -> AttackConfig:
         """The scenario's attack of that label, or the attack of that name with its default options."""

@@ -17,6 +17,7 @@ from clients.config import (
     ClientConfig,
     Count,
     DataConfig,
+    DefenseConfig,
     Fraction,
     ModelConfig,
     PartitionConfig,
@@ -67,10 +68,14 @@ class EngineConfig(Section):
 
 
 class AttackConfig(Section):
-    """One attack of the adversary: its name, its options beside it, and a label where a name occurs twice."""
+    """One attack of the adversary: its name, its options beside it, and a label where a name occurs twice.
+
+    adaptive: whether it is told which defense is in force (`Knowledge`: noise, mask, quantization, clip bound).
+    """
 
     name: str
     label: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    adaptive: bool = False
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -81,10 +86,12 @@ class AttackConfig(Section):
             values = {"name": values}
         if not isinstance(values, dict) or "name" not in values:
             return values
-        options = {key: value for key, value in values.items() if key not in ("name", "label", "options")}
+        options = {key: value for key, value in values.items() if key not in ("name", "label", "adaptive", "options")}
+        adaptive = values.get("adaptive", False)
         return {
             "name": values["name"],
-            "label": values.get("label", values["name"]),
+            "label": values.get("label", f"{values['name']}-adaptive" if adaptive is True else values["name"]),
+            "adaptive": adaptive,
             "options": {**values.get("options", {}), **options},
         }
 
@@ -145,11 +152,14 @@ class AdversaryConfig(Section):
     def attacks_in(self, round: int) -> bool:
         return self.when == "every" or round in self.when
 
-    def views(self, client: int) -> list[str]:
+    def views(self, client: int, hidden: bool = False) -> list[str]:
         """The threat models that look at a client, or, for −1, at the union of a round's clients.
 
         `history` goes over the rounds of every other one listed; where it stands alone, over those of the server.
+        hidden: whether the server sees the union only (secure aggregation).
         """
+        if hidden and client < 0:
+            return [view for view in ("server", "observer", "history") if view in self.threat_models]
         single = "server" if client >= 0 else "observer"
         listed = single in self.threat_models
         follows = listed or (client >= 0 and "observer" not in self.threat_models)
@@ -174,7 +184,9 @@ class Scenario(Section):
     training: TrainingConfig = TrainingConfig()
     federation: FederationConfig = FederationConfig()
     engine: EngineConfig = EngineConfig()
-    defenses: list[str] = Field(default_factory=list, max_length=0, description="none yet")
+    defenses: list[DefenseConfig] = Field(
+        default_factory=list, description="names, or {name, label, options …}, applied in this order; default none"
+    )
     adversary: AdversaryConfig = AdversaryConfig()
     output: OutputConfig = OutputConfig()
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
@@ -195,13 +207,42 @@ class Scenario(Section):
 
     @property
     def defense(self) -> str:
-        return "+".join(self.defenses) or "none"
+        """How tables call the chain."""
+        return "+".join(defense.label for defense in self.defenses) or "none"
+
+    def defense_facts(self) -> dict[str, Any]:
+        """What an adaptive attacker is told of the chain: fields of `Knowledge`."""
+        facts: dict[str, Any] = {}
+        for defense in self.defenses:
+            facts |= defense.make().public_facts()
+        return facts
+
+    @property
+    def hides_clients(self) -> bool:
+        """Whether the server sees the sum of a round's updates only."""
+        return any(defense.make().hides_clients for defense in self.defenses)
 
     @model_validator(mode="after")
     def _sweeps_what_differs(self) -> "Scenario":
         for key in self.sweep:
             if key.partition(".")[0] in ("engine", "output", "name", "sweep"):
                 raise ValueError(f"sweep: {key!r} is the same for the whole run")
+        return self
+
+    @model_validator(mode="after")
+    def _chain_is_possible(self) -> "Scenario":
+        hidden = ""
+        labels = [defense.label for defense in self.defenses]
+        for defense in self.defenses:
+            if labels.count(defense.label) > 1:
+                raise ValueError(f"defenses: two are called {defense.label!r}: give each a `label` of its own")
+            made = defense.make()
+            if hidden and getattr(made, "clipping", None) == "server":
+                raise ValueError(
+                    f"defenses: {hidden} before {defense.name} leaves the server sums, and nothing to clip per client: "
+                    f"use {{name: {defense.name}, clipping: client}}"
+                )
+            hidden = defense.name if made.hides_clients else hidden
         return self
 
     def cells(self) -> list["Cell"]:
@@ -239,6 +280,9 @@ class Cell:
             partition=scenario.partition,
             model=scenario.model,
             training=scenario.training,
+            defenses=scenario.defenses,
+            rounds=scenario.federation.rounds,
+            fraction=scenario.federation.fraction,
             cell=self.name,
             use_gpu=use_gpu,
             threads=scenario.engine.threads,

@@ -72,6 +72,7 @@ class CellStore:
         self.root = root
         self.checkpoints = root / "checkpoints"
         self.reconstructions = root / "reconstructions"
+        self.truth = root / "truth"
 
     def create(self, model: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> None:
         """Make the folders and write down the architecture, which is all that an attack needs of the scenario."""
@@ -92,6 +93,18 @@ class CellStore:
     def client_name(self, round: int, client: int) -> str:
         """The file of what a client returned."""
         return f"client_{client:02d}_round_{round:04d}.safetensors"
+
+    def save_distilled(self, round: int, client: int, images: Tensor) -> None:
+        """What a client trained on instead of its images, (M, C, H, W) in [0, 1]: for the scorer, not for an attack."""
+        self.truth.mkdir(exist_ok=True)
+        save_state(self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors", {"images": images})
+
+    def load_distilled(self, round: int, clients: tuple[int, ...]) -> Tensor | None:
+        """The distilled images of all these clients; None where some trained on their own."""
+        paths = [self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors" for client in clients]
+        if not all(path.exists() for path in paths):
+            return None
+        return torch.cat([load_state(path)["images"] for path in paths])
 
     def save_public_images(self, images: Tensor) -> None:
         save_state(self.checkpoints / "public_images.safetensors", {"images": images})

@@ -8,13 +8,29 @@ import flwr.serverapp.strategy as flower
 from flwr.serverapp.strategy import Strategy
 
 from attacks.errors import InputError, nearest
-from simulator.scenario import FederationConfig, StrategyConfig
+from clients.defenses.central_dp import CentralDP
+from simulator.scenario import FederationConfig, Scenario, StrategyConfig
 
 TREES = ("FedXgbBagging", "FedXgbCyclic")  # they aggregate trees, not tensors
 
 
 def known_strategies() -> list[str]:
     return sorted(name for name in flower.__all__ if name not in ("Strategy", "Result", *TREES))
+
+
+def defended_strategy(scenario: Scenario) -> Strategy:
+    """The scenario's strategy, inside those that are the server's half of its defenses."""
+    strategy = make_strategy(scenario.federation)
+    sampled = max(1, int(scenario.federation.clients * scenario.federation.fraction))
+    for defense in (config.make() for config in scenario.defenses):
+        if isinstance(defense, CentralDP):
+            wrap = (
+                flower.DifferentialPrivacyServerSideFixedClipping
+                if defense.clipping == "server"
+                else flower.DifferentialPrivacyClientSideFixedClipping
+            )
+            strategy = wrap(strategy, defense.noise_multiplier, defense.clipping_norm, sampled)
+    return strategy
 
 
 def make_strategy(federation: FederationConfig) -> Strategy:

@@ -1,0 +1,40 @@
+"""Data augmentation: every step sees the images shifted, flipped and noised anew, so no image is fitted as it is."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from attacks.errors import InputError
+from clients.defenses.base import Batch, Defense, register
+
+
+@register
+@dataclass(frozen=True)
+class Augmentation(Defense):
+    """shift: pixels, at most, in each direction, wrapped around. flip: mirror half of the images. noise: standard
+    deviation of Gaussian noise on pixels in [0, 1]."""
+
+    name: ClassVar[str] = "augmentation"
+
+    shift: int = 1
+    flip: bool = False
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.shift < 0 or self.noise < 0:
+            name = "shift" if self.shift < 0 else "noise"
+            raise InputError(f"defense 'augmentation': {name} is {getattr(self, name)}, it has to be 0 or more")
+
+    def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
+        count = len(batch.inputs)
+        shifts = torch.randint(-self.shift, self.shift + 1, (count, 2), generator=generator).tolist()
+        flips = (torch.rand(count, generator=generator) < 0.5 * self.flip).tolist()
+        images = [
+            image.roll(shift, (1, 2)).flip(2) if flip else image.roll(shift, (1, 2))
+            for image, shift, flip in zip(batch.inputs, shifts, flips, strict=True)
+        ]
+        inputs = torch.stack(images) if images else batch.inputs
+        if self.noise:
+            inputs = inputs + self.noise * torch.randn(inputs.shape, generator=generator).to(inputs.device)
+        return replace(batch, inputs=inputs)

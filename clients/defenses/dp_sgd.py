@@ -1,0 +1,129 @@
+"""DP-SGD (Abadi et al. 2016) by opacus: gradients clipped image by image, Gaussian noise, Poisson-sampled batches.
+
+What a client has spent is kept over its rounds: every round adds its steps to the history of opacus' accountant.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.errors import InputError
+from clients.defenses.base import Defense, LocalRun, Metrics, Setting, positive, register
+
+LARGEST_EPSILON = 1000.0
+
+
+@register
+@dataclass(frozen=True)
+class DPSGD(Defense):
+    """max_grad_norm: of one image's gradient. epsilon: to be spent over all rounds of the federation, at `delta`; the
+    noise follows from it. noise_multiplier: standard deviation of the noise relative to max_grad_norm, instead."""
+
+    name: ClassVar[str] = "dp_sgd"
+
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    delta: float = 1e-5
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(self, "noise_multiplier", "max_grad_norm")
+        positive(self, "epsilon", at_most=LARGEST_EPSILON)
+        if not 0 < self.delta < 1:
+            raise InputError(f"defense 'dp_sgd': delta is {self.delta:g}, it has to be above 0 and below 1")
+        if self.epsilon is not None and self.noise_multiplier is not None:
+            raise InputError("defense 'dp_sgd': epsilon and noise_multiplier exclude each other: give one of them")
+
+    def check(self, setting: Setting) -> None:
+        from opacus.validators import ModuleValidator
+
+        problems = ModuleValidator.validate(setting.model, strict=False)
+        if problems:
+            advice = " ".join(str(problems[0]).split())
+            raise InputError(f"defense 'dp_sgd' cannot handle model {type(setting.model).__name__!r}: {advice}")
+        if setting.config.training.dynamics == "linearized":
+            raise InputError("defense 'dp_sgd' needs training.dynamics standard, not linearized")
+
+    def noise(self, setting: Setting, count: int) -> float:
+        """The noise multiplier in force for a client of `count` images."""
+        if self.noise_multiplier is not None:
+            return self.noise_multiplier
+        from clients.training import planned_steps  # training knows what a defense is
+
+        training = setting.config.training
+        steps = planned_steps(training, count) * setting.config.rounds
+        epsilon = 8.0 if self.epsilon is None else self.epsilon
+        return multiplier_for(epsilon, self.delta, _rate(training.batch_size, count), steps)
+
+    def instrument(self, run: LocalRun, count: int, setting: Setting) -> LocalRun:
+        from opacus import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+
+        batch = min(setting.config.training.batch_size or count, count)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that hooks see inputs without gradient is expected
+            module = GradSampleModule(setting.model)
+        optimizer = DPOptimizer(
+            run.optimizer,
+            noise_multiplier=self.noise(setting, count),
+            max_grad_norm=self.max_grad_norm,
+            expected_batch_size=batch,
+            generator=setting.generator("noise"),
+        )
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+        def predict(images: Tensor) -> Tensor:
+            if len(images):
+                outputs: Tensor = module(images)
+                return outputs
+            for parameter in trained:  # an empty Poisson batch: no gradient, and noise all the same
+                parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))  # type: ignore[attr-defined]
+            with torch.no_grad():
+                return setting.model(images.new_zeros(1, *images.shape[1:]))[:0].requires_grad_()  # type: ignore[no-any-return]
+
+        return LocalRun(predict, optimizer, poisson(count, batch, setting.generator("sampling")))
+
+    def spent(self, setting: Setting, steps: int, count: int) -> Metrics:
+        from opacus.accountants import RDPAccountant
+
+        rate = _rate(setting.config.training.batch_size, count)
+        history = [tuple(entry) for entry in setting.memory.get("history", [])]
+        history.append((self.noise(setting, count), rate, steps))
+        setting.memory["history"] = history
+        accountant = RDPAccountant()
+        accountant.history = history
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the order that is optimal at the edge of opacus' grid: an upper bound
+            return {"epsilon": float(accountant.get_epsilon(self.delta))}
+
+    def public_facts(self) -> dict[str, float]:
+        return {"clip_norm": self.max_grad_norm}
+
+
+def poisson(count: int, batch: int, generator: torch.Generator) -> Callable[[], Iterable[Tensor]]:
+    """One epoch of Poisson-sampled batches: every image is in each with probability batch / count."""
+    steps, rate = -(-count // batch), batch / count
+    return lambda: ((torch.rand(count, generator=generator) < rate).nonzero()[:, 0] for _ in range(steps))
+
+
+@lru_cache
+def multiplier_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """The noise multiplier that spends (ε, δ) in so many steps, by opacus' search."""
+    from opacus.accountants.utils import get_noise_multiplier
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(
+            get_noise_multiplier(
+                target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=steps, accountant="rdp"
+            )
+        )
+
+
+def _rate(batch_size: int | None, count: int) -> float:
+    return min(batch_size or count, count) / count

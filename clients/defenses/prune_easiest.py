@@ -1,0 +1,52 @@
+"""Leave out the images that are easiest to reconstruct, those with the largest duals (Loo et al. 2024, sec. 6, C.1)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.errors import InputError
+from attacks.kernels import empirical_ntk
+from clients.defenses.base import Defense, Metrics, Setting, TrainingSet, register
+
+RIDGE = 1e-6  # of the kernel's mean diagonal
+
+
+@register
+@dataclass(frozen=True)
+class PruneEasiest(Defense):
+    """fraction: of the client's images that are left out, at the parameters received in this round.
+
+    The dual of an image is α = K₀⁻¹(y − f₀(x)) with the tangent kernel at those parameters: what slow fitting costs.
+    """
+
+    name: ClassVar[str] = "prune_easiest"
+
+    fraction: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction < 1:
+            raise InputError(
+                f"defense 'prune_easiest': fraction is {self.fraction:g}, it has to be above 0 and below 1"
+            )
+
+    def prepare_data(self, data: TrainingSet, setting: Setting) -> tuple[TrainingSet, Metrics]:
+        size = duals(setting.model, data).norm(dim=1)
+        keep = max(1, len(size) - round(self.fraction * len(size)))
+        kept = size.argsort(stable=True)[:keep].sort().values
+        return TrainingSet(data.inputs[kept], data.targets[kept], data.distilled), {"pruned": len(size) - keep}
+
+
+def duals(model: nn.Module, data: TrainingSet) -> Tensor:
+    """α (N, K) of kernel regression onto the residuals, with the trace form of the kernel for several outputs."""
+    state = {name: value.detach() for name, value in model.state_dict().items()}
+    kernel = empirical_ntk(model, state, data.inputs).double()
+    with torch.no_grad():
+        outputs = model.eval()(data.inputs).double()
+    if data.targets.dtype == torch.long:
+        residual = nn.functional.one_hot(data.targets, outputs.shape[1]) - outputs.softmax(1)
+    else:
+        residual = data.targets.reshape(len(outputs), -1).double() - outputs
+    ridge = RIDGE * kernel.diagonal().mean() * torch.eye(len(kernel), dtype=kernel.dtype)
+    return torch.linalg.solve(kernel + ridge, residual)

@@ -1,0 +1,45 @@
+"""Uniform quantization of every tensor of the update between its extremes, to the nearest level or at random (QSGD)."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.errors import InputError
+from attacks.observation import State
+from clients.defenses.base import Defense, Encoding, Metrics, Setting, register
+
+
+@register
+@dataclass(frozen=True)
+class Quantization(Defense):
+    """bits: of each entry, 2^bits levels. stochastic: round up or down at random, right in expectation."""
+
+    name: ClassVar[str] = "quantization"
+
+    bits: int = 8
+    stochastic: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bits <= 16:
+            raise InputError(f"defense 'quantization': bits is {self.bits}, it has to be 1 to 16")
+
+    def protect_update(self, delta: State, setting: Setting) -> tuple[State, Metrics]:
+        generator = setting.generator(self.name)
+        return {name: self._quantized(value, generator) for name, value in delta.items()}, {}
+
+    def _quantized(self, value: Tensor, generator: torch.Generator) -> Tensor:
+        low, high = value.min(), value.max()
+        step = (high - low) / (2**self.bits - 1)
+        if not step > 0:
+            return value
+        levels = (value - low) / step
+        shift = torch.rand(value.shape, generator=generator) if self.stochastic else 0.5
+        return low + step * (levels + shift).floor().clamp(0, 2**self.bits - 1)
+
+    def encode(self, encoding: Encoding) -> Encoding:
+        return replace(encoding, bits=self.bits)
+
+    def public_facts(self) -> dict[str, float]:
+        return {"quantization_bits": self.bits}

@@ -1,0 +1,19 @@
+"""Ideal secure aggregation: the server sees the mean of a round's updates and nothing of the parts.
+
+What a protocol such as SecAgg+ would show it, without masks and their rounding. The per-client view is then closed, the
+aggregate is attacked instead.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clients.defenses.base import Defense, register
+
+
+@register
+@dataclass(frozen=True)
+class SecureAggregation(Defense):
+    """Every client of a round is one party; the adversary is outside the sum."""
+
+    name: ClassVar[str] = "secure_aggregation"
+    hides_clients: ClassVar[bool] = True

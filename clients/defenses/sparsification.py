@@ -1,0 +1,72 @@
+"""Sparsification: only some entries of the update are sent, the others are zero (Aji and Heafield 2017)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.observation import State
+from clients.defenses.base import Defense, Encoding, Metrics, Setting, positive, register
+
+
+@register
+@dataclass(frozen=True)
+class TopK(Defense):
+    """fraction: of all entries of the update, the largest ones, that are sent with their positions."""
+
+    name: ClassVar[str] = "top_k"
+
+    fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        positive(self, "fraction", at_most=1)
+
+    def protect_update(self, delta: State, setting: Setting) -> tuple[State, Metrics]:
+        flat = torch.cat([value.flatten() for value in delta.values()])
+        kept = torch.zeros_like(flat, dtype=torch.bool)
+        kept[flat.abs().topk(max(1, round(self.fraction * len(flat)))).indices] = True
+        return _masked(delta, kept), {}
+
+    def encode(self, encoding: Encoding) -> Encoding:
+        return Encoding(self.fraction * encoding.fraction, encoding.bits, indexed=True)
+
+    def public_facts(self) -> dict[str, float]:
+        return {"kept_fraction": self.fraction}
+
+
+@register
+@dataclass(frozen=True)
+class RandomK(Defense):
+    """fraction: of all entries, drawn anew in every round; the seed that both sides know stands for their positions.
+
+    rescale: divide what is sent by the fraction, so that the update is right in expectation.
+    """
+
+    name: ClassVar[str] = "random_k"
+
+    fraction: float = 0.1
+    rescale: bool = True
+
+    def __post_init__(self) -> None:
+        positive(self, "fraction", at_most=1)
+
+    def protect_update(self, delta: State, setting: Setting) -> tuple[State, Metrics]:
+        entries = sum(value.numel() for value in delta.values())
+        kept = torch.zeros(entries, dtype=torch.bool)
+        order = torch.randperm(entries, generator=setting.generator(self.name))
+        kept[order[: max(1, round(self.fraction * entries))]] = True
+        return _masked(delta, kept, 1 / self.fraction if self.rescale else 1.0), {}
+
+    def encode(self, encoding: Encoding) -> Encoding:
+        return Encoding(self.fraction * encoding.fraction, encoding.bits, encoding.indexed)
+
+    def public_facts(self) -> dict[str, float]:
+        return {"kept_fraction": self.fraction}
+
+
+def _masked(delta: State, kept: Tensor, factor: float = 1.0) -> State:
+    parts = kept.split([value.numel() for value in delta.values()])
+    return {
+        name: value * part.view(value.shape) * factor for (name, value), part in zip(delta.items(), parts, strict=True)
+    }
