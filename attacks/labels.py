@@ -6,14 +6,14 @@ Under cross-entropy and mean squared error the gradient in the last bias is Σ_i
     Δb_k = −η Σ_t w_t (s̄_k(t) − ȳ_k)    and    ȳ_k = s̄_k + Δb_k / (η Σ_t w_t).
 
 What remains unknown is s̄_k, the mean prediction on the private images along the way. For one step it is that of the
-initial parameters, and the formula is that of Wainakh et al. (2022) and Geng et al. (2021); one image of a class is Zhao
-et al. (iDLG 2020). For many steps s̄ is interpolated between both checkpoints (Dimitrov et al. 2022, section 4.4), each
-predicting on public images where there are any, else on noise.
+initial parameters (Geng et al. 2021; Wainakh et al. 2022; for one image its sign is enough: Zhao et al. 2020, iDLG).
+For many steps s̄ is interpolated between both checkpoints (Dimitrov et al. 2022), each predicting on public images where
+there are any, else on noise.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn

@@ -71,8 +71,8 @@ class Knowledge:
 
     num_private: number of private images. labels: (N,) class of each.
     pixel_mean: per-channel mean that the federation subtracts from pixels in [0, 1]. pixel_range: (low, high) of
-    the raw pixels. learning_rate, steps, batch_size, optimizer: of local training. public_images: (P, C, H, W) in
-    the model's input space.
+    the raw pixels. learning_rate, steps, batch_size, optimizer: of local training. batches: which images each step
+    used, as indices into `labels`. public_images: (P, C, H, W) in the model's input space.
     """
 
     num_private: int | None = None
@@ -83,6 +83,7 @@ class Knowledge:
     steps: int | None = None
     batch_size: int | None = None
     optimizer: str | None = None
+    batches: tuple[tuple[int, ...], ...] | None = None
     public_images: Tensor | None = None
 
     @classmethod

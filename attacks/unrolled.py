@@ -43,17 +43,6 @@ def step_weights(steps: int, momentum: float) -> Tensor:
     return torch.cumsum(momentum ** torch.arange(steps, dtype=torch.float64), 0).flip(0)
 
 
-def shuffled_batches(count: int, batch_size: int, steps: int, order: Tensor) -> list[Tensor]:
-    """The images of every step, as a loader cuts them: each row of `order` (epochs, N) into batches; the last row is
-    used for all further epochs."""
-    batches: list[Tensor] = []
-    epoch = 0
-    while len(batches) < steps:
-        batches += order[min(epoch, len(order) - 1)].split(min(batch_size, count))
-        epoch += 1
-    return batches[:steps]
-
-
 @dataclass(frozen=True)
 class LocalTraining:
     """SGD with heavy-ball momentum from `initial`, as torch.optim.SGD takes it.
@@ -71,7 +60,7 @@ class LocalTraining:
     def update(self, images: Tensor, classes: Tensor, batches: Sequence[Tensor]) -> State:
         """Δθ after one step per entry of `batches`, differentiable in images (N, C, H, W) and classes (N, K).
 
-        With one batch of all images it is −η ∇L, the gradient that Zhu et al. (2019) match. Memory grows with the steps.
+        One batch of all images gives −η ∇L, the gradient that Zhu et al. (2019) match. Memory grows with the steps.
         """
         start = {name: self.initial[name].detach().requires_grad_() for name in self.trained}
         delta = {name: torch.zeros_like(value) for name, value in start.items()}
