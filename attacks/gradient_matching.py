@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from attacks.base import Progress, Reconstruction, register, silent
+from attacks.base import Progress, Reconstruction, register, report_restart, silent
 from attacks.beliefs import Belief, check_device, check_told, choose_device, moved
 from attacks.errors import InputError
 from attacks.observation import Knowledge, Observation
@@ -98,7 +98,7 @@ class GradientMatchingAttack(MatchingOptions):
         problem, warnings = self.problem(observation, knowledge, belief, generator)
         total = self.restarts * self.iterations
         solutions = [
-            problem.solve(generator, partial(_report, progress, restart * self.iterations, total))
+            problem.solve(generator, partial(report_restart, progress, restart * self.iterations, total))
             for restart in range(self.restarts)
         ]
         best = min(solutions, key=lambda solution: solution.distance)
@@ -151,7 +151,3 @@ class GradientMatchingAttack(MatchingOptions):
             bounds=belief.bounds(knowledge, probe) if self.clamp else None,
             options=self,
         ), [*warnings, *schedule.warnings]
-
-
-def _report(progress: Progress, before: int, total: int, done: int, loss: float) -> None:
-    progress(before + done, total, loss)
