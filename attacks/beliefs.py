@@ -63,6 +63,14 @@ def check_told(attack: str, observation: Observation, knowledge: Knowledge) -> N
         )
 
 
+def nonzero_update(observation: Observation) -> State:
+    """Δθ of the first pair, in float64; InputError where nothing moved."""
+    delta = observation.delta()
+    if not any(bool(value.any()) for value in delta.values()):
+        raise InputError("the update is zero: the client returned the checkpoint it was sent")
+    return delta
+
+
 def check_device(attack: str, device: str) -> None:
     if device != "auto" and device.partition(":")[0] not in ("cpu", "cuda"):
         raise InputError(f"attack {attack!r}: device is {device!r}, choose auto, cpu, cuda or cuda:0")

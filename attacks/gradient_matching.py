@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import torch
 
 from attacks.base import Progress, Reconstruction, register, report_restart, silent
-from attacks.beliefs import Belief, check_device, check_told, choose_device, moved
+from attacks.beliefs import Belief, check_device, check_told, choose_device, moved, nonzero_update
 from attacks.errors import InputError
 from attacks.observation import Knowledge, Observation
 from attacks.schedule import Order, Schedule, believed_classes
@@ -42,7 +42,7 @@ class GradientMatchingAttack(MatchingOptions):
     name: ClassVar[str] = NAME
 
     labels: Literal["inferred", "soft"] = "inferred"
-    order: Order = "fixed"
+    order: Order = "drawn"
     loss: Literal["auto", "cross_entropy", "mse"] = "auto"
     momentum: float = 0.0
     max_unrolled: int = 50
@@ -67,8 +67,6 @@ class GradientMatchingAttack(MatchingOptions):
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise InputError(f"attack {NAME!r}: {name} is {getattr(self, name)!r}, choose {' or '.join(known)}")
-        if self.order == "drawn" and self.optimizer == "lbfgs":
-            raise InputError(f"attack {NAME!r}: lbfgs cannot follow an order that is drawn anew: use adam")
         check_device(NAME, self.device)
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
@@ -122,9 +120,7 @@ class GradientMatchingAttack(MatchingOptions):
         """(the optimization that these checkpoints and this knowledge define, warnings about what was assumed)."""
         warnings = list(belief.warnings)
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
-        observed = moved(observation.delta(), device, dtype)
-        if not any(bool(value.any()) for value in observed.values()):
-            raise InputError("the update is zero: the client returned the checkpoint it was sent")
+        observed = moved(nonzero_update(observation), device, dtype)
         if observation.threat_model == "observer":
             warnings.append("one client's training is simulated, the update is an average over clients")
         initial = moved(observation.initial, device, dtype)
@@ -140,6 +136,8 @@ class GradientMatchingAttack(MatchingOptions):
             classes, notes = believed_classes(observation, told, outputs, loss, self.momentum)
             classes, warnings = classes.to(device, dtype), warnings + notes
         schedule = Schedule.of(told, self.order, self.momentum, self.max_unrolled, device)
+        if self.optimizer == "lbfgs" and self.order == "drawn" and schedule.told is None:
+            raise InputError(f"attack {NAME!r}: lbfgs cannot follow batches that are drawn anew: set order to fixed")
         rate = (knowledge.learning_rate or 1.0) * schedule.stretch
         return UpdateMatching(
             training=LocalTraining(model, initial, observation.trainable, loss, rate, self.momentum),

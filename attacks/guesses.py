@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
-from attacks.beliefs import Belief, believed_mean, check_told
+from attacks.beliefs import Belief, believed_mean, check_told, nonzero_update
 from attacks.errors import InputError
 from attacks.inference import first_layer_update
 from attacks.observation import Knowledge, Observation, State
@@ -100,6 +100,7 @@ class BestPublic:
         start = time.perf_counter()
         public = _check_public(self.name, observation, knowledge)
         belief = Belief.of(self.name, observation, knowledge)
+        nonzero_update(observation)
         residual = first_layer_residual(observation, public, belief.num_private)
         if residual is None:
             residual = gradient_residual(observation, public, progress)

@@ -157,6 +157,13 @@ def test_an_unknown_order_is_said():
         assert f"the order of the images is unknown: {order}" in " ".join(found.warnings)
 
 
+def test_lbfgs_needs_batches_that_stay():
+    observation = client(mlp(), digits(4), torch.arange(4), [(0, 1), (2, 3)])
+    knowledge = told(steps=2, batch_size=2, num_private=4)
+    with pytest.raises(InputError, match="set order to fixed"):
+        run(observation, knowledge, optimizer="lbfgs", iterations=1)
+
+
 def test_same_generator_same_bits_and_images_stay_in_range():
     _, _, observation = one_step()
     first, second = (run(observation, told(), iterations=20, restarts=2) for _ in range(2))
@@ -186,7 +193,6 @@ def test_what_is_missing_or_wrong_is_refused_by_name():
         ({"iterations": 0}, "iterations is 0"),
         ({"momentum": 1.0}, "momentum is 1"),
         ({"distance": "l1"}, "choose cosine or euclidean"),
-        ({"optimizer": "lbfgs", "order": "drawn"}, "use adam"),
         ({"device": "tpu"}, "device is 'tpu'"),
     ]:
         with pytest.raises(InputError, match=message):
