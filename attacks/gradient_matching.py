@@ -6,6 +6,7 @@ Gradients; Zhu et al.'s Deep Leakage from Gradients is `distance: euclidean, lab
 learning_rate: 1, iterations: 300, total_variation: 0, clamp: false, image_std: 1`.
 """
 
+import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -99,7 +100,12 @@ class GradientMatchingAttack(MatchingOptions):
             problem.solve(generator, partial(report_restart, progress, restart * self.iterations, total))
             for restart in range(self.restarts)
         ]
-        best = min(solutions, key=lambda solution: solution.distance)
+        best = min(solutions, key=lambda solution: (math.isnan(solution.distance), solution.distance))
+        if math.isnan(best.distance):
+            warnings.append(
+                "nothing returned: the simulated training diverged (learning_rate, steps or momentum wrong?)"
+            )
+            best = replace(best, images=best.images[:0], classes=best.classes[:0])
         share = problem.shares(best)
         order = share.argsort(stable=True)
         return Reconstruction(
@@ -107,7 +113,7 @@ class GradientMatchingAttack(MatchingOptions):
             residual=share[order].float().cpu(),
             pixel_mean=belief.pixel_mean,
             num_inferred=belief.num_inferred,
-            relative_residual=problem.relative_residual(best),
+            relative_residual=problem.relative_residual(best) if len(share) else math.nan,
             loss_trace=best.trace,
             warnings=tuple(warnings),
             seconds=time.perf_counter() - start,

@@ -35,7 +35,7 @@ class KKTAttack:
     With several outputs y_j f is the margin f_y − max_k≠y f_k. candidates: how many, as a multiple of the number of
     private images; their labels are those told, in turn, or all classes alike. learning_rate: of the images, and of the
     multipliers at their scale. image_std: of the start. dual_floor: λ below this share of the scale they start at
-    is penalized, `dual_penalty` times (Haim et al., section 4.2: candidates with λ = 0 are of no use).
+    is penalized, `dual_penalty` times (Haim et al.: candidates with λ = 0 are of no use).
     range_penalty: of pixels out of range. restarts: the start with the smallest residual is returned.
     """
 
@@ -125,7 +125,7 @@ class KKTAttack:
 
 def margin_directions(outputs: Tensor, labels: Tensor) -> Tensor:
     """The gradient of every candidate's margin in its outputs, (M, K): e_y − e_k for the largest other output k
-    (Buzaglo et al. 2023, eq. 4); with one output ±1."""
+    (Buzaglo et al. 2023); with one output ±1."""
     if outputs.shape[1] == 1:
         return (2 * labels - 1).to(outputs.dtype)[:, None]
     rivals = outputs.scatter(1, labels[:, None], -torch.inf).argmax(1)

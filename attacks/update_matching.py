@@ -12,17 +12,18 @@ from attacks.schedule import Batches
 from attacks.unrolled import LocalTraining
 
 TRACE_EVERY = 20  # iterations between two looks at the loss: each look waits for a GPU
-DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations: there the step size falls to a tenth (Geiping et al., app. A)
+DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations: there the step size falls to a tenth (the code of Geiping et al.)
 
 
 def update_distance(kind: Literal["cosine", "euclidean"], simulated: State, observed: State) -> Tensor:
-    """cosine: 1 − ⟨Δ̂, Δ⟩ / (‖Δ̂‖ ‖Δ‖) over all parameters (Geiping et al. 2020, eq. 4). euclidean: ‖Δ̂ − Δ‖² / ‖Δ‖²,
-    which in units of ‖Δ‖² is the distance of gradients of Zhu et al. (2019, eq. 4). A scalar."""
+    """cosine: 1 − ⟨Δ̂, Δ⟩ / (‖Δ̂‖ ‖Δ‖) over all parameters (Geiping et al. 2020). euclidean: ‖Δ̂ − Δ‖² / ‖Δ‖²,
+    which in units of ‖Δ‖² is the distance of gradients of Zhu et al. (2019). A scalar."""
     squared = sum_over(observed, lambda name: observed[name] ** 2)
     if kind == "euclidean":
         return sum_over(observed, lambda name: (simulated[name] - observed[name]) ** 2) / squared
-    own = sum_over(observed, lambda name: simulated[name] ** 2)
-    return 1 - sum_over(observed, lambda name: simulated[name] * observed[name]) / (own * squared).sqrt()
+    lengths = sum_over(observed, lambda name: simulated[name] ** 2) * squared
+    aligned = sum_over(observed, lambda name: simulated[name] * observed[name])
+    return 1 - aligned / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()
 
 
 def sum_over(state: State, term: Callable[[str], Tensor]) -> Tensor:

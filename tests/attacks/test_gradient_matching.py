@@ -149,6 +149,13 @@ def test_fewer_steps_stand_for_many():
     assert (nearest(images, found) < 1.0).all()
 
 
+def test_a_simulation_that_diverges_returns_nothing_and_says_so():
+    images, labels = digits(2), torch.tensor([0, 1])
+    observation = client(mlp(outputs=1), images, labels, [range(2)] * 2)
+    found = run(observation, told(learning_rate=1e30, steps=2, labels=(0, 1), batch_size=2), iterations=3)
+    assert len(found.images) == 0 and "diverged" in " ".join(found.warnings)
+
+
 def test_an_unknown_order_is_said():
     images, labels = digits(4), torch.arange(4)
     observation = client(mlp(), images, labels, [(0, 1), (2, 3)] * 2)
