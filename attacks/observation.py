@@ -110,3 +110,5 @@ class Knowledge:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise InputError(f"knowledge {name} is {value}, it has to be positive")
+        if self.batches is not None and not (self.batches and all(self.batches)):
+            raise InputError("knowledge batches has no step, or a step without images: list the images of every step")

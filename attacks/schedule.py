@@ -49,8 +49,9 @@ class Schedule:
             )
         size, told = min(knowledge.batch_size or count, count), None
         if knowledge.batches is not None:
-            if max(max(batch) for batch in knowledge.batches) >= count:
-                raise InputError(f"knowledge batches name image {max(map(max, knowledge.batches))} of {count}")
+            wrong = [i for batch in knowledge.batches for i in batch if not 0 <= i < count]
+            if wrong:
+                raise InputError(f"knowledge batches name image {wrong[0]}: indices go from 0 to {count - 1}")
             told = tuple(torch.tensor(batch, device=device) for batch in knowledge.batches[:simulated])
         elif size == count:
             told = (torch.arange(count, device=device),) * simulated

@@ -192,10 +192,12 @@ def test_what_is_missing_or_wrong_is_refused_by_name():
         (told(optimizer="adam"), "simulates sgd"),
         (told(labels=(0,)), "labels has 1 entries for 2"),
         (told(labels=(0, 12)), "labels go up to 12"),
-        (told(batches=((0, 7),)), "image 7 of 2"),
+        (told(batches=((0, 7),)), "name image 7: indices go from 0 to 1"),
     ]:
         with pytest.raises(InputError, match=message):
             run(observation, knowledge, iterations=1)
+    with pytest.raises(InputError, match="step without images"):
+        told(batches=((0,), ()))
     for options, message in [
         ({"iterations": 0}, "iterations is 0"),
         ({"momentum": 1.0}, "momentum is 1"),

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
+from attacks.beliefs import Belief
 from attacks.kkt import margin_directions
-from attacks.objective import AutogradObjective
+from attacks.objective import AutogradObjective, make_objective
 
 
 def network(outputs):
@@ -71,6 +74,27 @@ def test_a_stationary_network_is_explained():
     found = run(observe(model), Knowledge(num_private=2, labels=(0, 1), pixel_mean=(0.5,)), iterations=400)
     assert found.relative_residual < 0.02
     assert (found.duals[0, :, 0].sign().unique().tolist()) == [-1, 1]
+
+
+def test_images_come_back_where_the_parameters_are_such_a_sum():
+    """The solver alone: a target that satisfies the condition exactly, which trained networks only approach."""
+    from sklearn.datasets import load_digits
+
+    images = torch.tensor(load_digits().images[:3] / 16, dtype=torch.float32)[:, None] - 0.3
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
+    )
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    observation = Observation(model, ((state, state),), (1, 8, 8))
+    knowledge = Knowledge(num_private=3, labels=(0, 1, 1), pixel_mean=(0.3,))
+    attack = get_attack("kkt", iterations=800, learning_rate=0.05, candidates=1.0)
+    problem = attack.problem(observation, knowledge, Belief.of("kkt", observation, knowledge))
+    sums = problem.objective.gradient_sum(images, torch.tensor([[[-0.5], [1.0], [0.7]]]), None)
+    problem = replace(problem, objective=make_objective(model, (1, 8, 8), sums, [state]))
+    found = problem.solve(torch.Generator().manual_seed(0), lambda done, loss: None)
+    assert torch.cdist(images.flatten(1), found.images.flatten(1)).min(1).values.max() < 0.5
+    assert (found.duals[0, :, 0].sign() == torch.tensor([-1, 1, 1])).all()
 
 
 def test_the_initial_parameters_are_not_read():
