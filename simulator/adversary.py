@@ -170,7 +170,7 @@ class Adversary(Strategy):
                 round_clients=tuple(healthy),
                 progress_path=self.run.progress_dir / f"{cell.name or 'run'}_{sight.name}_{attack.label}",
             )
-            for attack in cell.scenario.adversary.attacks
+            for attack in cell.scenario.attacks
         ]
 
     def _note_failure(self, sight: Sight, status: str, detail: str) -> None:

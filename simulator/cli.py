@@ -60,6 +60,40 @@ def run(
 
 
 @cli.command()
+def benchmark(
+    file: ScenarioFile,
+    out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")] = None,
+    profile: Annotated[str | None, typer.Option(help="of the file's benchmark.profiles, e.g. quick")] = None,
+    overrides: Overrides = [],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished benchmark again")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+) -> None:
+    """Compare defenses: each against every attack and threat model, over several seeds. Resumes where it stopped."""
+    from simulator.benchmark import TABLE, load_benchmark, write_benchmark
+    from simulator.plan import make_plan, needs_run
+    from simulator.record import Record
+    from simulator.tables import BENCHMARK_LEGEND, benchmark_view
+
+    plan = make_plan(load_benchmark(file, profile, overrides), out_dir)
+    if needs_run(plan, overwrite):
+        from simulator.display import Bars
+        from simulator.engine import simulate
+
+        simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
+    record = Record(plan.run_dir)
+    table = write_benchmark(record)
+    if plan.scenario.output.figures:
+        from simulator.benchmark_figures import draw_benchmark
+
+        with out.status("drawing figures …"):
+            draw_benchmark(record, table)
+    out.print(benchmark_view(table))
+    out.print(BENCHMARK_LEGEND, highlight=False)
+    out.print(f"figures: {plan.run_dir / 'figures'}", highlight=False, soft_wrap=True)
+    out.print(f"table:   {plan.run_dir / TABLE}", highlight=False, soft_wrap=True)
+
+
+@cli.command()
 def check(file: ScenarioFile, overrides: Overrides = []) -> None:
     """Validate a scenario; print what would run and what it would cost."""
     from simulator.estimate import describe_plan
@@ -168,13 +202,15 @@ def report(run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="a run di
 
 @cli.command("list")
 def list_names() -> None:
-    """List the attacks, data sets, models and strategies that a scenario can name."""
+    """List the attacks, defenses, data sets, models and strategies that a scenario can name."""
     from attacks import ATTACKS
     from clients.data import SOURCES
+    from clients.defenses import DEFENSES
     from clients.models import MODELS
     from simulator.strategies import known_strategies
 
     out.print("attacks:    " + ", ".join(sorted(ATTACKS)), highlight=False)
+    out.print("defenses:   " + ", ".join(sorted(DEFENSES)) + ", package.module:mod of Flower", highlight=False)
     out.print("data:       " + ", ".join(SOURCES) + ", OWNER/NAME of the Hugging Face hub", highlight=False)
     out.print("models:     " + ", ".join(MODELS) + ", package.module:factory, FILE.py:factory", highlight=False)
     out.print("strategies: " + ", ".join(known_strategies()), highlight=False)

@@ -2,14 +2,16 @@
 
 import os
 import time
+from dataclasses import replace
 
 import torch
 
-from attacks import Knowledge, Observation, get_attack
+from attacks import Observation, get_attack
 from attacks.seeding import torch_generator
 from clients.client import centered, load_targets
 from clients.training import planned_steps, train
 from simulator.federation import expected_attacks, expected_pairs
+from simulator.knowledge import adapted, grant
 from simulator.plan import RunPlan, check_cell
 from simulator.scenario import Cell
 
@@ -60,15 +62,17 @@ def estimate(cell: Cell) -> tuple[float, float]:
 
     observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
     sights = sum(expected_pairs(cell))  # a pair more costs an attack about as much as the first
+    knowledge = grant(cell.scenario, data, [0])
+    knowledge = replace(knowledge, num_private=knowledge.num_private or len(images))
     attacking = 0.0
-    for attack_config in cell.scenario.adversary.attacks:
+    for attack_config in cell.scenario.attacks:
         attack = attack_config.make()
         iterations = getattr(attack, "iterations", None)
         if iterations is None:
             continue
         short = get_attack(attack_config.name, **attack_config.options | {"iterations": PROBE_ITERATIONS})
         start = time.perf_counter()
-        short.reconstruct(observation, Knowledge(num_private=len(images)), torch_generator(0, "estimate"))
+        short.reconstruct(observation, adapted(knowledge, attack_config, cell.scenario), torch_generator(0, "estimate"))
         attacking += (time.perf_counter() - start) * iterations / PROBE_ITERATIONS * sights / workers
     return training, attacking
 

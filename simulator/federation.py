@@ -217,14 +217,15 @@ def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> int:
 
 def expected_attacks(cell: Cell) -> int:
     """How many attacks a cell will run if no client fails."""
-    return len(expected_pairs(cell)) * len(cell.scenario.adversary.attacks)
+    return len(expected_pairs(cell)) * len(cell.scenario.attacks)
 
 
 def expected_pairs(cell: Cell) -> list[int]:
     """How many pairs of checkpoints each observation will hold, at most and if no client fails."""
     federation, adversary = cell.scenario.federation, cell.scenario.adversary
     clients = max(1, int(federation.clients * federation.fraction))
-    views = adversary.views(0) * clients + adversary.views(-1)
+    hidden = cell.scenario.hides_clients
+    views = ([] if hidden else adversary.views(0) * clients) + adversary.views(-1, hidden)
     rounds = [round for round in range(1, federation.rounds + 1) if adversary.attacks_in(round)]
     return [round if view == "history" else 1 for round in rounds for view in views]
 

@@ -50,7 +50,7 @@ def curves(samples: pd.DataFrame, folder: Path) -> Path:
         axis.set(title=f"{threat}, {panel}", ylim=(0, None))
         axis.set(xlabel="private image, easiest first", ylabel="L2 distance")
         axis.legend()
-    return _save(figure, folder / "curves.png")
+    return save(figure, folder / "curves.png")
 
 
 def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
@@ -70,7 +70,7 @@ def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
         if (legend := axis.get_legend()) is not None:
             legend.remove()
     axes[min(len(panels), PANEL_COLUMNS) - 1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
-    return _save(figure, folder / "leakage_by_round.png")
+    return save(figure, folder / "leakage_by_round.png")
 
 
 def panel_titles(frame: pd.DataFrame) -> pd.Series:
@@ -108,8 +108,8 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
         inner = outer[line].subgridspec(2, columns, hspace=0.2, wspace=0.08)
         for column in range(min(columns, len(private))):
             top, bottom = figure.add_subplot(inner[0, column]), figure.add_subplot(inner[1, column])
-            _show(top, private[column])
-            _show(bottom, guesses[column])
+            show(top, private[column])
+            show(bottom, guesses[column])
             bottom.set_title(f"L2 {l2[column]:.2f}", fontsize=6, pad=2)
             if column == 0:
                 top.set_title(title, fontsize=8, loc="left", pad=4)
@@ -117,7 +117,7 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
                     axis.annotate(
                         name, (-0.06, 0.5), xycoords="axes fraction", fontsize=6, rotation=90, va="center", ha="right"
                     )
-    return _save(figure, path, tight=False)
+    return save(figure, path, tight=False)
 
 
 def best_pairs(record: Record, row: pd.Series, cell: str, found: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
@@ -142,13 +142,13 @@ def title_of(row: pd.Series, cell: str) -> str:
     return f"{cell + ': ' if cell else ''}round {row['round']}, {who}: {count}"
 
 
-def _show(axis: plt.Axes, image: Tensor) -> None:
+def show(axis: plt.Axes, image: Tensor) -> None:
     pixels = image.permute(1, 2, 0).numpy()
     axis.axis("off")
     axis.imshow(pixels if pixels.shape[2] == 3 else pixels[..., 0], cmap="gray", vmin=0, vmax=1)
 
 
-def _save(figure: plt.Figure, path: Path, tight: bool = True) -> Path:
+def save(figure: plt.Figure, path: Path, tight: bool = True) -> Path:
     if tight:
         figure.tight_layout()
     figure.savefig(path, dpi=150)

@@ -63,7 +63,7 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
         defense.check(Setting(config, round=1, client=0, model=model))
     knowledge, state = grant(scenario, data, [0]), model.state_dict()
     observation = Observation(model, ((state, state),), data.shape)
-    for attack in scenario.adversary.attacks:
+    for attack in scenario.attacks:
         attack.make().check(observation, adapted(knowledge, attack, scenario))
     if scenario.adversary.when != "every":
         late = [round for round in scenario.adversary.when if round > scenario.federation.rounds]

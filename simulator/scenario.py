@@ -210,6 +210,12 @@ class Scenario(Section):
         """How tables call the chain."""
         return "+".join(defense.label for defense in self.defenses) or "none"
 
+    @property
+    def attacks(self) -> list[AttackConfig]:
+        """Those that run: an adaptive one only where there is something about the chain that it can be told."""
+        adaptable = bool(self.defense_facts())
+        return [attack for attack in self.adversary.attacks if adaptable or not attack.adaptive]
+
     def defense_facts(self) -> dict[str, Any]:
         """What an adaptive attacker is told of the chain: fields of `Knowledge`."""
         facts: dict[str, Any] = {}
@@ -255,11 +261,16 @@ class Scenario(Section):
             data = base
             for key, value in swept.items():
                 data = assign(data, key, value)
-            name = ",".join(f"{key.rpartition('.')[2]}={_short(value)}" for key, value in swept.items())
+            scenario = validate(Source(data))
+            parts = {key.rpartition(".")[2]: _short(value) for key, value in swept.items()}
+            if "defenses" in swept:  # tables have a column for the chain
+                parts = {"defense": _short(scenario.defense), **parts}
+                del parts["defenses"]
+            name = ",".join(f"{key}={value}" for key, value in parts.items())
             if name in cells:
-                raise InputError(f"sweep: two cells are called {name!r}: give each value once")
-            columns = {key: _as_column(value, self.sweep[key]) for key, value in swept.items()}
-            cells[name] = Cell(name, {"cell": name, **columns} if name else {}, validate(Source(data)))
+                raise InputError(f"sweep: two cells are called {name!r}: give each value once, or a `label`")
+            columns = {key: _as_column(value, self.sweep[key]) for key, value in swept.items() if key != "defenses"}
+            cells[name] = Cell(name, {"cell": name, **columns} if name else {}, scenario)
         return list(cells.values())
 
 
@@ -291,7 +302,12 @@ class Cell:
 
 def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scenario:
     """Read, merge and validate a scenario file. overrides: "a.b=c" strings, as of --set."""
-    source = read_yaml(Path(path))
+    return load_source(prepare(read_yaml(Path(path)), overrides))
+
+
+def prepare(source: Source, overrides: list[str] | None = None) -> Source:
+    """With shorthands written out and the overrides of the command line applied."""
+    source = Source(dict(source.data), dict(source.lines))
     _expand_shorthands(source.data)
     for override in overrides or []:
         key, equals, text = override.partition("=")
@@ -299,6 +315,11 @@ def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scena
             raise InputError(f"--set {override!r}: write key=value")
         source.data = assign(source.data, key.strip(), parse_value(text))
         source.lines[tuple(key.strip().split("."))] = f"--set {override}"
+    return source
+
+
+def load_source(source: Source) -> Scenario:
+    """Validated, with every cell of its sweep."""
     scenario = validate(source)
     scenario.cells()  # a bad value of the sweep is an error now, not in the middle of the run
     return scenario

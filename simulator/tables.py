@@ -48,6 +48,7 @@ COLUMNS: dict[str, Callable[[pd.Series], str]] = {
 
 def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Callable[[pd.Series], str]]:
     """The columns worth showing: attack, grants and whatever identifies a row only where they differ between rows."""
+    swept = [name for name in swept if name != "defenses"]  # shown as the column `defense`
     varying = [name for name in ("defense", "seed", *swept) if name in frame and frame[name].nunique(dropna=False) > 1]
     first = {name.rpartition(".")[2]: (lambda row, name=name: str(row[name])) for name in dict.fromkeys(varying)}
     constant = {name for name, column in (("attack", "attack"), ("told", "knowledge")) if frame[column].nunique() < 2}
@@ -72,3 +73,41 @@ def leakage_table(frame: pd.DataFrame, swept: list[str]) -> Table:
     if len(frame) > MAX_ROWS:
         table.caption = f"the first {MAX_ROWS} of {len(frame)} rows; the rest is in leakage.csv"
     return table
+
+
+BENCHMARK_LEGEND = (
+    "recovered, leakage: of private images, by the attack that recovers most (adaptive: told the defense in force); "
+    "± half of the 95 % confidence interval over seeds. ε: at the end. kB: what a client sends in a round."
+)
+
+
+def benchmark_view(table: pd.DataFrame) -> Table:
+    """For every defense and threat model the strongest attack, and what the defense costs."""
+    own = table[table.target == "private"]
+    view = Table(title="Defenses", title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False)
+    names = ("defense", "threat", "strongest", "recovered", "leakage", "AUC", "accuracy", "ε", "kB")
+    for name in names:
+        view.add_column(name, justify="left" if name in names[:3] else "right", no_wrap=name != "defense")
+    for (defense, threat), rows in own.groupby(["defense", "threat_model"], sort=False):
+        row = rows.sort_values("recovered_fraction", na_position="first").iloc[-1]
+        view.add_row(
+            defense,
+            threat,
+            f"{row['attack']}, adaptive" if row["adaptive"] else row["attack"],
+            _interval(row, "recovered_fraction"),
+            _interval(row, "leakage"),
+            _number(row["membership_auc"], 2),
+            _interval(row, "test_accuracy"),
+            _number(row["epsilon"], 1),
+            _number(row["bytes"] / 1000, 0),
+        )
+    return view
+
+
+def _number(value: float, digits: int) -> str:
+    return "" if pd.isna(value) else f"{value:.{digits}f}"
+
+
+def _interval(row: pd.Series, name: str) -> str:
+    width = row[f"{name}_ci95"]
+    return _number(row[name], 2) + ("" if pd.isna(row[name]) or pd.isna(width) else f" ±{width:.2f}")

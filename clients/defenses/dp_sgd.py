@@ -42,7 +42,7 @@ class DPSGD(Defense):
     def check(self, setting: Setting) -> None:
         from opacus.validators import ModuleValidator
 
-        problems = ModuleValidator.validate(setting.model, strict=False)
+        problems = ModuleValidator.validate(setting.model.train(), strict=False)
         if problems:
             advice = " ".join(str(problems[0]).split())
             raise InputError(f"defense 'dp_sgd' cannot handle model {type(setting.model).__name__!r}: {advice}")

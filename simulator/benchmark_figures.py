@@ -1,0 +1,104 @@
+"""Pictures of a benchmark: what a defense protects against what it costs, and what each one lets through."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+
+from simulator.figures import best_pairs, save, show
+from simulator.record import Record
+from simulator.storage import Sight, load_images
+
+COLUMNS = 8
+
+
+def draw_benchmark(record: Record, table: pd.DataFrame) -> list[Path]:
+    """frontier.png and reconstructions.png in `figures/`."""
+    folder = record.path / "figures"
+    folder.mkdir(exist_ok=True)
+    sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
+    paths = [frontier(table[table.target == "private"], folder / "frontier.png")]
+    grid = defense_grid(record, folder / "reconstructions.png")
+    return paths + ([grid] if grid else [])
+
+
+def frontier(table: pd.DataFrame, path: Path) -> Path:
+    """Test accuracy against the share of images recovered by the strongest attack, with 95 % intervals over seeds."""
+    views = sorted(table.threat_model.unique(), reverse=True)
+    figure, axes = plt.subplots(1, len(views), figsize=(6.4 * len(views), 4.6), squeeze=False, sharey=True)
+    for axis, view in zip(axes.flat, views, strict=True):
+        rows = table[table.threat_model == view].dropna(subset=["recovered_fraction", "test_accuracy"])
+        worst = rows.sort_values("recovered_fraction").groupby("defense", sort=False).tail(1)
+        best = frontier_of(worst)
+        axis.errorbar(
+            worst.test_accuracy, worst.recovered_fraction, xerr=worst.test_accuracy_ci95.fillna(0),
+            yerr=worst.recovered_fraction_ci95.fillna(0), fmt="none", ecolor="0.8", zorder=1,
+        )  # fmt: skip
+        sns.scatterplot(worst, x="test_accuracy", y="recovered_fraction", hue="defense", s=70, ax=axis, legend=False)
+        steps = best.sort_values("test_accuracy")
+        axis.plot(steps.test_accuracy, steps.recovered_fraction, color="0.4", linestyle="--", linewidth=1, zorder=0)
+        _label(axis, worst)
+        axis.set(title=f"{view}: strongest attack on each defense", ylim=(-0.06, 1.12))
+        axis.set(xlabel="test accuracy", ylabel="share of private images recovered")
+    return save(figure, path)
+
+
+def frontier_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """The defenses that no other one beats in both: nobody is as accurate and leaks less."""
+    keep = [
+        not (
+            (rows.test_accuracy >= row.test_accuracy)
+            & (rows.recovered_fraction <= row.recovered_fraction)
+            & ((rows.test_accuracy > row.test_accuracy) | (rows.recovered_fraction < row.recovered_fraction))
+        ).any()
+        for row in rows.itertuples()
+    ]
+    return rows[keep]
+
+
+def _label(axis: plt.Axes, rows: pd.DataFrame) -> None:
+    """Names beside the points; those that would lie on each other are listed downwards from the first."""
+    taken: list[tuple[float, float]] = []
+    low, high = rows.test_accuracy.min(), rows.test_accuracy.max()
+    width = max(high - low, 1e-3) * 0.22
+    for row in rows.sort_values("recovered_fraction", ascending=False).itertuples():
+        x, y = row.test_accuracy, row.recovered_fraction
+        while any(abs(x - a) < width and abs(y - b) < 0.045 for a, b in taken):
+            y -= 0.045
+        taken.append((x, y))
+        axis.annotate(row.defense, (row.test_accuracy, row.recovered_fraction), (x + width * 0.06, y), fontsize=7)
+
+
+def defense_grid(record: Record, path: Path) -> Path | None:
+    """For every defense, at the first seed, round and client, private images above the best that an attack made."""
+    good = record.leakage[(record.leakage.status == "ok") & (record.leakage.target == "private")]
+    good = good[good.seed == good.seed.min()]
+    blocks = []
+    for defense, rows in good.groupby("defense", sort=False):
+        row = rows[rows["round"] == rows["round"].min()].sort_values("recovered_fraction").iloc[-1]
+        cell = row.get("cell", "")
+        sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
+        found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
+        private, guesses, l2 = best_pairs(record, row, cell, found)
+        blocks.append(
+            (f"{defense}: {row['recovered']} of {row['num_private']} ({row['attack']})", private, guesses, l2)
+        )
+    if not blocks:
+        return None
+    across = 2 if len(blocks) > 4 else 1
+    lines = -(-len(blocks) // across)
+    figure = plt.figure(figsize=(0.62 * COLUMNS * across + 0.4, 1.75 * lines + 0.2))
+    outer = figure.add_gridspec(lines, across, hspace=0.3, wspace=0.06, top=0.97, bottom=0.01, left=0.01, right=0.99)
+    for index, (title, private, guesses, _) in enumerate(blocks):
+        inner = outer[index % lines, index // lines].subgridspec(2, COLUMNS, hspace=0.06, wspace=0.06)
+        for column in range(COLUMNS):
+            top, bottom = figure.add_subplot(inner[0, column]), figure.add_subplot(inner[1, column])
+            top.axis("off")
+            bottom.axis("off")
+            if column == 0:
+                top.set_title(title, fontsize=8, loc="left", pad=3)
+            if column < len(private):
+                show(top, private[column])
+                show(bottom, guesses[column])
+    return save(figure, path, tight=False)
