@@ -22,8 +22,8 @@ from simulator.yaml_source import Source, merge, read_yaml
 
 TABLE = "benchmark.csv"
 COLUMNS = (
-    "defense attack threat_model adaptive seeds leakage leakage_ci95 recovered_fraction recovered_fraction_ci95 psnr_best "
-    "psnr_mean membership_auc test_accuracy test_accuracy_ci95 epsilon bytes client_seconds target failures "
+    "defense attack threat_model adaptive seeds leakage leakage_ci95 recovered_fraction recovered_fraction_ci95 "
+    "psnr_best psnr_mean membership_auc test_accuracy test_accuracy_ci95 epsilon bytes client_seconds target failures "
     "floor_recovered_fraction floor_leakage distilled_l2_median"
 ).split()
 MEANS = (
