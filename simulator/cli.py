@@ -22,6 +22,18 @@ out = Console()
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")
 ]
+ModelFile = Annotated[str | None, typer.Option("--model", metavar="FILE.py:FACTORY", help="returns the nn.Module")]
+Initial = Annotated[Path | None, typer.Option("--initial", help="checkpoint sent (safetensors state dict)")]
+Final = Annotated[Path | None, typer.Option("--final", help="checkpoint returned (safetensors state dict)")]
+Shape = Annotated[str | None, typer.Option("--shape", help="of an input image: channels,height,width")]
+RunDir = Annotated[Path | None, typer.Option("--run", metavar="RUN", help="a recorded run instead of two checkpoints")]
+Round = Annotated[int, typer.Option("--round", help="with --run")]
+Client = Annotated[int, typer.Option("--client", help="with --run; -1 is the union of a round's clients")]
+ThreatModel = Annotated[
+    str | None, typer.Option("--threat-model", help="with --run; default server, observer for client -1")
+]
+CellName = Annotated[str, typer.Option("--cell", help="with --run: which cell of a sweep")]
+Know = Annotated[list[str], typer.Option("--know", metavar="FIELD=VALUE", help="what the adversary is told")]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="a scenario, e.g. scenarios/quickstart.yaml")]
 
 
@@ -63,16 +75,16 @@ def check(file: ScenarioFile, overrides: Overrides = []) -> None:
 def attack(
     name: Annotated[str, typer.Option("--attack", metavar="NAME", help="which attack; `fedleak list` names them")],
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for reconstructions.npz and facts.json")],
-    model: Annotated[str | None, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module")] = None,
-    initial: Annotated[Path | None, typer.Option(help="checkpoint sent (safetensors state dict)")] = None,
-    final: Annotated[Path | None, typer.Option(help="checkpoint returned (safetensors state dict)")] = None,
-    shape: Annotated[str | None, typer.Option(help="of an input image: channels,height,width")] = None,
-    run_dir: Annotated[Path | None, typer.Option("--run", metavar="RUN", help="attack a recorded run instead")] = None,
-    round: Annotated[int, typer.Option(help="with --run")] = 1,
-    client: Annotated[int, typer.Option(help="with --run; -1 is the union of a round's clients")] = -1,
-    threat_model: Annotated[str | None, typer.Option(help="with --run; default server, for -1 observer")] = None,
-    cell: Annotated[str, typer.Option(help="with --run: which cell of a sweep")] = "",
-    know: Annotated[list[str], typer.Option(metavar="FIELD=VALUE", help="what the adversary is told")] = [],
+    model: ModelFile = None,
+    initial: Initial = None,
+    final: Final = None,
+    shape: Shape = None,
+    run_dir: RunDir = None,
+    round: Round = 1,
+    client: Client = -1,
+    threat_model: ThreatModel = None,
+    cell: CellName = "",
+    know: Know = [],
     option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="an option of the attack")] = [],
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
 ) -> None:
@@ -87,8 +99,7 @@ def attack(
     threads = 1
     if run_dir is not None:
         record = Record(run_dir)
-        threat_model = threat_model or ("server" if client >= 0 else "observer")
-        observation, told = record.observation(round, client, threat_model, cell)
+        observation, told = record.observation(round, client, threat_model or default_threat_model(client), cell)
         knowledge = knowledge if know else told
         config = parse_options(name, option) if option else record.attack_config(name, cell)
         seed, threads = record.cells[cell].scenario.seed, record.cells[cell].scenario.engine.threads
@@ -106,6 +117,48 @@ def attack(
         out.print(f"[yellow]warning[/]: {warning}", highlight=False)
     out.print(
         f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}", highlight=False
+    )
+
+
+@cli.command()
+def member(
+    candidates: Annotated[Path, typer.Option(metavar="FILE.npz", help="with an array `images`, (Q, C, H, W)")],
+    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for membership.csv")],
+    model: ModelFile = None,
+    initial: Initial = None,
+    final: Final = None,
+    shape: Shape = None,
+    run_dir: RunDir = None,
+    round: Round = 1,
+    client: Client = -1,
+    threat_model: ThreatModel = None,
+    cell: CellName = "",
+    know: Know = [],
+) -> None:
+    """Score candidate images by whether an update was trained on them; a higher score means a member.
+
+    Candidates are in the model's input space beside two checkpoints, in [0, 1] with --run.
+    """
+    from attacks.membership import MembershipTest
+    from simulator.record import Record
+    from simulator.single import load_candidates, observe_pair, parse_knowledge, to_input_space, write_membership
+
+    knowledge = parse_knowledge(know)
+    images = load_candidates(candidates)
+    if run_dir is not None:
+        record = Record(run_dir)
+        observation, told = record.observation(round, client, threat_model or default_threat_model(client), cell)
+        knowledge = knowledge if know else told
+        images = to_input_space(images, observation, knowledge)
+    else:
+        observation = observe_pair(model, initial, final, shape)
+    test = MembershipTest.of(observation, knowledge, images)
+    residual = test.residual(images)
+    write_membership(out_dir, residual)
+    for warning in test.warnings:
+        out.print(f"[yellow]warning[/]: {warning}", highlight=False)
+    out.print(
+        f"{len(images)} candidates, {test.num_private} private images: {out_dir / 'membership.csv'}", highlight=False
     )
 
 
@@ -154,6 +207,11 @@ def show_run(run_dir: Path) -> None:
         out.print("figures: " + ", ".join(str(path) for path in figures), highlight=False, soft_wrap=True)
         out.print(f"page:    {run_dir / 'report.html'}", highlight=False, soft_wrap=True)
     out.print(f"table:   {run_dir / 'leakage.csv'}", highlight=False, soft_wrap=True)
+
+
+def default_threat_model(client: int) -> str:
+    """Who sees this target: the server sees clients, an observer the union of a round's (-1)."""
+    return "server" if client >= 0 else "observer"
 
 
 def main() -> None:

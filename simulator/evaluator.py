@@ -7,13 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks import Observation, Pool, Reconstruction, score
+from attacks import InputError, Knowledge, Observation, Pool, Reconstruction, score
 from attacks.kernels import kernel_drift
+from attacks.membership import MembershipScore, MembershipTest
 from attacks.seeding import numpy_generator
 from clients.client import centered
 from clients.partition import split_data
 from simulator.scenario import Scenario
 
+OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
 KERNEL_IMAGES = 200  # the drift of the kernel is measured on at most so many private images: its cost is quadratic
 
 
@@ -36,7 +38,7 @@ class Truth:
 
 
 def evaluate(
-    truth: Truth, observation: Observation, found: Reconstruction, key: dict[str, Any]
+    truth: Truth, observation: Observation, knowledge: Knowledge, found: Reconstruction, key: dict[str, Any]
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
     """(columns of the leakage table, rows of the samples table: one per private image, what to say of the scores)."""
     purpose = f"floor/{key['threat_model']}/{key['attack']}"
@@ -44,6 +46,7 @@ def evaluate(
     scores = score(truth.private, found.pixels().float(), truth.pool, generator)
     delta = torch.cat([value.flatten() for value in observation.delta(-1).values()])  # of the last round
     inputs = centered(truth.private, truth.pixel_mean)[:KERNEL_IMAGES]
+    membership, notes = score_membership(truth, observation, knowledge)
     columns = {
         "num_private": len(truth.private),
         "num_inferred": found.num_inferred,
@@ -53,6 +56,8 @@ def evaluate(
         "kernel_distance": kernel_drift(observation, inputs),
         "delta_l2": float(delta.norm()),
         "delta_linf": float(delta.abs().max()),
+        "membership_auc": membership.auc,
+        "membership_tpr": membership.tpr,
     }
     images = scores.images
     samples = [
@@ -69,12 +74,23 @@ def evaluate(
         }
         for i in range(len(truth.private))
     ]
-    notes = []
     if scores.floor_size < len(found.images):
         notes.append(
             f"the floor is {scores.floor_size} public images for {len(found.images)} returned: raise data.public"
         )
     return columns, samples, notes
+
+
+def score_membership(truth: Truth, observation: Observation, knowledge: Knowledge) -> tuple[MembershipScore, list[str]]:
+    """How well the adversary tells the private images from public ones, and why it cannot where it cannot."""
+    members, outsiders = (
+        centered(images, truth.pixel_mean) for images in (truth.private, truth.pool.public[:OUTSIDERS])
+    )
+    try:
+        test = MembershipTest.of(observation, knowledge, torch.cat([members, outsiders]))
+    except InputError as error:
+        return MembershipScore(float("nan"), float("nan")), [f"membership: {error}"]
+    return MembershipScore.of(test.residual(members), test.residual(outsiders)), []
 
 
 def _dual(found: Reconstruction, match: int) -> float:

@@ -68,7 +68,7 @@ def run_job(job: Job) -> JobResult:
             found = run_attack(job.attack, observation, knowledge, scenario.seed, scenario.engine.threads, progress)
         save_reconstruction(store.reconstruction_path(job.sight, job.attack.label), found)
         truth = Truth.of(job.scenario, list(job.clients), list(job.round_clients))
-        columns, samples, notes = evaluate(truth, observation, found, job.row_key)
+        columns, samples, notes = evaluate(truth, observation, knowledge, found, job.row_key)
         status, detail = "ok", "; ".join([*found.warnings, *notes])
     except TimeoutError:
         columns, samples = {}, []

@@ -13,7 +13,7 @@ LEAKAGE_COLUMNS = (
     "round client threat_model attack defense seed target status detail num_private num_inferred num_reconstructed "
     "l2_min l2_median l2_mean psnr_best psnr_mean ssim_mean recovered recovered_fraction floor_l2_median "
     "floor_psnr_mean floor_recovered_fraction leakage relative_residual kernel_distance delta_l2 delta_linf knowledge "
-    "seconds floor_leakage hungarian_psnr_mean floor_hungarian_psnr_mean"
+    "seconds floor_leakage hungarian_psnr_mean floor_hungarian_psnr_mean membership_auc membership_tpr"
 ).split()
 SAMPLE_COLUMNS = (
     "round client threat_model attack defense seed target image l2 psnr ssim dual identified match floor_l2"

@@ -5,9 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.errors import nearest
+from attacks.inference import infer_pixel_mean
 from clients.config import ModelConfig
 from clients.models.factory import construct
 from simulator.scenario import AttackConfig
@@ -77,3 +81,46 @@ def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowl
         **found.facts,
     }
     write_atomically(out / "facts.json", json.dumps(facts, indent=1) + "\n")
+
+
+def load_candidates(path: Path) -> Tensor:
+    """`images` of an npz file, (Q, C, H, W) float32."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            held = list(arrays)
+            images = arrays["images"] if "images" in held else None
+    except FileNotFoundError:
+        raise InputError(f"candidates {str(path)!r} do not exist") from None
+    except (OSError, ValueError, TypeError):
+        raise InputError(
+            f"candidates {str(path)!r} are no npz file: write one with numpy.savez(FILE, images=…)"
+        ) from None
+    if images is None:
+        raise InputError(f"candidates {str(path)!r} hold {', '.join(held) or 'nothing'}, no array `images`")
+    if images.ndim != 4 or not np.issubdtype(images.dtype, np.floating):
+        raise InputError(
+            f"candidates {str(path)!r}: `images` is {images.dtype} {images.shape}, it has to be float "
+            "(number, channels, height, width)"
+        )
+    if not np.isfinite(images).all():
+        raise InputError(f"candidates {str(path)!r}: `images` holds values that are not finite")
+    return torch.from_numpy(images.astype(np.float32))
+
+
+def to_input_space(images: Tensor, observation: Observation, knowledge: Knowledge) -> Tensor:
+    """Images in [0, 1] as the clients of a run saw them, by the mean that the adversary knows or infers."""
+    mean = knowledge.pixel_mean or infer_pixel_mean(observation)
+    if mean is None:
+        raise InputError("pixel_mean is unknown and the update does not tell it: add --know pixel_mean=…")
+    if len(mean) != images.shape[1]:
+        raise InputError(f"candidates have {images.shape[1]} channels, pixel_mean has {len(mean)} values")
+    return images - torch.tensor(mean).view(1, -1, 1, 1)
+
+
+def write_membership(out: Path, residual: Tensor) -> None:
+    """membership.csv: index, residual ρ, and the score −log ρ, higher for members."""
+    out.mkdir(parents=True, exist_ok=True)
+    frame = pd.DataFrame(
+        {"index": range(len(residual)), "residual": residual.numpy(), "score": -residual.log().numpy()}
+    )
+    write_atomically(out / "membership.csv", frame.to_csv(index=False))

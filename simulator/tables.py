@@ -10,7 +10,8 @@ from rich.table import Table
 MAX_ROWS = 60
 LEGEND = (
     "leakage: 1 is exact; in parentheses stands the floor, the same score for guesses with public images. "
-    "recovered: PSNR of at least 20 dB and nearer to its private image than to any other of the pool."
+    "recovered: PSNR of at least 20 dB and nearer to its private image than to any other of the pool. "
+    "AUC: how well the update tells private images from public ones (0.5: not at all)."
 )
 
 
@@ -40,6 +41,7 @@ COLUMNS: dict[str, Callable[[pd.Series], str]] = {
     "leakage": _with_floor("leakage", 2),
     "L2 median": _with_floor("l2_median", 2),
     "PSNR mean": _with_floor("psnr_mean", 1),
+    "AUC": lambda row: "" if pd.isna(row["membership_auc"]) else f"{row['membership_auc']:.3f}",
     "told": _knows,
 }
 
@@ -59,7 +61,9 @@ def leakage_table(frame: pd.DataFrame, swept: list[str]) -> Table:
     attacks = ", ".join(frame["attack"].unique())
     told = "" if "told" in columns or frame.empty else f", told {_knows(frame.iloc[0]) or 'nothing'}"
     title = f"Leakage: what the adversary reconstructed ({attacks}{told})"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
     for name in columns:
         left = name in ("threat", "attack", "told")
         table.add_column(name, justify="left" if left else "right", no_wrap=name != "told")

@@ -200,3 +200,41 @@ def test_bad_attack_arguments(fedleak, pair, tmp_path, change, says):
     result = fedleak("attack", *(part.replace("NETS", str(tmp_path / "nets.py")) for part in flat))
     assert result.returncode == 2 and says in result.stderr, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+def test_membership_of_two_checkpoints(fedleak, pair, tmp_path):
+    torch.manual_seed(0)
+    scope = {}
+    exec(FACTORY, scope)
+    scope["make"]()
+    private = torch.rand(3, 1, 8, 8) - 0.5  # what the pair was trained on
+    np.savez(tmp_path / "some.npz", images=torch.cat([torch.rand(5, 1, 8, 8) - 0.5, private]).numpy())
+    model = f"{tmp_path / 'nets.py'}:make"
+    result = fedleak(
+        "member", "--model", model, *pair, "--candidates", tmp_path / "some.npz", "--out", tmp_path / "out"
+    )
+    assert result.returncode == 0, result.stderr
+    table = np.genfromtxt(tmp_path / "out" / "membership.csv", delimiter=",", names=True)
+    assert table.dtype.names == ("index", "residual", "score") and list(table["index"]) == list(range(8))
+    assert table["score"][5:].min() > table["score"][:5].max()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        (None, "do not exist"),
+        ({"pictures": np.zeros((2, 1, 8, 8))}, "no array `images`"),
+        ({"images": np.zeros((2, 1, 8, 8), np.uint8)}, "has to be float"),
+        ({"images": np.zeros((2, 64))}, "number, channels, height, width"),
+        ({"images": np.full((2, 1, 8, 8), np.nan)}, "not finite"),
+        ({"images": np.zeros((2, 1, 28, 28))}, "expected (number, 1, 8, 8)"),
+    ],
+)
+def test_bad_candidates(fedleak, pair, tmp_path, arrays, says):
+    file = tmp_path / "some.npz"
+    if arrays is not None:
+        np.savez(file, **arrays)
+    model = f"{tmp_path / 'nets.py'}:make"
+    result = fedleak("member", "--model", model, *pair, "--candidates", file, "--out", tmp_path / "out")
+    assert result.returncode == 2 and says in result.stderr, result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()

@@ -14,7 +14,8 @@ def rows(**columns):
         "round": 1, "client": 0, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0,
         "status": "ok", "num_private": 8, "recovered": 7, "leakage": 0.5,
         "floor_leakage": 0.1, "l2_median": 0.25, "floor_l2_median": 2.0,
-        "psnr_mean": 30.0, "floor_psnr_mean": 12.0, "ssim_mean": 0.9, "knowledge": '{"num_private": 8}',
+        "psnr_mean": 30.0, "floor_psnr_mean": 12.0, "ssim_mean": 0.9, "membership_auc": 0.9994,
+        "knowledge": '{"num_private": 8}',
     }  # fmt: skip
     return pd.DataFrame([base, base | columns])
 

@@ -1,0 +1,200 @@
+"""Was this image among the private ones? A test without shadow models and without training.
+
+Any sequence of SGD steps changes a layer z = W a(x) + b by Σ_t Σ_i δ_i(t) [a_i(t); 1]ᵀ, so the inputs that private
+images have in that layer lie in its update's row space. With V_k its top k right singular vectors and g = [a(x); 1] at
+the initial parameters,
+
+    ρ(x) = ‖g − V_k V_kᵀ g‖² / ‖g‖²
+
+is near zero for private images only. The first layer's inputs do not move, so k = N there; features drift, so deeper
+layers take k = 4 N. The residual of an image is the geometric mean of ρ over the layers whose row space has room, and
+over the rounds of a client that was seen several times.
+
+Adam divides every entry of the first layer's gradient by its size, about s_j in column j, the root mean square of that
+pixel. With the columns multiplied by s_j again and k = 2 N, the first layer tells better than the deeper ones do and,
+where it has room, is used alone; ‖g‖² in ρ becomes ‖g − ḡ‖², since all images share their mean. s and ḡ are taken from
+reference images: public ones, or many candidates.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.hooks import RemovableHandle
+
+from attacks.errors import InputError
+from attacks.inference import infer_image_count
+from attacks.observation import Knowledge, Observation, State
+from attacks.spectrum import Spectrum
+
+EXACT, BLURRED, DRIFTING = 1.0, 2.0, 4.0  # k / N: first layer with a clear gap, without one, deeper layers
+ROOMY, FULL = 0.4, 0.9  # of a row space's dimension: the k that is preferred, and the largest that says anything
+FEWEST_REFERENCES = 50  # images that s and ḡ are estimated from
+BATCH = 256  # images at a time: patches of a convolution take memory
+FALSE_POSITIVES = 1e-3  # at which the true-positive rate is reported
+
+
+@dataclass(frozen=True)
+class RoundTest:
+    """One round's. initial: the parameters that were sent. rows: by layer, (k, in + 1), orthonormal, the leading row
+    space of its update. centres: by layer, ḡ (in + 1,) where it is not 0."""
+
+    initial: State
+    rows: dict[str, Tensor]
+    centres: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class MembershipTest:
+    """ρ of any image against the updates of an observation. num_private: the N in use."""
+
+    model: nn.Module
+    shape: tuple[int, int, int]
+    rounds: tuple[RoundTest, ...]
+    num_private: int
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def of(cls, observation: Observation, knowledge: Knowledge, candidates: Tensor | None = None) -> "MembershipTest":
+        """num_private is used where known, else inferred from the first layer; InputError where neither gives it.
+
+        Reference images are public_images where known, else the candidates (Q, C, H, W) that are to be told apart.
+        """
+        inferred = infer_image_count(observation)
+        clear = inferred is not None and inferred.clear
+        if inferred is None:
+            knowledge.require("member", "num_private", because="no trained layer sees the images")
+        count = knowledge.num_private or (inferred.count if inferred is not None else 0)
+        warnings = []
+        if not clear and knowledge.num_private is None:
+            warnings.append(
+                f"the first layer's spectrum has no clear gap: {count} private images is a guess (local Adam, noise, "
+                "or more images than their rank); tell num_private, which FedAvg's clients report"
+            )
+        reference = knowledge.public_images if knowledge.public_images is not None else candidates
+        rounds = [_round_test(observation, pair, count, clear, reference) for pair in range(len(observation.pairs))]
+        if not any(test.rows for test in rounds):
+            raise InputError(
+                f"member: no layer of model {type(observation.model).__name__!r} has a row space that {count} images "
+                "leave room in: nothing tells private images from others"
+            )
+        model = observation.model.eval()
+        told = tuple(test for test in rounds if test.rows)
+        return cls(model, observation.input_shape, told, count, tuple(warnings))
+
+    def residual(self, images: Tensor) -> Tensor:
+        """The geometric mean of ρ over layers, (Q,), for images (Q, C, H, W) in the model's input space."""
+        if images.ndim != 4 or tuple(images.shape[1:]) != self.shape:
+            expected = f"(number, {', '.join(map(str, self.shape))})"
+            raise InputError(f"member: candidates have shape {tuple(images.shape)}, expected {expected}")
+        parts = [self._log_residuals(batch).mean(0) for batch in images.split(BATCH)]
+        return torch.cat(parts).exp() if parts else images.new_zeros(0)
+
+    def _log_residuals(self, images: Tensor) -> Tensor:
+        """log ρ, (layers of all rounds, Q)."""
+        logs = []
+        for test in self.rounds:
+            inputs = layer_inputs(self.model, test.initial, images, list(test.rows))
+            for name, rows in test.rows.items():
+                points = inputs[name].double()
+                missed = points - points @ rows.T @ rows
+                points = points - test.centres[name] if name in test.centres else points
+                share = missed.square().sum((1, 2)) / points.square().sum((1, 2))
+                logs.append(share.clamp_min(torch.finfo(torch.float64).tiny).log())
+        return torch.stack(logs)
+
+
+@dataclass(frozen=True)
+class MembershipScore:
+    """auc: area under the ROC curve. tpr: true-positive rate at a false-positive rate of at most 0.1 %."""
+
+    auc: float
+    tpr: float
+
+    @classmethod
+    def of(cls, members: Tensor, outsiders: Tensor) -> "MembershipScore":
+        """From the residuals of members (N,) and of outsiders (Q,); NaN where either is empty.
+
+        With fewer than 1,000 outsiders the rate is that at no false positive. Ties count half.
+        """
+        if not len(members) or not len(outsiders):
+            return cls(float("nan"), float("nan"))
+        below = (members[:, None] < outsiders).double() + 0.5 * (members[:, None] == outsiders).double()
+        allowed = int(FALSE_POSITIVES * len(outsiders))
+        threshold = outsiders.sort().values[allowed]
+        return cls(float(below.mean()), float((members < threshold).double().mean()))
+
+
+def layer_inputs(model: nn.Module, state: State, images: Tensor, names: list[str]) -> dict[str, Tensor]:
+    """What the named linear and convolutional layers are given, a constant 1 appended: (Q, positions, in + 1) each.
+
+    A linear layer has one position; a convolution's inputs are its patches. A layer used several times in a forward
+    pass has the positions of all its uses.
+    """
+    found: dict[str, list[Tensor]] = {name: [] for name in names}
+
+    def hook(name: str) -> RemovableHandle:
+        def watch(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            found[name].append(_points(module, inputs[0]))
+
+        return model.get_submodule(name).register_forward_pre_hook(watch)
+
+    handles = [hook(name) for name in names]
+    parameter = next(iter(state.values()))
+    try:
+        with torch.no_grad():
+            torch.func.functional_call(model, state, (images.to(parameter.device, parameter.dtype),))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: torch.cat(points, 1) for name, points in found.items() if points}
+
+
+def _points(module: nn.Module, given: Tensor) -> Tensor:
+    """(Q, positions, in + 1)."""
+    if isinstance(module, nn.Conv2d):
+        padding = module.padding
+        if isinstance(padding, str):
+            given = functional.pad(given, module._reversed_padding_repeated_twice)
+            padding = (0, 0)
+        patches = functional.unfold(given, module.kernel_size, module.dilation, padding, module.stride)
+        points = patches.transpose(1, 2)
+    else:
+        points = given.reshape(len(given), -1, given.shape[-1])
+    return torch.cat([points, points.new_ones(*points.shape[:2], 1)], 2)
+
+
+def _round_test(observation: Observation, pair: int, count: int, clear: bool, reference: Tensor | None) -> RoundTest:
+    """The trained layers whose row space has room for the directions that N images take in it."""
+    delta, initial = observation.delta(pair), observation.pairs[pair][0]
+    names = [
+        name
+        for name, module in observation.model.named_modules()
+        if f"{name}.weight" in observation.trainable
+        and (isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1))
+    ]
+    probe = torch.zeros(1, *observation.input_shape)
+    given = layer_inputs(observation.model.eval(), initial, probe, names)
+    tests: dict[str, Tensor] = {}
+    for i, name in enumerate(n for n in names if n in given):
+        weight, bias = delta[f"{name}.weight"].flatten(1), delta.get(f"{name}.bias")
+        # without a bias only the inputs are in the row space: a zero column asks nothing of the appended 1
+        update = torch.cat([weight, (weight.new_zeros(len(weight)) if bias is None else bias)[:, None]], 1)
+        if not update.any():
+            continue
+        positions, size = given[name].shape[1:]
+        first = i == 0 and size == probe.numel() + 1
+        if first and not clear and reference is not None and len(reference) >= FEWEST_REFERENCES:
+            points = layer_inputs(observation.model, initial, reference, [name])[name][:, 0].double()
+            spectrum = Spectrum.of(update * points.square().mean(0).sqrt())
+            if BLURRED * count <= ROOMY * min(spectrum.rows, spectrum.columns):
+                rows = spectrum.vectors[: int(BLURRED * count)].clone()
+                return RoundTest(initial, {name: rows}, {name: points.mean(0)})
+        spectrum = Spectrum.of(update)
+        room = min(spectrum.rows, spectrum.columns)
+        per_image = (EXACT if clear else BLURRED) if first else DRIFTING
+        directions = int(min(per_image * count * positions, max(ROOMY * room, count * positions)))
+        if directions <= FULL * room:
+            tests[name] = spectrum.vectors[:directions].clone()
+    return RoundTest(initial, tests, {})
