@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attacks.history import repeats
 from attacks.spectrum import Spectrum
 
 AVOID = 100.0  # weight of y_j · c = 0 in the start, against the energy of L c on inactive units
@@ -53,7 +54,7 @@ class DualSpace:
         alive = (final != initial).any(1)
         inside = (final - initial) @ rows.T
         noise = spectrum.noise(count)
-        repeated = repeats(inside.unflatten(0, (rounds, -1)), noise) if rounds > 1 else 1.0
+        repeated = repeats(inside.unflatten(0, (rounds, -1)), NOISE_WIDTHS * noise) if rounds > 1 else 1.0
         return cls(inside[alive] / values, rows, values, noise, (initial[alive], final[alive]), repeated)
 
     def coordinates(self, images: Tensor) -> Tensor:
@@ -150,20 +151,6 @@ class DualSpace:
     def _tolerance(self, directions: Tensor) -> Tensor:
         """(M, 1): below it an entry of L c = [ΔW | Δb] V S⁻¹ c is rounding error, of deviation noise · ‖S⁻¹ c‖."""
         return NOISE_WIDTHS * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
-
-
-def repeats(updates: Tensor, noise: float) -> float:
-    """In how many rounds a unit repeats its row of the update: rows per dimension of their span, over all units.
-
-    updates: (R, W, N), rows of unit w in every round, in an orthonormal basis of the first layer's span; noise: the
-    standard deviation of an entry. A c that is chosen to be zero on one of them is zero on its multiples.
-    """
-    by_unit = updates.transpose(0, 1)
-    squares = torch.linalg.eigvalsh(by_unit @ by_unit.mT).clamp_min(0)
-    bound = (NOISE_WIDTHS * noise) ** 2 * updates.shape[2] + 1e-14 * squares.amax(1, keepdim=True)
-    rank = (squares > bound).sum(1).clamp_min(1)
-    used = updates.any(2).sum(0)
-    return float(used.sum() / rank[used > 0].sum())
 
 
 def _least(units: Tensor, weight: Tensor, start: Tensor) -> Tensor:
