@@ -4,7 +4,10 @@ observation = Observation(model, pairs=((initial, final),), input_shape=(1, 28, 
 found = get_attack("ntk", iterations=4000).reconstruct(observation, Knowledge(), generator)
 """
 
-from attacks import ntk as ntk  # each attack registers itself when imported
+from attacks import gradient_matching as gradient_matching  # each attack registers itself when imported
+from attacks import guesses as guesses
+from attacks import kkt as kkt
+from attacks import ntk as ntk
 from attacks import span as span
 from attacks.base import ATTACKS, Attack, Reconstruction, get_attack, register
 from attacks.errors import InputError

@@ -18,6 +18,11 @@ def silent(done: int, total: int, loss: float) -> None:
     """The progress callback of those who do not look."""
 
 
+def report_restart(progress: Progress, before: int, total: int, done: int, loss: float) -> None:
+    """Report to `progress` from a restart that has `before` iterations of others before it; to be bound partially."""
+    progress(before + done, total, loss)
+
+
 @dataclass(frozen=True)
 class Reconstruction:
     """What an attack returns, best candidate first.

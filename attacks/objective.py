@@ -113,3 +113,17 @@ def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, bet
     for batch in batches:
         (2 * objective.inner(residual, images[batch], duals[:, batch], beta)).backward(inputs=[images, duals])
     return torch.stack([(value**2).sum() for value in residual.values()]).sum()
+
+
+def unexplained_without(objective: Objective, images: Tensor, duals: Tensor) -> Tensor:
+    """(M,): ‖R‖ / ‖R + g_j‖ of every candidate, where g_j is its part of the gradient sum and R what all together leave
+    unexplained. Near 0: the update cannot be explained without it. images: (M, C, H, W). duals: (V, M, K)."""
+    total = objective.gradient_sum(images, duals, None)
+    rest = {name: delta - total[name] for name, delta in objective.delta.items()}
+    squared = torch.stack([(value**2).sum() for value in rest.values()]).sum()
+    ratios = []
+    for j in range(len(images)):
+        part = objective.gradient_sum(images[j : j + 1], duals[:, j : j + 1], None)
+        without = torch.stack([((rest[name] + part[name]) ** 2).sum() for name in rest]).sum()
+        ratios.append((squared / without.clamp_min(torch.finfo(without.dtype).tiny)).sqrt())
+    return torch.stack(ratios)

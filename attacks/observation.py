@@ -82,8 +82,8 @@ class Knowledge:
 
     num_private: number of private images. labels: (N,) class of each.
     pixel_mean: per-channel mean that the federation subtracts from pixels in [0, 1]. pixel_range: (low, high) of
-    the raw pixels. learning_rate, steps, batch_size, optimizer: of local training. public_images: (P, C, H, W) in
-    the model's input space.
+    the raw pixels. learning_rate, steps, batch_size, optimizer: of local training. batches: which images each step
+    used, as indices into `labels`. public_images: (P, C, H, W) in the model's input space.
     """
 
     num_private: int | None = None
@@ -94,6 +94,7 @@ class Knowledge:
     steps: int | None = None
     batch_size: int | None = None
     optimizer: str | None = None
+    batches: tuple[tuple[int, ...], ...] | None = None
     public_images: Tensor | None = None
 
     @classmethod
@@ -120,3 +121,5 @@ class Knowledge:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise InputError(f"knowledge {name} is {value}, it has to be positive")
+        if self.batches is not None and not (self.batches and all(self.batches)):
+            raise InputError("knowledge batches has no step, or a step without images: list the images of every step")

@@ -2,14 +2,16 @@
 
 import os
 import time
+from dataclasses import replace
 
 import torch
 
-from attacks import Knowledge, Observation, get_attack
+from attacks import Observation, get_attack
 from attacks.seeding import torch_generator
 from clients.client import centered, load_targets
 from clients.training import planned_steps, train
 from simulator.federation import expected_attacks, expected_pairs
+from simulator.knowledge import grant
 from simulator.plan import RunPlan, check_cell
 from simulator.scenario import Cell
 
@@ -59,6 +61,8 @@ def estimate(cell: Cell) -> tuple[float, float]:
     training = steps * federation.rounds * taken.seconds / taken.steps / (os.cpu_count() or 1)
 
     observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
+    knowledge = grant(cell.scenario, data, [0])
+    knowledge = replace(knowledge, num_private=knowledge.num_private or len(images))
     sights = sum(expected_pairs(cell))  # a pair more costs an attack about as much as the first
     attacking = 0.0
     for attack_config in cell.scenario.adversary.attacks:
@@ -68,7 +72,7 @@ def estimate(cell: Cell) -> tuple[float, float]:
             continue
         short = get_attack(attack_config.name, **attack_config.options | {"iterations": PROBE_ITERATIONS})
         start = time.perf_counter()
-        short.reconstruct(observation, Knowledge(num_private=len(images)), torch_generator(0, "estimate"))
+        short.reconstruct(observation, knowledge, torch_generator(0, "estimate"))
         attacking += (time.perf_counter() - start) * iterations / PROBE_ITERATIONS * sights / workers
     return training, attacking
 

@@ -21,6 +21,8 @@ def grant(scenario: Scenario, data: FederatedData, clients: list[int]) -> Knowle
     """
     wanted = scenario.adversary.knowledge
     truth = _truth(scenario, data, clients, set(wanted))
+    if wanted.get("batches") is True:
+        raise InputError("adversary.knowledge.batches is true: every round has its own order; give lists of indices")
     believed = {name: truth[name] if value is True else value for name, value in wanted.items() if value is not None}
     images = believed.pop("public_images", None)
     if images is not None and not isinstance(images, Tensor):

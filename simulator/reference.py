@@ -29,10 +29,7 @@ def reference() -> str:
         else:
             rows = "\n".join(row(key, value) for key, value in section.model_fields.items())
             sections.append(f"## {name}\n\n{section.__doc__ or ''}\n\n{TABLE}\n{rows}\n")
-    attacks = "\n".join(
-        f"- `{name}`: {', '.join(f'`{option}` ({getattr(get_attack(name), option)})' for option in option_names(name))}"
-        for name in ATTACKS
-    )
+    attacks = "\n".join(f"- `{name}`: {options_of(name) or 'no options'}" for name in ATTACKS)
     knowledge = ", ".join(f"`{name}`" for name in Knowledge.names())
     return "\n".join(
         [
@@ -43,6 +40,11 @@ def reference() -> str:
             f"## What can be granted under `adversary.knowledge`\n\n{knowledge}\n",
         ]
     )
+
+
+def options_of(attack: str) -> str:
+    """The options of an attack with their defaults."""
+    return ", ".join(f"`{option}` ({getattr(get_attack(attack), option)})" for option in option_names(attack))
 
 
 TABLE = "| key | type | default | |\n|---|---|---|---|"

@@ -119,6 +119,16 @@ def test_missing_scenario(fedleak, tmp_path):
     assert result.returncode == 2 and "does not exist" in result.stderr
 
 
+def test_check_estimates_attacks_that_need_knowledge(fedleak, scenario):
+    attacks = "attacks: [gradient_matching, kkt, mean_image, random_public, best_public]"
+    told = "knowledge: [learning_rate, steps, batch_size, public_images]"
+    text = "name: s\nmodel: {width: 16}\nadversary: {%s, %s}\n"
+    result = fedleak("check", scenario(text % (attacks, told)))
+    assert result.returncode == 0 and "gradient_matching, kkt, mean_image" in result.stdout
+    result = fedleak("check", scenario(text % (attacks, "knowledge: [num_private]")))
+    assert result.returncode == 2 and "needs learning_rate" in result.stderr
+
+
 def test_check_says_what_would_run(fedleak, scenario):
     attacks = "threat_models: [server, observer], attacks: [{name: ntk, iterations: 30}]"
     result = fedleak("check", scenario(f"name: s\nmodel: {{width: 16}}\nadversary: {{{attacks}}}\n"))

@@ -48,3 +48,9 @@ def test_public_images_are_in_the_input_space_of_the_model(granted):
 def test_public_images_cannot_be_made_up(granted):
     with pytest.raises(InputError, match="public_images"):
         granted("{public_images: 12}", [0])
+
+
+def test_the_order_of_the_images_is_believed_not_granted(granted):
+    assert granted("{batches: [[0, 1, 2], [3]]}", [0])[0].batches == ((0, 1, 2), (3,))
+    with pytest.raises(InputError, match="give lists of indices"):
+        granted("{batches: true}", [0])
