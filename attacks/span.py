@@ -18,8 +18,10 @@ from attacks.dense import ACTIVATIONS, DenseNetwork, find_dense_network
 from attacks.errors import InputError
 from attacks.inference import infer_pixel_mean
 from attacks.observation import Knowledge, Observation, State
+from attacks.span_behind import reconstruct_behind
 from attacks.span_candidates import Candidates
 from attacks.span_duals import DualSpace
+from attacks.span_features import FeatureNetwork, find_feature_network
 from attacks.span_search import AffineSpan, SpanProblem, SpanTest, descend, distinct
 from attacks.spectrum import Spectrum
 
@@ -58,7 +60,11 @@ class SpanAttack:
                 raise InputError(f"attack 'span': {name} is {getattr(self, name)}, it has to be positive")
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
-        _network(observation)
+        behind = _behind(observation)
+        if behind is None:
+            _network(observation)
+        else:
+            knowledge.require("span", "num_private", because="the spectrum of features has no gap at their number")
 
     def reconstruct(
         self,
@@ -76,6 +82,10 @@ class SpanAttack:
         device = torch.device(
             ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         )
+        behind = _behind(observation)
+        if behind is not None:
+            self.check(observation, knowledge)
+            return reconstruct_behind(self, behind, observation, knowledge, generator, progress, device)
         network = _network(observation)
         initial, final = ([_layer(state, network, i, device) for i in (0, 1)] for state in observation.pairs[0])
         if not (final[0] - initial[0]).any() or not (final[1] - initial[1]).any():
@@ -178,6 +188,15 @@ def _assess(spectrum: Spectrum, count: int, directions: int, width: int, outside
     if count >= CAPPED * rank:
         warnings.append(f"{count} is near {rank}, the highest rank these pixels allow: a lower bound on the number")
     return warnings, True
+
+
+def _behind(observation: Observation) -> FeatureNetwork | None:
+    """Fully connected layers behind others, the first two trained with biases, or None."""
+    network = find_feature_network(observation.model, observation.input_shape)
+    if network is None:
+        return None
+    needed = [f"{layer}.{part}" for layer in network.layers[:2] for part in ("weight", "bias")]
+    return network if all(name in observation.trainable for name in needed) else None
 
 
 def _network(observation: Observation) -> DenseNetwork:

@@ -11,6 +11,7 @@ Both are functions of one candidate, so every start is independent and all advan
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -122,8 +123,14 @@ def outside(points: Tensor, rows: Tensor) -> Tensor:
     return torch.addmm(points, points @ rows.T, rows, alpha=-1)
 
 
+class Problem(Protocol):
+    """A function of points (M, n), deflated by orthonormal rows `found` (F, W + 1) where given."""
+
+    def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+
 def descend(
-    problem: SpanProblem,
+    problem: Problem,
     start: Tensor,
     steps: int,
     learning_rate: float,
