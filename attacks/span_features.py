@@ -1,9 +1,9 @@
 """The span attack one level up: what fully connected layers behind other layers tell about the features fed to them.
 
-For the first of them, z = W h(x) + b, any sequence of SGD steps leaves [ΔW | Δb] = Σ_t Σ_i δ_i(t) [h_i(t); 1]ᵀ: its row
-space holds the feature vectors of the private images, as that of a multilayer perceptron's first layer holds the images.
-They are found there by the same search (`attacks.span_search`), with the row space of the next fully connected layer as
-the test.
+For the first of them, z = W h(x) + b, any sequence of SGD steps leaves [ΔW | Δb] = Σ_t Σ_i δ_i(t) [h_i(t); 1]ᵀ: its
+row space holds the feature vectors of the private images, as that of a multilayer perceptron's first layer holds the
+images. They are found there by the same search (`attacks.span_search`), with the row space of the next fully connected
+layer as the test.
 """
 
 from collections.abc import Callable
