@@ -37,7 +37,9 @@ SAME = 0.98  # cosine of two feature vectors that are one image's
 SPARE, SPARE_LEAST = 1.5, 4  # feature vectors that are inverted: per missing image, and besides
 START = 0.1  # standard deviation of the pixels from which features are inverted
 INVERSION = (100, 0.1)  # steps and step size
-POLISH = ((150, 0.03), (250, 0.01))  # the same at the first and the last rank
+POLISH = ((150, 0.03), (200, 0.01))  # the same at the first and the last rank
+FINISH = (150, 0.003)  # the same for accepted images, at the last rank
+HOPELESS = 30.0  # times the lower quartile of ρ after the first rank: such candidates are dropped
 IMPOSTORS, LOWEST = 100, 0.01  # means of two candidates; the quantile of their residuals below which one is accepted
 SURER = 0.5  # of that quantile of λ
 WITHIN, AT, BELOW = 0.03, 0.3, 0.1  # of a background: half width, least share of pixels, most share below it
@@ -142,9 +144,17 @@ class Search:
         images = pixels.invert(features, images.to(self.rows.device), *INVERSION)
         for rank, (steps, rate) in zip(self._ranks(), POLISH, strict=True):
             images = pixels.polish(images, rank, steps, rate)
-            order = pixels.residual(images, rank).argsort(stable=True)
+            residual, order = pixels.residual(images, rank).sort(stable=True)
+            order = order[residual <= HOPELESS * residual[len(residual) // 4]]
             images = images[order][distinct(images[order].flatten(1))]
         return images
+
+    def finish(self, state: State, found: Found) -> Found:
+        """Accepted images, polished once more at the parameters at which they were found."""
+        if not len(found):
+            return found
+        images = self._pixels(state).polish(found.images, len(self.rows), *FINISH)
+        return self.judge(state, images, int(found.step[0]))
 
     def judge(self, state: State, images: Tensor, step: int) -> Found:
         """The images with their duals, ρ and λ at the parameters `state`, before the given step."""
@@ -247,7 +257,7 @@ class Rounds:
         kept = (judged.residual < self.bounds.residual) & (judged.gradient < self.bounds.gradient)
         kept &= self._apart(images)
         missing = search.count - len(found)
-        new = judged.at(kept.nonzero()[:, 0][:missing])
+        new = search.finish(state, judged.at(kept.nonzero()[:, 0][:missing]))
         self.found = found.join(new)
         return len(new) > 0
 
