@@ -29,7 +29,8 @@ FEATURE_SPAN = 2.0  # directions per image of the first layer's rows in which fe
 DRIFT = 4.0  # directions per image of the second layer's rows against which they are tested
 WIDEST = 0.4  # of the second layer's inputs: the most such directions
 NARROWEST = 1.2  # directions per image below which a row space cannot tell
-LAST_RANK = 0.6  # of the first layer's live units: the highest rank at which images are polished
+LAST_RANK = 0.9  # of the first layer's live units: the highest rank at which images are polished
+GRADIENT_RANK = 0.6  # the same for λ, whose equations are the other units
 FIRST_RANK = 4.0  # the rank per image at which polishing starts
 SUB_ROUNDS = 3  # searches in feature space per round in pixels
 SURE = 10.0  # times the lowest tenth of ρ in feature space: such candidates deflate
@@ -38,7 +39,7 @@ SPARE, SPARE_LEAST = 1.5, 4  # feature vectors that are inverted: per missing im
 START = 0.1  # standard deviation of the pixels from which features are inverted
 INVERSION = (100, 0.1)  # steps and step size
 POLISH = ((150, 0.03), (200, 0.01))  # the same at the first and the last rank
-FINISH = (150, 0.003)  # the same for accepted images, at the last rank
+FINISH = (250, 0.005)  # the same for accepted images, at the last rank
 HOPELESS = 30.0  # times the lower quartile of ρ after the first rank: such candidates are dropped
 IMPOSTORS, LOWEST = 100, 0.01  # means of two candidates; the quantile of their residuals below which one is accepted
 SURER = 0.5  # of that quantile of λ
@@ -109,10 +110,10 @@ class Bounds:
 class Search:
     """One attacked update.
 
-    factors: U S Vᵀ of the first fully connected layer's, cut to its usable rank. rows: Vᵀ in float32. test: (k, W + 1),
-    the second one's leading right singular vectors, or None where there is no such test. trained: names of trained
-    parameters. count: N. pixel_range: (low, high), (C, 1, 1) each, in the model's input space, where known.
-    starts, steps: of the search in feature space.
+    factors: U S Vᵀ of the first fully connected layer's, cut to the rank for λ. rows: (R, D + 1), its right singular
+    vectors up to the rank for ρ, float32. test: (k, W + 1), the second one's, or None where there is none.
+    trained: names of trained parameters. count: N. pixel_range: (low, high), (C, 1, 1) each, in the model's input space,
+    where known. starts, steps: of the search in feature space.
     """
 
     network: FeatureNetwork
@@ -288,7 +289,10 @@ def search_of(
         raise InputError("the update is zero: the client returned the checkpoint it was sent")
     spectrum = Spectrum.of(updates[0])
     rank, exact = resolved(spectrum)
-    used = rank if exact else min(rank, int(LAST_RANK * spectrum.rows))
+    last, used = (
+        (rank, rank) if exact else (min(rank, int(share * spectrum.rows)) for share in (LAST_RANK, GRADIENT_RANK))
+    )
+    polished = spectrum.vectors[:last].float().contiguous()
     rows, values = spectrum.vectors[:used], spectrum.values[:used]
     factors = UpdateFactors(updates[0] @ rows.T / values, values, rows, exact)
     test = None
@@ -298,9 +302,15 @@ def search_of(
         if directions >= NARROWEST * count:
             test = second.vectors[:directions].float().contiguous()
     return Search(
-        network, factors, rows.float().contiguous(), test, observation.trainable, count, observation.input_shape,
+        network, factors, polished, test, observation.trainable, count, observation.input_shape,
         _pixel_range(knowledge, device), starts, steps, learning_rate,
     ), spectrum  # fmt: skip
+
+
+def _placed(value: Tensor, device: torch.device) -> Tensor:
+    """On the device, in float32; kernels in the memory format in which convolutions are fastest."""
+    value = value.to(device, torch.float32 if value.is_floating_point() else value.dtype)
+    return value.to(memory_format=torch.channels_last) if value.dim() == 4 else value
 
 
 def _pixel_range(knowledge: Knowledge, device: torch.device) -> tuple[Tensor, Tensor] | None:
@@ -343,10 +353,7 @@ def reconstruct_behind(
         network, observation, knowledge, device, attack.starts, attack.steps + attack.settle, attack.learning_rate
     )
     network.model.to(device)
-    initial = {
-        name: value.to(device, torch.float32 if value.is_floating_point() else value.dtype)
-        for name, value in observation.initial.items()
-    }
+    initial = {name: _placed(value, device) for name, value in observation.initial.items()}
     rounds = Rounds(search, [initial], search.none(initial), Bounds(float("nan"), float("nan")))
     warnings, possible = assess(search, spectrum)
     if possible:
