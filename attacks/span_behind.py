@@ -39,6 +39,7 @@ SPARE, SPARE_LEAST = 1.5, 4  # feature vectors that are inverted: per missing im
 START = 0.1  # standard deviation of the pixels from which features are inverted
 INVERSION = (100, 0.1)  # steps and step size
 POLISH = ((150, 0.03), (200, 0.01))  # the same at the first and the last rank
+NOISE_RANK, NOISE_SEARCH = 1.5, (300, 0.05)  # rank per image, steps and step size of a search from noise
 FINISH = (250, 0.005)  # the same for accepted images, at the last rank
 HOPELESS = 30.0  # times the lower quartile of ρ after the first rank: such candidates are dropped
 IMPOSTORS, LOWEST = 100, 0.01  # means of two candidates; the quantile of their residuals below which one is accepted
@@ -112,8 +113,8 @@ class Search:
 
     factors: U S Vᵀ of the first fully connected layer's, cut to the rank for λ. rows: (R, D + 1), its right singular
     vectors up to the rank for ρ, float32. test: (k, W + 1), the second one's, or None where there is none.
-    trained: names of trained parameters. count: N. pixel_range: (low, high), (C, 1, 1) each, in the model's input space,
-    where known. starts, steps: of the search in feature space.
+    trained: names of trained parameters. count: N. pixel_range: (low, high), (C, 1, 1) each, in the input space of the
+    model, where known. starts, steps: of the search in feature space.
     """
 
     network: FeatureNetwork
@@ -138,11 +139,17 @@ class Search:
 
     def candidates(self, state: State, found: Tensor, generator: torch.Generator) -> Tensor:
         """Distinct polished images (M, C, H, W), lowest ρ at `state` first; those found (F, C, H, W) are deflated."""
-        missing = self.count - len(found)
-        features = self._features(state, found, missing, generator)[: int(SPARE * missing) + SPARE_LEAST]
-        images = START * torch.randn((len(features), *self.shape), generator=generator)
-        pixels = self._pixels(state)
-        images = pixels.invert(features, images.to(self.rows.device), *INVERSION)
+        missing, pixels = self.count - len(found), self._pixels(state)
+        number = int(SPARE * missing) + SPARE_LEAST
+        features = None if self.test is None else self._features(state, found, missing, generator)[:number]
+        noise = torch.randn((number if features is None else len(features), *self.shape), generator=generator)
+        images = START * noise.to(self.rows.device)
+        if features is None:
+            with torch.no_grad():
+                known = torch.linalg.qr(pixels.points(found).T)[0].T if len(found) else None
+            images = pixels.polish(images, int(NOISE_RANK * self.count), *NOISE_SEARCH, known)
+        else:
+            images = pixels.invert(features, images, *INVERSION)
         for rank, (steps, rate) in zip(self._ranks(), POLISH, strict=True):
             images = pixels.polish(images, rank, steps, rate)
             residual, order = pixels.residual(images, rank).sort(stable=True)
@@ -397,5 +404,8 @@ def assess(search: Search, spectrum: Spectrum) -> tuple[list[str], bool]:
             f"noise, {search.count} images need more (local Adam, added noise, more images than units?)"
         ], False
     if search.test is None:
-        return ["nothing returned: no second fully connected layer tells features apart"], False
+        return [
+            "no second fully connected layer, with more outputs than there are images, tells features apart: images are "
+            "sought from noise"
+        ], True
     return [], True

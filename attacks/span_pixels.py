@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attacks.observation import State
 from attacks.span_features import FeatureNetwork
-from attacks.span_search import outside
+from attacks.span_search import DEFLATION_FLOOR, outside
 
 TINY = 1e-12  # below it ρ is rounding error of float32
 PRIOR = 10.0  # ρ · (1 + PRIOR · prior)
@@ -39,10 +39,12 @@ class PixelTest:
         h = self.network.features(self.state, images)
         return torch.cat([h, h.new_ones(len(h), 1)], 1)
 
-    def residual(self, images: Tensor, rank: int) -> Tensor:
-        """ρ (M,) against the `rank` leading rows."""
+    def residual(self, images: Tensor, rank: int, found: Tensor | None = None) -> Tensor:
+        """ρ (M,) against the `rank` leading rows, deflated by the orthonormal rows `found` (F, D + 1) where given."""
         g = self.points(images)
-        return outside(g, self.rows[:rank]).square().sum(1) / g.square().sum(1)
+        size = g.square().sum(1)
+        missed = outside(g, self.rows[:rank]).square().sum(1)
+        return missed / (size if found is None else outside(g, found).square().sum(1) + DEFLATION_FLOOR * size)
 
     def invert(self, features: Tensor, images: Tensor, steps: int, learning_rate: float) -> Tensor:
         """Images (M, C, H, W) whose features are those given (M, D), from starting images."""
@@ -54,11 +56,14 @@ class PixelTest:
 
         return descend_pixels(loss, images, steps, learning_rate)
 
-    def polish(self, images: Tensor, rank: int, steps: int, learning_rate: float) -> Tensor:
-        """Descend log ρ + log(1 + PRIOR · prior)."""
+    def polish(
+        self, images: Tensor, rank: int, steps: int, learning_rate: float, found: Tensor | None = None
+    ) -> Tensor:
+        """Descend log ρ + log(1 + PRIOR · prior), ρ deflated by the orthonormal rows `found` (F, D + 1) where given."""
 
         def loss(x: Tensor) -> Tensor:
-            return (self.residual(x, rank) + TINY).log() + (PRIOR * self._prior(x)).log1p()
+            value = (self.residual(x, rank, found) + TINY).log()
+            return value + (PRIOR * self._prior(x)).log1p()
 
         return descend_pixels(loss, images, steps, learning_rate)
 
