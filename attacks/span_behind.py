@@ -25,16 +25,14 @@ from attacks.span_search import SEPARATION, AffineSpan, SpanProblem, SpanTest, d
 from attacks.span_steps import UpdateFactors, after_step, output_jacobian
 from attacks.spectrum import Spectrum
 
-FEATURE_SPAN = 2.0  # directions per image of the first layer's rows in which features are sought
+FEATURE_SPANS = (2.0, 3.0, 4.0)  # directions per image of the first layer's rows in which features are sought, in turn
 DRIFT = 4.0  # directions per image of the second layer's rows against which they are tested
 WIDEST = 0.4  # of the second layer's inputs: the most such directions
 NARROWEST = 1.2  # directions per image below which a row space cannot tell
 LAST_RANK = 0.9  # of the first layer's live units: the highest rank at which images are polished
 GRADIENT_RANK = 0.6  # the same for λ, whose equations are the other units
 FIRST_RANK = 4.0  # the rank per image at which polishing starts
-SUB_ROUNDS = 3  # searches in feature space per round in pixels
 SURE = 10.0  # times the lowest tenth of ρ in feature space: such candidates deflate
-SAME = 0.98  # cosine of two feature vectors that are one image's
 SPARE, SPARE_LEAST = 1.5, 4  # feature vectors that are inverted: per missing image, and besides
 START = 0.1  # standard deviation of the pixels from which features are inverted
 INVERSION = (100, 0.1)  # steps and step size
@@ -153,6 +151,8 @@ class Search:
         for rank, (steps, rate) in zip(self._ranks(), POLISH, strict=True):
             images = pixels.polish(images, rank, steps, rate)
             residual, order = pixels.residual(images, rank).sort(stable=True)
+            if not len(residual):
+                break
             order = order[residual <= HOPELESS * residual[len(residual) // 4]]
             images = images[order][distinct(images[order].flatten(1))]
         return images
@@ -196,8 +196,8 @@ class Search:
         with torch.no_grad():
             known = self.network.features(state, found) if len(found) else first[:0, :-1].float()
         pool, deflated = known[:0], known
-        for _ in range(SUB_ROUNDS):
-            span = AffineSpan.of(self.factors.rows[: int(FEATURE_SPAN * self.count)], generator)
+        for directions in FEATURE_SPANS:
+            span = AffineSpan.of(self.factors.rows[: int(directions * self.count)], generator)
             problem = FeatureProblem.of(SpanProblem.of(test, span), span, self.network.nonnegative)
             basis = torch.linalg.qr(test.features(deflated).T)[0].T.contiguous() if len(deflated) else None
             size = len(span.directions)
@@ -211,9 +211,7 @@ class Search:
             pool, value = pool[kept], value[kept]
             sure = value < SURE * value[: max(missing, 2)].quantile(0.1)
             deflated = torch.cat([known, pool[sure][:missing]])
-        if len(known):
-            pool = pool[(normalize(pool) @ normalize(known).T).max(1).values < SAME]
-        return pool
+        return pool[_apart(normalize(pool), normalize(known))]
 
 
 @dataclass
@@ -253,6 +251,7 @@ class Rounds:
         """Whether a round at the parameters before a step finds images; they are added."""
         search, state, found = self.search, self.states[step], self.found
         images = search.candidates(state, found.images, generator)
+        images = images[_apart(images.flatten(1), found.images.flatten(1))]
         together = torch.cat([found.images, images])
         if len(images) == 0 or len(together) < 3:
             return False
@@ -263,19 +262,18 @@ class Rounds:
             min(self.best.residual, float(judged.residual.min())), min(self.best.gradient, float(judged.gradient.min()))
         )
         kept = (judged.residual < self.bounds.residual) & (judged.gradient < self.bounds.gradient)
-        kept &= self._apart(images)
         missing = search.count - len(found)
         new = search.finish(state, judged.at(kept.nonzero()[:, 0][:missing]))
         self.found = found.join(new)
         return len(new) > 0
 
-    def _apart(self, images: Tensor) -> Tensor:
-        """(M,) bool: farther from every image found than a tenth of the median distance of all."""
-        known = self.found.images.flatten(1)
-        if not len(known):
-            return torch.ones(len(images), dtype=torch.bool, device=images.device)
-        everything = torch.cat([known, images.flatten(1)])
-        return torch.cdist(images.flatten(1), known).min(1).values > SEPARATION * torch.pdist(everything).median()
+
+def _apart(points: Tensor, known: Tensor) -> Tensor:
+    """Which points (M, n) lie farther from every known one (F, n) than a tenth of the median distance: (M,) bool."""
+    if not len(known) or not len(points):
+        return torch.ones(len(points), dtype=torch.bool, device=points.device)
+    nearest = torch.cdist(points, known).min(1).values
+    return nearest > SEPARATION * torch.pdist(torch.cat([known, points])).median()
 
 
 def search_of(
@@ -338,7 +336,7 @@ def infer_background(images: Tensor) -> tuple[float, ...] | None:
         mode = float(values[int(near.argmax())])
         if int(near.max()) < AT * len(values) or (values < mode - WITHIN).float().mean() > BELOW:
             return None
-        means.append(-mode)
+        means.append(-float(values[(values - mode).abs() <= WITHIN].median()))
     return tuple(means)
 
 
@@ -405,7 +403,7 @@ def assess(search: Search, spectrum: Spectrum) -> tuple[list[str], bool]:
         ], False
     if search.test is None:
         return [
-            "no second fully connected layer, with more outputs than there are images, tells features apart: images are "
-            "sought from noise"
+            "no second fully connected layer, with more outputs than there are images, tells features apart: "
+            "images are sought from noise"
         ], True
     return [], True

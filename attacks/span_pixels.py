@@ -17,7 +17,7 @@ from attacks.observation import State
 from attacks.span_features import FeatureNetwork
 from attacks.span_search import DEFLATION_FLOOR, outside
 
-TINY = 1e-12  # below it ρ is rounding error of float32
+TINY = 1e-11  # below it ρ is rounding error of float32
 PRIOR = 10.0  # ρ · (1 + PRIOR · prior)
 ROUGHNESS = 0.01  # weight of the mean squared difference of neighbouring pixels in the prior
 BLUR = 0.01  # the same beside ‖h(x) − h‖² / ‖h‖²
@@ -81,11 +81,17 @@ def roughness(images: Tensor) -> Tensor:
 
 
 def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, steps: int, learning_rate: float) -> Tensor:
-    """Adam on a loss (M,) of images (M, C, H, W), its step size on a half cosine to 0."""
+    """Adam on a loss (M,) of images (M, C, H, W), its step size on a half cosine to 0.
+
+    The gradient of every image is scaled to length 1: that of log ρ grows without bound towards a zero of ρ, and Adam's
+    second moments would remember it.
+    """
+    images = images.clone()
     mean, square = torch.zeros_like(images), torch.zeros_like(images)
     for step in range(steps):
         images = images.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(images).sum(), images)
+        gradient = gradient / gradient.flatten(1).norm(dim=1).clamp_min(TINY).view(-1, 1, 1, 1)
         mean.lerp_(gradient, 0.1)
         square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
         rate = learning_rate * (0.5 + 0.5 * math.cos(math.pi * step / steps))
