@@ -7,7 +7,6 @@ only the first was ever minimized, so that wrong candidates are told even when a
 shows single steps, images first used at a later step are sought at the parameters of that step.
 """
 
-import time
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -21,11 +20,13 @@ from attacks.inference import rank_above_noise
 from attacks.observation import Knowledge, Observation, State
 from attacks.span_features import FeatureNetwork, FeatureProblem, layer_of
 from attacks.span_pixels import PixelTest
-from attacks.span_search import SEPARATION, AffineSpan, SpanProblem, SpanTest, descend, distinct
+from attacks.span_search import SEPARATION, AffineSpan, SpanProblem, SpanTest, descend, distinct, outside
 from attacks.span_steps import UpdateFactors, after_step, output_jacobian
 from attacks.spectrum import Spectrum
 
-FEATURE_SPANS = (2.0, 3.0, 4.0)  # directions per image of the first layer's rows in which features are sought, in turn
+FEATURE_SPANS = (2.0, 3.0, 4.0)  # directions per image of the first layer's rows in which features are sought: at
+# first, and after one and two rounds that brought nothing
+SUB_ROUNDS = 3  # searches in feature space per round in pixels
 DRIFT = 4.0  # directions per image of the second layer's rows against which they are tested
 WIDEST = 0.4  # of the second layer's inputs: the most such directions
 NARROWEST = 1.2  # directions per image below which a row space cannot tell
@@ -135,11 +136,14 @@ class Search:
         nothing = images.reshape(0)
         return Found(images, images.new_zeros(0, outputs.numel()).double(), nothing, nothing.double(), nothing.long())
 
-    def candidates(self, state: State, found: Tensor, generator: torch.Generator) -> Tensor:
-        """Distinct polished images (M, C, H, W), lowest ρ at `state` first; those found (F, C, H, W) are deflated."""
-        missing, pixels = self.count - len(found), self._pixels(state)
+    def candidates(self, state: State, found: Tensor, idle: int, generator: torch.Generator) -> Tensor:
+        """Distinct polished images (M, C, H, W), lowest ρ at `state` first; those found (F, C, H, W) are deflated.
+
+        idle: how many rounds in a row brought nothing.
+        """
+        missing, pixels = self.count - len(found), self.pixels(state)
         number = int(SPARE * missing) + SPARE_LEAST
-        features = None if self.test is None else self._features(state, found, missing, generator)[:number]
+        features = None if self.test is None else self._features(state, found, missing, idle, generator)[:number]
         noise = torch.randn((number if features is None else len(features), *self.shape), generator=generator)
         images = START * noise.to(self.rows.device)
         if features is None:
@@ -161,12 +165,12 @@ class Search:
         """Accepted images, polished once more at the parameters at which they were found."""
         if not len(found):
             return found
-        images = self._pixels(state).polish(found.images, len(self.rows), *FINISH)
+        images = self.pixels(state).polish(found.images, len(self.rows), *FINISH)
         return self.judge(state, images, int(found.step[0]))
 
     def judge(self, state: State, images: Tensor, step: int) -> Found:
         """The images with their duals, ρ and λ at the parameters `state`, before the given step."""
-        pixels = self._pixels(state)
+        pixels = self.pixels(state)
         jacobian = output_jacobian(self.network, state, images)
         with torch.no_grad():
             points, residual = pixels.points(images), pixels.residual(images, len(self.rows))
@@ -180,14 +184,14 @@ class Search:
         impostors = self.judge(state, (images[first] + images[second]) / 2, 0)
         return Bounds(float(impostors.residual.quantile(LOWEST)), SURER * float(impostors.gradient.quantile(LOWEST)))
 
-    def _pixels(self, state: State) -> PixelTest:
+    def pixels(self, state: State) -> PixelTest:
         return PixelTest(self.network, state, self.rows, self.pixel_range)
 
     def _ranks(self) -> tuple[int, int]:
         """The ladder: at which rank candidates are polished first, and last."""
         return min(int(FIRST_RANK * self.count), len(self.rows)), len(self.rows)
 
-    def _features(self, state: State, found: Tensor, missing: int, generator: torch.Generator) -> Tensor:
+    def _features(self, state: State, found: Tensor, missing: int, idle: int, generator: torch.Generator) -> Tensor:
         """Feature vectors (M, D) in the first layer's span with low ρ of the second, best first."""
         device, rate = self.rows.device, self.learning_rate
         first = layer_of(state, self.network.layers[0], device)
@@ -196,8 +200,8 @@ class Search:
         with torch.no_grad():
             known = self.network.features(state, found) if len(found) else first[:0, :-1].float()
         pool, deflated = known[:0], known
-        for directions in FEATURE_SPANS:
-            span = AffineSpan.of(self.factors.rows[: int(directions * self.count)], generator)
+        for _ in range(SUB_ROUNDS):
+            span = AffineSpan.of(self.factors.rows[: int(FEATURE_SPANS[idle] * self.count)], generator)
             problem = FeatureProblem.of(SpanProblem.of(test, span), span, self.network.nonnegative)
             basis = torch.linalg.qr(test.features(deflated).T)[0].T.contiguous() if len(deflated) else None
             size = len(span.directions)
@@ -212,6 +216,12 @@ class Search:
             sure = value < SURE * value[: max(missing, 2)].quantile(0.1)
             deflated = torch.cat([known, pool[sure][:missing]])
         return pool[_apart(normalize(pool), normalize(known))]
+
+
+def unexplained(update: Tensor, points: Tensor) -> float:
+    """‖Δ − Δ P‖ / ‖Δ‖ of an update (W, D + 1), P the projection on the points (F, D + 1): least squares over duals."""
+    basis = torch.linalg.qr(points.double().T)[0].T
+    return float(outside(update, basis).norm() / update.norm())
 
 
 @dataclass
@@ -229,14 +239,14 @@ class Rounds:
         """Rounds at the initial parameters, and, where single steps can be told, at those after every step.
 
         A step without any image of its own means that the one before is not complete: it is searched again. Ends when
-        all images are found, or two rounds in a row brought nothing.
+        all images are found, or three rounds in a row brought nothing.
         """
         idle = step = 0
         for done in range(rounds):
             progress(done, rounds, self.bounds.gradient)
-            new = self._round(step, generator)
+            new = self._round(step, idle, generator)
             idle = 0 if new else idle + 1
-            if len(self.found) >= self.search.count or idle == 2:
+            if len(self.found) >= self.search.count or idle == len(FEATURE_SPANS):
                 break
             if new and self.search.factors.exact:
                 here = self.found.at(self.found.step == step)
@@ -247,10 +257,19 @@ class Rounds:
                 step -= 1
         progress(rounds, rounds, self.bounds.gradient)
 
-    def _round(self, step: int, generator: torch.Generator) -> bool:
+    def points(self) -> Tensor:
+        """[h; 1] of all images found, (F, D + 1), each at the parameters of its step."""
+        with torch.no_grad():
+            parts = [
+                self.search.pixels(state).points(self.found.images[self.found.step == step])
+                for step, state in enumerate(self.states)
+            ]
+        return torch.cat(parts)
+
+    def _round(self, step: int, idle: int, generator: torch.Generator) -> bool:
         """Whether a round at the parameters before a step finds images; they are added."""
         search, state, found = self.search, self.states[step], self.found
-        images = search.candidates(state, found.images, generator)
+        images = search.candidates(state, found.images, idle, generator)
         images = images[_apart(images.flatten(1), found.images.flatten(1))]
         together = torch.cat([found.images, images])
         if len(images) == 0 or len(together) < 3:
@@ -353,7 +372,6 @@ def reconstruct_behind(
 
     residual of the result is λ (`attacks.span_steps`).
     """
-    start = time.perf_counter()
     search, spectrum = search_of(
         network, observation, knowledge, device, attack.starts, attack.steps + attack.settle, attack.learning_rate
     )
@@ -376,6 +394,8 @@ def reconstruct_behind(
     if mean is None:
         mean = (0.5,) * observation.input_shape[0]
         warnings.append("pixel_mean is unknown and the images found have no background: 0.5 was assumed")
+    factors = search.factors
+    explained = rounds.points() if len(images) else search.rows[:0]
     facts = {
         "used_num_private": float(search.count),
         "rank": float(len(search.rows)),
@@ -387,8 +407,8 @@ def reconstruct_behind(
         images=images,
         residual=residual,
         pixel_mean=tuple(mean),
+        relative_residual=unexplained(factors.left * factors.values @ factors.rows, explained),
         warnings=tuple(warnings),
-        seconds=time.perf_counter() - start,
         facts=facts,
     )
 

@@ -166,7 +166,7 @@ def test_images_of_every_batch_are_found_at_their_own_step(minibatches):
 
 def test_full_batches_are_found_at_the_initial_parameters():
     images = digits(6)
-    found = run(client(Functional(), images, batch=6, epochs=20))
+    found = run(client(Functional(), images, batch=6, epochs=20, lr=0.05))
     assert found.facts["steps"] == 1 and (nearest(images, found) < 0.2).all() and len(found.images) == 6
 
 
