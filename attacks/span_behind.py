@@ -387,6 +387,10 @@ def reconstruct_behind(
                 f"{rounds.best.gradient:.2g}; impostors demand less than {rounds.bounds.residual:.2g} and "
                 f"{rounds.bounds.gradient:.2g} of one image"
             )
+        elif len(rounds.found) < search.count:
+            warnings.append(
+                f"{len(rounds.found)} of {search.count} images found: the others pass neither test or one only"
+            )
     found = rounds.found
     order = found.gradient.argsort(stable=True)
     images, residual = found.images[order].cpu(), found.gradient[order].float().cpu()

@@ -30,7 +30,7 @@ from attacks.span_features import FeatureNetwork
 class UpdateFactors:
     """U S Vᵀ of the first fully connected layer's update, cut to its rank, float64.
 
-    left: (W, R). values: (R,). rows: (R, D + 1). full: whether the rank falls short of the update's size, by a gap.
+    left: (W, R). values: (R,). rows: (R, D + 1). exact: whether the rank falls short of the update's size, by a gap.
     """
 
     left: Tensor
