@@ -18,8 +18,11 @@ from attacks.dense import ACTIVATIONS, DenseNetwork, find_dense_network
 from attacks.errors import InputError
 from attacks.inference import infer_pixel_mean
 from attacks.observation import Knowledge, Observation, State
+from attacks.span_behind import reconstruct_behind
 from attacks.span_candidates import Candidates
 from attacks.span_duals import DualSpace
+from attacks.span_features import FeatureNetwork, find_feature_network
+from attacks.span_joint import explain
 from attacks.span_search import AffineSpan, SpanProblem, SpanTest, descend, distinct
 from attacks.spectrum import Spectrum
 
@@ -44,7 +47,8 @@ class SpanAttack:
 
     starts: random points per round. steps: of Adam from each, with what is found deflated. settle: further ones on the
     plain ρ. polish: the last ones, at a tenth of the step size. rounds: at most. learning_rate: of Adam, in the
-    coordinates of `AffineSpan`. device: auto, cpu or cuda.
+    coordinates of `AffineSpan`. joint_polish: steps on images and duals together, with the reconstruction loss of the
+    NTK attack, which also yields the duals (0: none). device: auto, cpu or cuda.
     """
 
     name: ClassVar[str] = "span"
@@ -55,15 +59,22 @@ class SpanAttack:
     polish: int = 100
     rounds: int = 12
     learning_rate: float = 0.05
+    joint_polish: int = 0
     device: str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("starts", "steps", "settle", "polish", "rounds", "learning_rate"):
             if getattr(self, name) <= 0:
                 raise InputError(f"attack 'span': {name} is {getattr(self, name)}, it has to be positive")
+        if self.joint_polish < 0:
+            raise InputError(f"attack 'span': joint_polish is {self.joint_polish}, it must not be negative")
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
-        _network(observation)
+        behind = _behind(observation)
+        if behind is None:
+            _network(observation)
+        else:
+            knowledge.require("span", "num_private", because="the spectrum of features has no gap at their number")
 
     def reconstruct(
         self,
@@ -81,6 +92,24 @@ class SpanAttack:
         device = torch.device(
             ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         )
+        found = self._found(observation, knowledge, generator, progress, device)
+        if self.joint_polish and len(found.images):
+            images, duals, residual = explain(observation, found.images, self.joint_polish, device)
+            found = replace(found, images=images, duals=duals, relative_residual=residual)
+        return replace(found, seconds=time.perf_counter() - start)
+
+    def _found(
+        self,
+        observation: Observation,
+        knowledge: Knowledge,
+        generator: torch.Generator,
+        progress: Progress,
+        device: torch.device,
+    ) -> Reconstruction:
+        behind = _behind(observation)
+        if behind is not None:
+            self.check(observation, knowledge)
+            return reconstruct_behind(self, behind, observation, knowledge, generator, progress, device)
         network = _network(observation)
         observation = observation.moved()
         initial, final = ([_layers(pair[end], network, device) for pair in observation.pairs] for end in (0, 1))
@@ -136,7 +165,6 @@ class SpanAttack:
             num_inferred=inferred,
             relative_residual=unexplained,
             warnings=tuple(warnings),
-            seconds=time.perf_counter() - start,
             facts=facts,
         )
 
@@ -246,14 +274,23 @@ def _assess(spectrum: Spectrum, count: int, directions: int, width: int, outside
     return warnings, True
 
 
+def _behind(observation: Observation) -> FeatureNetwork | None:
+    """Fully connected layers behind others, the first two trained with biases, or None."""
+    network = find_feature_network(observation.model, observation.input_shape)
+    if network is None or len(network.layers) < 2:
+        return None
+    needed = [f"{layer}.{part}" for layer in network.layers[:2] for part in ("weight", "bias")]
+    return network if all(name in observation.trainable for name in needed) else None
+
+
 def _network(observation: Observation) -> DenseNetwork:
     """The plain MLP under attack, or InputError with what is missing."""
     network = find_dense_network(observation.model, observation.input_shape)
     name = type(observation.model).__name__
     if network is None or len(network.weights) < 3:
         raise InputError(
-            f"attack 'span' needs linear layers from the pixels on, two of them hidden: model {name!r} is not such a "
-            "multilayer perceptron (use 'ntk')"
+            f"attack 'span' needs linear layers from the pixels on, two of them hidden, or hidden ones with biases "
+            f"behind other layers: model {name!r} has neither (use 'ntk')"
         )
     needed = [*network.weights[:2], *(bias or "" for bias in network.biases[:2])]
     missing = [name for name in needed if name not in observation.trainable]
