@@ -75,6 +75,9 @@ class Candidates:
         directions = torch.cat([self.directions, duals.sparsest(rough, sure, known)])
         kept = duals.certified(directions)
         directions, rough = directions[kept], torch.cat([known, rough])[kept]
+        directions = duals.settled(rough, directions)
+        kept = duals.certified(directions)
+        directions, rough = directions[kept], rough[kept]
         exact = duals.images(duals.disentangle(rough, directions))
         return replace(found, directions=directions, exact=exact)._ranked(found.loose, generator)
 

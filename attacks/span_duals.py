@@ -14,6 +14,7 @@ beyond that certify that the candidate led to a private image. SPEAR (Dimitrov e
 on single gradients; it holds just as well over any number of local steps, for the units that stay inactive.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +28,8 @@ TRIMS = 4  # last steps, on the units that look like zeros alone, the bound fall
 NOISE_WIDTHS = 8.0  # an entry of L c is zero below so many standard deviations of its rounding error
 CLEAN = 0.02  # entries this small happen by chance on 1.6 % of the units; zeros are told only below it (rms of d: 1)
 CHANCE = 0.05  # share of units whose entry may be zero by chance
-INDEPENDENT = 1e-3  # of a unit vector c, its part outside the span of sparser ones
+INDEPENDENT = 0.05  # of a unit vector c, its part outside the span of sparser ones; 0.4 and more for private images
+DOUBTFUL = 0.25  # of the directions, those with the fewest zeros: mixtures of duals are among them
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,39 @@ class DualSpace:
         unit = coordinates / coordinates.norm(dim=1, keepdim=True)
         others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
         avoid = others.T @ others
-        points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
-        idle = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T) < 0
         found = [
-            self._sparsest(self.left[units], avoid - own.outer(own) if certain else avoid)
-            for units, own, certain in zip(idle, unit, sure.tolist(), strict=True)
+            self._sparsest(units, avoid - own.outer(own) if certain else avoid)
+            for units, own, certain in zip(self._inactive(coordinates), unit, sure.tolist(), strict=True)
         ]
         return torch.stack(found) if found else coordinates
+
+    def settled(self, coordinates: Tensor, directions: Tensor) -> Tensor:
+        """c (F, N), the doubtful ones sought again from images that the others make exact, until none gains a zero.
+
+        coordinates: (F, N), rough y of the images. A mixture a c_i + b c_j can pass for the image i where c_j is known;
+        y_i, orthogonal to every other direction, is then exact all the same, and with it the units i leaves inactive.
+        """
+        doubtful = self.zeros(directions).argsort(stable=True)[: math.ceil(DOUBTFUL * len(directions))]
+        while len(doubtful):
+            y = self.disentangle(coordinates, directions)
+            unit = y / y.norm(dim=1, keepdim=True)
+            others = [torch.cat([unit[:j], unit[j + 1 :]]) for j in doubtful.tolist()]
+            sought = torch.stack(
+                [
+                    self._sparsest(units, known.T @ known)
+                    for units, known in zip(self._inactive(y[doubtful]), others, strict=True)
+                ]
+            )
+            better = self.zeros(sought) > self.zeros(directions[doubtful])
+            doubtful, sought = doubtful[better], sought[better]
+            directions = directions.index_copy(0, doubtful, sought)
+        return directions
+
+    def _inactive(self, coordinates: Tensor) -> list[Tensor]:
+        """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends."""
+        points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
+        idle = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T) < 0
+        return [self.left[units] for units in idle]
 
     def _sparsest(self, units: Tensor, avoid: Tensor) -> Tensor:
         c = torch.linalg.eigh(units.T @ units + AVOID * avoid)[1][:, 0]
