@@ -101,7 +101,7 @@ class DualSpace:
         others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
         avoid = others.T @ others
         found = [
-            self._sparsest(units, avoid - own.outer(own) if certain else avoid)
+            self._sparsest(units, own, avoid - own.outer(own) if certain else avoid)
             for units, own, certain in zip(self._inactive(coordinates), unit, sure.tolist(), strict=True)
         ]
         return torch.stack(found) if found else coordinates
@@ -119,8 +119,8 @@ class DualSpace:
             others = [torch.cat([unit[:j], unit[j + 1 :]]) for j in doubtful.tolist()]
             sought = torch.stack(
                 [
-                    self._sparsest(units, known.T @ known)
-                    for units, known in zip(self._inactive(y[doubtful]), others, strict=True)
+                    self._sparsest(units, own, known.T @ known)
+                    for units, own, known in zip(self._inactive(y[doubtful]), unit[doubtful], others, strict=True)
                 ]
             )
             better = self.zeros(sought) > self.zeros(directions[doubtful])
@@ -134,17 +134,17 @@ class DualSpace:
         idle = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T) < 0
         return [self.left[units] for units in idle]
 
-    def _sparsest(self, units: Tensor, avoid: Tensor) -> Tensor:
-        c = torch.linalg.eigh(units.T @ units + AVOID * avoid)[1][:, 0]
+    def _sparsest(self, units: Tensor, own: Tensor, avoid: Tensor) -> Tensor:
+        c = _least(units.T @ units + AVOID * avoid, own)
         for i in range(REWEIGHTINGS):
             duals = units @ c
             epsilon = duals.square().mean().sqrt() * BLUNTEST * (SHARPEST / BLUNTEST) ** (i / (REWEIGHTINGS - 1))
-            c = _least(units, (duals.square() + epsilon**2) ** -0.75, c)
+            c = _least(_weighted(units, (duals.square() + epsilon**2) ** -0.75), own)
         for i in range(TRIMS):
             duals = (units @ c).abs()
             bound = SHARPEST * 0.1**i * duals.square().mean().sqrt()
             zero = duals < torch.maximum(self._tolerance(c[None])[0, 0], bound)
-            c = _least(units, zero.to(duals.dtype) + 1e-9, c)
+            c = _least(_weighted(units, zero.to(duals.dtype) + 1e-9), own)
         return c
 
     def zeros(self, directions: Tensor) -> Tensor:
@@ -174,14 +174,15 @@ class DualSpace:
         return NOISE_WIDTHS * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
 
 
-def _least(units: Tensor, weight: Tensor, start: Tensor) -> Tensor:
-    """The unit vector c (N,) of least Σ_r w_r (l_r · c)², by inverse iteration from a vector near it."""
-    gram = (units * (weight / weight.mean())[:, None]).T @ units
+def _weighted(units: Tensor, weight: Tensor) -> Tensor:
+    return (units * (weight / weight.mean())[:, None]).T @ units
+
+
+def _least(gram: Tensor, own: Tensor) -> Tensor:
+    """The c (N,) of least c · gram c among those with own · c = 1, at unit length."""
     gram.diagonal().add_(1e-13 * gram.diagonal().mean())
     factor, failed = torch.linalg.cholesky_ex(gram)
     if failed:
-        return start
-    for _ in range(3):
-        start = torch.cholesky_solve(start[:, None], factor)[:, 0]
-        start = start / start.norm()
-    return start
+        return own
+    c = torch.cholesky_solve(own[:, None], factor)[:, 0]
+    return c / c.norm()
