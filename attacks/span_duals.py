@@ -6,9 +6,9 @@ singular value decomposition [ΔW | Δb] = L S Vᵀ of rank N,
 
     d_i = L c_i,    x̃_i = V S y_i,    y_i · c_j = 0 for i ≠ j.
 
-An approximate image tells which units are inactive, and c_i is the sparsest L c on them: the least Σ_r √|l_r · c|, by
-iteratively reweighted least squares, with weights (d² + ε²)^(−3/4); the usual Σ_r |l_r · c| fails on clients that drift
-far. Given all c_i, the second relation yields every image, to the rounding error of the parameters, however rough the
+An approximate image y tells which units are inactive, and c_i is the sparsest L c on them with y · c = 1 (so that the
+duals of no other image will do): the least Σ_r log((l_r · c)² + ε²) for falling ε, by iteratively reweighted least squares
+(Candès, Wakin and Boyd 2008); the usual Σ_r |l_r · c| fails on clients that drift far. Given all c_i, the second relation yields every image, to the rounding error of the parameters, however rough the
 candidates were. A vector of a generic N-dimensional space can be zero on N − 1 units of choice, not on many more: zeros
 beyond that certify that the candidate led to a private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity
 on single gradients; it holds just as well over any number of local steps, for the units that stay inactive.
@@ -23,7 +23,7 @@ from torch import Tensor
 from attacks.spectrum import Spectrum
 
 AVOID = 100.0  # weight of y_j · c = 0 in the start, against the energy of L c on inactive units
-REWEIGHTINGS, BLUNTEST, SHARPEST = 12, 1e-2, 1e-3  # ε of the first and the last, relative to the rms of d
+REWEIGHTINGS, BLUNTEST, SHARPEST = 20, 0.3, 1e-3  # ε of the first and the last, relative to the rms of d
 TRIMS = 4  # last steps, on the units that look like zeros alone, the bound falling tenfold at each
 NOISE_WIDTHS = 8.0  # an entry of L c is zero below so many standard deviations of its rounding error
 CLEAN = 0.02  # entries this small happen by chance on 1.6 % of the units; zeros are told only below it (rms of d: 1)
@@ -139,7 +139,7 @@ class DualSpace:
         for i in range(REWEIGHTINGS):
             duals = units @ c
             epsilon = duals.square().mean().sqrt() * BLUNTEST * (SHARPEST / BLUNTEST) ** (i / (REWEIGHTINGS - 1))
-            c = _least(_weighted(units, (duals.square() + epsilon**2) ** -0.75), own)
+            c = _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
         for i in range(TRIMS):
             duals = (units @ c).abs()
             bound = SHARPEST * 0.1**i * duals.square().mean().sqrt()
