@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks.observation import Observation, State
 
 TAIL = 0.5  # of the singular vectors, the last: taken to be free of images
-ROUNDS = 6  # of tail and factor in turn
+ROUNDS, SETTLED = 20, 1e-9  # of tail and factor in turn; the change of the factor that ends them
 GAIN = 0.5  # the tail's norm has to fall to this share, or there was no decay to be seen
 
 
@@ -30,13 +30,15 @@ def decay_factor(initial: Tensor, final: Tensor) -> float:
     if len(initial) < initial.shape[1]:
         initial, final = initial.T, final.T
     factor = 1.0
-    before = _tail(final - initial)[1]
+    undecayed = _tail(final - initial)[1]
     for _ in range(ROUNDS):
         last, _ = _tail(final - factor * initial)
         start = initial @ last
-        factor = float((final @ last * start).sum() / start.square().sum().clamp_min(1e-300))
+        before, factor = factor, float((final @ last * start).sum() / start.square().sum().clamp_min(1e-300))
+        if abs(factor - before) < SETTLED:
+            break
     after = _tail(final - factor * initial)[1]
-    return factor if 0 < factor < 1 and after < GAIN * before else 1.0
+    return factor if 0 < factor < 1 and after < GAIN * undecayed else 1.0
 
 
 def without_decay(observation: Observation, factor: float) -> Observation:

@@ -18,16 +18,22 @@ from attacks.dense import ACTIVATIONS, DenseNetwork, find_dense_network
 from attacks.errors import InputError
 from attacks.inference import infer_pixel_mean
 from attacks.observation import Knowledge, Observation, State
+from attacks.repair import decay_factor, without_decay
 from attacks.span_candidates import Candidates
 from attacks.span_duals import DualSpace
+from attacks.span_fit import fit_images
 from attacks.span_search import AffineSpan, SpanProblem, SpanTest, descend, distinct
 from attacks.spectrum import Spectrum
 
 DRIFT = 4.0  # directions of the second layer's row space that an image takes while its features move
 WIDEST = 0.4  # of the width: the most directions that ρ may use and still tell images apart
+NOISY_DIRECTIONS = 2.0  # per image, at least, where noise hides the smaller ones
 NARROWEST = 1.2  # directions per image below which ρ cannot hold
 FULL_RANK = 0.1  # ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer from which its row space is not that of N images
 NOISY = 1e-3  # the same: from here on images are less exact
+CLEAR = 1.5  # ratio of the N-th singular value to the next above which noise leaves no doubt about N
+UNCLEAN = 1e-4  # the same: from here on weight decay is looked for
+FITTED = 1.25  # of what N directions leave: the most that images and the zeros of their duals may leave
 CAPPED = 0.8  # of the rank that pixels allow: from here on the rank is a lower bound on N
 PEEL = 0.75  # of the images certified: from there on their complement is searched alone
 
@@ -77,6 +83,7 @@ class SpanAttack:
             ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         )
         network = _network(observation)
+        observation, warnings, facts = _without_decay(observation, network, device)
         initial, final = ([_layer(state, network, i, device) for i in (0, 1)] for state in observation.pairs[0])
         if not (final[0] - initial[0]).any() or not (final[1] - initial[1]).any():
             raise InputError("the update is zero: the client returned the checkpoint it was sent")
@@ -85,13 +92,16 @@ class SpanAttack:
         count = knowledge.num_private or inferred
         directions = int(min(DRIFT * count, WIDEST * len(initial[0]), len(initial[1])))
         outside = spectrum.outside(count)
-        warnings, possible = _assess(spectrum, count, directions, len(initial[0]), outside)
-        facts = {"k": float(directions), "used_num_private": float(count), "outside_span": outside}
+        second = Spectrum.of(final[1] - initial[1])
+        if outside > NOISY:
+            directions = max(min(directions, second.above_noise()), min(directions, int(NOISY_DIRECTIONS * count)))
+        assessed, possible = _assess(spectrum, count, directions, len(initial[0]), outside)
+        warnings += assessed
+        facts |= {"k": float(directions), "used_num_private": float(count), "outside_span": outside}
 
         images = torch.zeros(0, observation.pairs[0][0][network.weights[0]].shape[1])
         residual, unexplained = images[:, 0], float("nan")
         if possible:
-            second = Spectrum.of(final[1] - initial[1])
             test = SpanTest(
                 initial[0].float(), second.vectors[:directions].float().contiguous(), ACTIVATIONS[network.activation]
             )
@@ -99,7 +109,13 @@ class SpanAttack:
             candidates, rounds = self._rounds(duals, test, network.activation == "relu", generator, progress)
             found = candidates.accepted().float()
             facts |= {"rounds": rounds, "threshold": candidates.threshold, "certified": float(len(candidates.exact))}
-            veto, unexplained = candidates.veto((final[1] - initial[1]).float(), generator)
+            noise = second.median_noise() if outside > NOISY else 0.0
+            veto, unexplained = candidates.veto((final[1] - initial[1]).float(), generator, noise)
+            if not veto and network.activation == "relu" and outside > NOISY and not len(candidates.exact):
+                fitted, left = fit_images(final[0] - initial[0], initial[0], found, count)
+                facts["fit"] = left
+                if left < FITTED * outside:
+                    found = fitted.float()
             if veto:
                 warnings.append(veto)
             else:
@@ -174,7 +190,11 @@ def _assess(spectrum: Spectrum, count: int, directions: int, width: int, outside
         ], False
     warnings = []
     if outside > NOISY:
-        warnings.append(f"{outside:.2g} of the first layer's update lies outside {count} directions: it is noisy")
+        gap = float(spectrum.values[count - 1] / spectrum.values[count])
+        warnings.append(
+            f"{outside:.2g} of the first layer's update lies outside {count} directions: it is noisy"
+            + (f", and a gap of {gap:.2g} between singular values makes {count} images a guess" if gap < CLEAR else "")
+        )
     if count >= CAPPED * rank:
         warnings.append(f"{count} is near {rank}, the highest rank these pixels allow: a lower bound on the number")
     return warnings, True
@@ -197,6 +217,21 @@ def _network(observation: Observation) -> DenseNetwork:
             f"{', '.join(name or 'a bias' for name in missing)} (use 'ntk')"
         )
     return network
+
+
+def _without_decay(
+    observation: Observation, network: DenseNetwork, device: torch.device
+) -> tuple[Observation, list[str], dict[str, float]]:
+    """(the observation as without weight decay, warnings, facts); as it is where the first layer shows none."""
+    first, last = (_layer(state, network, 0, device) for state in observation.pairs[0])
+    spectrum = Spectrum.of(last - first)
+    if spectrum.outside(spectrum.count()) < UNCLEAN:
+        return observation, [], {}
+    factor = decay_factor(first[:, :-1], last[:, :-1])
+    if factor == 1:
+        return observation, [], {}
+    warning = f"weight decay was undone: parameters shrank by {1 - factor:.2g} in all, as the first layer shows"
+    return without_decay(observation, factor), [warning], {"decay_factor": factor}
 
 
 def _layer(state: State, network: DenseNetwork, layer: int, device: torch.device) -> Tensor:

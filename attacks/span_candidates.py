@@ -102,19 +102,22 @@ class Candidates:
         first, second = pairs[:, pairs[0] != pairs[1]].to(images.device)
         return (images[first] + images[second]) / 2 if len(images) else images
 
-    def veto(self, update: Tensor, generator: torch.Generator) -> tuple[str, float]:
+    def veto(self, update: Tensor, generator: torch.Generator, noise: float = 0.0) -> tuple[str, float]:
         """(why nothing may be returned, or "", and ‖Δ − Δ P‖ / ‖Δ‖), for the second layer's Δ (out, W + 1) and the
-        projection P onto the features of the accepted: the least squares over all duals."""
+        projection P onto the features of the accepted: the least squares over all duals. noise: ‖E‖ / ‖Δ‖ of added
+        noise, which no set explains."""
         images = self.accepted()
         if not len(images):
             return f"nothing returned: no candidate has ρ below {self.threshold:.2g}, the threshold from impostors", 1.0
         left = self._left(images, update)
         impostors = self._left(self._impostors(images, len(images), generator), update)
-        if len(self.exact) >= FEW_CERTIFIED * len(images) or left < UNEXPLAINED * impostors:
+        signal, null = (max(share**2 - noise**2, 0.0) ** 0.5 for share in (left, impostors))
+        if len(self.exact) >= FEW_CERTIFIED * len(images) or signal < UNEXPLAINED * null:
             return "", left
         return (
             f"nothing returned: {len(images)} candidates leave {left:.2g} of the second layer's update, "
-            f"impostors {impostors:.2g} (at most {UNEXPLAINED:g} of that); {len(self.exact)} have sparse duals"
+            f"impostors {impostors:.2g} (at most {UNEXPLAINED:g} of that beyond noise of {noise:.2g}); "
+            f"{len(self.exact)} have sparse duals"
         ), left
 
     def _left(self, images: Tensor, update: Tensor) -> float:

@@ -7,9 +7,11 @@ singular value decomposition [ΔW | Δb] = L S Vᵀ of rank N,
     d_i = L c_i,    x̃_i = V S y_i,    y_i · c_j = 0 for i ≠ j.
 
 An approximate image y tells which units are inactive, and c_i is the sparsest L c on them with y · c = 1 (so that the
-duals of no other image will do): the least Σ_r log((l_r · c)² + ε²) for falling ε, by iteratively reweighted least squares
-(Candès, Wakin and Boyd 2008); the usual Σ_r |l_r · c| fails on clients that drift far. Given all c_i, the second relation yields every image, to the rounding error of the parameters, however rough the
-candidates were. A vector of a generic N-dimensional space can be zero on N − 1 units of choice, not on many more: zeros
+duals of no other image will do): the least Σ_r log((l_r · c)² + ε²) for falling ε, by iteratively reweighted least
+squares (Candès, Wakin and Boyd 2008); the usual Σ_r |l_r · c| fails on clients that drift far. Given all c_i, the
+second relation yields every image, to the rounding error of the parameters, however rough the candidates were.
+
+A vector of a generic N-dimensional space can be zero on N − 1 units of choice, not on many more: zeros
 beyond that certify that the candidate led to a private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity
 on single gradients; it holds just as well over any number of local steps, for the units that stay inactive.
 """
