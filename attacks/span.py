@@ -3,7 +3,8 @@
 The first layer's row space is the span of the private images and tells their number; the second layer's holds their
 features and tells them from others (`attacks.span_search`); the zeros of their duals make them exact and certify them
 (`attacks.span_duals`). The training of the client is never simulated: learning rate, steps, batches, labels and loss
-need not be known. Needs SGD, with or without momentum, and no weight decay.
+need not be known. Needs SGD, with or without momentum; weight decay is undone first (`attacks.repair`), and where noise
+hides the zeros the images come from least squares (`attacks.span_fit`).
 """
 
 import time
@@ -16,7 +17,7 @@ from torch import Tensor
 from attacks.base import Progress, Reconstruction, register, silent
 from attacks.dense import ACTIVATIONS, DenseNetwork, find_dense_network
 from attacks.errors import InputError
-from attacks.inference import infer_pixel_mean
+from attacks.inference import ROUNDING, infer_pixel_mean
 from attacks.observation import Knowledge, Observation, State
 from attacks.repair import decay_factor, without_decay
 from attacks.span_candidates import Candidates
@@ -90,6 +91,12 @@ class SpanAttack:
         spectrum = Spectrum.of(final[0] - initial[0])
         inferred = spectrum.count()
         count = knowledge.num_private or inferred
+        if inferred < count < len(spectrum.values) and spectrum.values[count - 1] < ROUNDING * spectrum.values[0]:
+            warnings.append(
+                f"{count} images were expected, the first layer's update has {inferred} directions above rounding: "
+                "so many were looked for (images seen twice, or more than the pixels can tell apart)"
+            )
+            count = inferred
         directions = int(min(DRIFT * count, WIDEST * len(initial[0]), len(initial[1])))
         outside = spectrum.outside(count)
         second = Spectrum.of(final[1] - initial[1])
@@ -180,8 +187,8 @@ def _assess(spectrum: Spectrum, count: int, directions: int, width: int, outside
     if count < 1 or count >= rank or outside > FULL_RANK:
         return [
             f"nothing returned: the first layer's update has rank {rank} and {outside:.2g} of its norm lies outside "
-            f"{count} directions (at most {FULL_RANK:g}): it is not a sum over few images, as after SGD without weight "
-            "decay (local Adam, added noise, more images than units or pixels?)"
+            f"{count} directions (at most {FULL_RANK:g}): it is not a sum over few images, as after SGD "
+            "(local Adam, much added noise, entries left out, more images than units or pixels?)"
         ], False
     if directions < NARROWEST * count:
         return [

@@ -207,6 +207,19 @@ def test_a_known_number_is_used(federated):
     assert found.facts["used_num_private"] == 8 and (nearest(images, found) < 1e-2).all()
 
 
+def test_more_images_than_directions_are_not_believed(federated):
+    images, observation, _ = federated
+    found = run(observation, Knowledge(num_private=11))
+    assert found.facts["used_num_private"] == 8 and (nearest(images, found) < 1e-2).all()
+    assert "11 images were expected" in found.warnings[0] and "8 directions" in found.warnings[0]
+
+
+def test_nearly_as_many_images_as_pixels_tell_apart_are_exact_with_a_warning():
+    images = digits(50)  # 8x8 digits span about 55 dimensions
+    found = run(client(mlp(width=512), images))
+    assert found.num_inferred == 50 and (nearest(images, found) < 1e-2).sum() >= 48
+
+
 @pytest.mark.parametrize("told", [None, 8])
 def test_gaussian_noise_in_place_of_an_update_gives_nothing(federated, told):
     _, observation, _ = federated
