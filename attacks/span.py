@@ -34,7 +34,9 @@ FULL_RANK = 0.1  # ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer from which it
 NOISY = 1e-3  # the same: from here on images are less exact
 CLEAR = 1.5  # ratio of the N-th singular value to the next above which noise leaves no doubt about N
 UNCLEAN = 1e-4  # the same: from here on weight decay is looked for
-FITTED = 1.25  # of what N directions leave: the most that images and the zeros of their duals may leave
+FITTED = (
+    1.1  # of what N directions leave: the most that images and the zeros of their duals may leave (right ones: 1.03)
+)
 CAPPED = 0.8  # of the rank that pixels allow: from here on the rank is a lower bound on N
 PEEL = 0.75  # of the images certified: from there on their complement is searched alone
 
