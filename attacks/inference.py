@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attacks.observation import Observation
 
 CLEAR_GAP = 10.0  # ratio of neighbouring singular values: 2 to 4 under Adam, above 100 for SGD in float32
+ROUNDING = 1e-4  # of the largest singular value: rounding of float32 parameters lies below, images above
 MAX_MEAN = 0.99
 
 
@@ -114,6 +115,14 @@ def rank_above_noise(spectrum: Tensor, rows: int, columns: int) -> ImageCount:
     if ratios[gap] > 2 and (behind <= 4 * threshold or ratios[gap] > behind / floor):
         # Adam's full-rank updates have a gap too, but a small one; images stand orders of magnitude above rounding
         return ImageCount(gap + 1, bool(ratios[gap] > CLEAR_GAP))
+    # more images than half of the rank that pixels allow: the median is no floor, but rounding still is; never clear,
+    # as the rank of the pixels themselves ends in the same way
+    clamped = spectrum.clamp_min(spectrum[0].clamp_min(1e-300) * ROUNDING**2)
+    ratios = clamped[:-1] / clamped[1:]
+    ratios[: len(ratios) // 2] = 1
+    gap = int(ratios.argmax())
+    if ratios[gap] > CLEAR_GAP and clamped[gap + 1] < ROUNDING * clamped[0]:
+        return ImageCount(gap + 1, False)
     return ImageCount(int((spectrum > threshold).sum()), False)
 
 

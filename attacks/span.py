@@ -3,7 +3,8 @@
 The first layer's row space is the span of the private images and tells their number; the second layer's holds their
 features and tells them from others (`attacks.span_search`); the zeros of their duals make them exact and certify them
 (`attacks.span_duals`). The training of the client is never simulated: learning rate, steps, batches, labels and loss
-need not be known. Needs SGD, with or without momentum, and no weight decay.
+need not be known. Needs SGD, with or without momentum; weight decay is undone first (`attacks.repair`), and where noise
+hides the zeros the images come from least squares (`attacks.span_fit`).
 """
 
 import time
@@ -16,18 +17,29 @@ from torch import Tensor
 from attacks.base import Progress, Reconstruction, register, silent
 from attacks.dense import ACTIVATIONS, DenseNetwork, find_dense_network
 from attacks.errors import InputError
-from attacks.inference import infer_pixel_mean
+from attacks.inference import ROUNDING, infer_pixel_mean
 from attacks.observation import Knowledge, Observation, State
+from attacks.repair import decay_factor, without_decay
+from attacks.span_behind import reconstruct_behind
 from attacks.span_candidates import Candidates
 from attacks.span_duals import DualSpace
+from attacks.span_features import FeatureNetwork, find_feature_network
+from attacks.span_fit import fit_images
+from attacks.span_joint import explain
 from attacks.span_search import AffineSpan, SpanProblem, SpanTest, descend, distinct
 from attacks.spectrum import Spectrum
 
 DRIFT = 4.0  # directions of the second layer's row space that an image takes while its features move
 WIDEST = 0.4  # of the width: the most directions that ρ may use and still tell images apart
+NOISY_DIRECTIONS = 2.0  # per image, at least, where noise hides the smaller ones
 NARROWEST = 1.2  # directions per image below which ρ cannot hold
 FULL_RANK = 0.1  # ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer from which its row space is not that of N images
 NOISY = 1e-3  # the same: from here on images are less exact
+CLEAR = 1.5  # ratio of the N-th singular value to the next above which noise leaves no doubt about N
+UNCLEAN = 1e-4  # the same: from here on weight decay is looked for
+FITTED = (
+    1.1  # of what N directions leave: the most that images and the zeros of their duals may leave (right ones: 1.03)
+)
 CAPPED = 0.8  # of the rank that pixels allow: from here on the rank is a lower bound on N
 SHARED = 0.9  # of the images that all rounds show together: with fewer in every single one, clients changed
 PEEL = 0.75  # of the images certified: from there on their complement is searched alone
@@ -44,7 +56,8 @@ class SpanAttack:
 
     starts: random points per round. steps: of Adam from each, with what is found deflated. settle: further ones on the
     plain ρ. polish: the last ones, at a tenth of the step size. rounds: at most. learning_rate: of Adam, in the
-    coordinates of `AffineSpan`. device: auto, cpu or cuda.
+    coordinates of `AffineSpan`. joint_polish: steps on images and duals together, with the reconstruction loss of the
+    NTK attack, which also yields the duals (0: none). device: auto, cpu or cuda.
     """
 
     name: ClassVar[str] = "span"
@@ -55,15 +68,22 @@ class SpanAttack:
     polish: int = 100
     rounds: int = 12
     learning_rate: float = 0.05
+    joint_polish: int = 0
     device: str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("starts", "steps", "settle", "polish", "rounds", "learning_rate"):
             if getattr(self, name) <= 0:
                 raise InputError(f"attack 'span': {name} is {getattr(self, name)}, it has to be positive")
+        if self.joint_polish < 0:
+            raise InputError(f"attack 'span': joint_polish is {self.joint_polish}, it must not be negative")
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
-        _network(observation)
+        behind = _behind(observation)
+        if behind is None:
+            _network(observation)
+        else:
+            knowledge.require("span", "num_private", because="the spectrum of features has no gap at their number")
 
     def reconstruct(
         self,
@@ -81,8 +101,26 @@ class SpanAttack:
         device = torch.device(
             ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         )
+        found = self._found(observation, knowledge, generator, progress, device)
+        if self.joint_polish and len(found.images):
+            images, duals, residual = explain(observation, found.images, self.joint_polish, device)
+            found = replace(found, images=images, duals=duals, relative_residual=residual)
+        return replace(found, seconds=time.perf_counter() - start)
+
+    def _found(
+        self,
+        observation: Observation,
+        knowledge: Knowledge,
+        generator: torch.Generator,
+        progress: Progress,
+        device: torch.device,
+    ) -> Reconstruction:
+        behind = _behind(observation)
+        if behind is not None:
+            self.check(observation, knowledge)
+            return reconstruct_behind(self, behind, observation, knowledge, generator, progress, device)
         network = _network(observation)
-        observation = observation.moved()
+        observation, warnings, facts = _without_decay(observation.moved(), network, device)
         initial, final = ([_layers(pair[end], network, device) for pair in observation.pairs] for end in (0, 1))
         # the images span the rows of every round's first layer: one below the other, they are one matrix of that span
         first = torch.cat([layers[0] for layers in initial]), torch.cat([layers[0] for layers in final])
@@ -97,15 +135,25 @@ class SpanAttack:
             if most < SHARED * inferred:
                 return self._apart(observation, knowledge, generator, progress, inferred, most)
         count = knowledge.num_private or inferred
+        if inferred < count < len(spectrum.values) and spectrum.values[count - 1] < ROUNDING * spectrum.values[0]:
+            warnings.append(
+                f"{count} images were expected, the first layer's update has {inferred} directions above rounding: "
+                "so many were looked for (images seen twice, or more than the pixels can tell apart)"
+            )
+            count = inferred
         directions = int(min(DRIFT * count, WIDEST * width, second.shape[1]))
         outside = spectrum.outside(count)
-        warnings, possible = _assess(spectrum, count, directions, width, outside)
-        facts = {"k": float(directions), "used_num_private": float(count), "outside_span": outside}
+        spectra, used = telling(second, count)
+        if outside > NOISY:
+            clear = max(spectra[r].above_noise() for r in used)
+            directions = max(min(directions, clear), min(directions, int(NOISY_DIRECTIONS * count)))
+        assessed, possible = _assess(spectrum, count, directions, width, outside)
+        warnings += assessed
+        facts |= {"k": float(directions), "used_num_private": float(count), "outside_span": outside}
 
         images = torch.zeros(0, first[0].shape[1] - 1)
         residual, unexplained = images[:, 0], float("nan")
         if possible:
-            spectra, used = telling(second, count)
             rows = torch.stack([spectra[r].vectors[:directions] for r in used]).float()
             hidden = torch.cat([initial[r][0] for r in used]).float()
             test = SpanTest(hidden, rows, ACTIVATIONS[network.activation])
@@ -118,7 +166,13 @@ class SpanAttack:
                 "threshold": candidates.threshold,
                 "certified": float(len(candidates.exact)),
             }
-            veto, unexplained = candidates.veto(second[used].float(), generator)
+            noise = max(spectra[r].median_noise() for r in used) if outside > NOISY else 0.0
+            veto, unexplained = candidates.veto(second[used].float(), generator, noise)
+            if not veto and network.activation == "relu" and outside > NOISY and not len(candidates.exact):
+                fitted, left = fit_images(first[1] - first[0], first[0], found, count)
+                facts["fit"] = left
+                if left < FITTED * outside:
+                    found = fitted.float()
             if veto:
                 warnings.append(veto)
             else:
@@ -136,7 +190,6 @@ class SpanAttack:
             num_inferred=inferred,
             relative_residual=unexplained,
             warnings=tuple(warnings),
-            seconds=time.perf_counter() - start,
             facts=facts,
         )
 
@@ -230,8 +283,8 @@ def _assess(spectrum: Spectrum, count: int, directions: int, width: int, outside
     if count < 1 or count >= rank or outside > FULL_RANK:
         return [
             f"nothing returned: the first layer's update has rank {rank} and {outside:.2g} of its norm lies outside "
-            f"{count} directions (at most {FULL_RANK:g}): it is not a sum over few images, as after SGD without weight "
-            "decay (local Adam, added noise, more images than units or pixels?)"
+            f"{count} directions (at most {FULL_RANK:g}): it is not a sum over few images, as after SGD "
+            "(local Adam, much added noise, entries left out, more images than units or pixels?)"
         ], False
     if directions < NARROWEST * count:
         return [
@@ -240,10 +293,23 @@ def _assess(spectrum: Spectrum, count: int, directions: int, width: int, outside
         ], False
     warnings = []
     if outside > NOISY:
-        warnings.append(f"{outside:.2g} of the first layer's update lies outside {count} directions: it is noisy")
+        gap = float(spectrum.values[count - 1] / spectrum.values[count])
+        warnings.append(
+            f"{outside:.2g} of the first layer's update lies outside {count} directions: it is noisy"
+            + (f", and a gap of {gap:.2g} between singular values makes {count} images a guess" if gap < CLEAR else "")
+        )
     if count >= CAPPED * rank:
         warnings.append(f"{count} is near {rank}, the highest rank these pixels allow: a lower bound on the number")
     return warnings, True
+
+
+def _behind(observation: Observation) -> FeatureNetwork | None:
+    """Fully connected layers behind others, the first two trained with biases, or None."""
+    network = find_feature_network(observation.model, observation.input_shape)
+    if network is None or len(network.layers) < 2:
+        return None
+    needed = [f"{layer}.{part}" for layer in network.layers[:2] for part in ("weight", "bias")]
+    return network if all(name in observation.trainable for name in needed) else None
 
 
 def _network(observation: Observation) -> DenseNetwork:
@@ -252,8 +318,8 @@ def _network(observation: Observation) -> DenseNetwork:
     name = type(observation.model).__name__
     if network is None or len(network.weights) < 3:
         raise InputError(
-            f"attack 'span' needs linear layers from the pixels on, two of them hidden: model {name!r} is not such a "
-            "multilayer perceptron (use 'ntk')"
+            f"attack 'span' needs linear layers from the pixels on, two of them hidden, or hidden ones with biases "
+            f"behind other layers: model {name!r} has neither (use 'ntk')"
         )
     needed = [*network.weights[:2], *(bias or "" for bias in network.biases[:2])]
     missing = [name for name in needed if name not in observation.trainable]
@@ -272,3 +338,22 @@ def _layers(state: State, network: DenseNetwork, device: torch.device) -> tuple[
         for weight, bias in list(zip(network.weights, network.biases, strict=True))[:2]
     )
     return first, second
+
+
+def _without_decay(
+    observation: Observation, network: DenseNetwork, device: torch.device
+) -> tuple[Observation, list[str], dict[str, float]]:
+    """(the observation as without weight decay, warnings, facts); as it is where no first layer shows any."""
+    pairs, factors = [], []
+    for pair in observation.pairs:
+        first, last = (_layers(state, network, device)[0] for state in pair)
+        spectrum, factor = Spectrum.of(last - first), 1.0
+        if spectrum.values[0] > 0 and spectrum.outside(spectrum.count()) > UNCLEAN:
+            factor = decay_factor(first[:, :-1], last[:, :-1])
+        own = replace(observation, pairs=(pair,))
+        pairs.append((without_decay(own, factor) if factor < 1 else own).pairs[0])
+        factors.append(factor)
+    if min(factors) == 1:
+        return observation, [], {}
+    shrunk = f"weight decay was undone: parameters shrank by {1 - min(factors):.2g} in all, as the first layer shows"
+    return replace(observation, pairs=tuple(pairs)), [shrunk], {"decay_factor": min(factors)}

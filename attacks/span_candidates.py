@@ -17,6 +17,7 @@ SURE = 1 / 3  # of that threshold: candidates that deflate
 TRIED = 2  # candidates that are tested for zeros, per image that is still missing
 FEW_CERTIFIED = 0.25  # of the accepted: fewer certified ones than that speak against all, where zeros can be told
 UNEXPLAINED = 0.5  # most of the second layer's update that a set may leave, relative to a set of impostors
+UNEXPLAINED_CERTIFIED = 0.92  # the same where zeros certify enough of them: features that drift far are explained badly
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ class Candidates:
         directions = torch.cat([self.directions, duals.sparsest(rough, sure, known)])
         kept = duals.certified(directions)
         directions, rough = directions[kept], torch.cat([known, rough])[kept]
+        directions = duals.settled(rough, directions)
+        kept = duals.certified(directions)
+        directions, rough = directions[kept], rough[kept]
         exact = duals.images(duals.disentangle(rough, directions))
         return replace(found, directions=directions, exact=exact)._ranked(found.loose, generator)
 
@@ -99,19 +103,23 @@ class Candidates:
         first, second = pairs[:, pairs[0] != pairs[1]].to(images.device)
         return (images[first] + images[second]) / 2 if len(images) else images
 
-    def veto(self, update: Tensor, generator: torch.Generator) -> tuple[str, float]:
+    def veto(self, update: Tensor, generator: torch.Generator, noise: float = 0.0) -> tuple[str, float]:
         """(why nothing may be returned, or "", and ‖Δ − Δ P‖ / ‖Δ‖), for the second layer's Δ (R, out, W + 1) of every
-        round and the projection P onto the features of the accepted in it: the least squares over all duals."""
+        round and the projection P onto the features of the accepted in it: the least squares over all duals. noise:
+        ‖E‖ / ‖Δ‖ of added noise, which no set explains."""
         images = self.accepted()
         if not len(images):
             return f"nothing returned: no candidate has ρ below {self.threshold:.2g}, the threshold from impostors", 1.0
         left = self._left(images, update)
         impostors = self._left(self._impostors(images, len(images), generator), update)
-        if len(self.exact) >= FEW_CERTIFIED * len(images) or left < UNEXPLAINED * impostors:
+        signal, null = (max(share**2 - noise**2, 0.0) ** 0.5 for share in (left, impostors))
+        bound = UNEXPLAINED_CERTIFIED if len(self.exact) >= FEW_CERTIFIED * len(images) else UNEXPLAINED
+        if signal < bound * null:
             return "", left
         return (
             f"nothing returned: {len(images)} candidates leave {left:.2g} of the second layer's update, "
-            f"impostors {impostors:.2g} (at most {UNEXPLAINED:g} of that); {len(self.exact)} have sparse duals"
+            f"impostors {impostors:.2g} (at most {bound:g} of that beyond noise of {noise:.2g}); "
+            f"{len(self.exact)} have sparse duals"
         ), left
 
     def _left(self, images: Tensor, update: Tensor) -> float:

@@ -6,28 +6,33 @@ singular value decomposition [ΔW | Δb] = L S Vᵀ of rank N,
 
     d_i = L c_i,    x̃_i = V S y_i,    y_i · c_j = 0 for i ≠ j.
 
-An approximate image tells which units are inactive, and c_i is the sparsest L c on them: the least Σ_r √|l_r · c|, by
-iteratively reweighted least squares, with weights (d² + ε²)^(−3/4); the usual Σ_r |l_r · c| fails on clients that drift
-far. Given all c_i, the second relation yields every image, to the rounding error of the parameters, however rough the
-candidates were. A vector of a generic N-dimensional space can be zero on N − 1 units of choice, not on many more: zeros
+An approximate image y tells which units are inactive, and c_i is the sparsest L c on them with y · c = 1 (so that the
+duals of no other image will do): the least Σ_r log((l_r · c)² + ε²) for falling ε, by iteratively reweighted least
+squares (Candès, Wakin and Boyd 2008); the usual Σ_r |l_r · c| fails on clients that drift far. Given all c_i, the
+second relation yields every image, to the rounding error of the parameters, however rough the candidates were.
+
+A vector of a generic N-dimensional space can be zero on N − 1 units of choice, not on many more: zeros
 beyond that certify that the candidate led to a private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity
 on single gradients; it holds just as well over any number of local steps, for the units that stay inactive.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from attacks.history import repeats
 from attacks.spectrum import Spectrum
 
 AVOID = 100.0  # weight of y_j · c = 0 in the start, against the energy of L c on inactive units
-REWEIGHTINGS, BLUNTEST, SHARPEST = 12, 1e-2, 1e-3  # ε of the first and the last, relative to the rms of d
+REWEIGHTINGS, BLUNTEST, SHARPEST = 20, 0.3, 1e-3  # ε of the first and the last, relative to the rms of d
 TRIMS = 4  # last steps, on the units that look like zeros alone, the bound falling tenfold at each
 NOISE_WIDTHS = 8.0  # an entry of L c is zero below so many standard deviations of its rounding error
 CLEAN = 0.02  # entries this small happen by chance on 1.6 % of the units; zeros are told only below it (rms of d: 1)
 CHANCE = 0.05  # share of units whose entry may be zero by chance
-INDEPENDENT = 1e-3  # of a unit vector c, its part outside the span of sparser ones
+INDEPENDENT = 0.05  # of a unit vector c, its part outside the span of sparser ones; 0.4 and more for private images
+DOUBTFUL = 0.25  # of the directions, those with the fewest zeros: mixtures of duals are among them
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class DualSpace:
         alive = (final != initial).any(1)
         inside = (final - initial) @ rows.T
         noise = spectrum.noise(count)
-        repeated = repeats(inside.unflatten(0, (rounds, -1)), noise) if rounds > 1 else 1.0
+        repeated = repeats(inside.unflatten(0, (rounds, -1)), NOISE_WIDTHS * noise) if rounds > 1 else 1.0
         return cls(inside[alive] / values, rows, values, noise, (initial[alive], final[alive]), repeated)
 
     def coordinates(self, images: Tensor) -> Tensor:
@@ -103,25 +108,51 @@ class DualSpace:
         unit = coordinates / coordinates.norm(dim=1, keepdim=True)
         others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
         avoid = others.T @ others
-        points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
-        idle = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T) < 0
         found = [
-            self._sparsest(self.left[units], avoid - own.outer(own) if certain else avoid)
-            for units, own, certain in zip(idle, unit, sure.tolist(), strict=True)
+            self._sparsest(units, own, avoid - own.outer(own) if certain else avoid)
+            for units, own, certain in zip(self._inactive(coordinates), unit, sure.tolist(), strict=True)
         ]
         return torch.stack(found) if found else coordinates
 
-    def _sparsest(self, units: Tensor, avoid: Tensor) -> Tensor:
-        c = torch.linalg.eigh(units.T @ units + AVOID * avoid)[1][:, 0]
+    def settled(self, coordinates: Tensor, directions: Tensor) -> Tensor:
+        """c (F, N), the doubtful ones sought again from images that the others make exact, until none gains a zero.
+
+        coordinates: (F, N), rough y of the images. A mixture a c_i + b c_j can pass for the image i where c_j is known;
+        y_i, orthogonal to every other direction, is then exact all the same, and with it the units i leaves inactive.
+        """
+        doubtful = self.zeros(directions).argsort(stable=True)[: math.ceil(DOUBTFUL * len(directions))]
+        while len(doubtful):
+            y = self.disentangle(coordinates, directions)
+            unit = y / y.norm(dim=1, keepdim=True)
+            others = [torch.cat([unit[:j], unit[j + 1 :]]) for j in doubtful.tolist()]
+            sought = torch.stack(
+                [
+                    self._sparsest(units, own, known.T @ known)
+                    for units, own, known in zip(self._inactive(y[doubtful]), unit[doubtful], others, strict=True)
+                ]
+            )
+            better = self.zeros(sought) > self.zeros(directions[doubtful])
+            doubtful, sought = doubtful[better], sought[better]
+            directions = directions.index_copy(0, doubtful, sought)
+        return directions
+
+    def _inactive(self, coordinates: Tensor) -> list[Tensor]:
+        """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends."""
+        points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
+        idle = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T) < 0
+        return [self.left[units] for units in idle]
+
+    def _sparsest(self, units: Tensor, own: Tensor, avoid: Tensor) -> Tensor:
+        c = _least(units.T @ units + AVOID * avoid, own)
         for i in range(REWEIGHTINGS):
             duals = units @ c
             epsilon = duals.square().mean().sqrt() * BLUNTEST * (SHARPEST / BLUNTEST) ** (i / (REWEIGHTINGS - 1))
-            c = _least(units, (duals.square() + epsilon**2) ** -0.75, c)
+            c = _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
         for i in range(TRIMS):
             duals = (units @ c).abs()
             bound = SHARPEST * 0.1**i * duals.square().mean().sqrt()
             zero = duals < torch.maximum(self._tolerance(c[None])[0, 0], bound)
-            c = _least(units, zero.to(duals.dtype) + 1e-9, c)
+            c = _least(_weighted(units, zero.to(duals.dtype) + 1e-9), own)
         return c
 
     def zeros(self, directions: Tensor) -> Tensor:
@@ -152,28 +183,15 @@ class DualSpace:
         return NOISE_WIDTHS * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
 
 
-def repeats(updates: Tensor, noise: float) -> float:
-    """In how many rounds a unit repeats its row of the update: rows per dimension of their span, over all units.
-
-    updates: (R, W, N), rows of unit w in every round, in an orthonormal basis of the first layer's span; noise: the
-    standard deviation of an entry. A c that is chosen to be zero on one of them is zero on its multiples.
-    """
-    by_unit = updates.transpose(0, 1)
-    squares = torch.linalg.eigvalsh(by_unit @ by_unit.mT).clamp_min(0)
-    bound = (NOISE_WIDTHS * noise) ** 2 * updates.shape[2] + 1e-14 * squares.amax(1, keepdim=True)
-    rank = (squares > bound).sum(1).clamp_min(1)
-    used = updates.any(2).sum(0)
-    return float(used.sum() / rank[used > 0].sum())
+def _weighted(units: Tensor, weight: Tensor) -> Tensor:
+    return (units * (weight / weight.mean())[:, None]).T @ units
 
 
-def _least(units: Tensor, weight: Tensor, start: Tensor) -> Tensor:
-    """The unit vector c (N,) of least Σ_r w_r (l_r · c)², by inverse iteration from a vector near it."""
-    gram = (units * (weight / weight.mean())[:, None]).T @ units
+def _least(gram: Tensor, own: Tensor) -> Tensor:
+    """The c (N,) of least c · gram c among those with own · c = 1, at unit length."""
     gram.diagonal().add_(1e-13 * gram.diagonal().mean())
     factor, failed = torch.linalg.cholesky_ex(gram)
     if failed:
-        return start
-    for _ in range(3):
-        start = torch.cholesky_solve(start[:, None], factor)[:, 0]
-        start = start / start.norm()
-    return start
+        return own
+    c = torch.cholesky_solve(own[:, None], factor)[:, 0]
+    return c / c.norm()

@@ -14,6 +14,7 @@ all rounds, P is the projection round by round, and ρ = Σ_r ‖g_r − P_r g_r
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -138,8 +139,14 @@ def outside_rounds(points: Tensor, rows: Tensor) -> Tensor:
     return torch.cat([outside(part, row) for part, row in zip(parts, rows, strict=True)], 1)
 
 
+class Problem(Protocol):
+    """A function of points (M, n), deflated by orthonormal rows `found` (F, W + 1) where given."""
+
+    def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+
 def descend(
-    problem: SpanProblem,
+    problem: Problem,
     start: Tensor,
     steps: int,
     learning_rate: float,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.inference import rank_above_noise
+from attacks.inference import gavish_donoho, rank_above_noise
 
 
 @dataclass(frozen=True)
@@ -51,3 +51,14 @@ class Spectrum:
     def noise(self, rank: int) -> float:
         """Standard deviation of an entry of what that approximation leaves out."""
         return float(self.values[rank:].norm()) / (self.rows * self.columns) ** 0.5
+
+    def above_noise(self) -> int:
+        """How many singular values stand above the threshold of Gavish and Donoho, for noise of unknown level."""
+        return int((self.values > gavish_donoho(self.rows, self.columns) * self.values.median()).sum())
+
+    def median_noise(self) -> float:
+        """‖E‖ / ‖Δ‖ of noise E of independent entries, from the median singular value: the median of the
+        Marchenko-Pastur law is about 1 − β/3 at β = rows / columns, in units of the longer side (within 3 %)."""
+        shape = min(self.rows, self.columns) / max(self.rows, self.columns)
+        deviation = float(self.values.median()) / (max(self.rows, self.columns) * (1 - shape / 3)) ** 0.5
+        return deviation * (self.rows * self.columns) ** 0.5 / float(self.values.norm())

@@ -4,11 +4,11 @@ from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
 from attacks.dense import ACTIVATIONS
-from attacks.history import StackedObjective, round_scales
+from attacks.history import StackedObjective, repeats, round_scales
 from attacks.inference import infer_image_count, infer_pixel_mean
 from attacks.objective import backward_in_batches, make_objective
 from attacks.span import telling
-from attacks.span_duals import DualSpace, repeats
+from attacks.span_duals import DualSpace
 from attacks.span_search import AffineSpan, SpanProblem, SpanTest
 
 SHAPE = (1, 4, 4)

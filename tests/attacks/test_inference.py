@@ -10,6 +10,7 @@ from attacks.inference import (
     infer_image_count,
     infer_num_private,
     infer_pixel_mean,
+    read_spectrum,
 )
 from clients.config import ModelConfig
 from clients.models.mlp import mlp
@@ -107,3 +108,11 @@ def test_a_convolutional_network_does_not_tell_the_number():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
     state = model.state_dict()
     assert infer_num_private(Observation(model, ((state, state),), (1, 8, 8))) is None
+
+
+def test_more_images_than_half_of_the_rank_are_counted():
+    generator = torch.Generator().manual_seed(0)
+    update = torch.randn(200, 50, generator=generator) @ torch.randn(50, 65, generator=generator)
+    rounded = update + 1e-5 * torch.randn(200, 65, generator=generator)
+    assert read_spectrum(rounded.double()).count == 50
+    assert read_spectrum(torch.randn(200, 65, generator=generator, dtype=torch.float64)).clear is False

@@ -140,6 +140,56 @@ def test_rough_images_become_exact_by_the_zeros_of_their_duals(federated):
     assert len(duals.certified(random)) == 0
 
 
+def test_a_mixture_that_passes_for_an_image_is_sought_again(federated):
+    images, observation, _ = federated
+    _, duals = parts(observation)
+    y = duals.coordinates(images.flatten(1))
+    directions = torch.linalg.inv(y).T  # y_i · c_j = 0 for i ≠ j
+    directions /= directions.norm(dim=1, keepdim=True)
+    mixed = directions.clone()
+    mixed[0] = directions[0] + 0.5 * directions[1]
+    mixed[0] /= mixed[0].norm()
+    rough = y + 0.02 * y.norm(dim=1, keepdim=True) * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
+    wrong = duals.images(duals.disentangle(rough, mixed))
+    assert (wrong - images.flatten(1)).norm(dim=1).max() > 0.05  # the other part of the mixture is not exact
+    settled = duals.settled(rough, mixed)
+    exact = duals.images(duals.disentangle(rough, settled))
+    assert ((exact - images.flatten(1)).norm(dim=1) < 1e-2).all()
+
+
+def with_noise(observation, share):
+    generator = torch.Generator().manual_seed(0)
+    delta = observation.delta()
+    size = sum(float(value.square().sum()) for value in delta.values()) ** 0.5
+    deviation = share * size / sum(value.numel() for value in delta.values()) ** 0.5
+    final = {
+        name: observation.initial[name] + value + deviation * torch.randn(value.shape, generator=generator)
+        for name, value in delta.items()
+    }
+    return Observation(observation.model, ((observation.initial, final),), observation.input_shape)
+
+
+def test_noise_of_three_percent_leaves_recognizable_images(federated):
+    images, observation, _ = federated
+    found = run(with_noise(observation, 0.03))
+    assert found.num_inferred == 8 and found.images.shape[0] == 8
+    assert (nearest(images, found) < 0.5).all() and "it is noisy" in found.warnings[0]
+    assert 0.02 < found.facts["fit"] < 0.04
+
+
+def test_noise_beyond_reach_is_refused_by_what_was_measured(federated):
+    _, observation, _ = federated
+    found = run(with_noise(observation, 0.3))
+    assert len(found.images) == 0 and "of its norm lies outside" in found.warnings[0]
+
+
+def test_clipping_the_update_changes_nothing(federated):
+    images, observation, _ = federated
+    clipped = {name: observation.initial[name] + 0.01 * value for name, value in observation.delta().items()}
+    found = run(Observation(observation.model, ((observation.initial, clipped),), (1, 8, 8)))
+    assert found.num_inferred == 8 and (nearest(images, found) < 1e-2).all()
+
+
 def test_distinct_keeps_the_best_of_each_cluster():
     points = torch.tensor([[0.0], [10.0], [0.01], [20.0], [10.01]])
     assert distinct(points).tolist() == [0, 1, 3]
@@ -155,6 +205,19 @@ def test_a_known_number_is_used(federated):
     images, observation, _ = federated
     found = run(observation, Knowledge(num_private=8))
     assert found.facts["used_num_private"] == 8 and (nearest(images, found) < 1e-2).all()
+
+
+def test_more_images_than_directions_are_not_believed(federated):
+    images, observation, _ = federated
+    found = run(observation, Knowledge(num_private=11))
+    assert found.facts["used_num_private"] == 8 and (nearest(images, found) < 1e-2).all()
+    assert "11 images were expected" in found.warnings[0] and "8 directions" in found.warnings[0]
+
+
+def test_nearly_as_many_images_as_pixels_tell_apart_are_exact_with_a_warning():
+    images = digits(50)  # 8x8 digits span about 55 dimensions
+    found = run(client(mlp(width=512), images))
+    assert found.num_inferred == 50 and (nearest(images, found) < 1e-2).sum() >= 48
 
 
 @pytest.mark.parametrize("told", [None, 8])
@@ -219,6 +282,15 @@ def test_spectrum_agrees_with_the_singular_value_decomposition(federated):
     assert spectrum.count() == count_images(update) == 8
     overlap = spectrum.vectors[:8] @ vectors[:8].T
     torch.testing.assert_close(overlap @ overlap.T, torch.eye(8, dtype=torch.float64))
+
+
+def test_noise_is_measured_by_the_median_singular_value():
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(200, 120, generator=generator, dtype=torch.float64)
+    strong = 100 * torch.outer(*(torch.randn(n, generator=generator, dtype=torch.float64) for n in (200, 120)))
+    spectrum = Spectrum.of(noise + strong)
+    assert spectrum.above_noise() == 1
+    assert spectrum.median_noise() == pytest.approx(float(noise.norm() / (noise + strong).norm()), rel=0.05)
 
 
 def test_nothing_found_is_said():
