@@ -18,10 +18,11 @@ from attacks.base import Progress, Reconstruction, register, silent
 from attacks.dense import ACTIVATIONS, DenseNetwork, find_dense_network
 from attacks.errors import InputError
 from attacks.inference import ROUNDING, infer_pixel_mean
-from attacks.observation import Knowledge, Observation, State
+from attacks.observation import DEFENSE_FIELDS, Knowledge, Observation, State
 from attacks.repair import decay_factor, without_decay
 from attacks.span_behind import reconstruct_behind
 from attacks.span_candidates import Candidates
+from attacks.span_defended import Undefended, above_edge, undefended
 from attacks.span_duals import DualSpace
 from attacks.span_features import FeatureNetwork, find_feature_network
 from attacks.span_fit import fit_images
@@ -102,6 +103,10 @@ class SpanAttack:
             ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         )
         found = self._found(observation, knowledge, generator, progress, device)
+        if not len(found.images) and (naive := without_defense(knowledge)) != knowledge:
+            # what is known may still not do: it costs nothing to try without
+            other = self._found(observation, naive, generator, progress, device)
+            found = other if len(other.images) else found
         if self.joint_polish and len(found.images):
             images, duals, residual = explain(observation, found.images, self.joint_polish, device)
             found = replace(found, images=images, duals=duals, relative_residual=residual)
@@ -127,6 +132,10 @@ class SpanAttack:
         second = torch.stack([after[1] - before[1] for before, after in zip(initial, final, strict=True)])
         if not (first[1] - first[0]).any() or not second.any():
             raise InputError("the update of one of the first two layers is zero: there is nothing to attack")
+        known = undefended(observation, network, knowledge, first[1] - first[0], second, generator)
+        if known is not None:
+            first, second = (first[0], first[0] + known.first), known.second
+            warnings, facts = warnings + known.warnings, facts | known.facts
         width = len(initial[0][0])
         spectrum = Spectrum.of(first[1] - first[0])
         inferred = spectrum.count()
@@ -135,6 +144,8 @@ class SpanAttack:
             if most < SHARED * inferred:
                 return self._apart(observation, knowledge, generator, progress, inferred, most)
         count = knowledge.num_private or inferred
+        if known is not None and known.count is not None:
+            inferred = count = known.count
         if inferred < count < len(spectrum.values) and spectrum.values[count - 1] < ROUNDING * spectrum.values[0]:
             warnings.append(
                 f"{count} images were expected, the first layer's update has {inferred} directions above rounding: "
@@ -144,10 +155,15 @@ class SpanAttack:
         directions = int(min(DRIFT * count, WIDEST * width, second.shape[1]))
         outside = spectrum.outside(count)
         spectra, used = telling(second, count)
-        if outside > NOISY:
+        if known is not None and known.rank is not None:
+            directions = known.rank
+        elif known is not None and known.noisy:
+            clear = max(above_edge(spectra[r], known.deviations[1]) for r in used)
+            directions = max(min(directions, clear), min(directions, int(NOISY_DIRECTIONS * count)))
+        elif outside > NOISY:
             clear = max(spectra[r].above_noise() for r in used)
             directions = max(min(directions, clear), min(directions, int(NOISY_DIRECTIONS * count)))
-        assessed, possible = _assess(spectrum, count, directions, width, outside)
+        assessed, possible = _assess(spectrum, count, directions, width, outside, known)
         warnings += assessed
         facts |= {"k": float(directions), "used_num_private": float(count), "outside_span": outside}
 
@@ -167,11 +183,15 @@ class SpanAttack:
                 "certified": float(len(candidates.exact)),
             }
             noise = max(spectra[r].median_noise() for r in used) if outside > NOISY else 0.0
+            if known is not None and known.noisy:
+                noise = min(noise, max(spectra[r].share(known.deviations[1]) for r in used))
             veto, unexplained = candidates.veto(second[used].float(), generator, noise)
-            if not veto and network.activation == "relu" and outside > NOISY and not len(candidates.exact):
-                fitted, left = fit_images(first[1] - first[0], first[0], found, count)
+            inexact = max(outside, 0.0 if known is None else known.distortion)
+            if not veto and network.activation == "relu" and inexact > NOISY and not len(candidates.exact):
+                cells = None if known is None else known.cells
+                fitted, left = fit_images(first[1] - first[0], first[0], found, count, cells)
                 facts["fit"] = left
-                if left < FITTED * outside:
+                if left < FITTED * inexact:
                     found = fitted.float()
             if veto:
                 warnings.append(veto)
@@ -260,6 +280,11 @@ class SpanAttack:
         return span.images(descend(problem, points, self.polish, 0.1 * rate).double())
 
 
+def without_defense(knowledge: Knowledge) -> Knowledge:
+    """The same for an attacker who was told nothing of the defense."""
+    return replace(knowledge, **dict.fromkeys(DEFENSE_FIELDS))
+
+
 def telling(updates: Tensor, count: int) -> tuple[dict[int, Spectrum], list[int]]:
     """(spectra, which rounds test candidates) of the second layer's updates (R, out, W + 1).
 
@@ -277,10 +302,15 @@ def _distinct(problem: SpanProblem, points: Tensor) -> Tensor:
     return points[distinct(points)]
 
 
-def _assess(spectrum: Spectrum, count: int, directions: int, width: int, outside: float) -> tuple[list[str], bool]:
+def _assess(
+    spectrum: Spectrum, count: int, directions: int, width: int, outside: float, known: Undefended | None
+) -> tuple[list[str], bool]:
     """(warnings, whether a search makes sense), from what the first layer's spectrum tells."""
     rank = min(spectrum.rows, spectrum.columns)
-    if count < 1 or count >= rank or outside > FULL_RANK:
+    explained = known is not None and (known.noisy or known.rank is not None)
+    if known is not None and known.rank is not None:
+        rank = min(known.first.shape)  # the completed update's own rank is the number of images
+    if count < 1 or count >= rank or (outside > FULL_RANK and not explained):
         return [
             f"nothing returned: the first layer's update has rank {rank} and {outside:.2g} of its norm lies outside "
             f"{count} directions (at most {FULL_RANK:g}): it is not a sum over few images, as after SGD "
@@ -294,6 +324,7 @@ def _assess(spectrum: Spectrum, count: int, directions: int, width: int, outside
     warnings = []
     if outside > NOISY:
         gap = float(spectrum.values[count - 1] / spectrum.values[count])
+        gap = CLEAR if explained else gap
         warnings.append(
             f"{outside:.2g} of the first layer's update lies outside {count} directions: it is noisy"
             + (f", and a gap of {gap:.2g} between singular values makes {count} images a guess" if gap < CLEAR else "")

@@ -12,17 +12,23 @@ singular value decomposition, in which any mixture of images does as well.
 import torch
 from torch import Tensor
 
+from attacks.defended import Cells
+
 MARGIN = 0.2  # of the rms input to the units: an image that far below zero at both ends leaves the unit inactive
 ROUNDS, SAME_ZEROS = 24, 3  # of least squares; after so many the zeros are read again
+ROUNDS_IN_CELLS = 72  # the same where the update is only known to lie in intervals
 RIDGE = 1e-9  # of the mean square of a column
 BATCH = 2**25  # entries of the normal matrices that are held at a time
 
 
-def fit_images(update: Tensor, first: Tensor, images: Tensor, count: int) -> tuple[Tensor, float]:
+def fit_images(
+    update: Tensor, first: Tensor, images: Tensor, count: int, cells: Cells | None = None
+) -> tuple[Tensor, float]:
     """(images (M, in), ‖Δ − Σ d x̃ᵀ‖ / ‖Δ‖), from rough ones (M, in), in float64.
 
     update: (W, in + 1), [ΔW | Δb]. first: (W, in + 1), [W₁ | b₁] at the initial parameters. count: N; where M < N the
-    rest of the update is left to N − M rows without zeros.
+    rest of the update is left to N − M rows without zeros. cells: intervals of Δ's entries, where these are all that is
+    known: Δ is then the point of the intervals that is nearest to the sum, in turn with the other two.
     """
     update, first = update.double(), first.double()
     number = len(images)
@@ -33,13 +39,16 @@ def fit_images(update: Tensor, first: Tensor, images: Tensor, count: int) -> tup
         rest = torch.linalg.svd(update - duals @ points, full_matrices=False)[2][: count - number]
         points = torch.cat([points, rest * points.norm(dim=1).mean()])
         idle = torch.cat([idle, idle.new_zeros(len(idle), count - number)], 1)
-    for i in range(ROUNDS):
+    for i in range(ROUNDS if cells is None else ROUNDS_IN_CELLS):
+        if cells is not None and i:
+            update = cells.nearest(duals @ points)
         duals = _masked_duals(update, points, idle)
         points = _solved(duals.T @ duals, duals.T @ update)
         points[:number] /= points[:number, -1:].clone()
         if i % SAME_ZEROS == SAME_ZEROS - 1:
             idle[:, :number] = _idle(points[:number], first, first + duals @ points)
-    left = update - _masked_duals(update, points, idle) @ points
+    duals = _masked_duals(update, points, idle)
+    left = (update if cells is None else cells.nearest(duals @ points)) - duals @ points
     return points[:number, :-1], float(left.norm() / update.norm())
 
 

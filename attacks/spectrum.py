@@ -52,6 +52,10 @@ class Spectrum:
         """Standard deviation of an entry of what that approximation leaves out."""
         return float(self.values[rank:].norm()) / (self.rows * self.columns) ** 0.5
 
+    def share(self, deviation: float) -> float:
+        """‖E‖ / ‖Δ‖ of noise E of so large a standard deviation on an entry."""
+        return deviation * (self.rows * self.columns) ** 0.5 / float(self.values.norm())
+
     def above_noise(self) -> int:
         """How many singular values stand above the threshold of Gavish and Donoho, for noise of unknown level."""
         return int((self.values > gavish_donoho(self.rows, self.columns) * self.values.median()).sum())
