@@ -41,7 +41,7 @@ def complete(cells: Cells, rank: int, rounds: int = ROUNDS) -> Completed:
     """The matrix of a rank that lies in the intervals, or nearest to them; rows of which nothing is known are zero."""
     known = cells.bounded()
     known = known & (known.sum(1, keepdim=True) >= SPARE * rank)
-    start = torch.where(known, cells.nearest(torch.zeros_like(cells.lowest)), 0)
+    start = torch.where(known, cells.middle(), 0)
     share = float(known.double().mean())
     left, values, right = torch.linalg.svd(start / max(share, 1e-12), full_matrices=False)
     a, b = left[:, :rank] * values[:rank].sqrt(), right[:rank].T * values[:rank, None].sqrt().T
@@ -65,7 +65,7 @@ def find_rank(cells: Cells, most: int, generator: torch.Generator) -> int:
     drawn = torch.rand(cells.lowest.shape, generator=generator).to(cells.lowest.device)
     hidden = cells.sent() & (drawn < HELD_OUT)
     seen = cells.without(hidden)
-    values = cells.nearest(torch.zeros_like(cells.lowest))[hidden]
+    values = cells.middle()[hidden]
     cache: dict[int, float] = {}
 
     def error(rank: int) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 from attacks.observation import Knowledge, State
 
 HARD = 0.01  # smallest sent entry over the median one, from which on only the largest ones were sent
+OFF_GRID = 0.1  # of a step: what rounding of the parameters may shift a level by
 TAIL = 2.02  # 99 % quantile of the Tracy-Widom law of order one
 
 
@@ -27,6 +28,10 @@ class Cells:
         """The nearest point of every interval."""
         return torch.maximum(torch.minimum(values, self.highest), self.lowest)
 
+    def middle(self) -> Tensor:
+        """What was sent: the middle of every interval, 0 in those that hold it."""
+        return torch.where(self.sent(), (self.lowest + self.highest) / 2, 0)
+
     def bounded(self) -> Tensor:
         """Bool, where something is known."""
         return self.lowest.isfinite() & self.highest.isfinite()
@@ -34,6 +39,11 @@ class Cells:
     def sent(self) -> Tensor:
         """Bool, where the interval does not hold 0: the entry was sent, and is no level of 0."""
         return (self.lowest > 0) | (self.highest < 0)
+
+    def wider(self) -> "Cells":
+        """Twice as wide, as rounding up or down at random leaves them."""
+        half = (self.highest - self.lowest) / 2
+        return Cells(self.lowest - half, self.highest + half)
 
     def without(self, hidden: Tensor) -> "Cells":
         """With nothing known of the entries `hidden`, bool."""
@@ -63,17 +73,23 @@ def quantization_deviation(value: Tensor, bits: int) -> float:
 
 
 def cells_of(delta: State, knowledge: Knowledge) -> dict[str, Cells] | None:
-    """The intervals of every tensor's entries; None where neither levels nor left-out entries are known of.
+    """The intervals of every tensor's entries; None where neither levels nor left-out entries are known of, and where
+    the update shows others, as a sum over clients does.
 
     Rounding is taken to be to the nearest level. What was left out is unknown, unless the sent entries end in a gap
     around zero: then only the largest ones were sent, and the others are no larger than the smallest of those.
     """
     if knowledge.quantization_bits is None and knowledge.kept_fraction is None:
         return None
+    if knowledge.quantization_bits and not all(_on_grid(value, knowledge.quantization_bits) for value in delta.values()):
+        return None
     cells = {name: _rounded(value.double(), knowledge.quantization_bits) for name, value in delta.items()}
     if knowledge.kept_fraction is None:
         return cells
     left_out = {name: ~own.sent() for name, own in cells.items()}
+    number = sum(int((~part).sum()) for part in left_out.values())
+    if number > knowledge.kept_fraction * sum(value.numel() for value in delta.values()) + 1:
+        return None
     sent = torch.cat([value[~left_out[name]].abs().flatten() for name, value in delta.items()]).double()
     threshold = float(sent.min()) if len(sent) and sent.min() > HARD * sent.median() else math.inf
     return {
@@ -82,6 +98,12 @@ def cells_of(delta: State, knowledge: Knowledge) -> dict[str, Cells] | None:
         )
         for name, own in cells.items()
     }
+
+
+def _on_grid(value: Tensor, bits: int) -> bool:
+    step = quantization_step(value.double(), bits)
+    levels = (value.double() - value.min().double()) / max(step, 1e-300)
+    return step == 0 or bool(((levels - levels.round()).abs() < OFF_GRID).all())
 
 
 def _rounded(value: Tensor, bits: int | None) -> Cells:

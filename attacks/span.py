@@ -187,12 +187,15 @@ class SpanAttack:
                 noise = min(noise, max(spectra[r].share(known.deviations[1]) for r in used))
             veto, unexplained = candidates.veto(second[used].float(), generator, noise)
             inexact = max(outside, 0.0 if known is None else known.distortion)
-            if not veto and network.activation == "relu" and inexact > NOISY and not len(candidates.exact):
+            hopeful = not veto or (known is not None and len(found) > 0)
+            if hopeful and network.activation == "relu" and inexact > NOISY and not len(candidates.exact):
                 cells = None if known is None else known.cells
                 fitted, left = fit_images(first[1] - first[0], first[0], found, count, cells)
                 facts["fit"] = left
                 if left < FITTED * inexact:
                     found = fitted.float()
+                    if veto:  # what was too rough may explain the second layer once it fits the first
+                        veto, unexplained = candidates.veto(second[used].float(), generator, noise, found)
             if veto:
                 warnings.append(veto)
             else:

@@ -103,11 +103,13 @@ class Candidates:
         first, second = pairs[:, pairs[0] != pairs[1]].to(images.device)
         return (images[first] + images[second]) / 2 if len(images) else images
 
-    def veto(self, update: Tensor, generator: torch.Generator, noise: float = 0.0) -> tuple[str, float]:
+    def veto(
+        self, update: Tensor, generator: torch.Generator, noise: float = 0.0, images: Tensor | None = None
+    ) -> tuple[str, float]:
         """(why nothing may be returned, or "", and ‖Δ − Δ P‖ / ‖Δ‖), for the second layer's Δ (R, out, W + 1) of every
         round and the projection P onto the features of the accepted in it: the least squares over all duals. noise:
-        ‖E‖ / ‖Δ‖ of added noise, which no set explains."""
-        images = self.accepted()
+        ‖E‖ / ‖Δ‖ of added noise, which no set explains. images: (M, in), instead of the accepted."""
+        images = self.accepted() if images is None else images
         if not len(images):
             return f"nothing returned: no candidate has ρ below {self.threshold:.2g}, the threshold from impostors", 1.0
         left = self._left(images, update)

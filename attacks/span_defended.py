@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attacks.completion import complete, find_rank, unknowns
+from attacks.completion import Completed, complete, find_rank, unknowns
 from attacks.defended import Cells, cells_of, noise_deviation, noise_edge
 from attacks.dense import DenseNetwork
 from attacks.observation import Knowledge, Observation
 from attacks.spectrum import Spectrum
 
 SECOND_RANKS = (2.0, 1.5, 1.2)  # directions per image of the second layer, as many as its entries determine
+AT_RANDOM = 0.05  # of what quantization changed, the misfit from which on rounding was not to the nearest level
 HIGHEST = 0.4  # of the smaller side: the highest rank that is sought
 
 
@@ -77,7 +78,7 @@ def undefended(
     sent, bounded = inputs.sent(), bool(inputs.bounded().all())
     rows, columns = int(sent.any(1).sum()), int(sent.any(0).sum())
     most = max(1, int(HIGHEST * min(rows, columns)))
-    count = knowledge.num_private or find_rank(inputs, most, generator)
+    count = knowledge.num_private or _count(inputs, most, knowledge, generator)
     kept, needed = int(sent.sum()), unknowns(rows, columns, count)
     facts = {"kept": float(kept), "needed": float(needed)}
     few = "{} of the {} layer's entries are kept, {} images need {}: the update was not completed"
@@ -85,6 +86,9 @@ def undefended(
         said = few.format(kept, "first", count, needed)
         return Undefended(first, second, count=count, warnings=[said], facts=facts)
     found = complete(inputs, count)
+    if knowledge.kept_fraction is None and found.misfit > AT_RANDOM * _distortion(inputs, found):
+        inputs, layers = inputs.wider(), [[part.wider() for part in layer] for layer in layers]
+        found = complete(inputs, count)
     matrices, rank = [], 0
     for part in layers[1]:
         sent = part.sent()
@@ -97,18 +101,32 @@ def undefended(
             return Undefended(first, second, count=count, warnings=[said], facts=facts)
         rank = fitting[0] if fitting else ranks[-1]
         matrices.append(complete(part, rank).matrix)
-    distortion = float((inputs.nearest(torch.zeros_like(first)) - found.matrix)[inputs.bounded()].norm())
     return Undefended(
         found.matrix,
         torch.stack(matrices),
         (mean, mean),
         inputs,
-        distortion / float(found.matrix.norm()),
+        _distortion(inputs, found),
         count,
         rank,
         [],
         facts | {"misfit": found.misfit},
     )
+
+
+def _count(cells: Cells, most: int, knowledge: Knowledge, generator: torch.Generator) -> int:
+    """N: of quantized entries the singular values above the rounding error, step / √12, else by held-out entries."""
+    if knowledge.kept_fraction is not None:
+        return find_rank(cells, most, generator)
+    spectrum = Spectrum.of(cells.middle())
+    told = float((cells.highest - cells.lowest).square().mean().sqrt()) / 12**0.5
+    return max(1, above_edge(spectrum, min(told, _median_deviation(spectrum))))
+
+
+def _distortion(cells: Cells, found: Completed) -> float:
+    """‖Δ − X‖ / ‖X‖ of the update as it was sent, over the entries of which something is known."""
+    sent = cells.middle()
+    return float((sent - found.matrix)[cells.bounded()].norm() / found.matrix.norm())
 
 
 def above_edge(spectrum: Spectrum, deviation: float) -> int:
