@@ -1,7 +1,7 @@
 """What an adaptive attacker knows of the distance between the update it sees and the one that training made.
 
-Added Gaussian noise has a standard deviation. What quantization and sparsification did is sharper: every entry lay in an
-interval, of the width of a step, of no width where an entry was sent as it is, without end where nothing is known.
+Added Gaussian noise has a standard deviation. What quantization and sparsification did is sharper: every entry lay in
+an interval, of the width of a step, of no width where an entry was sent as it is, without end where nothing is known.
 """
 
 import math
@@ -14,6 +14,7 @@ from attacks.observation import Knowledge, State
 
 HARD = 0.01  # smallest sent entry over the median one, from which on only the largest ones were sent
 OFF_GRID = 0.1  # of a step: what rounding of the parameters may shift a level by
+INWARDS = 0.03  # of the way to the middle
 TAIL = 2.02  # 99 % quantile of the Tracy-Widom law of order one
 
 
@@ -27,6 +28,11 @@ class Cells:
     def nearest(self, values: Tensor) -> Tensor:
         """The nearest point of every interval."""
         return torch.maximum(torch.minimum(values, self.highest), self.lowest)
+
+    def target(self, values: Tensor) -> Tensor:
+        """What an estimate should have been: the nearest point, a little nearer to the middle of what was sent."""
+        nearest = self.nearest(values)
+        return torch.where(self.sent(), nearest + INWARDS * ((self.lowest + self.highest) / 2 - nearest), nearest)
 
     def middle(self) -> Tensor:
         """What was sent: the middle of every interval, 0 in those that hold it."""
@@ -81,7 +87,9 @@ def cells_of(delta: State, knowledge: Knowledge) -> dict[str, Cells] | None:
     """
     if knowledge.quantization_bits is None and knowledge.kept_fraction is None:
         return None
-    if knowledge.quantization_bits and not all(_on_grid(value, knowledge.quantization_bits) for value in delta.values()):
+    if knowledge.quantization_bits and not all(
+        _on_grid(value, knowledge.quantization_bits) for value in delta.values()
+    ):
         return None
     cells = {name: _rounded(value.double(), knowledge.quantization_bits) for name, value in delta.items()}
     if knowledge.kept_fraction is None:
@@ -109,6 +117,22 @@ def _on_grid(value: Tensor, bits: int) -> bool:
 def _rounded(value: Tensor, bits: int | None) -> Cells:
     half = 0.0 if bits is None else 0.5 * quantization_step(value, bits)
     return Cells(value - half, value + half)
+
+
+def kept_entries(delta: State, knowledge: Knowledge) -> State | None:
+    """1 for the entries of every tensor that were sent and 0 for those left out; None where none is known to be."""
+    cells = cells_of(delta, knowledge) if knowledge.kept_fraction is not None else None
+    return None if cells is None else {name: part.sent().to(delta[name].dtype) for name, part in cells.items()}
+
+
+def known_distortion(delta: State, knowledge: Knowledge) -> float:
+    """‖E‖², expected, of noise and quantization that the adversary knows of: no model of the update leaves less."""
+    entries = sum(value.numel() for value in delta.values())
+    squared = noise_deviation(delta, knowledge) ** 2 * entries
+    if knowledge.quantization_bits is not None and cells_of(delta, knowledge) is not None:
+        for value in delta.values():
+            squared += quantization_deviation(value, knowledge.quantization_bits) ** 2 * int((value != 0).sum())
+    return squared
 
 
 def noise_edge(rows: int, columns: int) -> float:

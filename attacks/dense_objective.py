@@ -27,16 +27,19 @@ Terms = tuple[Tensor, Tensor, Tensor]  # a scalar with its gradients in D and A,
 class DenseObjective:
     """The loss for plain MLPs; see `attacks.objective.Objective` for the shapes."""
 
-    def __init__(self, network: DenseNetwork, delta: State, views: Sequence[State]):
-        self.network, self.delta = network, delta
+    def __init__(self, network: DenseNetwork, delta: State, views: Sequence[State], kept: State | None = None):
+        self.network, self.kept = network, kept
+        self.delta = delta if kept is None else {name: value * kept[name] for name, value in delta.items()}
         self.views = [network.layers(view, pack) for view in views]
-        self.updates = self._updates(delta)
+        self.updates = self._updates(self.delta)
 
     def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
         terms = [update.squared_distance for update in self.updates]
         return _WithGradients.apply(images, duals, lambda x, alpha: self.value_and_gradients(terms, x, alpha, beta))
 
     def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
+        if self.kept is not None:
+            direction = {name: value * self.kept[name] for name, value in direction.items()}
         terms = [update.inner for update in self._updates(direction)]
         return _WithGradients.apply(images, duals, lambda x, alpha: self.value_and_gradients(terms, x, alpha, beta))
 
@@ -49,7 +52,7 @@ class DenseObjective:
                     sums[weight] = d.T @ a
                 if bias in self.delta:
                     sums[bias] = d.sum(0)
-        return sums
+        return sums if self.kept is None else {name: value * self.kept[name] for name, value in sums.items()}
 
     def value_and_gradients(
         self, terms: Sequence[Callable[[Tensor, Tensor], Terms]], images: Tensor, duals: Tensor, beta: Beta
@@ -73,7 +76,11 @@ class DenseObjective:
 
     def _updates(self, delta: State) -> list["LayerUpdate"]:
         names = zip(self.network.weights, self.network.biases, strict=True)
-        return [LayerUpdate(delta.get(weight), None if bias is None else delta.get(bias)) for weight, bias in names]
+        kept = self.kept or {}
+        return [
+            LayerUpdate(delta.get(weight), delta.get(bias or ""), kept.get(weight), kept.get(bias or ""))
+            for weight, bias in names
+        ]
 
 
 class _WithGradients(torch.autograd.Function):
@@ -93,17 +100,20 @@ class _WithGradients(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class LayerUpdate:
-    """Δ of one layer. weight: (out, in), bias: (out,); None where frozen or absent.
+    """Δ of one layer. weight: (out, in), bias: (out,); None where frozen or absent. kept_weight, kept_bias: 1 for the
+    entries that count, 0 for others, where Δ is 0; None where all count.
 
     Both methods take D (rows, out) and A (rows, in), and return a scalar and its gradients in D and A.
     """
 
     weight: Tensor | None
     bias: Tensor | None
+    kept_weight: Tensor | None = None
+    kept_bias: Tensor | None = None
 
     def squared_distance(self, d: Tensor, a: Tensor) -> Terms:
         """‖DᵀA − Δ‖² + ‖Dᵀ1 − Δ_bias‖²."""
-        product = self.gram_product(len(d))
+        product = None if self.kept_weight is not None else self.gram_product(len(d))
         return self._from_residual(d, a) if product is None else self._from_grams(d, a, product)
 
     def inner(self, d: Tensor, a: Tensor) -> Terms:
@@ -149,10 +159,14 @@ class LayerUpdate:
         value, grad_d, grad_a = d.new_zeros(()), torch.zeros_like(d), torch.zeros_like(a)
         if self.weight is not None:
             residual = torch.addmm(self.weight, d.T, a, beta=-1)
+            if self.kept_weight is not None:
+                residual.mul_(self.kept_weight)
             value = _dot(residual, residual)
             grad_d, grad_a = (a @ residual.T).mul_(2), (d @ residual).mul_(2)
         if self.bias is not None:
             residual = d.sum(0) - self.bias
+            if self.kept_bias is not None:
+                residual.mul_(self.kept_bias)
             value, grad_d = value + _dot(residual, residual), grad_d.add_(residual, alpha=2)
         return value, grad_d, grad_a
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
+from attacks.defended import kept_entries, known_distortion
 from attacks.descent import Descent
 from attacks.errors import InputError
 from attacks.history import StackedObjective, round_scales
@@ -27,6 +28,9 @@ class NTKAttack:
     The defaults are the paper's recipe with two additions that a federated update needs: `scale_duals` starts and steps
     the duals at the scale of Δθ (a few local epochs give duals far below the paper's ½), and the `cosine` schedule
     lets the step size fall to 0. `scale_duals=False, schedule="constant"` is the recipe as published.
+
+    An adaptive attacker counts only the entries that were sent, where the others were left out (kept_fraction), and
+    stops where the loss is down at that of the noise or rounding it knows of.
 
     Several pairs share the images and have duals of their own (`attacks.history`); those of the result are ordered by
     round, then initial before final.
@@ -91,7 +95,7 @@ class NTKAttack:
         if mean is None:
             mean = (0.5,) * observation.input_shape[0]
             warnings.append("pixel_mean is unknown and no pixel tells it: 0.5 was assumed")
-        problem = self._problem(observation, count, mean, knowledge.pixel_range or (0.0, 1.0))
+        problem = self._problem(observation, count, mean, knowledge)
 
         total = self.restarts * self.iterations
         solutions = [
@@ -128,8 +132,9 @@ class NTKAttack:
         return self.num_candidates or max(1, round(self.candidates * (num_private or 1)))
 
     def _problem(
-        self, observation: Observation, count: int, mean: tuple[float, ...], pixel_range: tuple[float, float]
+        self, observation: Observation, count: int, mean: tuple[float, ...], knowledge: Knowledge
     ) -> "_Problem":
+        pixel_range = knowledge.pixel_range or (0.0, 1.0)
         device = torch.device(
             ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         )
@@ -144,11 +149,14 @@ class NTKAttack:
         deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
         scales = round_scales(deltas)
         model = observation.model.to(device).eval()
-        rounds, dual_scales = [], []
+        rounds, dual_scales, floor = [], [], 0.0
         for pair, delta, scale in zip(observation.pairs, deltas, scales, strict=True):
             scaled = prepare({name: value * scale for name, value in delta.items()})
             views = [prepare(state) for state in self._views(*pair)]
-            rounds.append(make_objective(model, observation.input_shape, scaled, views))
+            kept = kept_entries(delta, knowledge)
+            kept = kept if kept is None else prepare(kept)
+            rounds.append(make_objective(model, observation.input_shape, scaled, views, kept=kept))
+            floor += scale**2 * known_distortion(delta, knowledge)
             dual_scales += [scale] * len(views)
         objective = rounds[0] if len(rounds) == 1 else StackedObjective(rounds)
         with torch.no_grad():
@@ -157,7 +165,9 @@ class NTKAttack:
         channel = torch.tensor(mean, device=device, dtype=dtype).view(1, -1, 1, 1)
         low, high = pixel_range[0] - channel, pixel_range[1] - channel
         factors = torch.tensor(dual_scales, device=device, dtype=dtype).view(-1, 1, 1)
-        return _Problem(self, objective, (count, *observation.input_shape), outputs, factors, low, high, device, dtype)
+        return _Problem(
+            self, objective, (count, *observation.input_shape), outputs, factors, low, high, device, dtype, floor
+        )
 
     def _views(self, initial: State, final: State) -> list[State]:
         return {"final": [final], "initial": [initial], "hybrid": [initial, final]}[self.kernel]
@@ -182,7 +192,8 @@ def squared_norm(state: State) -> float:
 class _Problem:
     """One optimization, ready to be started from any random numbers.
 
-    dual_scales: (V, 1, 1), what the update of each kernel's round was multiplied by.
+    dual_scales: (V, 1, 1), what the update of each kernel's round was multiplied by. floor: the loss that the right
+    images leave, where noise of known size was added; below it the noise is fitted.
     """
 
     attack: NTKAttack
@@ -194,6 +205,7 @@ class _Problem:
     high: Tensor
     device: torch.device
     dtype: torch.dtype
+    floor: float = 0.0
 
     def solve(self, generator: torch.Generator, progress) -> "_Solution":
         attack, objective = self.attack, self.objective
@@ -211,6 +223,8 @@ class _Problem:
             if i % TRACE_EVERY == 0:
                 trace.append((i, float(descent.loss) / squared_delta))
                 progress(i, trace[-1][1])
+                if self.floor and trace[-1][1] * squared_delta < self.floor:
+                    break
             if attack.patience and (i + 1) % attack.patience == 0:
                 mean = float(descent.total) / attack.patience
                 descent.total.zero_()

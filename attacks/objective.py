@@ -39,15 +39,17 @@ def make_objective(
     delta: State,
     views: Sequence[State],
     double_backward: bool = False,
+    kept: State | None = None,
 ) -> Objective:
     """The closed form where `model` is a plain MLP, autograd elsewhere (or everywhere, with `double_backward`).
 
     delta: trained parameters only. views: full state dicts, one per kernel, of the dtype and device to compute in.
+    kept: 1 for the entries of delta that count and 0 for the others, None where all do.
     """
     network = None if double_backward else find_dense_network(model, input_shape)
     if network is not None:
-        return DenseObjective(network, delta, views)
-    return AutogradObjective(model, delta, views)
+        return DenseObjective(network, delta, views, kept)
+    return AutogradObjective(model, delta, views, kept)
 
 
 class SoftplusForReLU(TorchFunctionMode):
@@ -67,8 +69,9 @@ class SoftplusForReLU(TorchFunctionMode):
 class AutogradObjective:
     """Any network: Σ_j α_j ∇f(x_j) = ∇ Σ_j α_j f(x_j), one backward pass; the loss differentiates it again."""
 
-    def __init__(self, model: nn.Module, delta: State, views: Sequence[State]):
-        self.model, self.delta = model, delta
+    def __init__(self, model: nn.Module, delta: State, views: Sequence[State], kept: State | None = None):
+        self.model, self.kept = model, kept
+        self.delta = delta if kept is None else {name: value * kept[name] for name, value in delta.items()}
         self.views = [
             {name: value.detach().requires_grad_(name in delta) for name, value in view.items()} for view in views
         ]
@@ -81,7 +84,8 @@ class AutogradObjective:
             scalar = (outputs.reshape(len(images), -1) * dual).sum()
             grads = torch.autograd.grad(scalar, [view[name] for name in self.delta], create_graph=create_graph)
             for name, grad in zip(self.delta, grads, strict=True):
-                sums[name] = sums[name] + grad if name in sums else grad
+                counted = grad if self.kept is None else grad * self.kept[name]
+                sums[name] = sums[name] + counted if name in sums else counted
         return sums
 
     def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:

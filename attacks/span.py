@@ -185,11 +185,14 @@ class SpanAttack:
             noise = max(spectra[r].median_noise() for r in used) if outside > NOISY else 0.0
             if known is not None and known.noisy:
                 noise = min(noise, max(spectra[r].share(known.deviations[1]) for r in used))
+            if known is not None and known.rank is not None:
+                noise = known.remaining
             veto, unexplained = candidates.veto(second[used].float(), generator, noise)
             inexact = max(outside, 0.0 if known is None else known.distortion)
             hopeful = not veto or (known is not None and len(found) > 0)
-            if hopeful and network.activation == "relu" and inexact > NOISY and not len(candidates.exact):
-                cells = None if known is None else known.cells
+            cells = None if known is None else known.cells
+            certified = len(candidates.exact) >= (1 if cells is None else len(found))
+            if hopeful and network.activation == "relu" and inexact > NOISY and not certified:
                 fitted, left = fit_images(first[1] - first[0], first[0], found, count, cells)
                 facts["fit"] = left
                 if left < FITTED * inexact:

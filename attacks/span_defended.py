@@ -1,7 +1,7 @@
-"""The first two layers' updates as a span attack that knows the defense takes them: completed, with the noise in them.
+"""The first two layers' updates as a span attack that knows the defense takes them: completed, and what noise is left.
 
-Quantized and sparsified updates are replaced by the matrices of low rank in the intervals that their entries are known to
-have lain in (`attacks.completion`): of rank N in the first layer, of twice as many directions in the second.
+Quantized and sparsified updates are replaced by the matrices of low rank in the intervals in which their entries are
+known to have lain (`attacks.completion`): of rank N in the first layer, of twice as many directions in the second.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +24,9 @@ HIGHEST = 0.4  # of the smaller side: the highest rank that is sought
 class Undefended:
     """first: (R·W, in + 1), second: (R, out, W + 1), updates in float64. deviations: of the noise on an entry of each.
     cells: intervals of the first layer's entries, None where they are as sent. count: N from the first, None where it
-    was not asked of the defense. rank: of the second, None where it was not completed."""
+    was not asked of the defense. rank: of the second, None where it was not completed. distortion: ‖E‖ / ‖Δ‖ of what
+    the intervals took from the first layer. remaining: the same of the second once completed, as an error of equal
+    variance would leave it: the share of its square that lies along matrices of that rank."""
 
     first: Tensor
     second: Tensor
@@ -35,6 +37,7 @@ class Undefended:
     rank: int | None = None
     warnings: list[str] = field(default_factory=list)
     facts: dict[str, float] = field(default_factory=dict)
+    remaining: float = 0.0
 
     @property
     def noisy(self) -> bool:
@@ -89,7 +92,7 @@ def undefended(
     if knowledge.kept_fraction is None and found.misfit > AT_RANDOM * _distortion(inputs, found):
         inputs, layers = inputs.wider(), [[part.wider() for part in layer] for layer in layers]
         found = complete(inputs, count)
-    matrices, rank = [], 0
+    matrices, rank, remaining = [], 0, 0.0
     for part in layers[1]:
         sent = part.sent()
         size = [int(sent.any(axis).sum()) for axis in (1, 0)]
@@ -100,7 +103,10 @@ def undefended(
             said = few.format(int(sent.sum()), "second", count, needed)
             return Undefended(first, second, count=count, warnings=[said], facts=facts)
         rank = fitting[0] if fitting else ranks[-1]
-        matrices.append(complete(part, rank).matrix)
+        completed = complete(part, rank)
+        matrices.append(completed.matrix)
+        left = (unknowns(size[0], size[1], rank) / (size[0] * size[1])) ** 0.5
+        remaining = max(remaining, left * _distortion(part, completed))
     return Undefended(
         found.matrix,
         torch.stack(matrices),
@@ -111,6 +117,7 @@ def undefended(
         rank,
         [],
         facts | {"misfit": found.misfit},
+        remaining,
     )
 
 
@@ -120,7 +127,7 @@ def _count(cells: Cells, most: int, knowledge: Knowledge, generator: torch.Gener
         return find_rank(cells, most, generator)
     spectrum = Spectrum.of(cells.middle())
     told = float((cells.highest - cells.lowest).square().mean().sqrt()) / 12**0.5
-    return max(1, above_edge(spectrum, min(told, _median_deviation(spectrum))))
+    return max(1, above_edge(spectrum, told))
 
 
 def _distortion(cells: Cells, found: Completed) -> float:

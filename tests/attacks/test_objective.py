@@ -269,3 +269,31 @@ def test_batches_give_the_gradients_of_the_full_loss(double_backward, batch_size
     loss = backward_in_batches(objective, images, duals, 20.0, batch_size)
     for found, expected in zip((loss, images.grad, duals.grad), gradients(objective, images, duals, 20.0), strict=True):
         assert relative(found, expected) < tolerance
+
+
+@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize("rows", [3, 12])
+def test_masked_loss_counts_kept_entries_only(dense, rows):
+    """Against a sum over single images' gradients with the mask on it, by autograd, and its gradient."""
+    torch.manual_seed(0)
+    model = mlp(outputs=2)
+    state = {name: value.detach() for name, value in model.state_dict().items()}
+    delta = {name: torch.randn_like(value) for name, value in state.items()}
+    kept = {name: (torch.rand_like(value) < 0.4).double() for name, value in state.items()}
+    images, duals = torch.randn(rows, *SHAPE).double().requires_grad_(), torch.randn(1, rows, 2).double()
+    objective = make_objective(model, SHAPE, delta, [state], double_backward=not dense, kept=kept)
+    assert isinstance(objective, DenseObjective if dense else AutogradObjective)
+    sums = dict.fromkeys(delta, 0.0)
+    for image, dual in zip(images, duals[0], strict=True):
+        outputs = (model(image[None])[0] * dual).sum()
+        gradients = torch.autograd.grad(outputs, list(model.parameters()), create_graph=True)
+        sums = {name: sums[name] + gradient for name, gradient in zip(sums, gradients, strict=True)}
+    expected = sum(((sums[name] - delta[name])[kept[name] == 1] ** 2).sum() for name in delta)
+    loss = objective.loss(images, duals, None)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(value, images)[0] for value in (loss, expected)))
+    images.grad = None
+    batched = images.detach().clone().requires_grad_()
+    total = backward_in_batches(objective, batched, duals.clone().requires_grad_(), None, 2)
+    torch.testing.assert_close(total, loss.detach())
+    torch.testing.assert_close(batched.grad, torch.autograd.grad(objective.loss(images, duals, None), images)[0])
