@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attacks.defended import Cells
 
-ROUNDS = 150
+ROUNDS = 100
 SHRUNK, LESS = (
     0.1,
     0.85,
@@ -22,6 +22,10 @@ SPARE = 1.5  # known entries of a row per unknown, or the row is left out: it wo
 SETTLED = 1e-5  # relative change of the matrix between two rounds that ends the iteration
 EXACT = 1e-7  # misfit relative to the matrix, below which float32 parameters tell no more; shrinkage that is none
 RIDGE = 1e-9  # of the mean square of a factor's column
+INSIDE = 0.1  # weight of an entry that lies inside its interval: it is held where it is, but may move
+CHEAPLY = (
+    64  # rank above which all have weight 1, where all have intervals: slower to settle, but one system for all rows
+)
 BATCH = 2**25  # entries of the normal matrices that are held at a time
 HELD_OUT = 0.05  # of the known entries
 BETTER = 0.7  # the held-out misfit has to fall to this share for a higher rank to be right
@@ -99,11 +103,12 @@ def _solved(cells: Cells, known: Tensor, matrix: Tensor, factor: Tensor, own: Te
     rank = factor.shape[1]
     ridge = RIDGE * factor.square().sum() / rank + 1e-300
     damping = (ridge + shrinkage) * torch.eye(rank, dtype=own.dtype, device=own.device)
-    if bool(known.all()):
+    if rank > CHEAPLY and bool(known.all()):
         return torch.cholesky_solve(
             (target @ factor + ridge * own).T, torch.linalg.cholesky(factor.T @ factor + damping)
         ).T
-    weight = known.to(matrix.dtype)
+    inside = (cells.nearest(matrix) == matrix) & (cells.lowest < cells.highest)
+    weight = torch.where(known, torch.where(inside, INSIDE, 1.0), 0.0).to(matrix.dtype)
     products = (factor[:, :, None] * factor[:, None, :]).flatten(1)
     found = torch.empty_like(own)
     for rows in torch.arange(len(own), device=own.device).split(max(1, BATCH // rank**2)):

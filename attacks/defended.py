@@ -14,7 +14,7 @@ from attacks.observation import Knowledge, State
 
 HARD = 0.01  # smallest sent entry over the median one, from which on only the largest ones were sent
 OFF_GRID = 0.1  # of a step: what rounding of the parameters may shift a level by
-INWARDS = 0.03  # of the way to the middle
+INWARDS = 0.01  # of the way to the middle
 TAIL = 2.02  # 99 % quantile of the Tracy-Widom law of order one
 
 

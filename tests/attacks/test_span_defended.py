@@ -67,8 +67,8 @@ def test_quantization_is_undone(trained):
     for name, value in delta.items():
         step = (value.max() - value.min()) / (2**6 - 1)
         rounded[name] = value.min() + step * ((value - value.min()) / step).round()
-    found = run(sent(observation, rounded), Knowledge(quantization_bits=6))
-    assert found.num_inferred == 8 and (nearest(images, found) < 0.5).all()
+    found = run(sent(observation, rounded), Knowledge(num_private=8, quantization_bits=6))
+    assert (nearest(images, found) < 0.1).all()
 
 
 def test_knowledge_of_a_defense_that_is_not_there_does_no_harm(trained):
