@@ -126,3 +126,33 @@ def test_bad_options_name_themselves():
         get_attack("ntk", iteratons=5)
     with pytest.raises(InputError, match="did you mean 'ntk'"):
         get_attack("nkt")
+
+
+def test_it_stops_at_the_noise_it_knows_of():
+    clean = client(mlp(), digits(4) - 0.3)
+    delta, draws = clean.delta(), generator(1)
+    entries = sum(value.numel() for value in delta.values())
+    deviation = 2 * float(sum(value.square().sum() for value in delta.values()) / entries) ** 0.5  # twice the update
+    final = {
+        name: (clean.initial[name] + value + deviation * torch.randn(value.shape, generator=draws)).float()
+        for name, value in delta.items()
+    }
+    noised = Observation(clean.model, ((clean.initial, final),), (1, 8, 8))
+    attack, told = get_attack("ntk", iterations=1500), Knowledge(num_private=4, noise_scale=2.0)
+    found = attack.reconstruct(noised, told, generator())
+    assert found.loss_trace[-1][0] < 1400 and found.loss_trace[-1][1] == pytest.approx(0.8, abs=0.02)  # 4 / (1 + 4)
+
+
+def test_only_entries_that_were_sent_count():
+    images = digits(4)
+    clean = client(mlp(), images - 0.3)
+    draws = generator(1)
+    final = {
+        name: clean.initial[name] + value.float() * (torch.rand(value.shape, generator=draws) < 0.3)
+        for name, value in clean.delta().items()
+    }
+    masked, attack = Observation(clean.model, ((clean.initial, final),), (1, 8, 8)), get_attack("ntk", iterations=200)
+    naive, told = Knowledge(num_private=4, pixel_mean=(0.3,)), {"kept_fraction": 0.32}
+    adaptive = Knowledge(num_private=4, pixel_mean=(0.3,), **told)
+    without, found = (attack.reconstruct(masked, knowledge, generator()) for knowledge in (naive, adaptive))
+    assert found.relative_residual < 0.6 * without.relative_residual  # what was left out, 0.7 of the squares, is no loss
