@@ -155,4 +155,6 @@ def test_only_entries_that_were_sent_count():
     naive, told = Knowledge(num_private=4, pixel_mean=(0.3,)), {"kept_fraction": 0.32}
     adaptive = Knowledge(num_private=4, pixel_mean=(0.3,), **told)
     without, found = (attack.reconstruct(masked, knowledge, generator()) for knowledge in (naive, adaptive))
-    assert found.relative_residual < 0.6 * without.relative_residual  # what was left out, 0.7 of the squares, is no loss
+    assert (
+        found.relative_residual < 0.6 * without.relative_residual
+    )  # what was left out, 0.7 of the squares, is no loss
