@@ -235,15 +235,20 @@ def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scena
     """Read, merge and validate a scenario file. overrides: "a.b=c" strings, as of --set."""
     source = read_yaml(Path(path))
     _expand_shorthands(source.data)
-    for override in overrides or []:
+    apply_overrides(source, overrides or [])
+    scenario = validate(source)
+    scenario.cells()  # a bad value of the sweep is an error now, not in the middle of the run
+    return scenario
+
+
+def apply_overrides(source: Source, overrides: list[str]) -> None:
+    """Set what --set says, "a.b=c", in place; errors about those keys will name the option."""
+    for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
             raise InputError(f"--set {override!r}: write key=value")
         source.data = assign(source.data, key.strip(), parse_value(text))
         source.lines[tuple(key.strip().split("."))] = f"--set {override}"
-    scenario = validate(source)
-    scenario.cells()  # a bad value of the sweep is an error now, not in the middle of the run
-    return scenario
 
 
 def _expand_shorthands(data: dict[str, Any]) -> None:
