@@ -5,7 +5,6 @@ the two, and no gradient of the layer's size is ever formed (Novak et al. 2022).
 image and output.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -55,12 +54,7 @@ class Jacobian:
         self.model = model
         self.state = {name: value.detach() for name, value in state.items()}
         self.trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-        uses = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
-        self.linear = {
-            name: layer
-            for name, layer in model.named_modules()
-            if isinstance(layer, nn.Linear) and all(uses[id(parameter)] == 1 for parameter in layer.parameters())
-        }
+        self.linear = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
 
     def __call__(self, images: Tensor) -> list[Factors]:
         """Factors for images (N, C, H, W), in the same order for every batch."""
@@ -89,7 +83,7 @@ class Jacobian:
         def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
             def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
                 assert isinstance(layer, nn.Linear)
-                scale = None if name in calls else _scale(layer, inputs[0], output)
+                scale = None if name in calls else _scale(layer, inputs[0].detach(), output.detach())
                 calls[name] = None
                 if scale is None or inputs[0].shape[0] != len(images):
                     return output
