@@ -16,27 +16,29 @@ from attacks.errors import InputError
 
 @dataclass(frozen=True)
 class InfiniteNTK:
-    """Θ(x, x') of a ReLU network with `depth` hidden layers, in the units of the empirical kernel it stands for.
+    """Θ(x, x') of a ReLU network with `depth` hidden layers, in units of the empirical kernel it stands for.
 
     With weights of variance σ_w²/fan-in, biases that start at 0 and κ_l, κ̇_l the expectations of σ(u)σ(v), σ'(u)σ'(v)
     under the covariance of layer l,
 
         Θ_1 = c_1 ⟨x, x'⟩/n₀ + b,    Θ_{l+1} = c κ_l + b + σ_w² κ̇_l Θ_l.
 
-    parameterization: `standard` has c_1 = n₀ and c = `width`, so that its layers weigh (n₀/w, 1, 1) and its biases 1/w
-    relative to each other: what a network of that width has on average. `ntk` has c_1 = c = σ_w², whatever the width.
-    weight_std: σ_w. bias: whether there are biases, b = 1, or not. Calls are differentiable in the images.
+    parameterization: that of the finite network. `standard` has c_1 = n₀ and c = w. With a `width` this is the mean
+    kernel of networks of that width, whose layers weigh (n₀/w, 1, 1) and biases 1/w relative to each other; without
+    one, the limit of the kernel over w, in which the first layer and the biases have vanished. `ntk` has
+    c_1 = c = σ_w² and b = 1, whatever the width.
+    weight_std: σ_w. bias: whether there are biases. Calls are differentiable in the images.
     """
 
     depth: int = 2
-    width: int = 4096
+    width: int | None = None
     bias: bool = True
     weight_std: float = 1.0
     parameterization: Literal["standard", "ntk"] = "standard"
 
     def __post_init__(self) -> None:
         for name in ("depth", "width", "weight_std"):
-            if getattr(self, name) <= 0:
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise InputError(f"infinite-width kernel: {name} is {getattr(self, name)}, it has to be positive")
         if self.parameterization not in ("standard", "ntk"):
             known = "choose standard or ntk"
@@ -55,25 +57,25 @@ class InfiniteNTK:
             cosine = cosine - torch.diag(torch.diag(cosine.detach()) - 1)
         return self._recursion(product, scale, cosine, left.shape[1])
 
-    def diagonal(self, images: Tensor) -> Tensor:
-        """Θ(x, x) of each image, (N,)."""
-        squared = images.flatten(1).square().sum(1)
-        return self._recursion(squared, squared, torch.ones_like(squared), images[0].numel())
-
     def _recursion(self, product: Tensor, scale: Tensor, cosine: Tensor, features: int) -> Tensor:
         """product: ⟨x, x'⟩. scale: ‖x‖‖x'‖. cosine: their ratio. All of one shape, which the result has."""
-        variance, bias = self.weight_std**2, float(self.bias)
-        standard = self.parameterization == "standard"
-        kernel = product * (1.0 if standard else variance / features) + bias
+        variance = self.weight_std**2
+        first, later, bias = self._shares(features)
+        kernel = product * (first / features) + bias
         # The diagonal halves from layer to layer (E relu² = ½), so cosines are all that has to be followed.
         level = variance / features
         for _ in range(self.depth):
             cosine, slope = arc_cosine(cosine)
             level /= 2
-            signal = (self.width if standard else variance) * level * scale * cosine
-            kernel = signal + bias + (variance / 2) * slope * kernel
+            kernel = later * level * scale * cosine + bias + (variance / 2) * slope * kernel
             level *= variance
         return kernel
+
+    def _shares(self, features: int) -> tuple[float, float, float]:
+        """(c_1, c, b) for images of so many features."""
+        if self.parameterization == "ntk":
+            return self.weight_std**2, self.weight_std**2, float(self.bias)
+        return (0.0, 1.0, 0.0) if self.width is None else (features, self.width, float(self.bias))
 
 
 def arc_cosine(cosine: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,6 @@ from attacks.infinite_ntk import InfiniteNTK
 from attacks.scoring import distances
 from attacks.seeding import derive_seed
 from clients.client import centered
-from clients.config import ModelConfig
 from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Evaluation
 from clients.models import build_model
@@ -83,7 +82,9 @@ class Owner:
 
     @property
     def kernel(self) -> InfiniteNTK:
-        return infinite_kernel(self.scenario.model)
+        """Of the scenario's network at infinite width."""
+        model = self.scenario.model
+        return InfiniteNTK(model.depth, bias=model.bias, parameterization=model.parameterization)
 
     def network(self, purpose: str) -> nn.Module:
         """A network at its initialization; each purpose has weights of its own."""
@@ -97,10 +98,6 @@ class Owner:
     def random_subset(self, size: int) -> tuple[Tensor, Tensor]:
         chosen = torch.randperm(len(self.images), generator=torch_generator(self.scenario.seed, "subset"))[:size]
         return self.images[chosen], self.targets[chosen]
-
-
-def infinite_kernel(model: ModelConfig) -> InfiniteNTK:
-    return InfiniteNTK(model.depth, model.width, model.bias, parameterization=model.parameterization)
 
 
 def run_distillation(owner: Owner, options: DistillOptions, size: int, out: Path, report: Report) -> dict[str, Any]:

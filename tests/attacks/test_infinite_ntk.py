@@ -38,6 +38,7 @@ def test_one_hidden_layer_on_orthogonal_images_by_hand():
     assert torch.allclose(kernel, torch.tensor([[2, 1 / math.pi], [1 / math.pi, 2]], dtype=torch.float64))
     # standard at width 10, with biases: 10 κ + 1 + κ̇ (⟨x, x'⟩ + 1)
     kernel = InfiniteNTK(depth=1, width=10)(x)
+    assert torch.allclose(InfiniteNTK(depth=1)(x), torch.tensor([[1, 1 / math.pi], [1 / math.pi, 1]]).double())
     expected = [[10 + 1 + 0.5 * 5, 10 / math.pi + 1 + 0.25], [10 / math.pi + 1 + 0.25, 13.5]]
     assert torch.allclose(kernel, torch.tensor(expected, dtype=torch.float64))
 
@@ -74,9 +75,13 @@ def test_gradient_is_right_and_finite_on_the_diagonal_and_for_a_zero_image():
     assert torch.isfinite(zero.grad).all()
 
 
-def test_diagonal_and_cross_kernel_agree_with_the_kernel():
+def test_without_a_width_it_is_the_limit_of_the_kernel_over_the_width():
+    x = images(4, 1, 3, 3)
+    assert torch.allclose(InfiniteNTK(width=10**10)(x) / 10**10, InfiniteNTK()(x), rtol=1e-8)
+
+
+def test_cross_kernel_agrees_with_the_kernel():
     kernel, x = InfiniteNTK(depth=3, parameterization="ntk", weight_std=1.4), images(4, 1, 3, 3)
-    assert torch.allclose(kernel.diagonal(x), kernel(x).diagonal(), rtol=1e-12)
     assert torch.allclose(kernel(x[:1], x[1:]), kernel(x)[:1, 1:], rtol=1e-12)
 
 
