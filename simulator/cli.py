@@ -169,7 +169,7 @@ def distill(
     overrides: Overrides = [],
     train: Annotated[int, typer.Option(help="images to distill")] = 500,
     size: Annotated[int, typer.Option(help="images to distill them to")] = 20,
-    iterations: Annotated[int | None, typer.Option(help="default 50000, rkip_finite 5000")] = None,
+    iterations: Annotated[int | None, typer.Option(help="default 50000, rkip_finite 2000")] = None,
     seed: Annotated[int, typer.Option(help="of data, networks and distillation")] = 0,
 ) -> None:
     """Distill images to a few synthetic ones; measure them on infinitely wide, standard and linearized networks."""

@@ -14,7 +14,7 @@ from clients.distillation.result import Distilled
 from clients.distillation.rkip import RKIP
 from clients.distillation.rkip_finite import reconstruct_few
 
-ITERATIONS = {"kip": 50_000, "rkip": 50_000, "rkip_finite": 5_000}
+ITERATIONS = {"kip": 50_000, "rkip": 50_000, "rkip_finite": 2_000}
 METHODS = tuple(ITERATIONS)
 TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
 
@@ -23,7 +23,7 @@ TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits f
 class DistillOptions:
     """How to distill; the defaults are those of Loo et al. 2024, appendix H.4.
 
-    method: `kip`, `rkip` or `rkip_finite`. iterations: default 50,000, and 5,000 for `rkip_finite`, each of which costs
+    method: `kip`, `rkip` or `rkip_finite`. iterations: default 50,000, and 2,000 for `rkip_finite`, each of which costs
     two passes through its network. ridge: of every kernel regression, in units of the kernel's mean diagonal. kernel:
     of the infinitely wide network, for `kip` and `rkip`. image_std: of the random images that these two start from.
     """

@@ -44,7 +44,7 @@ class Evaluation:
     test_images: Tensor
     labels: Tensor
     ridge: float = 1e-5
-    image_steps: int = 100_000
+    image_steps: int = 50_000
 
     def infinite_width(self, images: Tensor, targets: Tensor) -> float:
         """Test accuracy of kernel regression on images (S, C, H, W) and targets (S, K)."""
