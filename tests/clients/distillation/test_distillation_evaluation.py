@@ -60,7 +60,7 @@ def test_standard_training_ends_at_the_mse_and_leaves_the_network_alone(case):
     evaluation, images, targets = case
     start = initial_weights(evaluation.model)
     trained = evaluation.standard(images, targets)
-    assert trained.mse < 1e-3 and trained.steps < trained.limit == 50_000 // 6
+    assert trained.mse < 1e-3 and trained.steps < trained.limit == 100_000 // 6
     assert trained.accuracy == pytest.approx(expected_accuracy(evaluation, images, targets, start), abs=0.03)
     assert np.array_equal(initial_weights(evaluation.model), start)
 
