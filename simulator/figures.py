@@ -128,9 +128,9 @@ def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
     for axis in axes.flat:
         axis.axis("off")
     for axis, image, title in zip(axes.flat, images, titles, strict=False):
-        _show(axis, image)
+        show(axis, image)
         axis.set_title(title, fontsize=7, pad=2)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def best_pairs(record: Record, row: pd.Series, cell: str, found: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
