@@ -1,26 +1,47 @@
-"""Empirical neural tangent kernels and the distance between two of them."""
+"""Empirical neural tangent kernels, regression with a kernel, and the distance between two kernels."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from attacks.dense import DenseNetwork, find_dense_network
+from attacks.errors import InputError
+from attacks.jacobian import Factors, Jacobian
 from attacks.observation import Observation, State
 
-CHUNK_BYTES = 256 * 2**20  # gradients held at once on the general path
+CHUNK_BYTES = 256 * 2**20  # of Jacobian factors per chunk of images
 
 
-def empirical_ntk(model: nn.Module, state: State, images: Tensor) -> Tensor:
+def empirical_ntk(model: nn.Module, state: State, images: Tensor, others: Tensor | None = None) -> Tensor:
     """Trace form of the empirical NTK: K(x, x') = Σ_k ⟨∇f_k(x), ∇f_k(x')⟩ over the trained parameters.
 
-    state: parameters to take the gradients at, in the dtype to compute in. images: (N, C, H, W). Returns (N, N).
+    state: parameters to take the gradients at, in the dtype and on the device to compute in; `model` has to be in
+    evaluation mode, so that images do not see each other. images: (N, C, H, W). others: (M, C, H, W), default the same
+    images. Returns (N, M).
     """
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    channels, height, width = images.shape[1:]
-    network = find_dense_network(model, (channels, height, width))
-    with torch.no_grad():
-        if network is not None:
-            return _dense_ntk(network, state, images, trained)
-    return _general_ntk(model, state, images, trained)
+    return _contract(model, state, images, others, Factors.trace)
+
+
+def empirical_ntk_blocks(model: nn.Module, state: State, images: Tensor, others: Tensor | None = None) -> Tensor:
+    """Every pair of outputs: ⟨∇f_k(x), ∇f_k'(x')⟩, (N, K, M, K); arguments as of `empirical_ntk`."""
+    return _contract(model, state, images, others, Factors.blocks)
+
+
+def kernel_duals(kernel: Tensor, targets: Tensor, ridge: float = 0.0) -> Tensor:
+    """α = (K + ridge · tr(K)/N · I)⁻¹ y. kernel: (N, N). targets: (N, K). Differentiable; returns (N, K).
+
+    Raises InputError where the kernel is singular to the precision of its dtype.
+    """
+    level = ridge * kernel.diagonal().mean()
+    factor, failed = torch.linalg.cholesky_ex(kernel + level * torch.eye(len(kernel), dtype=kernel.dtype).to(kernel))
+    if failed:
+        raise InputError(f"kernel of {len(kernel)} images is singular at ridge {ridge:g}: raise the ridge")
+    return torch.cholesky_solve(targets, factor)
+
+
+def kernel_regression(kernel: Tensor, targets: Tensor, cross: Tensor, ridge: float = 0.0) -> Tensor:
+    """Predictions K_xX (K_XX + ridge · tr/N · I)⁻¹ y. cross: (M, N), kernel of new and training images -> (M, K)."""
+    return cross @ kernel_duals(kernel, targets, ridge)
 
 
 def kernel_distance(first: Tensor, second: Tensor) -> float:
@@ -41,47 +62,33 @@ def _double(state: State) -> State:
     return {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
 
 
-def _dense_ntk(network: DenseNetwork, state: State, images: Tensor, trained: set[str]) -> Tensor:
-    outputs = state[network.weights[-1]].shape[0]
-    kernel = torch.zeros((len(images), len(images)), dtype=images.dtype)
-    for k in range(outputs):
-        duals = torch.zeros((len(images), outputs), dtype=images.dtype)
-        duals[:, k] = 1
-        factors = network.factors(state, images, duals)
-        for weight, bias, (signal, inputs) in zip(network.weights, network.biases, factors, strict=True):
-            gram = signal @ signal.T
-            if weight in trained:
-                kernel += gram * (inputs @ inputs.T)
-            if bias in trained:
-                kernel += gram
-    return kernel
+def _contract(
+    model: nn.Module,
+    state: State,
+    images: Tensor,
+    others: Tensor | None,
+    contraction: Callable[[Factors, Factors], Tensor],
+) -> Tensor:
+    """Σ over parameters of `contraction`, a chunk of rows and one of columns at a time."""
+    jacobian = Jacobian(model, state)
+    size = sum(factors.numel for factors in jacobian(images[:1])) * images.element_size()
+    rows = images.split(max(1, CHUNK_BYTES // size))
+    columns = rows if others is None else others.split(max(1, CHUNK_BYTES // size))
+    grid: list[list[Tensor]] = []
+    for i, row in enumerate(rows):
+        left = jacobian(row)
+        known = i if others is None else 0  # what lies below the diagonal of a symmetric kernel was computed above it
+        line = [_transpose(grid[j][i]) for j in range(known)]
+        for j in range(known, len(columns)):
+            right = left if others is None and j == i else jacobian(columns[j])
+            parts = [contraction(*pair) for pair in zip(left, right, strict=True)]
+            line.append(torch.stack(parts).sum(0))
+        grid.append(line)
+    axis = grid[0][0].dim() // 2
+    return torch.cat([torch.cat(line, axis) for line in grid])
 
 
-def _general_ntk(model: nn.Module, state: State, images: Tensor, trained: set[str]) -> Tensor:
-    """One gradient per image and output, a chunk of rows at a time."""
-    parameters = {name: state[name].detach() for name in sorted(trained)}
-    rest = {name: value for name, value in state.items() if name not in trained}
-
-    def output(parameters: State, image: Tensor, k: Tensor) -> Tensor:
-        values = torch.func.functional_call(model, {**parameters, **rest}, (image[None],)).reshape(-1)
-        return (values * torch.nn.functional.one_hot(k, len(values))).sum()
-
-    gradients = torch.func.vmap(torch.func.grad(output), in_dims=(None, 0, None))
-
-    def rows(batch: Tensor, k: int) -> Tensor:
-        grads = gradients(parameters, batch, torch.tensor(k))
-        return torch.cat([grads[name].flatten(1) for name in parameters], 1)
-
-    with torch.no_grad():
-        outputs = torch.func.functional_call(model, state, (images[:1],)).numel()
-    size = sum(value.numel() for value in parameters.values()) * images.element_size()
-    chunks = torch.arange(len(images)).split(max(1, CHUNK_BYTES // size))
-    kernel = torch.zeros((len(images), len(images)), dtype=images.dtype)
-    for k in range(outputs):
-        for i, left in enumerate(chunks):
-            block = rows(images[left], k)
-            for right in chunks[i:]:
-                other = block if right is left else rows(images[right], k)
-                kernel[left[:, None], right] += block @ other.T
-    upper = torch.triu(kernel)
-    return upper + torch.triu(kernel, 1).T
+def _transpose(block: Tensor) -> Tensor:
+    """(N, M) -> (M, N), and (N, K, M, K) -> (M, K, N, K)."""
+    half = block.dim() // 2
+    return block.permute(*range(half, 2 * half), *range(half))

@@ -17,7 +17,9 @@ SURE = 1 / 3  # of that threshold: candidates that deflate
 TRIED = 2  # candidates that are tested for zeros, per image that is still missing
 FEW_CERTIFIED = 0.25  # of the accepted: fewer certified ones than that speak against all, where zeros can be told
 UNEXPLAINED = 0.5  # most of the second layer's update that a set may leave, relative to a set of impostors
-UNEXPLAINED_CERTIFIED = 0.92  # the same where zeros certify enough of them: features that drift far are explained badly
+UNEXPLAINED_ROUNDS = (
+    0.92  # the same for several rounds where zeros certify enough: rounds can repeat the zeros of a unit
+)
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,9 @@ class Candidates:
         left = self._left(images, update)
         impostors = self._left(self._impostors(images, len(images), generator), update)
         signal, null = (max(share**2 - noise**2, 0.0) ** 0.5 for share in (left, impostors))
-        bound = UNEXPLAINED_CERTIFIED if len(self.exact) >= FEW_CERTIFIED * len(images) else UNEXPLAINED
-        if signal < bound * null:
+        certified = len(self.exact) >= FEW_CERTIFIED * len(images)
+        bound = UNEXPLAINED_ROUNDS if certified else UNEXPLAINED
+        if signal < bound * null or (certified and len(update) == 1):
             return "", left
         return (
             f"nothing returned: {len(images)} candidates leave {left:.2g} of the second layer's update, "

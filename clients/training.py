@@ -61,9 +61,9 @@ def train(
             batch = Batch(inputs, ((1.0, wanted),))
             for defense, _ in defenses:
                 batch = defense.local_step(batch, generator)
+            run.optimizer.zero_grad(set_to_none=True)
             loss = _weighted_loss(config.loss, run.predict(batch.inputs), batch)
             penalty = _proximal_term(parameters, received, proximal) if proximal else 0.0
-            run.optimizer.zero_grad(set_to_none=True)
             if len(inputs):
                 (loss + penalty).backward()
                 total += loss.detach() * len(inputs)

@@ -58,40 +58,57 @@ def frontier_of(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _label(axis: plt.Axes, rows: pd.DataFrame) -> None:
-    """Names beside the points; those that would lie on each other are listed downwards from the first."""
-    taken: list[tuple[float, float]] = []
-    low, high = rows.test_accuracy.min(), rows.test_accuracy.max()
-    width = max(high - low, 1e-3) * 0.22
-    for row in rows.sort_values("recovered_fraction", ascending=False).itertuples():
-        x, y = row.test_accuracy, row.recovered_fraction
-        while any(abs(x - a) < width and abs(y - b) < 0.045 for a, b in taken):
-            y -= 0.045
-        taken.append((x, y))
-        axis.annotate(row.defense, (row.test_accuracy, row.recovered_fraction), (x + width * 0.06, y), fontsize=7)
+    """Names beside the points; those of points that lie together are one list, away from the nearer edge."""
+    reach = 0.05 * max(rows.test_accuracy.max() - rows.test_accuracy.min(), 0.1)
+    clusters: list[list[pd.Series]] = []
+    for _, row in rows.sort_values("test_accuracy").iterrows():
+        for cluster in clusters:
+            near = abs(cluster[-1].test_accuracy - row.test_accuracy) <= reach
+            if near and abs(cluster[-1].recovered_fraction - row.recovered_fraction) <= 0.05:
+                cluster.append(row)
+                break
+        else:
+            clusters.append([row])
+    for cluster in clusters:
+        low = cluster[0].recovered_fraction < 0.5
+        axis.annotate(
+            "\n".join(row.defense for row in cluster),
+            (cluster[-1].test_accuracy, cluster[-1].recovered_fraction),
+            xytext=(6, 3 if low else -3),
+            textcoords="offset points",
+            va="bottom" if low else "top",
+            fontsize=7,
+        )
 
 
 def defense_grid(record: Record, path: Path) -> Path | None:
-    """For every defense, at the first seed, round and client, private images above the best that an attack made."""
+    """For every defense, private images of one client (or of all) above the best that any attack made of them.
+
+    At the first seed and attacked round; the client from which most is recovered stands for its defense.
+    """
     good = record.leakage[(record.leakage.status == "ok") & (record.leakage.target == "private")]
-    good = good[good.seed == good.seed.min()]
+    good = good[(good.seed == good.seed.min()) & (good["round"] == good["round"].min())]
     blocks = []
-    for defense, rows in good.groupby("defense", sort=False):
-        row = rows[rows["round"] == rows["round"].min()].sort_values("recovered_fraction").iloc[-1]
+    for defense in dict.fromkeys(cell.scenario.defense for cell in record.cells.values()):
+        rows = good[good.defense == defense]
+        rows = rows[rows.client >= 0] if (rows.client >= 0).any() else rows
+        if rows.empty:
+            continue
+        row = rows.sort_values(["recovered_fraction", "leakage"]).iloc[-1]
         cell = row.get("cell", "")
         sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
         found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
-        private, guesses, l2 = best_pairs(record, row, cell, found)
-        blocks.append(
-            (f"{defense}: {row['recovered']} of {row['num_private']} ({row['attack']})", private, guesses, l2)
-        )
+        private, guesses, _ = best_pairs(record, row, cell, found)
+        title = f"{defense}: {row['recovered']} of {row['num_private']} recovered ({row['attack']})"
+        blocks.append((title if len(private) else f"{defense}: the attacks returned nothing", private, guesses))
     if not blocks:
         return None
     across = 2 if len(blocks) > 4 else 1
     lines = -(-len(blocks) // across)
     figure = plt.figure(figsize=(0.62 * COLUMNS * across + 0.4, 1.75 * lines + 0.2))
-    outer = figure.add_gridspec(lines, across, hspace=0.3, wspace=0.06, top=0.97, bottom=0.01, left=0.01, right=0.99)
-    for index, (title, private, guesses, _) in enumerate(blocks):
-        inner = outer[index % lines, index // lines].subgridspec(2, COLUMNS, hspace=0.06, wspace=0.06)
+    outer = figure.add_gridspec(lines, across, hspace=0.35, wspace=0.06, top=0.97, bottom=0.01, left=0.01, right=0.99)
+    for index, (title, private, guesses) in enumerate(blocks):
+        inner = outer[index // across, index % across].subgridspec(2, COLUMNS, hspace=0.06, wspace=0.06)
         for column in range(COLUMNS):
             top, bottom = figure.add_subplot(inner[0, column]), figure.add_subplot(inner[1, column])
             top.axis("off")

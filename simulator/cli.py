@@ -195,6 +195,36 @@ def member(
 
 
 @cli.command()
+def distill(
+    method: Annotated[str, typer.Option(help="kip, rkip or rkip_finite")],
+    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for distill.json, distilled.npz and .png")],
+    overrides: Overrides = [],
+    train: Annotated[int, typer.Option(help="images to distill")] = 500,
+    size: Annotated[int, typer.Option(help="images to distill them to")] = 20,
+    iterations: Annotated[int | None, typer.Option(help="default 50000, rkip_finite 2000")] = None,
+    seed: Annotated[int, typer.Option(help="of data, networks and distillation")] = 0,
+) -> None:
+    """Distill images to a few synthetic ones; measure them on infinitely wide, standard and linearized networks."""
+    from rich.progress import Progress
+
+    from clients.distillation import DistillOptions
+    from simulator.distillation import Owner, accuracy_lines, distill_scenario, run_distillation
+
+    options = DistillOptions(method=method, iterations=iterations)
+    owner = Owner.of(distill_scenario(overrides, train, seed))
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(method)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, description=what)
+
+        facts = run_distillation(owner, options, size, out_dir, show)
+    for line in accuracy_lines(facts):
+        out.print(line, highlight=False, soft_wrap=True)
+    out.print(f"written: {out_dir / 'distill.json'}", highlight=False, soft_wrap=True)
+
+
+@cli.command()
 def report(run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]) -> None:
     """Print the table of a run and draw its figures again."""
     finish_run(run_dir, figures=True)

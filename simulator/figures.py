@@ -120,6 +120,19 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
     return save(figure, path, tight=False)
 
 
+def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
+    """Images (N, C, H, W) in [0, 1], each under its title, ten in a row."""
+    columns = min(GRID_COLUMNS, len(images))
+    rows = -(-len(images) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(columns, 1.2 * rows), squeeze=False)
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, image, title in zip(axes.flat, images, titles, strict=False):
+        show(axis, image)
+        axis.set_title(title, fontsize=7, pad=2)
+    return save(figure, path)
+
+
 def best_pairs(record: Record, row: pd.Series, cell: str, found: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
     """(private images, their matched reconstructions, L2), closest first, of one row of the leakage table."""
     samples = record.samples

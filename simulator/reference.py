@@ -1,5 +1,6 @@
 """docs/scenarios.md, made from the models themselves: `python -m simulator.reference > docs/scenarios.md`."""
 
+import dataclasses
 import types
 import typing
 
@@ -9,6 +10,8 @@ from pydantic_core import PydanticUndefined
 
 from attacks import ATTACKS, Knowledge, get_attack
 from attacks.base import option_names
+from clients.config import DefenseConfig
+from clients.defenses import DEFENSES, Defense
 from simulator.scenario import AttackConfig, Scenario
 
 HEAD = """# Every key of a scenario
@@ -30,6 +33,7 @@ def reference() -> str:
             rows = "\n".join(row(key, value) for key, value in section.model_fields.items())
             sections.append(f"## {name}\n\n{section.__doc__ or ''}\n\n{TABLE}\n{rows}\n")
     attacks = "\n".join(f"- `{name}`: {options_of(name) or 'no options'}" for name in ATTACKS)
+    defenses = "\n".join(f"- `{name}`: {defaults_of(DEFENSES[name]) or 'no options'}" for name in DEFENSES)
     knowledge = ", ".join(f"`{name}`" for name in Knowledge.names())
     return "\n".join(
         [
@@ -37,6 +41,7 @@ def reference() -> str:
             f"## Top level\n\n{TABLE}\n" + "\n".join(top) + "\n",
             *sections,
             f"## Attacks and their options (defaults)\n\n{attacks}\n",
+            f"## Defenses and their options (defaults)\n\n{defenses}\n",
             f"## What can be granted under `adversary.knowledge`\n\n{knowledge}\n",
         ]
     )
@@ -45,6 +50,12 @@ def reference() -> str:
 def options_of(attack: str) -> str:
     """The options of an attack with their defaults."""
     return ", ".join(f"`{option}` ({getattr(get_attack(attack), option)})" for option in option_names(attack))
+
+
+def defaults_of(defense: type[Defense]) -> str:
+    """The options of a defense with their defaults."""
+    made = defense()
+    return ", ".join(f"`{option.name}` ({getattr(made, option.name)})" for option in dataclasses.fields(made))
 
 
 TABLE = "| key | type | default | |\n|---|---|---|---|"
@@ -75,7 +86,7 @@ def describe(annotation: object) -> str:
         return f"list of {' / '.join(parts)}"
     if origin is dict or annotation is dict:
         return "mapping"
-    if annotation is AttackConfig:
+    if annotation in (AttackConfig, DefenseConfig):
         return "name or mapping"
     known = {int: "integer", float: "number", str: "text", bool: "true / false"}
     if annotation in known:

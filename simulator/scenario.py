@@ -309,12 +309,7 @@ def prepare(source: Source, overrides: list[str] | None = None) -> Source:
     """With shorthands written out and the overrides of the command line applied."""
     source = Source(dict(source.data), dict(source.lines))
     _expand_shorthands(source.data)
-    for override in overrides or []:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise InputError(f"--set {override!r}: write key=value")
-        source.data = assign(source.data, key.strip(), parse_value(text))
-        source.lines[tuple(key.strip().split("."))] = f"--set {override}"
+    apply_overrides(source, overrides or [])
     return source
 
 
@@ -323,6 +318,16 @@ def load_source(source: Source) -> Scenario:
     scenario = validate(source)
     scenario.cells()  # a bad value of the sweep is an error now, not in the middle of the run
     return scenario
+
+
+def apply_overrides(source: Source, overrides: list[str]) -> None:
+    """Set what --set says, "a.b=c", in place; errors about those keys will name the option."""
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise InputError(f"--set {override!r}: write key=value")
+        source.data = assign(source.data, key.strip(), parse_value(text))
+        source.lines[tuple(key.strip().split("."))] = f"--set {override}"
 
 
 def _expand_shorthands(data: dict[str, Any]) -> None:

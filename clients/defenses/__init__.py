@@ -7,6 +7,7 @@ decorated with `register` and imported below.
 from clients.defenses import augmentation as augmentation  # each defense registers itself when imported
 from clients.defenses import central_dp as central_dp
 from clients.defenses import clipping as clipping
+from clients.defenses import distilled as distilled
 from clients.defenses import dp_sgd as dp_sgd
 from clients.defenses import flower_mod as flower_mod
 from clients.defenses import mixup as mixup

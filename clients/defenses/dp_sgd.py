@@ -65,9 +65,8 @@ class DPSGD(Defense):
         from opacus.optimizers import DPOptimizer
 
         batch = min(setting.config.training.batch_size or count, count)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that hooks see inputs without gradient is expected
-            module = GradSampleModule(setting.model)
+        warnings.filterwarnings("ignore", message="Full backward hook")  # images need no gradient: that is expected
+        module = GradSampleModule(setting.model)
         optimizer = DPOptimizer(
             run.optimizer,
             noise_multiplier=self.noise(setting, count),

@@ -1,0 +1,131 @@
+"""The Jacobian of a network's outputs in its parameters, factored where a layer allows it.
+
+That of a linear layer is an outer product, δ of its output times its input: a kernel needs only the Gram matrices of
+the two, and no gradient of the layer's size is ever formed (Novak et al. 2022). Other parameters get one gradient per
+image and output.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.observation import State
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The Jacobian of one parameter, signals ⊗ inputs. signals: (N, K, S). inputs: (N, I), or None for the number 1."""
+
+    signals: Tensor
+    inputs: Tensor | None = None
+
+    def trace(self, other: "Factors") -> Tensor:
+        """Σ_k ⟨∇f_k(x), ∇f_k(x')⟩ over this parameter, (N, M)."""
+        gram = self.signals.flatten(1) @ other.signals.flatten(1).T
+        return gram if self.inputs is None or other.inputs is None else gram.mul_(self.inputs @ other.inputs.T)
+
+    def blocks(self, other: "Factors") -> Tensor:
+        """⟨∇f_k(x), ∇f_k'(x')⟩ over this parameter, (N, K, M, K)."""
+        gram = torch.einsum("nks,mls->nkml", self.signals, other.signals)
+        if self.inputs is None or other.inputs is None:
+            return gram
+        return gram * (self.inputs @ other.inputs.T)[:, None, :, None]
+
+    @property
+    def numel(self) -> int:
+        return self.signals.numel() + (0 if self.inputs is None else self.inputs.numel())
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a linear layer: input (N, I), zeros added to the output (N, S), whose gradient is δ, and scale."""
+
+    inputs: Tensor
+    probe: Tensor
+    scale: float
+
+
+class Jacobian:
+    """The trained parameters' Jacobian of `model` at the parameters `state`; call it with images."""
+
+    def __init__(self, model: nn.Module, state: State):
+        self.model = model
+        self.state = {name: value.detach() for name, value in state.items()}
+        self.trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self.linear = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+
+    def __call__(self, images: Tensor) -> list[Factors]:
+        """Factors for images (N, C, H, W), in the same order for every batch."""
+        with torch.enable_grad():
+            outputs, calls = self._forward(images)
+            probes = [call.probe for call in calls.values()]
+            by_output = [
+                torch.autograd.grad(outputs[:, k].sum(), probes, retain_graph=True, materialize_grads=True)
+                for k in range(outputs.shape[1] if probes else 0)
+            ]
+        factors, rest = [], set(self.trained)
+        for (name, call), signals in zip(calls.items(), zip(*by_output, strict=True), strict=True):
+            stacked = torch.stack(signals, 1)
+            weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")
+            if weight in rest:
+                factors.append(Factors(stacked * call.scale, call.inputs))
+            if bias in rest:
+                factors.append(Factors(stacked))
+            rest -= {weight, bias}
+        return factors + self._gradients(images, outputs.shape[1], sorted(rest))
+
+    def _forward(self, images: Tensor) -> tuple[Tensor, dict[str, _Call]]:
+        """Outputs (N, K), and what every linear layer did that was called once, with one vector per image."""
+        calls: dict[str, _Call | None] = {}
+
+        def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+            def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+                assert isinstance(layer, nn.Linear)
+                scale = None if name in calls else _scale(layer, inputs[0].detach(), output.detach())
+                calls[name] = None
+                if scale is None or inputs[0].shape[0] != len(images):
+                    return output
+                probe = torch.zeros_like(output, requires_grad=True)
+                calls[name] = _Call(inputs[0].detach().clone(), probe, scale)
+                return output + probe
+
+            return hook
+
+        hooks = [layer.register_forward_hook(watch(name)) for name, layer in self.linear.items()]
+        try:
+            outputs = torch.func.functional_call(self.model, self.state, (images,))
+        finally:
+            for handle in hooks:
+                handle.remove()
+        return outputs.reshape(len(images), -1), {name: call for name, call in calls.items() if call is not None}
+
+    def _gradients(self, images: Tensor, outputs: int, names: list[str]) -> list[Factors]:
+        """The parameters `names` without any structure: one gradient per image and output."""
+        if not names:
+            return []
+        parameters = {name: self.state[name] for name in names}
+        fixed = {name: value for name, value in self.state.items() if name not in parameters}
+
+        def output(parameters: State, image: Tensor, k: Tensor) -> Tensor:
+            values = torch.func.functional_call(self.model, {**parameters, **fixed}, (image[None],)).reshape(-1)
+            return (values * torch.nn.functional.one_hot(k, len(values))).sum()
+
+        gradients = torch.func.vmap(torch.func.grad(output), in_dims=(None, 0, None))
+        ks = torch.arange(outputs, device=images.device)
+        by_output = [gradients(parameters, images, k) for k in ks]
+        return [Factors(torch.stack([grads[name].flatten(1) for grads in by_output], 1)) for name in names]
+
+
+def _scale(layer: nn.Linear, inputs: Tensor, output: Tensor) -> float | None:
+    """s of a layer that computes s·xWᵀ + b on vectors x (N, I), such as one in NTK parameterization; else None."""
+    if inputs.dim() != 2:
+        return None
+    if type(layer) is nn.Linear:
+        return 1.0
+    product = inputs @ layer.weight.T
+    value = output if layer.bias is None else output - layer.bias
+    scale = float((value * product).sum() / product.square().sum())
+    error = (value - scale * product).norm()
+    return scale if error <= 1e3 * torch.finfo(value.dtype).eps * output.norm() else None
