@@ -43,6 +43,7 @@ FITTED = (
 )
 CAPPED = 0.8  # of the rank that pixels allow: from here on the rank is a lower bound on N
 SHARED = 0.9  # of the images that all rounds show together: with fewer in every single one, clients changed
+THIN = 0.5  # of the search's steps: most starts have come together by then
 PEEL = 0.75  # of the images certified: from there on their complement is searched alone
 
 
@@ -279,7 +280,7 @@ class SpanAttack:
             return span.origin[None, :-1]
         rate, known = self.learning_rate, found.features(exact=not peel)
         points = torch.randn(self.starts, size, generator=generator) / size**0.5
-        points = descend(problem, points.to(test.rows), self.steps, rate, 0.4 * rate, known)
+        points = descend(problem, points.to(test.rows), self.steps, rate, 0.4 * rate, known, THIN)
         points = _distinct(problem, points)
         points = descend(problem, points, self.settle, 0.4 * rate, 0.1 * rate)
         points = _distinct(problem, points)

@@ -152,14 +152,20 @@ def descend(
     learning_rate: float,
     final_rate: float = 0.0,
     found: Tensor | None = None,
+    thin: float = 1.0,
 ) -> Tensor:
     """Adam from `start` (M, n − 1), its step size on a half cosine from learning_rate to final_rate.
 
-    Adam's step does not depend on the scale of a gradient, so every candidate advances at its own.
+    Adam's step does not depend on the scale of a gradient, so every candidate advances at its own. thin: share of the
+    steps after which points that have come together go on as one.
     """
     point, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
     for step in range(steps):
-        gradient = problem.value_and_gradient(point, found)[1]
+        value, gradient = problem.value_and_gradient(point, found)
+        if step == int(thin * steps):
+            kept = value.argsort(stable=True)
+            kept = kept[distinct(point[kept])]
+            point, mean, square, gradient = point[kept], mean[kept], square[kept], gradient[kept]
         mean.lerp_(gradient, 0.1)
         square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
         decay = 0.5 + 0.5 * math.cos(math.pi * step / steps)
