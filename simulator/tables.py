@@ -41,7 +41,7 @@ COLUMNS: dict[str, Callable[[pd.Series], str]] = {
     "leakage": _with_floor("leakage", 2),
     "L2 median": _with_floor("l2_median", 2),
     "PSNR mean": _with_floor("psnr_mean", 1),
-    "AUC": lambda row: "" if pd.isna(row["membership_auc"]) else f"{row['membership_auc']:.3f}",
+    "AUC": lambda row: "" if pd.isna(row["membership_auc"]) else f"{row['membership_auc']:.2f}",
     "told": _knows,
 }
 
