@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -81,9 +81,10 @@ class DPSGD(Defense):
                 outputs: Tensor = module(images)
                 return outputs
             for parameter in trained:  # an empty Poisson batch: no gradient, and noise all the same
-                parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))  # type: ignore[attr-defined]
+                cast(Any, parameter).grad_sample = parameter.new_zeros((0, *parameter.shape))
             with torch.no_grad():
-                return setting.model(images.new_zeros(1, *images.shape[1:]))[:0].requires_grad_()  # type: ignore[no-any-return]
+                one: Tensor = setting.model(images.new_zeros(1, *images.shape[1:]))
+            return one[:0].requires_grad_()
 
         return LocalRun(predict, optimizer, poisson(count, batch, setting.generator("sampling")))
 

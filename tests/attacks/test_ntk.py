@@ -73,7 +73,10 @@ def test_minibatches_follow_the_same_trajectory():
 
 def test_same_generator_same_bits_and_restarts_keep_the_best():
     observation = client(mlp(64), digits(3) - 0.3)
-    run = lambda seed, **o: get_attack("ntk", iterations=40, **o).reconstruct(observation, Knowledge(), generator(seed))  # noqa: E731
+
+    def run(seed, **options):
+        return get_attack("ntk", iterations=40, **options).reconstruct(observation, Knowledge(), generator(seed))
+
     assert torch.equal(run(0).images, run(0).images)
     assert run(0, restarts=3).relative_residual <= run(0).relative_residual
 

@@ -20,7 +20,10 @@ def mlp(width=256):
 
 def layers(factor, images=5, noise=0.0):
     generator = torch.Generator().manual_seed(0)
-    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
     initial = draw(60, 40)
     update = draw(60, images) @ draw(images, 40) + noise * draw(60, 40)
     return initial, factor * initial + update

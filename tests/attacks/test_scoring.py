@@ -109,5 +109,8 @@ def test_hungarian_never_has_more_squared_error_than_greedy():
     generator = torch.Generator().manual_seed(3)
     private, guesses = torch.rand((6, 1, 4, 4), generator=generator), torch.rand((8, 1, 4, 4), generator=generator)
     scores = score_images(private, guesses, Pool(guesses, private))
-    error = lambda decibels: (10 ** (-decibels / 10)).sum()  # noqa: E731
+
+    def error(decibels):
+        return (10 ** (-decibels / 10)).sum()
+
     assert error(scores.hungarian_psnr) <= error(scores.psnr) + 1e-12

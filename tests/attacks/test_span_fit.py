@@ -6,7 +6,10 @@ from attacks.span_fit import fit_images
 def made_up(noise):
     """Duals that vanish on the units an image leaves inactive, and nothing else to go by."""
     generator = torch.Generator().manual_seed(0)
-    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
     images, first = draw(6, 20), torch.cat([draw(300, 20), torch.zeros(300, 1, dtype=torch.float64)], 1)
     points = torch.nn.functional.pad(images, (0, 1), value=1.0)
     clean = (draw(300, 6) * 1e-3 * (points @ first.T > 0).T) @ points

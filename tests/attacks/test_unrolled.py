@@ -49,7 +49,10 @@ def test_the_update_is_differentiable_through_every_step():
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     training = LocalTraining(model, initial, tuple(initial), "cross_entropy", 0.5, 0.5)
     full = [torch.arange(2)] * 3
-    squared = lambda x, p: sum((v**2).sum() for v in training.update(x, p, full).values())  # noqa: E731
+
+    def squared(x, p):
+        return sum((value**2).sum() for value in training.update(x, p, full).values())
+
     assert torch.autograd.gradcheck(squared, (images(2).requires_grad_(), y.requires_grad_()))
 
 

@@ -11,7 +11,6 @@ import pytest
 from attacks import InputError
 from simulator.benchmark import COLUMNS, benchmark_table, half_width, load_benchmark, write_benchmark
 from simulator.benchmark_figures import draw_benchmark, frontier_of
-from simulator.jobs import run_job  # noqa: F401  (imported first: jobs and records know each other)
 
 DEFENSES = Path(__file__).parents[2] / "scenarios" / "defenses.yaml"
 

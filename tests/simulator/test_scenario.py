@@ -58,7 +58,9 @@ def test_sweep_makes_a_grid_with_paired_seeds(write):
 
 
 def test_the_digest_knows_what_changes_the_tables(write):
-    digest = lambda *sets: load_scenario(write("name: s\n"), list(sets)).digest  # noqa: E731
+    def digest(*sets):
+        return load_scenario(write("name: s\n"), list(sets)).digest
+
     assert digest() == digest("engine.cpus=2") == digest("output.root=elsewhere")
     assert digest() != digest("seed=1") and digest() != digest("model.width=3")
 
