@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
+from attacks.beliefs import believed_mean, check_device, choose_device
 from attacks.defended import kept_entries, known_distortion
 from attacks.descent import Descent
 from attacks.errors import InputError
 from attacks.history import StackedObjective, round_scales
-from attacks.inference import find_input_layer, infer_image_count, infer_pixel_mean
-from attacks.objective import Objective, backward_in_batches, make_objective
+from attacks.inference import find_input_layer, infer_image_count
+from attacks.objective import Objective, backward_in_batches, make_objective, unexplained_without
 from attacks.observation import Knowledge, Observation, State
 
 TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
@@ -68,8 +69,7 @@ class NTKAttack:
                 raise InputError(f"attack 'ntk': {name} is {getattr(self, name)}, it has to be positive")
         if self.kernel not in ("final", "initial", "hybrid"):
             raise InputError(f"attack 'ntk': kernel is {self.kernel!r}, choose final, initial or hybrid")
-        if self.device != "auto" and self.device.partition(":")[0] not in ("cpu", "cuda"):
-            raise InputError(f"attack 'ntk': device is {self.device!r}, choose auto, cpu, cuda or cuda:0")
+        check_device("ntk", self.device)
 
     def reconstruct(
         self,
@@ -91,10 +91,8 @@ class NTKAttack:
             )
         num_inferred = None if inferred is None else inferred.count
         count = self._count(knowledge.num_private or num_inferred)
-        mean = knowledge.pixel_mean or infer_pixel_mean(observation)
-        if mean is None:
-            mean = (0.5,) * observation.input_shape[0]
-            warnings.append("pixel_mean is unknown and no pixel tells it: 0.5 was assumed")
+        mean, unsure = believed_mean(observation, knowledge)
+        warnings += unsure
         problem = self._problem(observation, count, mean, knowledge)
 
         total = self.restarts * self.iterations
@@ -135,9 +133,7 @@ class NTKAttack:
         self, observation: Observation, count: int, mean: tuple[float, ...], knowledge: Knowledge
     ) -> "_Problem":
         pixel_range = knowledge.pixel_range or (0.0, 1.0)
-        device = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        )
+        device = choose_device(self.device)
         dtype = getattr(torch, self.precision)
 
         def prepare(state: State) -> State:
@@ -271,16 +267,7 @@ class _Solution:
     trace: tuple[tuple[int, float], ...]
 
     def ranked(self, objective: Objective) -> tuple[Tensor, Tensor, Tensor]:
-        """(images, duals, residual), best first: the residual of a candidate is ‖R‖ / ‖R + g_j‖, where g_j is its part
-        of the gradient sum and R what all leave unexplained. Near 0: the update cannot be explained without it."""
-        total = objective.gradient_sum(self.images, self.duals, None)
-        rest = {name: delta - total[name] for name, delta in objective.delta.items()}
-        squared = torch.stack([(value**2).sum() for value in rest.values()]).sum()
-        ratios = []
-        for j in range(len(self.images)):
-            part = objective.gradient_sum(self.images[j : j + 1], self.duals[:, j : j + 1], None)
-            without = torch.stack([((rest[name] + part[name]) ** 2).sum() for name in rest]).sum()
-            ratios.append((squared / without.clamp_min(torch.finfo(without.dtype).tiny)).sqrt())
-        share = torch.stack(ratios)
+        """(images, duals, residual), best first; the residual is that of `unexplained_without`."""
+        share = unexplained_without(objective, self.images, self.duals)
         order = share.argsort(stable=True)
         return self.images[order], self.duals[:, order], share[order]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
+from attacks.beliefs import check_device, choose_device
 from attacks.dense import ACTIVATIONS, DenseNetwork, find_dense_network
 from attacks.errors import InputError
 from attacks.inference import ROUNDING, infer_pixel_mean
@@ -77,6 +78,7 @@ class SpanAttack:
         for name in ("starts", "steps", "settle", "polish", "rounds", "learning_rate"):
             if getattr(self, name) <= 0:
                 raise InputError(f"attack 'span': {name} is {getattr(self, name)}, it has to be positive")
+        check_device("span", self.device)
         if self.joint_polish < 0:
             raise InputError(f"attack 'span': joint_polish is {self.joint_polish}, it must not be negative")
 
@@ -100,9 +102,7 @@ class SpanAttack:
         layers it needs; an update that is not of their form gives no images, and a warning with what was measured.
         """
         start = time.perf_counter()
-        device = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        )
+        device = choose_device(self.device)
         found = self._found(observation, knowledge, generator, progress, device)
         if not len(found.images) and (naive := without_defense(knowledge)) != knowledge:
             # what is known may still not do: it costs nothing to try without
