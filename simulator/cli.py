@@ -236,9 +236,10 @@ def diagnose(
         view, (inputs, source) = "adversary", adversary_images(images, observation, knowledge, run_dir is not None)
     found = measure(observation, inputs, evaluator, seed)
     write_diagnosis(out_dir, found, view, source)
-    for table in diagnosis_tables(found, view, source):
+    out.print(f"{view}'s version, {found.images} images: {source}", highlight=False, soft_wrap=True)
+    for table in diagnosis_tables(found):
         out.print(table)
-    out.print(f"{found.verdict}", highlight=False, soft_wrap=True)
+    out.print(found.verdict, highlight=False, soft_wrap=True)
     out.print(f"written: {out_dir / 'diagnose.json'}", highlight=False, soft_wrap=True)
 
 

@@ -74,12 +74,9 @@ def write_diagnosis(out: Path, found: Linearity, view: str, source: str) -> None
     write_atomically(out / "layers.csv", frame.to_csv(index=False))
 
 
-def diagnosis_tables(found: Linearity, view: str, source: str) -> list[Table]:
+def diagnosis_tables(found: Linearity) -> list[Table]:
     """For a terminal of 80 columns: the numbers, and the layers."""
-    numbers = Table(
-        title=f"Linearity, {view}'s version ({found.images} images: {source})",
-        title_justify="left", box=box.SIMPLE, show_edge=False, show_header=False,
-    )  # fmt: skip
+    numbers = Table(box=box.SIMPLE, show_edge=False, show_header=False)
     numbers.add_column()
     numbers.add_column(justify="right")
     for name, label in ROWS.items():

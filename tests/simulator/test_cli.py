@@ -261,7 +261,7 @@ def test_diagnosis_of_two_checkpoints(fedleak, pair, tmp_path):
     assert facts["unexplained"] is None and 0 < facts["linearization_error"] < 0.3
     assert facts["remainder"] <= facts["bound"] and facts["delta_linf"] < facts["delta_l2"]
     layers = np.genfromtxt(tmp_path / "out" / "layers.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
-    assert list(layers["name"]) == ["1", "3"] and layers["rank"][0] == 3 and layers["clear"][0]
+    assert list(layers["name"]) == [1, 3] and layers["rank"][0] == 3 and layers["clear"][0]
 
 
 @pytest.mark.parametrize(
