@@ -1,0 +1,61 @@
+"""Figures 3 and 20: reconstruction error grows with the distance that the kernel travels during training."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from simulator.paper.base import Claim, Job, Result, experiment
+from simulator.paper.measures import score_table, seeds, spearman, spearman_within, strips
+from simulator.paper.pictures import draw_scatter
+
+COLUMNS = "kernel_distance l2_mean num_private width dynamics seed".split()
+STRONG = 0.8  # the rank correlation from which on we call it strong
+
+
+@experiment("figure3", "kernel distance against reconstruction error, two classes")
+def figure3(job: Job) -> Result:
+    record = job.sweep()
+    scores = score_table(record)
+    claims = regime_claims(scores, "section 4, figure 3")
+    data = scores[COLUMNS]
+    return Result(
+        data, claims, lambda path: draw(data, path), lambda: strips(record, scores[scores.seed == scores.seed.min()])
+    )
+
+
+def draw(data: pd.DataFrame, path: Path) -> None:
+    draw_scatter(data, path, "kernel_distance", "l2_mean", "width", "num_private", "dynamics")
+
+
+def regime_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
+    """Of standard training; scores as of `score_table`."""
+    trained = scores[scores.dynamics == "standard"]
+    rank = spearman(scores, "kernel_distance", "l2_mean")
+    by_width = spearman_within(trained, "width", "kernel_distance", ["num_private", "seed"])
+    by_count = spearman_within(trained, "num_private", "kernel_distance", ["width", "seed"])
+    distances = trained.kernel_distance
+    return [
+        Claim(
+            "the more the kernel moves, the worse the reconstruction",
+            source,
+            "reconstruction quality is strongly correlated with kernel distance",
+            f"Spearman {rank:.2f} over {len(scores)} networks, {seeds(scores)}; kernel distances "
+            f"{distances.min():.4f} to {distances.max():.4f}, errors {scores.l2_mean.min():.2f} to "
+            f"{scores.l2_mean.max():.2f}; holds from {STRONG} on",
+            rank >= STRONG,
+        ),
+        Claim(
+            "wider networks have a lower kernel distance",
+            source,
+            "smaller data sets and wider models have a lower kernel distance",
+            f"Spearman of width and kernel distance {by_width:.2f}, mean over training sets; holds below 0",
+            by_width < 0,
+        ),
+        Claim(
+            "smaller data sets have a lower kernel distance",
+            source,
+            "smaller data sets and wider models have a lower kernel distance",
+            f"Spearman of images and kernel distance {by_count:.2f}, mean over networks; holds above 0",
+            by_count > 0,
+        ),
+    ]
