@@ -85,6 +85,12 @@ class Job:
         sections = {key: value for key, value in self.source.data.items() if key != "settings"}
         return load_source(Source(sections, self.source.lines))
 
+    def check(self, settings: type[Section]) -> None:
+        """Validate all that the file says; InputError names the key."""
+        self.settings(settings)
+        if set(self.source.data) - {"name", "settings"}:
+            _ = self.scenario
+
     def settings(self, kind: type[Settings]) -> Settings:
         """The file's section `settings`, validated; InputError names the key."""
         try:
@@ -102,10 +108,13 @@ class Job:
         failed, since a figure with holes in it decides nothing.
         """
         from simulator.engine import simulate
+        from simulator.estimate import describe_plan
         from simulator.plan import make_plan, needs_run
 
         plan = make_plan(scenario or self.scenario, self.out / folder)
         if needs_run(plan):
+            if self.profile != "quick":
+                self.say(describe_plan(plan))
             simulate(plan, self.display, verbose=self.verbose)
         record = Record(plan.run_dir)
         failed = record.leakage[record.leakage.status != "ok"]
@@ -115,24 +124,30 @@ class Job:
         return record
 
 
+Measure = Callable[[Job], Result]
+
+
 @dataclass(frozen=True)
 class Experiment:
+    """settings: what its file's section `settings` may hold; default nothing."""
+
     name: str
     title: str
     measure: Callable[[Job], Result] = field(repr=False)
+    settings: type[Section] = Section
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
 
 
-def experiment(name: str, title: str) -> Callable[[Callable[[Job], Result]], Callable[[Job], Result]]:
-    """Register what measures an experiment; one function may measure several, each with a file of settings.
+def experiment(name: str, title: str, settings: type[Section] = Section) -> Callable[[Measure], Measure]:
+    """Register what measures an experiment; one function may measure several.
 
-    The file is scenarios/paper/NAME.yaml.
+    Each has a file, scenarios/paper/NAME.yaml: a scenario where it is a federation, and its `settings`.
     """
 
-    def register(measure: Callable[[Job], Result]) -> Callable[[Job], Result]:
-        EXPERIMENTS[name] = Experiment(name, title, measure)
+    def register(measure: Measure) -> Measure:
+        EXPERIMENTS[name] = Experiment(name, title, measure, settings)
         return measure
 
     return register

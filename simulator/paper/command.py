@@ -32,6 +32,7 @@ def run_experiment(
 
     with contextlib.closing(StepBar()) as bar:
         job = Job(name, profile, source, out.resolve(), Bars(Console(stderr=True)), bar.report, say, verbose)
+        job.check(experiment.settings)
         claim_folder(job)
         result = experiment.measure(job)
     result = dataclasses.replace(result, claims=[in_context(claim, job.source) for claim in result.claims])
@@ -61,7 +62,7 @@ def claim_folder(job: Job) -> None:
     own, path = identity(job.name, job.profile, job.source), job.out / IDENTITY
     if job.out.is_file():
         raise InputError(f"{str(job.out)!r} is a file: choose another --out")
-    if job.out.is_dir() and any(job.out.iterdir()):
+    if job.out.is_dir() and any(file != path for file in job.out.iterdir()):
         if not path.exists():
             raise InputError(f"{str(job.out)!r} holds something that is no experiment: choose another --out")
         found = json.loads(path.read_text())

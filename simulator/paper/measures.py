@@ -29,10 +29,13 @@ def settings_of(cell: Cell) -> dict[str, object]:
 
 
 def score_table(record: Record) -> pd.DataFrame:
-    """The leakage table with the settings of each cell, and how its training ended: `steps` and `train_loss`."""
+    """The leakage table with the settings of each cell, how its training ended (`steps`, `train_loss`), and
+    `floor_l2_mean`."""
     settings = pd.DataFrame([settings_of(cell) for cell in record.cells.values()])
     trained = record.clients.assign(train_loss=record.clients.last_loss)[["cell", "steps", "train_loss"]]
-    return record.leakage.merge(settings, on="cell", validate="m:1").merge(trained, on="cell", validate="m:1")
+    floor = record.samples.groupby(["cell", "attack"]).floor_l2.mean().rename("floor_l2_mean").reset_index()
+    scores = record.leakage.merge(settings, on="cell", validate="m:1").merge(trained, on="cell", validate="m:1")
+    return scores.merge(floor, on=["cell", "attack"], validate="1:1")
 
 
 def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
@@ -80,6 +83,11 @@ def paired(frame: pd.DataFrame, key: str, better: object, worse: object, value: 
     """One row per pair of cells that differ in `key` alone: columns `better` and `worse` hold their `value`."""
     table = frame.pivot_table(value, pair, key)
     return pd.DataFrame({"better": table[better], "worse": table[worse]}).dropna()
+
+
+def listed(values: pd.Series) -> str:
+    """ "20: 1.41, 40: 2.34"."""
+    return ", ".join(f"{key}: {value:.2f}" for key, value in values.items())
 
 
 def seeds(frame: pd.DataFrame) -> str:

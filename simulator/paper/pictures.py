@@ -8,7 +8,9 @@ import pandas as pd
 import seaborn as sns
 
 from simulator.figures import FLOOR_COLOUR, GRID_COLUMNS, save, show
-from simulator.paper.base import Strip
+from simulator.paper.base import Claim, Result, Strip
+from simulator.paper.measures import strips
+from simulator.record import Record
 
 
 def themed() -> None:
@@ -32,6 +34,14 @@ def draw_curves(frame: pd.DataFrame, path: Path, hue: str, column: str, row: str
     grid.set(ylim=(0, None)).set_axis_labels("private image, easiest first", "L2 distance")
     grid.savefig(path, dpi=150)
     plt.close(grid.figure)
+
+
+def curve_result(
+    record: Record, scores: pd.DataFrame, data: pd.DataFrame, claims: list[Claim], hue: str, column: str, row: str
+) -> Result:
+    """Curves as the figure and, as the sheet, the best images of the first seed."""
+    first = scores[scores.seed == scores.seed.min()]
+    return Result(data, claims, lambda path: draw_curves(data, path, hue, column, row), lambda: strips(record, first))
 
 
 def draw_scatter(
