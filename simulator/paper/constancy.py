@@ -27,7 +27,7 @@ BOTTLENECK = 4  # units
 CLASSES = 3  # outputs of a softmax, and of networks trained under several losses
 INPUTS, TRAINED = 32, 8  # how many norms and kernels are measured on, and how many of them are trained on
 MAX_STEPS = 1000
-FINE, COARSE = 0.25, 1.0  # learning rates, as `descend` has them
+FINE, COARSE = 0.125, 1.0  # learning rates, as `descend` has them
 HESSIAN_STEPS, HESSIAN_TOLERANCE = 100, 3e-3
 
 

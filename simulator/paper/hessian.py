@@ -28,7 +28,7 @@ class HessianSettings(Section):
     open_widths: list[Count] = Field(min_length=2)
     training_widths: list[Count] = Field(min_length=2)
     seeds: Count = 5
-    radius: Positive = Field(1.0, description="‖Δθ‖₂ at which the change of the kernel is measured")
+    radius: Positive = Field(0.5, description="‖Δθ‖₂ at which the change of the kernel is measured")
 
 
 @experiment("hessian", "constancy of the kernel against width, linear and non-linear outputs", HessianSettings)
