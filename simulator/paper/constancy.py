@@ -163,7 +163,7 @@ def descend(
         moved = []
         with torch.no_grad():
             for parameter, gradient, first in zip(parameters, gradients, start, strict=True):
-                parameter.sub_(rate * gradient)
+                parameter.add_(gradient, alpha=-rate)
                 moved.append((parameter - first).norm())
         length = float(torch.stack(moved).norm())
         if enough(step, length):

@@ -29,6 +29,7 @@ class HessianSettings(Section):
     training_widths: list[Count] = Field(min_length=2)
     seeds: Count = 5
     radius: Positive = Field(0.5, description="‖Δθ‖₂ at which the change of the kernel is measured")
+    open_radius: Positive = Field(0.1, description="the same for hidden softmax and maxout: softmax fits within 0.5")
 
 
 @experiment("hessian", "constancy of the kernel against width, linear and non-linear outputs", HessianSettings)
@@ -48,8 +49,8 @@ def hessian(job: Job) -> Result:
         job.report, sum(network.width**2 for network in [*networks, *undecided, *(n for n, _ in trained)])
     )
 
-    def constancy(network: Network) -> dict[str, object]:
-        found = measure(network, settings.radius, bound=network.width <= BOUND_WIDTH)
+    def constancy(network: Network, radius: float) -> dict[str, object]:
+        found = measure(network, radius, bound=network.width <= BOUND_WIDTH)
         report(f"{network.output} output, {network.activation}, width {network.width}", network.width**2)
         return {**vars(network), **found}
 
@@ -58,9 +59,9 @@ def hessian(job: Job) -> Result:
         report(f"training under {loss}, width {network.width}", network.width**2)
         return {**vars(network), "loss": loss, **found}
 
-    table = pd.DataFrame([constancy(network) for network in networks])
-    open_cases = pd.DataFrame([constancy(network) for network in undecided])
     norms = pd.DataFrame([training(network, loss) for network, loss in trained])
+    open_cases = pd.DataFrame([constancy(network, settings.open_radius) for network in undecided])
+    table = pd.DataFrame([constancy(network, settings.radius) for network in networks])
     slopes = slope_table(table, open_cases, norms)
     for name, frame in (("slopes", slopes), ("bound", table), ("open", open_cases), ("norms", norms)):
         write_atomically(job.out / f"{name}.csv", frame.to_csv(index=False))
