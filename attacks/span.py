@@ -28,7 +28,7 @@ from attacks.span_duals import DualSpace
 from attacks.span_features import FeatureNetwork, find_feature_network
 from attacks.span_fit import fit_images
 from attacks.span_joint import explain
-from attacks.span_search import AffineSpan, SpanProblem, SpanTest, descend, distinct
+from attacks.span_search import AffineSpan, FreeProblem, SpanProblem, SpanTest, descend, distinct
 from attacks.spectrum import Spectrum
 
 DRIFT = 4.0  # directions of the second layer's row space that an image takes while its features move
@@ -263,12 +263,27 @@ class SpanAttack:
         idle = rounds = 0
         while rounds < self.rounds and idle < 2 and len(found.exact) < found.total:
             progress(rounds, self.rounds, found.threshold)
+            found = found.released() if idle else found
             found = found.merge(self._search(found, generator), certify, generator)
             idle = 0 if found.merit() > best.merit() else idle + 1
             best = max(best, found, key=Candidates.merit)
             rounds += 1
         progress(self.rounds, self.rounds, best.threshold)
-        return best, rounds
+        return self._refined(best), rounds
+
+    def _refined(self, found: Candidates) -> Candidates:
+        """What the directions of some images leave free in the others is settled by ρ: none where all are certified."""
+        free = found.duals.remaining_rows(found.directions)
+        if len(found.exact) == 0 or len(free) == 0:
+            return found
+        points = torch.nn.functional.pad(found.exact, (0, 1), value=1.0)
+        free = torch.linalg.qr(free.T)[0].T * points.norm(dim=1).mean()
+        problem = FreeProblem(found.test, points.to(found.test.rows), free.to(found.test.rows))
+        start = points.new_zeros(len(points), len(free)).to(found.test.rows)
+        end = descend(problem, start, self.settle, 0.4 * self.learning_rate)
+        better = problem.value_and_gradient(end)[0] < problem.value_and_gradient(start)[0]
+        coordinates = torch.where(better[:, None], end, start).to(free)
+        return replace(found, exact=FreeProblem(found.test, points, free).images(coordinates))
 
     def _search(self, found: Candidates, generator: torch.Generator) -> Tensor:
         """Distinct minima of ρ, (M, in) in float64; once most images are certified, in the span of the others alone."""

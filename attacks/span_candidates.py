@@ -84,6 +84,18 @@ class Candidates:
         exact = duals.images(duals.disentangle(rough, directions))
         return replace(found, directions=directions, exact=exact)._ranked(found.loose, generator)
 
+    def released(self) -> "Candidates":
+        """With the certified of fewest zeros as loose candidates: a mixture among them hides what it is made of."""
+        doubtful = self.duals.doubtful(self.directions)
+        kept = torch.ones(len(self.directions), dtype=torch.bool, device=self.directions.device)
+        kept[doubtful] = False
+        loose = torch.cat([self.exact[~kept], self.loose])
+        residual = torch.cat([self.test.residual(self.exact[~kept].float()), self.residual])
+        order = residual.argsort(stable=True)
+        return replace(
+            self, directions=self.directions[kept], exact=self.exact[kept], loose=loose[order], residual=residual[order]
+        )
+
     def _ranked(self, loose: Tensor, generator: torch.Generator) -> "Candidates":
         duals = self.duals
         missing = self.total - len(self.exact)
