@@ -65,6 +65,11 @@ class DualSpace:
         repeated = repeats(inside.unflatten(0, (rounds, -1)), NOISE_WIDTHS * noise) if rounds > 1 else 1.0
         return cls(inside[alive] / values, rows, values, noise, (initial[alive], final[alive]), repeated)
 
+    @property
+    def count(self) -> int:
+        """N."""
+        return len(self.values)
+
     def coordinates(self, images: Tensor) -> Tensor:
         """y (M, N) of images (M, in)."""
         return (images.double() @ self.rows[:, :-1].T + self.rows[:, -1]) / self.values
