@@ -49,7 +49,7 @@ class PartitionConfig(Section):
     )
     images: Count | list[Count] | None = Field(
         None,
-        description="exact, balanced: images of each client (default 8); otherwise at most so many of each client's share",
+        description="exact, balanced: images of each client (default 8); else at most so many of each share",
     )
     alpha: Positive = Field(0.5, description="dirichlet: concentration")
     classes: Count = Field(2, description="pathological: classes per client")
