@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from simulator.figures import FLOOR_COLOUR, GRID_COLUMNS, save, show
 from simulator.paper.base import Strip
@@ -13,6 +14,15 @@ from simulator.paper.base import Strip
 
 def themed() -> None:
     sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
+
+
+def readable_log(axis: plt.Axes) -> None:
+    """A logarithmic x axis with plain numbers at powers of ten and, over two decades or less, at 2 and 5 of each."""
+    low, high = axis.dataLim.intervalx
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= 100 * low else (1.0,)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_curves(frame: pd.DataFrame, path: Path, hue: str, column: str, rows: Sequence[str]) -> None:
@@ -44,7 +54,8 @@ def draw_scatter(
     themed()
     figure, axis = plt.subplots(figsize=(6, 4.2))
     sns.scatterplot(frame, x=x, y=y, hue=hue, size=size, style=style, palette="viridis", sizes=(25, 120), ax=axis)
-    axis.set_xscale("log" if log else "linear")
+    if log:
+        readable_log(axis)
     axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
     save(figure, path)
 
@@ -58,8 +69,8 @@ def draw_lines(
     grid = sns.relplot(
         frame, x=x, y=y, hue=hue, col=column, kind="line", marker="o", errorbar=("pi", 100), height=3, aspect=1.2
     )
-    if log:
-        grid.set(xscale="log")
+    for axis in grid.axes.flat if log else ():
+        readable_log(axis)
     grid.savefig(path, dpi=150)
     plt.close(grid.figure)
 
