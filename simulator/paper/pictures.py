@@ -18,8 +18,8 @@ def themed() -> None:
 
 def readable_log(axis: plt.Axes) -> None:
     """A logarithmic x axis with plain numbers at powers of ten and, over two decades or less, at 2 and 5 of each."""
-    low, high = axis.dataLim.intervalx
     axis.set_xscale("log")
+    low, high = axis.get_xlim()
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= 100 * low else (1.0,)))
     axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_formatter(NullFormatter())
