@@ -104,7 +104,8 @@ class ModelConfig(Section):
     depth: Annotated[int, Field(ge=0)] = Field(2, description="mlp: hidden layers")
     width: Count = Field(512, description="mlp: units of a hidden layer")
     bias: bool = True
-    activation: Literal["relu", "tanh", "sigmoid", "softplus", "gelu"] = "relu"
+    bottleneck: Count | None = Field(None, description="mlp: units of its middle hidden layer; default as the others")
+    activation: Literal["relu", "tanh", "sigmoid", "softplus", "gelu", "softmax", "maxout"] = "relu"
     output_activation: Literal["linear", "sigmoid", "tanh", "softmax"] = "linear"
     parameterization: Literal["standard", "ntk"] = "standard"
     multiplier: Count = Field(1, description="lenet5: width multiplier")

@@ -1,6 +1,6 @@
 """Experiments of Loo et al. (ICLR 2024) and on the constancy of the kernel, each called after its figure."""
 
-from simulator.paper import curves, kernel_choice, kernel_regime, networks, training
+from simulator.paper import curves, hessian, kernel_choice, kernel_regime, networks, training
 from simulator.paper.base import EXPERIMENTS, Claim, Experiment, Job, Result, Strip, experiment, get_experiment
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "curves",
     "experiment",
     "get_experiment",
+    "hessian",
     "kernel_choice",
     "kernel_regime",
     "networks",
