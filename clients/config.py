@@ -87,6 +87,17 @@ class TrainingConfig(Section):
         return self
 
 
+class PretrainConfig(TrainingConfig):
+    """Training on public images before the first round. BatchNorm learns its statistics here."""
+
+    data: DataConfig | None = Field(
+        None,
+        description="other public images, `data.public` of them, scaled to the federation's size; their classes get a "
+        "last layer of their own, which is dropped; default: the federation's public pool",
+    )
+    folder: str | None = Field(None, description="keeps the weights for further runs; default: the run's own directory")
+
+
 class ModelConfig(Section):
     """The network of the federation."""
 
@@ -109,7 +120,7 @@ class ModelConfig(Section):
         None, description="file that the federation starts from: safetensors, or a .pt or .pth state dict"
     )
     replace_head: bool = Field(False, description="checkpoint: draw the last linear layer anew, for other classes")
-    pretrain: TrainingConfig | None = Field(None, description="train on the public pool before the first round")
+    pretrain: PretrainConfig | None = Field(None, description="train on public images before the first round")
     frozen: list[str] = Field(
         default_factory=list, description="parameter names, with * and ?, that clients leave alone"
     )
