@@ -52,7 +52,7 @@ def test_pretraining_moves_statistics_and_keeps_the_head_of_other_data_out(tmp_p
 
 
 def test_other_images_are_scaled_by_the_mean_of_their_pixels_and_have_their_own_classes(colours):
-    model, config, data = start(scenario(data=colours))
+    _, config, data = start(scenario(data=colours))
     pretraining = Pretraining.of(config, data)
     assert pretraining.images.shape == (50, 1, 8, 8) and pretraining.network().fc.weight.shape[0] == 3
     shades = (pretraining.images + data.pixel_mean[0])[:, 0]
