@@ -225,6 +225,29 @@ def distill(
 
 
 @cli.command()
+def paper(
+    figure: Annotated[str | None, typer.Argument(metavar="FIGURE", help="e.g. figure3; --list names them")] = None,
+    out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="for data.csv, claims.json, …")] = None,
+    profile: Annotated[str, typer.Option(help="quick, or full: the paper's size")] = "quick",
+    overrides: Overrides = [],
+    sheet: Annotated[bool, typer.Option("--sheet", help="draw the reconstructions too, in sheet.png")] = False,
+    names: Annotated[bool, typer.Option("--list", help="list the experiments")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+) -> None:
+    """Rerun an experiment of the paper, and judge its claims by what comes out. Resumes where it stopped."""
+    from simulator.paper.command import claims_table, listing, run_experiment
+
+    if names:
+        out.print(listing())
+        return
+    if figure is None or out_dir is None:
+        raise InputError("fedleak paper FIGURE --out DIR measures an experiment, fedleak paper --list names them")
+    result = run_experiment(figure, profile, overrides, out_dir, sheet, out, verbose)
+    out.print(claims_table(result))
+    out.print(f"written: {out_dir / 'data.csv'}, claims.json, figure.png", highlight=False, soft_wrap=True)
+
+
+@cli.command()
 def report(run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]) -> None:
     """Print the table of a run and draw its figures again."""
     finish_run(run_dir, figures=True)
@@ -264,7 +287,7 @@ def show_run(run_dir: Path) -> None:
     from simulator.tables import LEGEND, leakage_table
 
     record = Record(run_dir)
-    out.print(leakage_table(record.leakage, list(record.scenario.sweep)))
+    out.print(leakage_table(record.leakage, record.scenario.swept))
     out.print(LEGEND, highlight=False)
     figures = sorted((run_dir / "figures").glob("*.png"))
     if figures:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -24,22 +25,27 @@ STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
 
 def describe_plan(plan: RunPlan) -> str:
     """A few lines: what would run, and an estimate of its time."""
-    first, scenario = plan.cells[0], plan.cells[0].scenario
-    data, model = check_cell(first)
-    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    scenario = plan.cells[0].scenario
+    data = check_cell(plan.cells[0])[0]
+    sizes, parameters = zip(*(measure(cell) for cell in plan.cells), strict=True)
     attacks = sum(map(expected_attacks, plan.cells))
-    training, attacking = estimate(first)
     pretraining = estimate_pretraining(plan)
-    scale = sum(map(expected_attacks, plan.cells)) / max(expected_attacks(first), 1)
+    # a step of training, or of an attack, costs about its images times its parameters
+    work = [
+        sum(images) * trained * max(expected_attacks(cell), 1)
+        for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
+    ]
+    typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
+    training, attacking = estimate(plan.cells[typical])
+    scale = sum(work) / work[typical]
     federation, adversary = scenario.federation, scenario.adversary
-    sizes = sorted(set(data.client_sizes))
-    images = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    images = span(size for cell in sizes for size in cell)
     lines = [
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
         f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
         f"data:    {scenario.data.name} {data.shape}, "
         f"{len(data.public_indices)} public and {len(data.test_indices)} test images",
-        f"model:   {scenario.model.name}, {parameters:,} trained parameters{start_of(scenario.model)}",
+        f"model:   {scenario.model.name}, {span(parameters)} trained parameters{start_of(scenario.model)}",
         f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
         f"told {', '.join(adversary.knowledge) or 'nothing'})",
         f"output:  {plan.run_dir}",
@@ -48,6 +54,19 @@ def describe_plan(plan: RunPlan) -> str:
         f"attacks {clock(attacking * scale)}), at most",
     ]
     return "\n".join(lines)
+
+
+def measure(cell: Cell) -> tuple[tuple[int, ...], int]:
+    """(images of each client, trained parameters) of a cell."""
+    data, model = check_cell(cell)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return tuple(data.client_sizes), trained
+
+
+def span(values: Iterable[int]) -> str:
+    """ "8", or "5 to 1,024"."""
+    low, high = min(found := list(values)), max(found)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def estimate(cell: Cell) -> tuple[float, float]:

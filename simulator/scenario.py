@@ -174,7 +174,10 @@ class OutputConfig(Section):
 
 
 class Scenario(Section):
-    """One experiment, or a grid of them (`sweep`: dotted key -> values; a swept seed pairs the cells)."""
+    """One experiment, or a grid of them (`sweep`: dotted key -> values; a swept seed pairs the cells).
+
+    "a + b": [[x, y], …] moves two keys together, as one axis of the grid.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names the run directory")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="of every random stream: data, weights, training, attacks")
@@ -190,7 +193,8 @@ class Scenario(Section):
     adversary: AdversaryConfig = AdversaryConfig()
     output: OutputConfig = OutputConfig()
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
-        default_factory=dict, description="dotted key: [values]; every combination runs, in one simulation"
+        default_factory=dict,
+        description='dotted key: [values]; every combination runs, in one simulation; "a + b": [[x, y], …] pairs keys',
     )
 
     @cached_property
@@ -224,13 +228,18 @@ class Scenario(Section):
         return facts
 
     @property
+    def swept(self) -> list[str]:
+        """The dotted keys of the sweep, those that move together one by one."""
+        return [key for axis in self.sweep for key in axis_keys(axis)]
+
+    @property
     def hides_clients(self) -> bool:
         """Whether the server sees the sum of a round's updates only."""
         return any(defense.make().hides_clients for defense in self.defenses)
 
     @model_validator(mode="after")
     def _sweeps_what_differs(self) -> "Scenario":
-        for key in self.sweep:
+        for key in self.swept:
             if key.partition(".")[0] in ("engine", "output", "name", "sweep"):
                 raise ValueError(f"sweep: {key!r} is the same for the whole run")
         return self
@@ -254,10 +263,11 @@ class Scenario(Section):
     def cells(self) -> list["Cell"]:
         """The grid of the sweep, seeds innermost so that paired cells stand together; one cell without a sweep."""
         base = self.model_dump(mode="json", exclude={"sweep"})
-        keys = sorted(self.sweep, key=lambda key: key == "seed")
+        axes = [axis_points(axis, self.sweep[axis]) for axis in sorted(self.sweep, key=lambda axis: axis == "seed")]
+        values = {key: [point[key] for point in points] for points in axes for key in points[0]}
         cells: dict[str, Cell] = {}
-        for values in itertools.product(*(self.sweep[key] for key in keys)):
-            swept = dict(zip(keys, values, strict=True))
+        for combination in itertools.product(*axes):
+            swept = {key: value for point in combination for key, value in point.items()}
             data = base
             for key, value in swept.items():
                 data = assign(data, key, value)
@@ -269,7 +279,7 @@ class Scenario(Section):
             name = ",".join(f"{key}={value}" for key, value in parts.items())
             if name in cells:
                 raise InputError(f"sweep: two cells are called {name!r}: give each value once, or a `label`")
-            columns = {key: _as_column(value, self.sweep[key]) for key, value in swept.items() if key != "defenses"}
+            columns = {key: _as_column(value, values[key]) for key, value in swept.items() if key != "defenses"}
             cells[name] = Cell(name, {"cell": name, **columns} if name else {}, scenario)
         return list(cells.values())
 
@@ -318,6 +328,22 @@ def load_source(source: Source) -> Scenario:
     scenario = validate(source)
     scenario.cells()  # a bad value of the sweep is an error now, not in the middle of the run
     return scenario
+
+
+def axis_keys(axis: str) -> list[str]:
+    """The dotted keys that an axis of a sweep moves: "a + b" two, any other one."""
+    return [key.strip() for key in axis.split("+")]
+
+
+def axis_points(axis: str, values: list[Any]) -> list[dict[str, Any]]:
+    """What each value of an axis sets, by dotted key; InputError where paired keys have no value each."""
+    keys = axis_keys(axis)
+    if len(keys) == 1:
+        return [{axis: value} for value in values]
+    for value in values:
+        if not isinstance(value, list) or len(value) != len(keys):
+            raise InputError(f"sweep: {axis!r} needs a list of {len(keys)} values at each point, not {value!r}")
+    return [dict(zip(keys, value, strict=True)) for value in values]
 
 
 def apply_overrides(source: Source, overrides: list[str]) -> None:
