@@ -115,11 +115,12 @@ class ModelConfig(Section):
     initialization: Literal["lecun_truncated", "lecun", "own"] | None = Field(
         None, description="default lecun_truncated (as Flax), and `own` for your own factory"
     )
+    head: Count | None = Field(None, description="resnet18: units of a hidden layer in its head; default none")
     precision: Literal["float32", "float64"] = Field("float32", description="of parameters, training and checkpoints")
     checkpoint: str | None = Field(
         None, description="file that the federation starts from: safetensors, or a .pt or .pth state dict"
     )
-    replace_head: bool = Field(False, description="checkpoint: draw the last linear layer anew, for other classes")
+    replace_head: bool = Field(False, description="checkpoint: draw the last linear layers anew, for other classes")
     pretrain: PretrainConfig | None = Field(None, description="train on public images before the first round")
     frozen: list[str] = Field(
         default_factory=list, description="parameter names, with * and ?, that clients leave alone"

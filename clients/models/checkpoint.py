@@ -17,7 +17,7 @@ PYTORCH = (".pt", ".pth")  # published weights are stored under these
 def load_checkpoint(model: nn.Module, path: str | Path, replace_head: bool = False) -> None:
     """Load a state dict into `model`; InputError where file and model do not fit.
 
-    replace_head: leave the last linear layer of `model` as it is, whatever the file has for it.
+    replace_head: leave the head of `model` (`find_head`) as it is, whatever the file has for it.
     """
     state = read_state(path)
     try:
@@ -47,19 +47,24 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], replace_head: bool = False) -> None:
-    """`load_state_dict`, without the last linear layer where that is to be replaced. RuntimeError as that raises."""
+    """`load_state_dict`, without the head where that is to be replaced. RuntimeError as that raises."""
     if not replace_head:
         model.load_state_dict(state)
         return
-    head = find_head(model)
-    own = {name: value for name, value in model.state_dict().items() if name.rpartition(".")[0] == head}
-    rest = {name: value for name, value in state.items() if name.rpartition(".")[0] != head}
-    model.load_state_dict({**rest, **own})
+    head = f"{find_head(model)}."
+    own = {name: value for name, value in model.state_dict().items() if name.startswith(head)}
+    model.load_state_dict({**{name: value for name, value in state.items() if not name.startswith(head)}, **own})
 
 
 def find_head(model: nn.Module) -> str:
-    """The name of the last linear layer; InputError where there is none."""
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    """The name of the last linear layer, or of the largest submodule around it whose parameters are all of linear
+    layers, such as torchvision's `fc` or `classifier`. InputError where there is none."""
+    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if not linear:
         raise InputError("model.replace_head: the model has no linear layer to replace")
-    return linear[-1]
+    parts = [name for name, module in model.named_modules() if name in linear][-1].split(".")
+    for depth in range(1, len(parts) + 1):
+        inside = model.get_submodule(".".join(parts[:depth])).named_parameters(prefix=".".join(parts[:depth]))
+        if all(name.rpartition(".")[0] in linear for name, _ in inside):
+            return ".".join(parts[:depth])
+    return ".".join(parts)

@@ -34,10 +34,11 @@ class BasicBlock(nn.Module):
 class ResNet18(nn.Module):
     """A 7x7 convolution and a pooling, each of stride 2, four stages of two blocks, the mean over positions, `fc`.
 
-    channels: of the first stage, doubled by each of the others. in_channels: of the images.
+    channels: of the first stage, doubled by each of the others. in_channels: of the images. head: units of a hidden
+    layer in `fc`, None for a linear one as published.
     """
 
-    def __init__(self, in_channels: int, outputs: int, channels: int = 64):
+    def __init__(self, in_channels: int, outputs: int, channels: int = 64, head: int | None = None):
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, channels, 7, 2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
@@ -50,7 +51,9 @@ class ResNet18(nn.Module):
                 f"layer{stage}", nn.Sequential(first, *(BasicBlock(wider, wider, 1) for _ in range(1, BLOCKS)))
             )
             width = wider
-        self.fc = nn.Linear(width, outputs)
+        self.fc: nn.Module = nn.Linear(width, outputs)
+        if head is not None:
+            self.fc = nn.Sequential(nn.Linear(width, head), nn.ReLU(), nn.Linear(head, outputs))
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, outputs)."""
@@ -62,4 +65,4 @@ class ResNet18(nn.Module):
 
 def resnet18(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> ResNet18:
     """For images of any size and number of channels; BatchNorm starts as the identity up to its epsilon."""
-    return ResNet18(shape[0], outputs, config.channels)
+    return ResNet18(shape[0], outputs, config.channels, config.head)

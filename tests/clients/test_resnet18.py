@@ -4,10 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from torch import nn
 
 from attacks import InputError
 from clients.config import ModelConfig, TrainingConfig
 from clients.models import build_model
+from clients.models.checkpoint import find_head
 from clients.training import train
 
 SHAPE = (3, 32, 32)
@@ -111,6 +113,26 @@ def test_a_head_of_other_classes_is_refused_or_drawn_anew(tmp_path):
     assert torch.equal(model.layer4[1].conv2.weight, source.layer4[1].conv2.weight)
     with pytest.raises(InputError, match="does not fit"):
         build(10, channels=5, checkpoint=str(tmp_path / "a.pth"), replace_head=True)
+
+
+def test_a_head_of_two_layers_takes_the_place_of_the_published_one(tmp_path):
+    source = build(1000, seed=1)
+    torch.save(source.state_dict(), tmp_path / "a.pth")
+    model = build(10, seed=2, head=7, checkpoint=str(tmp_path / "a.pth"), replace_head=True)
+    assert [tuple(p.shape) for p in model.fc.parameters()] == [(7, 32), (7,), (10, 7), (10,)]
+    assert torch.equal(model.layer4[1].conv2.weight, source.layer4[1].conv2.weight)
+
+
+@pytest.mark.parametrize(
+    ("model", "head"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), "3"),
+        (nn.ModuleDict({"features": nn.Conv2d(1, 2, 3), "classifier": nn.Sequential(nn.Linear(4, 3))}), "classifier"),
+        (nn.ModuleDict({"net": nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(4, 3))}), "net.2"),
+    ],
+)
+def test_the_head_is_the_largest_part_with_linear_layers_alone(model, head):
+    assert find_head(model) == head
 
 
 def test_old_files_without_batch_counters_load(tmp_path):
