@@ -115,7 +115,7 @@ class ModelConfig(Section):
     initialization: Literal["lecun_truncated", "lecun", "own"] | None = Field(
         None, description="default lecun_truncated (as Flax), and `own` for your own factory"
     )
-    head: Count | None = Field(None, description="resnet18: units of a hidden layer in its head; default none")
+    head: list[Count] = Field([], description="resnet18: units of hidden layers in its head; as published, none")
     precision: Literal["float32", "float64"] = Field("float32", description="of parameters, training and checkpoints")
     checkpoint: str | None = Field(
         None, description="file that the federation starts from: safetensors, or a .pt or .pth state dict"

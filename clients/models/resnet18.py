@@ -1,5 +1,7 @@
 """ResNet-18 (He et al. 2016), its state dict keyed as torchvision's, so that published weights load."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,11 +36,11 @@ class BasicBlock(nn.Module):
 class ResNet18(nn.Module):
     """A 7x7 convolution and a pooling, each of stride 2, four stages of two blocks, the mean over positions, `fc`.
 
-    channels: of the first stage, doubled by each of the others. in_channels: of the images. head: units of a hidden
-    layer in `fc`, None for a linear one as published.
+    channels: of the first stage, doubled by each of the others. in_channels: of the images. head: units of
+    hidden layers in `fc`, which is linear where there are none, as published.
     """
 
-    def __init__(self, in_channels: int, outputs: int, channels: int = 64, head: int | None = None):
+    def __init__(self, in_channels: int, outputs: int, channels: int = 64, head: Sequence[int] = ()):
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, channels, 7, 2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
@@ -51,9 +53,12 @@ class ResNet18(nn.Module):
                 f"layer{stage}", nn.Sequential(first, *(BasicBlock(wider, wider, 1) for _ in range(1, BLOCKS)))
             )
             width = wider
-        self.fc: nn.Module = nn.Linear(width, outputs)
-        if head is not None:
-            self.fc = nn.Sequential(nn.Linear(width, head), nn.ReLU(), nn.Linear(head, outputs))
+        hidden: list[nn.Module] = []
+        for units in head:
+            hidden += [nn.Linear(width, units), nn.ReLU()]
+            width = units
+        last = nn.Linear(width, outputs)
+        self.fc = nn.Sequential(*hidden, last) if hidden else last
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, outputs)."""

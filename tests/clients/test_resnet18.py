@@ -115,11 +115,11 @@ def test_a_head_of_other_classes_is_refused_or_drawn_anew(tmp_path):
         build(10, channels=5, checkpoint=str(tmp_path / "a.pth"), replace_head=True)
 
 
-def test_a_head_of_two_layers_takes_the_place_of_the_published_one(tmp_path):
+def test_a_head_of_several_layers_takes_the_place_of_the_published_one(tmp_path):
     source = build(1000, seed=1)
     torch.save(source.state_dict(), tmp_path / "a.pth")
-    model = build(10, seed=2, head=7, checkpoint=str(tmp_path / "a.pth"), replace_head=True)
-    assert [tuple(p.shape) for p in model.fc.parameters()] == [(7, 32), (7,), (10, 7), (10,)]
+    model = build(10, seed=2, head=[7, 5], checkpoint=str(tmp_path / "a.pth"), replace_head=True)
+    assert [tuple(p.shape) for p in model.fc.parameters()] == [(7, 32), (7,), (5, 7), (5,), (10, 5), (10,)]
     assert torch.equal(model.layer4[1].conv2.weight, source.layer4[1].conv2.weight)
 
 
