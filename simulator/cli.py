@@ -235,16 +235,16 @@ def paper(
     verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
 ) -> None:
     """Rerun an experiment of the paper, and judge its claims by what comes out. Resumes where it stopped."""
-    from simulator.paper.command import claims_table, listing, run_experiment
+    from simulator.paper.command import listing, run_experiment
 
     if names:
         out.print(listing())
         return
     if figure is None or out_dir is None:
         raise InputError("fedleak paper FIGURE --out DIR measures an experiment, fedleak paper --list names them")
-    result = run_experiment(figure, profile, overrides, out_dir, sheet, out, verbose)
-    out.print(claims_table(result))
-    out.print(f"written: {out_dir / 'data.csv'}, claims.json, figure.png", highlight=False, soft_wrap=True)
+    run_experiment(figure, profile, overrides, out_dir, sheet, out, verbose)
+    written = ", ".join(["data.csv", "claims.json", "figure.png"] + ["sheet.png"] * sheet)
+    out.print(f"written: {out_dir}: {written}", highlight=False, soft_wrap=True)
 
 
 @cli.command()

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from attacks import InputError
 from simulator.display import Bars
-from simulator.paper.base import EXPERIMENTS, Claim, Job, Result, get_experiment
+from simulator.paper.base import EXPERIMENTS, Job, Result, get_experiment
 from simulator.paper.files import identity, load_file
 from simulator.paper.pictures import draw_sheet
 from simulator.storage import write_atomically
@@ -35,8 +35,9 @@ def run_experiment(
         job.check(experiment.settings)
         claim_folder(job)
         result = experiment.measure(job)
-    result = dataclasses.replace(result, claims=[in_context(claim, job.source) for claim in result.claims])
-    write(result, out, sheet)
+    write(result, out, sheet, measured_on(source))
+    console.print(claims_table(result))
+    console.print(f"measured{measured_on(source)}, profile {profile}", highlight=False, soft_wrap=True)
     return result
 
 
@@ -73,23 +74,25 @@ def claim_folder(job: Job) -> None:
     write_atomically(path, json.dumps(own, indent=1) + "\n")
 
 
-def write(result: Result, out: Path, sheet: bool) -> None:
-    """data.csv, claims.json, figure.png and, where asked for and possible, sheet.png."""
+def write(result: Result, out: Path, sheet: bool, where: str) -> None:
+    """data.csv, claims.json (each says `where` it was measured), figure.png and, where asked for, sheet.png."""
     write_atomically(out / "data.csv", result.data.to_csv(index=False))
-    claims = [dataclasses.asdict(claim) for claim in result.claims]
+    claims = [
+        dataclasses.asdict(claim) | {"measured": claim.measured + where, "holds": bool(claim.holds)}
+        for claim in result.claims
+    ]
     write_atomically(out / "claims.json", json.dumps(claims, indent=1, ensure_ascii=False) + "\n")
     result.draw(out / "figure.png")
     if sheet and result.sheet is not None:
         draw_sheet(result.sheet(), out / "sheet.png")
 
 
-def in_context(claim: Claim, source: Source) -> Claim:
-    """With the images it was measured on."""
+def measured_on(source: Source) -> str:
+    """ " on mnist"; empty for an experiment without images."""
     if "data" not in source.data:
-        return dataclasses.replace(claim, holds=bool(claim.holds))
-    name = source.data["data"].get("name")
-    where = "" if source.data["data"].get("root") else ", embedded, no data.root was given"
-    return dataclasses.replace(claim, measured=f"{claim.measured} ({name}{where})", holds=bool(claim.holds))
+        return ""
+    name, root = source.data["data"].get("name", "digits"), source.data["data"].get("root")
+    return f" on {name}" + ("" if root else " (embedded: no data.root was given)")
 
 
 def claims_table(result: Result) -> Table:
