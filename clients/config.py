@@ -120,7 +120,7 @@ class ModelConfig(Section):
     checkpoint: str | None = Field(
         None, description="file that the federation starts from: safetensors, or a .pt or .pth state dict"
     )
-    replace_head: bool = Field(False, description="checkpoint: draw the last linear layers anew, for other classes")
+    replace_head: bool = Field(False, description="draw the last linear layers anew after checkpoint and pretraining")
     pretrain: PretrainConfig | None = Field(None, description="train on public images before the first round")
     frozen: list[str] = Field(
         default_factory=list, description="parameter names, with * and ?, that clients leave alone"

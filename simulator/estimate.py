@@ -121,15 +121,13 @@ def start_of(model: ModelConfig) -> str:
     """Where the weights come from, and whose classes they knew."""
     parts = []
     if model.checkpoint is not None:
-        head = ", its last layer drawn anew" if model.replace_head else ""
-        parts.append(f"from {model.checkpoint}{head}")
+        parts.append(f"from {model.checkpoint}")
     if model.pretrain is not None:
         other = model.pretrain.data
-        parts.append(
-            "pretrained on the public pool"
-            if other is None
-            else f"pretrained on {other.public} images of {other.name}, the last layer drawn anew"
-        )
+        source = "the public pool" if other is None else f"{other.public} images of {other.name}"
+        parts.append(f"pretrained on {source}")
+    if model.replace_head or (model.pretrain is not None and model.pretrain.data is not None):
+        parts.append("head drawn anew")
     return "".join(f", {part}" for part in parts)
 
 

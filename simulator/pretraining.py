@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attacks import InputError
 from attacks.base import Progress, silent
-from attacks.seeding import torch_generator
+from attacks.seeding import derive_seed, torch_generator
 from clients.client import centered, load_targets, num_outputs
 from clients.config import ClientConfig, PartitionConfig, PretrainConfig
 from clients.models import build_model, load_checkpoint, load_weights
@@ -33,7 +33,7 @@ class Pretraining:
     """What a network learns before the federation.
 
     config: as a client would have it whose task this is. images: (P, C, H, W), in the model's input space. targets: as
-    the loss wants them. shape: (C, H, W).
+    the loss wants them. new_head: whether the federation starts from another head than the one that learns here.
     """
 
     config: ClientConfig
@@ -42,6 +42,7 @@ class Pretraining:
     images: Tensor
     targets: Tensor
     pixel_mean: tuple[float, ...]
+    new_head: bool
 
     @classmethod
     def of(cls, config: ClientConfig, data: FederatedData) -> "Pretraining":
@@ -53,6 +54,11 @@ class Pretraining:
         assert training is not None
         source = data
         if training.data is not None:
+            if (training.data.name, training.data.root) == (config.data.name, config.data.root):
+                raise InputError(
+                    f"model.pretrain.data is the federation's own {config.data.name!r}, private images among it: leave "
+                    "it out, and the public pool is used"
+                )
             source = split_data(training.data, PartitionConfig(images=1), 1, config.seed)
             if source.shape[0] != data.shape[0]:
                 raise InputError(
@@ -67,7 +73,8 @@ class Pretraining:
         if source.shape != data.shape:
             images = F.interpolate(images, data.shape[1:], mode="area")
         targets = load_targets(own, source.task, labels)
-        return cls(own, training, source.task, centered(images, data.pixel_mean), targets, data.pixel_mean)
+        new_head = training.data is not None or config.model.replace_head
+        return cls(own, training, source.task, centered(images, data.pixel_mean), targets, data.pixel_mean, new_head)
 
     @property
     def digest(self) -> str:
@@ -80,6 +87,7 @@ class Pretraining:
             "pixel_mean": self.pixel_mean,
             "shape": list(self.images.shape),
             "threads": self.config.threads,
+            "new_head": self.new_head,
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
         if self.config.model.checkpoint is not None:
@@ -89,7 +97,9 @@ class Pretraining:
     def network(self) -> nn.Module:
         """Before pretraining, with one output per class of its own task."""
         shape = (self.images.shape[1], self.images.shape[2], self.images.shape[3])
-        return build_model(self.config.model, shape, num_outputs(self.config, self.task), self.config.seed)
+        # features grow towards the head they are trained with: the one that takes its place must not be the same draw
+        seed = derive_seed(self.config.seed, "pretrained network") if self.new_head else self.config.seed
+        return build_model(self.config.model, shape, num_outputs(self.config, self.task), seed)
 
     def run(self, progress: Progress = silent) -> nn.Module:
         """The network after it; the same bits on the same machine."""
@@ -106,17 +116,16 @@ class Pretraining:
 def pretrain(model: nn.Module, config: ClientConfig, data: FederatedData, run_dir: Path, progress: Progress) -> None:
     """Give `model` its pretrained weights: from the folder that keeps them, or from training now.
 
-    Where it was pretrained on another data set, its last linear layer stays as it is.
+    Its head stays as it is where it was pretrained on another data set, and with `model.replace_head`.
     """
     pretraining = Pretraining.of(config, data)
     folder = run_dir / FOLDER if pretraining.training.folder is None else Path(pretraining.training.folder)
     path = folder / f"{config.model.name.rpartition(':')[2]}-{pretraining.digest}.safetensors"
-    other_classes = pretraining.training.data is not None
     if path.exists():
-        load_checkpoint(model, path, replace_head=other_classes)
+        load_checkpoint(model, path, pretraining.new_head)
         return
     state = pretraining.run(progress).state_dict()
     folder.mkdir(parents=True, exist_ok=True)
     save_state(path, state)
     with torch.no_grad():
-        load_weights(model, state, replace_head=other_classes)
+        load_weights(model, state, pretraining.new_head)

@@ -11,7 +11,7 @@ from simulator.scenario import validate
 from simulator.yaml_source import Source
 
 
-def scenario(data=None, **pretraining):
+def scenario(data=None, replace_head=False, **pretraining):
     section = {"steps": 4, "batch_size": 20, "learning_rate": 0.05, **pretraining}
     if data is not None:
         section["data"] = data
@@ -20,7 +20,7 @@ def scenario(data=None, **pretraining):
         "data": {"public": 40, "test": 40},
         "partition": {"images": 4},
         "federation": {"clients": 1},
-        "model": {"name": "resnet18", "channels": 4, "pretrain": section},
+        "model": {"name": "resnet18", "channels": 4, "replace_head": replace_head, "pretrain": section},
     }
     return validate(Source(content))
 
@@ -84,6 +84,20 @@ def test_on_the_public_pool_it_is_plain_training_of_the_same_network(tmp_path):
     train(other, inputs, labels, config.model.pretrain, generator, move_statistics=True)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
     assert (tmp_path / "kept").is_dir() and not (tmp_path / "run").exists()
+
+
+def test_a_head_drawn_anew_is_not_the_one_that_features_grew_towards(tmp_path):
+    model, config, data = start(scenario(replace_head=True))
+    assert not torch.equal(Pretraining.of(config, data).network().fc.weight, model.fc.weight)
+    before = model.fc.weight.clone()
+    pretrain(model, config, data, tmp_path, lambda done, total, loss: None)
+    assert torch.equal(model.fc.weight, before) and bool(model.bn1.running_mean.any())
+
+
+def test_the_federation_s_own_data_is_refused_since_private_images_are_in_it():
+    _, config, data = start(scenario(data={"name": "digits", "public": 40}))
+    with pytest.raises(InputError, match="private images"):
+        Pretraining.of(config, data)
 
 
 def test_data_with_other_channels_is_refused(tmp_path):
