@@ -1,9 +1,9 @@
 """The span attack on a trained head behind a frozen body, as where a pretrained network is only given a new head.
 
-The body's features h(x) never move, so the head is a multilayer perceptron whose inputs are the features: they are found
-exactly, and certified, as images are where linear layers start at the pixels (`attacks.span`). Each feature vector is
-then inverted to pixels through the body, min ‖h(x) − h‖² / ‖h‖² with a mild prior (`attacks.span_pixels`). That tells of
-an image what its features tell: a ResNet-18 has 512 of them for 3,072 numbers of a small image.
+The body's features h(x) never move, so the head is a multilayer perceptron whose inputs are the features: they are
+found exactly, and certified, as images are where linear layers start at the pixels (`attacks.span`). Each feature
+vector is then inverted to pixels through the body, min ‖h(x) − h‖² / ‖h‖² from a smooth start (`attacks.span_pixels`).
+That tells of an image what its features tell: a ResNet-18 has 512 of them for the 3,072 numbers of a small image.
 """
 
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ from attacks.span_features import PROBES, FeatureNetwork, first_input
 from attacks.span_pixels import PixelTest
 
 START = 0.01  # standard deviation of the pixels from which features are inverted
-INVERSION = (250, 0.05)  # steps and step size
-BLUR = 3.0  # weight of the roughness: features are exact but far fewer than pixels, so that many images fit them
+# steps, step size and weight of the roughness: first a smooth image with nearly those features, then exactly those
+INVERSION = ((200, 0.05, 3.0), (100, 0.02, 0.01))
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ def reconstruct_from_head(
         low, high = knowledge.pixel_range or (0.0, 1.0)
         channel = torch.tensor(mean, device=device).view(-1, 1, 1)
         pixels = PixelTest(network, state, features[:0], (low - channel, high - channel))
-        images = pixels.invert(features, images, *INVERSION, BLUR)
+        for steps, rate, blur in INVERSION:
+            images = pixels.invert(features, images, steps, rate, blur)
         residual = _missed(network, state, images, features)
         warnings.append(
             f"the body is frozen: {len(features)} feature vectors of {size} numbers were found, "

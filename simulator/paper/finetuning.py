@@ -21,15 +21,15 @@ def figure4(job: Job) -> Result:
     data = finetuned(record)
     ntk = data[data.attack == "ntk"]
     best = [better_than_nothing(record, row) for _, row in ntk.iterrows()]
-    distance, quality = ntk.kernel_distance, ntk.psnr_best
+    by_size, distance = ntk.groupby("num_private"), ntk.kernel_distance
     claims = [
         Claim(
             "some images of a few-shot fine-tuning set are recovered, with limited quality",
             "section 5, figure 4",
             "the attack is able to recover some training images but with limited quality",
             f"{sum(best)} of {int(ntk.num_private.sum())} images nearer to a reconstruction than to the mean image "
-            f"and to a public one of the floor; mean L2 by images {listed(ntk.groupby('num_private').l2_mean.mean())}, floor "
-            f"{listed(ntk.groupby('num_private').floor_l2_mean.mean())}, best PSNR {quality.max():.1f} dB, "
+            f"and to a public one of the floor; mean L2 by images {listed(by_size.l2_mean.mean())}, floor "
+            f"{listed(by_size.floor_l2_mean.mean())}, best PSNR {ntk.psnr_best.max():.1f} dB, "
             f"{int(ntk.recovered.sum())} recovered (PSNR 20 dB and identified), {pretrained_on(record)}, {seeds(ntk)}; "
             "holds where every network has such an image",
             min(best) > 0,
