@@ -35,15 +35,16 @@ class Candidates:
     residual: Tensor
     threshold: float = 0.0
     likely: float = float("inf")  # median ρ of impostors
+    certifies: bool = True  # by the zeros of their duals: ReLU only
 
     @classmethod
-    def empty(cls, duals: DualSpace, test: SpanTest) -> "Candidates":
-        nothing = duals.rows.new_zeros(0, duals.rows.shape[1] - 1)
-        return cls(duals, test, duals.values.new_zeros(0, len(duals.values)), nothing, nothing, nothing[:, 0].float())
+    def empty(cls, duals: DualSpace, test: SpanTest, certifies: bool = True) -> "Candidates":
+        images, directions = duals.rows.new_zeros(0, duals.rows.shape[1] - 1), duals.values.new_zeros(0, duals.count)
+        return cls(duals, test, directions, images, images, images[:, 0].float(), certifies=certifies)
 
     @property
     def total(self) -> int:
-        return len(self.duals.values)
+        return self.duals.count
 
     def below(self, bound: float) -> Tensor:
         """Loose candidates with ρ below a bound, best first, no more than images are missing."""
@@ -65,10 +66,10 @@ class Candidates:
         images = torch.cat([self.exact, sure]) if exact else sure
         return torch.linalg.qr(self.test.features(images.float()).T)[0].T.contiguous() if len(images) else None
 
-    def merge(self, images: Tensor, certify: bool, generator: torch.Generator) -> "Candidates":
-        """With further candidates (M, in). certify: look for zeros of their duals (ReLU only)."""
+    def merge(self, images: Tensor, generator: torch.Generator) -> "Candidates":
+        """With further candidates (M, in)."""
         found = self._ranked(torch.cat([self.loose, images]), generator)
-        if not certify:
+        if not self.certifies:
             return found
         duals = self.duals
         tried = found.loose[: TRIED * (self.total - len(self.exact))]
@@ -83,6 +84,18 @@ class Candidates:
         directions, rough = directions[kept], rough[kept]
         exact = duals.images(duals.disentangle(rough, directions))
         return replace(found, directions=directions, exact=exact)._ranked(found.loose, generator)
+
+    def released(self) -> "Candidates":
+        """With the certified of fewest zeros as loose candidates: a mixture among them hides what it is made of."""
+        doubtful = self.duals.doubtful(self.directions)
+        kept = torch.ones(len(self.directions), dtype=torch.bool, device=self.directions.device)
+        kept[doubtful] = False
+        loose = torch.cat([self.exact[~kept], self.loose])
+        residual = torch.cat([self.test.residual(self.exact[~kept].float()), self.residual])
+        order = residual.argsort(stable=True)
+        return replace(
+            self, directions=self.directions[kept], exact=self.exact[kept], loose=loose[order], residual=residual[order]
+        )
 
     def _ranked(self, loose: Tensor, generator: torch.Generator) -> "Candidates":
         duals = self.duals

@@ -26,12 +26,16 @@ from attacks.history import repeats
 from attacks.spectrum import Spectrum
 
 AVOID = 100.0  # weight of y_j · c = 0 in the start, against the energy of L c on inactive units
+SUREST = 0.5, 0.25, 0.125  # of the inactive units, those farthest from activation: where the search for c starts
 REWEIGHTINGS, BLUNTEST, SHARPEST = 20, 0.3, 1e-3  # ε of the first and the last, relative to the rms of d
-TRIMS = 4  # last steps, on the units that look like zeros alone, the bound falling tenfold at each
+SMALL = 1e-2  # of the rms of d: smaller entries are zeros, or about to be
+STILL = 1e-8  # 1 − |c · c'| of two reweightings, once there are more zeros than a mixture has: only trims are left
+TRIMS = 4  # last steps, on the units that look like zeros alone, the bound falling tenfold from there
 NOISE_WIDTHS = 8.0  # an entry of L c is zero below so many standard deviations of its rounding error
 CLEAN = 0.02  # entries this small happen by chance on 1.6 % of the units; zeros are told only below it (rms of d: 1)
 CHANCE = 0.05  # share of units whose entry may be zero by chance
 INDEPENDENT = 0.05  # of a unit vector c, its part outside the span of sparser ones; 0.4 and more for private images
+MIXED = 32  # directions nearest to one that may be mixed into it
 DOUBTFUL = 0.25  # of the directions, those with the fewest zeros: mixtures of duals are among them
 
 
@@ -60,6 +64,11 @@ class DualSpace:
         noise = spectrum.noise(count)
         repeated = repeats(inside.unflatten(0, (rounds, -1)), NOISE_WIDTHS * noise) if rounds > 1 else 1.0
         return cls(inside[alive] / values, rows, values, noise, (initial[alive], final[alive]), repeated)
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return len(self.values)
 
     def coordinates(self, images: Tensor) -> Tensor:
         """y (M, N) of images (M, in)."""
@@ -109,7 +118,9 @@ class DualSpace:
         others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
         avoid = others.T @ others
         found = [
-            self._sparsest(units, own, avoid - own.outer(own) if certain else avoid)
+            self._sparsest(units, own, avoid - own.outer(own), len(SUREST))
+            if certain
+            else self._sparsest(units, own, avoid)
             for units, own, certain in zip(self._inactive(coordinates), unit, sure.tolist(), strict=True)
         ]
         return torch.stack(found) if found else coordinates
@@ -120,7 +131,8 @@ class DualSpace:
         coordinates: (F, N), rough y of the images. A mixture a c_i + b c_j can pass for the image i where c_j is known;
         y_i, orthogonal to every other direction, is then exact all the same, and with it the units i leaves inactive.
         """
-        doubtful = self.zeros(directions).argsort(stable=True)[: math.ceil(DOUBTFUL * len(directions))]
+        directions = self.purified(directions)
+        doubtful = self.doubtful(directions)
         while len(doubtful):
             y = self.disentangle(coordinates, directions)
             unit = y / y.norm(dim=1, keepdim=True)
@@ -136,23 +148,79 @@ class DualSpace:
             directions = directions.index_copy(0, doubtful, sought)
         return directions
 
-    def _inactive(self, coordinates: Tensor) -> list[Tensor]:
-        """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends."""
-        points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
-        idle = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T) < 0
-        return [self.left[units] for units in idle]
+    def doubtful(self, directions: Tensor) -> Tensor:
+        """Indices of the c (F, N) with the fewest zeros."""
+        return self.zeros(directions).argsort(stable=True)[: math.ceil(DOUBTFUL * len(directions))]
 
-    def _sparsest(self, units: Tensor, own: Tensor, avoid: Tensor) -> Tensor:
-        c = _least(units.T @ units + AVOID * avoid, own)
+    def purified(self, directions: Tensor) -> Tensor:
+        """c (F, N), every one freed from what known others are mixed into it, as long as that brings zeros.
+
+        Where c_i is a mixture of another c and c_j, (L c_i)_r / (L c_j)_r is one and the same number t on all units
+        where that other dual is zero and that of j is not: c_i − t c_j, for the most frequent ratio, has the zeros.
+        """
+        mixed = torch.arange(len(directions), device=directions.device)
+        while len(mixed) and len(directions) > 1:
+            pure = torch.stack([self._purest(directions, i) for i in mixed.tolist()])
+            better = self.zeros(pure) > self.zeros(directions[mixed])
+            mixed = mixed[better]
+            directions = directions.index_copy(0, mixed, pure[better])
+        return directions
+
+    def _purest(self, directions: Tensor, index: int) -> Tensor:
+        own = directions[index]
+        overlaps = (directions @ own).abs()
+        overlaps[index] = -1
+        others = directions[overlaps.argsort(descending=True, stable=True)[: min(MIXED, len(directions) - 1)]]
+        duals, parts = self.left @ own, others @ self.left.T
+        ratios = torch.where(parts.abs() > self._tolerance(others), duals / parts, torch.inf).sort(dim=1).values
+        width = self._tolerance(own[None])[0, 0] / parts.square().mean(1).sqrt()
+        votes = torch.searchsorted(ratios, ratios + width[:, None], right=True)
+        votes -= torch.arange(ratios.shape[1], device=ratios.device)
+        first = torch.where(ratios.isfinite(), votes, 0).argmax(1, keepdim=True)
+        middle = first + votes.gather(1, first) // 2
+        pure = own - ratios.gather(1, middle).nan_to_num(posinf=0) * others
+        pure = pure / pure.norm(dim=1, keepdim=True)
+        return pure[self.zeros(pure).argmax()]
+
+    def _inactive(self, coordinates: Tensor) -> list[Tensor]:
+        """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends.
+
+        Those farthest from activation come first: they are the least likely to have been active in between.
+        """
+        points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
+        nearest = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T)
+        order, idle = nearest.argsort(dim=1, stable=True), (nearest < 0).sum(1).tolist()
+        return [self.left[units[:number]] for units, number in zip(order, idle, strict=True)]
+
+    def _sparsest(self, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1) -> Tensor:
+        """c (N,) for one candidate: units (·, N), of L, surest zeros first. starts: tried until one is certified."""
+        best = own
+        for share in SUREST[:starts]:
+            surest = units[: max(int(share * len(units)), len(own))]
+            c = self._reweighted(units, own, _least(surest.T @ surest + AVOID * avoid, own))
+            zeros = self.zeros(torch.stack([best, c]))
+            best = c if zeros[1] > zeros[0] else best
+            if zeros.max() > self._enough():
+                break
+        return best
+
+    def _reweighted(self, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
+        enough, sure = self._enough(), False
         for i in range(REWEIGHTINGS):
             duals = units @ c
-            epsilon = duals.square().mean().sqrt() * BLUNTEST * (SHARPEST / BLUNTEST) ** (i / (REWEIGHTINGS - 1))
-            c = _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
+            rms = duals.square().mean().sqrt()
+            epsilon = rms * (SHARPEST if sure else BLUNTEST * (SHARPEST / BLUNTEST) ** (i / (REWEIGHTINGS - 1)))
+            last, c = c, _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
+            if sure:
+                break
+            sure = int((duals.abs() < SMALL * rms).sum()) > enough and 1 - abs(float(last @ c)) < STILL
+        zero = None
         for i in range(TRIMS):
             duals = (units @ c).abs()
             bound = SHARPEST * 0.1**i * duals.square().mean().sqrt()
-            zero = duals < torch.maximum(self._tolerance(c[None])[0, 0], bound)
-            c = _least(_weighted(units, zero.to(duals.dtype) + 1e-9), own)
+            zero, before = duals < torch.maximum(self._tolerance(c[None])[0, 0], bound), zero
+            if before is None or not torch.equal(zero, before):
+                c = _least(_weighted(units, zero.to(duals.dtype) + 1e-9), own)
         return c
 
     def zeros(self, directions: Tensor) -> Tensor:
@@ -165,9 +233,7 @@ class DualSpace:
         """Indices of independent c among (M, N), sparsest first, whose L c is zero on more units than chance and N − 1
         free choices explain (each as often as rounds repeat a unit's duals). A mixture of duals has many zeros too, but
         fewer than its parts, on which it depends."""
-        zeros = self.zeros(directions)
-        width, count = self.left.shape
-        enough = 1.25 * count * self.repeats + CHANCE * width
+        zeros, enough, count = self.zeros(directions), self._enough(), len(self.values)
         kept: list[int] = []
         basis = directions.new_zeros(0, count)
         for i in zeros.argsort(descending=True, stable=True).tolist():
@@ -177,6 +243,11 @@ class DualSpace:
                 basis = torch.cat([basis, (rest / rest.norm())[None]])
                 kept.append(i)
         return torch.tensor(kept, dtype=torch.long, device=directions.device)
+
+    def _enough(self) -> float:
+        """Zeros beyond what chance and N − 1 free choices explain."""
+        width, count = self.left.shape
+        return 1.25 * count * self.repeats + CHANCE * width
 
     def _tolerance(self, directions: Tensor) -> Tensor:
         """(M, 1): below it an entry of L c = [ΔW | Δb] V S⁻¹ c is rounding error, of deviation noise · ‖S⁻¹ c‖."""
