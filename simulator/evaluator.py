@@ -93,7 +93,7 @@ def kernel_images(observation: Observation) -> int:
     linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     entries = sum(model.get_parameter(name).numel() for name in observation.trainable if name not in linear)
     state = observation.initial
-    probe = torch.zeros(1, *observation.input_shape, dtype=next(iter(state.values())).dtype)
+    probe = torch.zeros(1, *observation.input_shape, dtype=state[observation.trainable[0]].dtype)
     with torch.no_grad():
         outputs = torch.func.functional_call(model.eval(), state, (probe,)).numel()
     return max(2, min(KERNEL_IMAGES, KERNEL_ENTRIES // max(entries * outputs, 1)))
