@@ -102,11 +102,12 @@ class Pretraining:
         return build_model(self.config.model, shape, num_outputs(self.config, self.task), seed)
 
     def run(self, progress: Progress = silent) -> nn.Module:
-        """The network after it; the same bits on the same machine."""
-        network = self.network()
+        """The network after it, on the CPU; the same bits on the same machine."""
+        device = "cuda" if self.config.use_gpu and torch.cuda.is_available() else "cpu"
+        network, images, targets = self.network().to(device), self.images.to(device), self.targets.to(device)
         generator = torch_generator(self.config.seed, "pretraining")
-        train(network, self.images, self.targets, self.training, generator, move_statistics=True, progress=progress)
-        return network
+        train(network, images, targets, self.training, generator, move_statistics=True, progress=progress)
+        return network.cpu()
 
     def first_steps(self, steps: int) -> "Pretraining":
         """The same with so many steps, to see what one costs."""
