@@ -26,6 +26,7 @@ from attacks.span_defended import Undefended, undefended
 from attacks.span_duals import DualSpace
 from attacks.span_features import FeatureNetwork, find_feature_network
 from attacks.span_fit import fit_images
+from attacks.span_head import Head, find_head, reconstruct_from_head
 from attacks.span_joint import explain
 from attacks.span_layers import NOISY, FirstLayers, assess, plain_network, second_noise, telling, test_directions
 from attacks.span_rounds import find_images
@@ -71,8 +72,10 @@ class SpanAttack:
             raise InputError(f"attack 'span': joint_polish is {self.joint_polish}, it must not be negative")
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
-        behind = _behind(observation)
-        if behind is None:
+        behind, head = _behind(observation)
+        if head is not None:
+            plain_network(head.observation)
+        elif behind is None:
             plain_network(observation)
         else:
             knowledge.require("span", "num_private", because="the spectrum of features has no gap at their number")
@@ -109,7 +112,9 @@ class SpanAttack:
         progress: Progress,
         device: torch.device,
     ) -> Reconstruction:
-        behind = _behind(observation)
+        behind, head = _behind(observation)
+        if head is not None:
+            return reconstruct_from_head(self, head, observation.moved(), knowledge, generator, progress, device)
         if behind is not None:
             self.check(observation, knowledge)
             return reconstruct_behind(self, behind, observation, knowledge, generator, progress, device)
@@ -248,10 +253,13 @@ def without_defense(knowledge: Knowledge) -> Knowledge:
     return replace(knowledge, **dict.fromkeys(DEFENSE_FIELDS))
 
 
-def _behind(observation: Observation) -> FeatureNetwork | None:
-    """Fully connected layers behind others, the first two trained with biases, or None."""
+def _behind(observation: Observation) -> tuple[FeatureNetwork | None, Head | None]:
+    """(fully connected layers behind others, the first two trained with biases, or None; they themselves where nothing
+    else is trained)."""
     network = find_feature_network(observation.model, observation.input_shape)
     if network is None or len(network.layers) < 2:
-        return None
+        return None, None
     needed = [f"{layer}.{part}" for layer in network.layers[:2] for part in ("weight", "bias")]
-    return network if all(name in observation.trainable for name in needed) else None
+    if not all(name in observation.trainable for name in needed):
+        return None, None
+    return network, find_head(observation, network) if len(network.layers) > 2 else None
