@@ -2,6 +2,8 @@
 
 from simulator.paper import (
     curves,
+    distilled_images,
+    distilled_sets,
     duals,
     kernel_choice,
     kernel_regime,
@@ -9,6 +11,7 @@ from simulator.paper import (
     minibatches,
     networks,
     one_step,
+    onion,
     predicted_points,
     rkip_equality,
     sphere,
@@ -24,6 +27,8 @@ __all__ = [
     "Result",
     "Strip",
     "curves",
+    "distilled_images",
+    "distilled_sets",
     "duals",
     "experiment",
     "get_experiment",
@@ -33,6 +38,7 @@ __all__ = [
     "minibatches",
     "networks",
     "one_step",
+    "onion",
     "predicted_points",
     "rkip_equality",
     "sphere",
