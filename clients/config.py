@@ -44,18 +44,26 @@ class DataConfig(Section):
 class PartitionConfig(Section):
     """How private images are spread over clients (flwr-datasets)."""
 
-    kind: Literal["exact", "iid", "dirichlet", "pathological"] = "exact"
+    kind: Literal["exact", "balanced", "iid", "dirichlet", "pathological"] = Field(
+        "exact", description="balanced: exact, with equally many images of every group, to within one"
+    )
     images: Count | list[Count] | None = Field(
-        None, description="exact: images of each client (default 8); otherwise at most so many of each client's share"
+        None,
+        description="exact, balanced: images of each client (default 8); else at most so many of each share",
     )
     alpha: Positive = Field(0.5, description="dirichlet: concentration")
     classes: Count = Field(2, description="pathological: classes per client")
 
     def images_of(self, client: int) -> int | None:
-        """The number (exact) or the limit (otherwise) of one client's images; None: no limit."""
+        """The number (exact, balanced) or the limit (otherwise) of one client's images; None: no limit."""
         if isinstance(self.images, list):
             return self.images[client]
-        return self.images or (8 if self.kind == "exact" else None)
+        return self.images or (8 if self.fixed_size else None)
+
+    @property
+    def fixed_size(self) -> bool:
+        """Whether `images` says how many each client has, not at most how many."""
+        return self.kind in ("exact", "balanced")
 
 
 class TrainingConfig(Section):

@@ -5,8 +5,8 @@ import pandas as pd
 from attacks.ntk import squared_norm
 from attacks.observation import State
 from simulator.paper.base import Claim, Job, Result, experiment
-from simulator.paper.measures import curve_table, score_table, seeds
-from simulator.paper.pictures import curve_result
+from simulator.paper.measures import curve_table, score_table, seeds, strips
+from simulator.paper.pictures import draw_curves
 from simulator.record import Record
 
 SOURCE = "appendix A"
@@ -52,7 +52,12 @@ def appendix_a(job: Job) -> Result:
     ]
     data = curve_table(record, ["loss", "attack"])
     data = data.merge(norms, on=["loss", "seed", "num_private", "width"], validate="m:1")
-    return curve_result(record, scores, data, claims, "attack", "num_private", "loss")
+    return Result(
+        data,
+        claims,
+        lambda path: draw_curves(data, path, "attack", "num_private", ["loss"]),
+        lambda: strips(record, scores[scores.seed == scores.seed.min()]),
+    )
 
 
 def norm_table(record: Record) -> pd.DataFrame:

@@ -7,8 +7,8 @@ import torch
 from attacks.objective import make_objective
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
-from simulator.paper.measures import curve_table, score_table, seeds
-from simulator.paper.pictures import curve_result
+from simulator.paper.measures import curve_table, score_table, seeds, strips
+from simulator.paper.pictures import draw_curves
 from simulator.record import Record
 from simulator.scenario import Cell
 from simulator.storage import Sight
@@ -51,7 +51,12 @@ def one_step(job: Job) -> Result:
         ),
     ]
     data = curve_table(record)
-    return curve_result(record, scores, data, claims, "width", "num_private", "dynamics")
+    return Result(
+        data,
+        claims,
+        lambda path: draw_curves(data, path, "width", "num_private", ["dynamics"]),
+        lambda: strips(record, scores[scores.seed == scores.seed.min()]),
+    )
 
 
 def step_table(cell: Cell, record: Record) -> dict[str, object]:

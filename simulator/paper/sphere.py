@@ -75,7 +75,7 @@ def theorem1(job: Job) -> Result:
             "theorem 1",
             "the embedding of measures is injective: at infinite width, loss 0 gives back every image",
             f"MMD² / ‖μ‖² {last.mmd.min():.1e} to {last.mmd.max():.1e}, at most 1e-3 in {len(reached)} of {len(last)} "
-            f"data sets ({seeds(data)}); there the worst image lies {reached.worst_l2.max():.3f} off, images have norm "
+            f"data sets ({seeds(data)}); there the worst image lies {reached.worst_l2.max():.1e} off, images have norm "
             "1; holds where that is at most 0.1 and some data set gets there",
             len(reached) > 0 and bool(reached.worst_l2.max() <= 0.1),
         ),
@@ -83,8 +83,8 @@ def theorem1(job: Job) -> Result:
             "minimizing the loss reaches it",
             "theorem 1",
             "not claimed: the theorem speaks of the minimum, not of the way there",
-            f"{len(reached)} of {len(last)}; mean distance of all images {last.mean_l2.mean():.3f}, of random starts "
-            f"{data[data.iteration == 0].mean_l2.mean():.3f}; holds where all get there",
+            f"{len(reached)} of {len(last)}; mean distance of all images {last.mean_l2.mean():.1e}, of random starts "
+            f"{data[data.iteration == 0].mean_l2.mean():.2f}; holds where all get there",
             len(reached) == len(last),
         ),
     ]
