@@ -50,8 +50,10 @@ class OnionSettings(Section):
 @experiment("figure21", "the privacy onion with classes that get out of balance, and underfit", OnionSettings)
 def onion(job: Job) -> Result:
     settings = job.settings(OnionSettings)
-    parts = []
-    for cell in job.scenario.cells():
+    parts, cells = [], job.scenario.cells()
+    if job.profile != "quick":
+        job.say(cost(settings, job.scenario.partition.images_of(0) or 0, len(cells)))
+    for cell in cells:
         owner = Owner.of(cell.scenario)
         fitted = cell.scenario.training
         regimes = {FITTED: fitted}
@@ -63,6 +65,17 @@ def onion(job: Job) -> Result:
     data = pd.concat(parts, ignore_index=True)
     claims = balanced_claims(data) if settings.balanced else unbalanced_claims(data)
     return Result(data, claims, lambda path: draw(data, path))
+
+
+def cost(settings: OnionSettings, images: int, onions: int) -> str:
+    """What is ahead, in words."""
+    stages, onions = len(settings.stages(images)), onions * (1 + (settings.underfit_loss is not None))
+    trained = onions * (stages + (settings.draws + 1) * (stages - 1))
+    return (
+        f"{onions} onions of {stages} stages: {onions * stages} attacks of {settings.iterations} iterations on "
+        f"{settings.until} to {images} images and {trained} networks to train, up to width "
+        f"{settings.width_per_image * images:.0f}"
+    )
 
 
 class Peeling:
