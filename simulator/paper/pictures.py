@@ -61,7 +61,14 @@ def draw_scatter(
 
 
 def draw_lines(
-    frame: pd.DataFrame, path: Path, x: str, y: str, hue: str | None, column: str | None = None, log: bool = False
+    frame: pd.DataFrame,
+    path: Path,
+    x: str,
+    y: str,
+    hue: str | None,
+    column: str | None = None,
+    log: bool = False,
+    log_y: bool = False,
 ) -> None:
     """Means over seeds with their range, against a setting."""
     themed()
@@ -71,6 +78,8 @@ def draw_lines(
     )
     for axis in grid.axes.flat if log else ():
         readable_log(axis)
+    if log_y:
+        grid.set(yscale="log")
     grid.savefig(path, dpi=150)
     plt.close(grid.figure)
 
