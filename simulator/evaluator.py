@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks import InputError, Knowledge, Observation, Pool, Reconstruction, score
 from attacks.kernels import kernel_drift
@@ -21,6 +21,7 @@ from simulator.scenario import Scenario
 
 OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
 KERNEL_IMAGES = 200  # the drift of the kernel is measured on at most so many private images: its cost is quadratic
+KERNEL_ENTRIES = 2**29  # and on so few that their Jacobian, layers aside that need none, has no more entries
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def evaluate(
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
     scores = score(truth.private, found.pixels().float(), truth.pool, generator)
     delta = torch.cat([value.flatten() for value in observation.delta(-1).values()])  # of the last round
-    inputs = centered(truth.private, truth.pixel_mean)[:KERNEL_IMAGES]
+    inputs = centered(truth.private, truth.pixel_mean)[: kernel_images(observation)]
     membership, notes = score_membership(truth, observation, knowledge)
     drift = kernel_drift(observation, inputs)
     linearity, unmeasured = diagnose(truth, observation, knowledge, found, drift)
@@ -91,6 +92,18 @@ def evaluate(
             f"the floor is {scores.floor_size} public images for {len(found.images)} returned: raise data.public"
         )
     return columns, samples, notes
+
+
+def kernel_images(observation: Observation) -> int:
+    """On how many images the drift of the kernel is measured: at most 200, 4 of a ResNet-18 with ten classes."""
+    model = observation.model
+    linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    entries = sum(model.get_parameter(name).numel() for name in observation.trainable if name not in linear)
+    state = observation.initial
+    probe = torch.zeros(1, *observation.input_shape, dtype=state[observation.trainable[0]].dtype)
+    with torch.no_grad():
+        outputs = torch.func.functional_call(model.eval(), state, (probe,)).numel()
+    return max(2, min(KERNEL_IMAGES, KERNEL_ENTRIES // max(entries * outputs, 1)))
 
 
 def score_membership(truth: Truth, observation: Observation, knowledge: Knowledge) -> tuple[MembershipScore, list[str]]:
