@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attacks.span_duals import DualSpace
 from attacks.span_search import SpanTest, distinct, outside
+from attacks.span_sparse import fewest_zeros, settled, sparsest
 
 IMPOSTORS, LOWEST = 1000, 0.01  # means of two candidates; the quantile of their ρ that accepts
 SURE = 1 / 3  # of that threshold: candidates that deflate
@@ -76,10 +77,10 @@ class Candidates:
         rough, known = duals.coordinates(tried), duals.coordinates(self.exact)
         sure = torch.zeros(len(tried), dtype=torch.bool, device=tried.device)
         sure[: len(found.below(found.threshold))] = True
-        directions = torch.cat([self.directions, duals.sparsest(rough, sure, known)])
+        directions = torch.cat([self.directions, sparsest(duals, rough, sure, known)])
         kept = duals.certified(directions)
         directions, rough = directions[kept], torch.cat([known, rough])[kept]
-        directions = duals.settled(rough, directions)
+        directions = settled(duals, rough, directions)
         kept = duals.certified(directions)
         directions, rough = directions[kept], rough[kept]
         exact = duals.images(duals.disentangle(rough, directions))
@@ -87,9 +88,9 @@ class Candidates:
 
     def released(self) -> "Candidates":
         """With the certified of fewest zeros as loose candidates: a mixture among them hides what it is made of."""
-        doubtful = self.duals.doubtful(self.directions)
+        fewest = fewest_zeros(self.duals, self.directions)
         kept = torch.ones(len(self.directions), dtype=torch.bool, device=self.directions.device)
-        kept[doubtful] = False
+        kept[fewest] = False
         loose = torch.cat([self.exact[~kept], self.loose])
         residual = torch.cat([self.test.residual(self.exact[~kept].float()), self.residual])
         order = residual.argsort(stable=True)

@@ -44,18 +44,26 @@ class DataConfig(Section):
 class PartitionConfig(Section):
     """How private images are spread over clients (flwr-datasets)."""
 
-    kind: Literal["exact", "iid", "dirichlet", "pathological"] = "exact"
+    kind: Literal["exact", "balanced", "iid", "dirichlet", "pathological"] = Field(
+        "exact", description="balanced: exact, with equally many images of every group, to within one"
+    )
     images: Count | list[Count] | None = Field(
-        None, description="exact: images of each client (default 8); otherwise at most so many of each client's share"
+        None,
+        description="exact, balanced: images of each client (default 8); else at most so many of each share",
     )
     alpha: Positive = Field(0.5, description="dirichlet: concentration")
     classes: Count = Field(2, description="pathological: classes per client")
 
     def images_of(self, client: int) -> int | None:
-        """The number (exact) or the limit (otherwise) of one client's images; None: no limit."""
+        """The number (exact, balanced) or the limit (otherwise) of one client's images; None: no limit."""
         if isinstance(self.images, list):
             return self.images[client]
-        return self.images or (8 if self.kind == "exact" else None)
+        return self.images or (8 if self.fixed_size else None)
+
+    @property
+    def fixed_size(self) -> bool:
+        """Whether `images` says how many each client has, not at most how many."""
+        return self.kind in ("exact", "balanced")
 
 
 class TrainingConfig(Section):
@@ -107,7 +115,8 @@ class ModelConfig(Section):
     depth: Annotated[int, Field(ge=0)] = Field(2, description="mlp: hidden layers")
     width: Count = Field(512, description="mlp: units of a hidden layer")
     bias: bool = True
-    activation: Literal["relu", "tanh", "sigmoid", "softplus", "gelu"] = "relu"
+    bottleneck: Count | None = Field(None, description="mlp: units of its middle hidden layer; default as the others")
+    activation: Literal["relu", "tanh", "sigmoid", "softplus", "gelu", "softmax", "maxout"] = "relu"
     output_activation: Literal["linear", "sigmoid", "tanh", "softmax"] = "linear"
     parameterization: Literal["standard", "ntk"] = "standard"
     multiplier: Count = Field(1, description="lenet5: width multiplier")

@@ -38,7 +38,7 @@ class DistilledTraining(Defense):
     def check(self, setting: Setting) -> None:
         images = setting.config.partition.images
         least = min(images) if isinstance(images, list) else images
-        if self.size is not None and setting.config.partition.kind == "exact" and self.size > (least or 8):
+        if self.size is not None and setting.config.partition.fixed_size and self.size > (least or 8):
             raise InputError(f"defense {self.name!r}: size is {self.size}, a client has {least or 8} images only")
 
     def prepare_data(self, data: TrainingSet, setting: Setting) -> tuple[TrainingSet, Metrics]:

@@ -1,25 +1,35 @@
 """Figures 2 and 22, 5 and 24: reconstruction curves over training set size, width, dynamics and number of classes."""
 
-from simulator.paper.base import Claim, Job, Result, experiment
-from simulator.paper.measures import curve_table, listed, paired, score_table, seeds, spearman_within
-from simulator.paper.pictures import curve_result
+import pandas as pd
 
-SETTING = ["num_private", "width", "dynamics", "seed"]
-RESOLVED = "images with a PSNR of 20 dB that are identified"
+from simulator.paper.base import Claim
+from simulator.paper.measures import listed, paired, seeds, spearman_within
+from simulator.paper.sweeps import curve_experiment
 
 
-@experiment("figure2", "reconstruction curves over images, width and dynamics")
-@experiment("figure22", "the curves of figure 2 for more numbers of images")
-def two_classes(job: Job) -> Result:
-    source = {"figure2": "section 4, figure 2", "figure22": "appendix J.5, figure 22"}[job.name]
-    record = job.sweep()
-    scores = score_table(record)
+@curve_experiment(
+    "figure2",
+    "reconstruction curves over images, width and dynamics",
+    "section 4, figure 2",
+    hue="width",
+    column="num_private",
+    row=["dynamics"],
+)
+@curve_experiment(
+    "figure22",
+    "the curves of figure 2 for more numbers of images",
+    "appendix J.5, figure 22",
+    hue="width",
+    column="num_private",
+    row=["dynamics"],
+)
+def size_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
     by_size = spearman_within(scores, "num_private", "l2_mean", ["width", "dynamics", "seed"])
     by_width = spearman_within(scores, "width", "recovered", ["num_private", "dynamics", "seed"])
-    widths = scores.groupby("width").recovered_fraction.mean()
+    resolved = scores.groupby("width").recovered_fraction.mean()
     pairs = paired(scores, "dynamics", "linearized", "standard", "l2_mean", ["num_private", "width", "seed"])
     better = float((pairs.better < pairs.worse).mean())
-    claims = [
+    return [
         Claim(
             "smaller training sets are easier to reconstruct",
             source,
@@ -32,8 +42,8 @@ def two_classes(job: Job) -> Result:
             "wider models resolve larger data sets",
             source,
             "the image index from which on quality drops rises with width almost monotonically",
-            f"Spearman of width and number resolved ({RESOLVED}) {by_width:.2f}, mean over training sets; "
-            f"share resolved by width: {listed(widths)}; holds from 0.5 on",
+            f"Spearman of width and the number of images with 20 dB that are identified {by_width:.2f}, mean over "
+            f"training sets; share by width: {listed(resolved)}; holds from 0.5 on",
             by_width >= 0.5,
         ),
         Claim(
@@ -45,30 +55,40 @@ def two_classes(job: Job) -> Result:
             better >= 0.8,
         ),
     ]
-    data = curve_table(record)
-    return curve_result(record, scores, data, claims, "width", "num_private", "dynamics")
 
 
-@experiment("figure5", "reconstruction curves with ten classes, beside two")
-@experiment("figure24", "the curves of figure 5 for more numbers of images")
-def ten_classes(job: Job) -> Result:
-    source = {"figure5": "section 4, figure 5", "figure24": "appendix J.5, figure 24"}[job.name]
-    record = job.sweep()
-    scores = score_table(record)
+@curve_experiment(
+    "figure5",
+    "reconstruction curves with ten classes, beside two",
+    "section 4, figure 5",
+    hue="width",
+    column="num_private",
+    row=["task", "dynamics"],
+    extra=["task"],
+)
+@curve_experiment(
+    "figure24",
+    "the curves of figure 5 for more numbers of images",
+    "appendix J.5, figure 24",
+    hue="width",
+    column="num_private",
+    row=["task", "dynamics"],
+    extra=["task"],
+)
+def class_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
     binary = next(task for task in scores.task if task != "classes")
-    pairs = paired(scores, "task", "classes", binary, "l2_mean", SETTING)
-    better = float((pairs.better < pairs.worse).mean())
-    means = pairs.groupby("seed").mean()
-    claims = [
+    pair = ["num_private", "width", "dynamics", "seed"]
+    pairs = paired(scores, "task", "classes", binary, "l2_mean", pair)
+    means, each = pairs.groupby("seed").mean(), pairs.groupby("dynamics").mean()
+    said = ", ".join(f"{name}: {row.better:.2f} and {row.worse:.2f}" for name, row in each.iterrows())
+    return [
         Claim(
             "more classes make reconstruction easier",
             source,
             "the attack has improved reconstruction quality with more classes",
-            f"mean L2 {pairs.better.mean():.2f} with all classes, {pairs.worse.mean():.2f} with two, lower in "
-            f"{better:.0%} of {len(pairs)} pairs; holds where the mean is lower in each of {seeds(scores)}",
+            f"mean L2 with all classes and with two, {said}; lower with all in "
+            f"{(pairs.better < pairs.worse).mean():.0%} of {len(pairs)} pairs; holds where their mean is lower in each "
+            f"of {seeds(scores)}",
             bool((means.better < means.worse).all()),
         )
     ]
-    data = curve_table(record, ["task"])
-    data = data.assign(training=data.task + ", " + data.dynamics)
-    return curve_result(record, scores[scores.task == "classes"], data, claims, "width", "num_private", "training")

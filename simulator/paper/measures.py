@@ -85,9 +85,9 @@ def paired(frame: pd.DataFrame, key: str, better: object, worse: object, value: 
     return pd.DataFrame({"better": table[better], "worse": table[worse]}).dropna()
 
 
-def listed(values: pd.Series) -> str:
+def listed(values: pd.Series, digits: int = 2) -> str:
     """ "20: 1.41, 40: 2.34"."""
-    return ", ".join(f"{key}: {value:.2f}" for key, value in values.items())
+    return ", ".join(f"{key}: {value:.{digits}f}" for key, value in values.items())
 
 
 def seeds(frame: pd.DataFrame) -> str:

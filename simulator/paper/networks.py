@@ -1,50 +1,67 @@
 """Figure 17: convolutional networks of growing width. Figures 18 and 19: larger images and more classes."""
 
-from simulator.paper.base import Claim, Job, Result, experiment
-from simulator.paper.measures import curve_table, listed, paired, score_table, seeds, spearman_within
-from simulator.paper.pictures import curve_result
+import pandas as pd
+
+from simulator.paper.base import Claim
+from simulator.paper.measures import listed, paired, seeds, spearman_within
+from simulator.paper.sweeps import curve_experiment
 
 WIDE = 8  # the multiplier from which on the attack has to work
 
 
-@experiment("figure17", "LeNet-5 of growing width")
-def lenet(job: Job) -> Result:
-    record = job.sweep()
-    scores = score_table(record)
-    wide = scores[scores.multiplier >= WIDE]
-    ratio = (wide.l2_mean / wide.floor_l2_mean).groupby(wide.multiplier).mean()
+@curve_experiment(
+    "figure17",
+    "LeNet-5 of growing width",
+    "appendix J.1, figure 17",
+    hue="multiplier",
+    column="num_private",
+    row=["dynamics"],
+    extra=["multiplier"],
+)
+def lenet_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
+    ratio = (scores.l2_mean / scores.floor_l2_mean).groupby(scores.multiplier).mean()
     by_width = spearman_within(scores, "multiplier", "l2_mean", ["num_private", "dynamics", "seed"])
-    claims = [
+    wide = ratio[ratio.index >= WIDE]
+    return [
         Claim(
             f"the attack works on LeNet-5 from multiplier {WIDE} on",
-            "appendix J.1, figure 17",
+            source,
             "the findings on fully connected networks still apply, though the attack struggles more",
-            f"mean L2 as a share of the floor's by multiplier: {listed(ratio)}, {seeds(scores)}; holds where all are "
-            "below 1",
-            len(wide) > 0 and bool((ratio < 1).all()),
+            f"mean L2 as a share of the floor's, by multiplier: {listed(ratio)}, {seeds(scores)}; holds where it is "
+            f"below 1 from {WIDE} on",
+            len(wide) > 0 and bool((wide < 1).all()),
         ),
         Claim(
             "wider convolutional networks are easier to reconstruct from",
-            "appendix J.1, figure 17",
+            source,
             "the findings on fully connected networks still apply",
             f"Spearman of multiplier and mean L2 {by_width:.2f}; mean L2 by multiplier: "
             f"{listed(scores.groupby('multiplier').l2_mean.mean())}; holds below 0",
             by_width < 0,
         ),
     ]
-    data = curve_table(record, ["multiplier"])
-    return curve_result(record, scores, data, claims, "multiplier", "num_private", "dynamics")
 
 
-@experiment("figure18", "Tiny-ImageNet, few images of many classes")
-@experiment("figure19", "Tiny-ImageNet: the reconstructed images")
-def tiny_imagenet(job: Job) -> Result:
-    source = f"appendix J.2, figure {job.name.removeprefix('figure')}"
-    record = job.sweep()
-    scores = score_table(record)
+@curve_experiment(
+    "figure18",
+    "Tiny-ImageNet, few images of many classes",
+    "appendix J.2, figure 18",
+    hue="width",
+    column="num_private",
+    row=["dynamics"],
+)
+@curve_experiment(
+    "figure19",
+    "Tiny-ImageNet: the reconstructed images",
+    "appendix J.2, figure 19",
+    hue="width",
+    column="num_private",
+    row=["dynamics"],
+)
+def resolution_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
     ratio = scores.l2_mean / scores.floor_l2_mean
     pairs = paired(scores, "dynamics", "linearized", "standard", "l2_mean", ["num_private", "width", "seed"])
-    claims = [
+    return [
         Claim(
             "the attack reaches images of higher resolution",
             source,
@@ -62,5 +79,3 @@ def tiny_imagenet(job: Job) -> Result:
             bool(pairs.better.mean() < pairs.worse.mean()),
         ),
     ]
-    data = curve_table(record)
-    return curve_result(record, scores, data, claims, "width", "num_private", "dynamics")

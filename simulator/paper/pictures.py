@@ -6,42 +6,45 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from simulator.figures import FLOOR_COLOUR, GRID_COLUMNS, save, show
-from simulator.paper.base import Claim, Result, Strip
-from simulator.paper.measures import strips
-from simulator.record import Record
+from simulator.paper.base import Strip
 
 
 def themed() -> None:
     sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
 
 
-def draw_curves(frame: pd.DataFrame, path: Path, hue: str, column: str, row: str | None = None) -> None:
-    """Reconstruction curves, mean over seeds, a colour for each value of `hue`, with the floor's dashed in grey."""
+def readable_log(axis: plt.Axes) -> None:
+    """A logarithmic x axis with plain numbers at powers of ten and, over two decades or less, at 2 and 5 of each."""
+    axis.set_xscale("log")
+    low, high = axis.get_xlim()
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= 100 * low else (1.0,)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_curves(frame: pd.DataFrame, path: Path, hue: str, column: str, rows: Sequence[str]) -> None:
+    """Reconstruction curves, mean over seeds, a colour for each value of `hue`, with the floor's dashed in grey.
+
+    rows: every combination of these settings has a row of panels.
+    """
     themed()
-    kept = [name for name in (hue, column, row) if name]
-    frame = frame.assign(**{name: frame[name].astype(str) for name in kept})
+    panels = {"row": frame[list(rows)].astype(str).agg(", ".join, axis=1), "column": frame[column].astype(str)}
+    frame = frame.assign(**panels, colour=frame[hue].astype(str)).rename(columns={"colour": f"{hue} "})
     grid = sns.relplot(
-        frame, x="rank", y="l2", hue=hue, hue_order=dict.fromkeys(frame[hue]), col=column, row=row, kind="line",
-        errorbar=None, height=2.6, aspect=1.2, facet_kws={"sharex": False},
+        frame, x="rank", y="l2", hue=f"{hue} ", hue_order=list(dict.fromkeys(frame[f"{hue} "])), col="column",
+        row="row", kind="line", errorbar=None, height=2.6, aspect=1.2, facet_kws={"sharex": "col"},
     )  # fmt: skip
-    for facet, axis in grid.axes_dict.items():
-        values = facet if row else (facet,)
-        own = frame[(frame[[row, column] if row else [column]] == list(values)).all(axis=1)]
+    for (row, value), axis in grid.axes_dict.items():
+        own = frame[(frame.row == row) & (frame.column == value)]
         floor = own.groupby("rank").floor_l2.mean()
-        axis.plot(floor.index, floor, color=FLOOR_COLOUR, linestyle="--", linewidth=1, label="floor: public images")
+        axis.plot(floor.index, floor, color=FLOOR_COLOUR, linestyle="--", linewidth=1)
+        axis.set_title(f"{row}, {value} images" if column == "num_private" else f"{row}, {column} {value}")
     grid.set(ylim=(0, None)).set_axis_labels("private image, easiest first", "L2 distance")
     grid.savefig(path, dpi=150)
     plt.close(grid.figure)
-
-
-def curve_result(
-    record: Record, scores: pd.DataFrame, data: pd.DataFrame, claims: list[Claim], hue: str, column: str, row: str
-) -> Result:
-    """Curves as the figure and, as the sheet, the best images of the first seed."""
-    first = scores[scores.seed == scores.seed.min()]
-    return Result(data, claims, lambda path: draw_curves(data, path, hue, column, row), lambda: strips(record, first))
 
 
 def draw_scatter(
@@ -51,13 +54,21 @@ def draw_scatter(
     themed()
     figure, axis = plt.subplots(figsize=(6, 4.2))
     sns.scatterplot(frame, x=x, y=y, hue=hue, size=size, style=style, palette="viridis", sizes=(25, 120), ax=axis)
-    axis.set_xscale("log" if log else "linear")
+    if log:
+        readable_log(axis)
     axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
     save(figure, path)
 
 
 def draw_lines(
-    frame: pd.DataFrame, path: Path, x: str, y: str, hue: str | None, column: str | None = None, log: bool = False
+    frame: pd.DataFrame,
+    path: Path,
+    x: str,
+    y: str,
+    hue: str | None,
+    column: str | None = None,
+    log: bool = False,
+    log_y: bool = False,
 ) -> None:
     """Means over seeds with their range, against a setting."""
     themed()
@@ -65,8 +76,10 @@ def draw_lines(
     grid = sns.relplot(
         frame, x=x, y=y, hue=hue, col=column, kind="line", marker="o", errorbar=("pi", 100), height=3, aspect=1.2
     )
-    if log:
-        grid.set(xscale="log")
+    for axis in grid.axes.flat if log else ():
+        readable_log(axis)
+    if log_y:
+        grid.set(yscale="log")
     grid.savefig(path, dpi=150)
     plt.close(grid.figure)
 

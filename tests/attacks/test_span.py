@@ -8,6 +8,7 @@ from attacks.inference import count_images
 from attacks.span_candidates import Candidates
 from attacks.span_duals import DualSpace
 from attacks.span_search import AffineSpan, FreeProblem, SpanProblem, SpanTest, descend, distinct
+from attacks.span_sparse import purified, settled, sparsest
 from attacks.spectrum import Spectrum
 
 MEAN = 0.3  # what the federation subtracts
@@ -130,7 +131,7 @@ def test_rough_images_become_exact_by_the_zeros_of_their_duals(federated):
     noise = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) @ duals.rows[:, :-1]
     rough = images.flatten(1) + 0.5 * noise / noise.norm(dim=1, keepdim=True)
     y = duals.coordinates(rough)
-    directions = duals.sparsest(y, torch.ones(8, dtype=torch.bool), y[:0])
+    directions = sparsest(duals, y, torch.ones(8, dtype=torch.bool), y[:0])
     kept = duals.certified(directions)
     exact = duals.images(duals.disentangle(y[kept], directions[kept]))
     assert len(kept) == 8
@@ -152,8 +153,8 @@ def test_a_mixture_that_passes_for_an_image_is_sought_again(federated):
     rough = y + 0.02 * y.norm(dim=1, keepdim=True) * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
     wrong = duals.images(duals.disentangle(rough, mixed))
     assert (wrong - images.flatten(1)).norm(dim=1).max() > 0.05  # the other part of the mixture is not exact
-    settled = duals.settled(rough, mixed)
-    exact = duals.images(duals.disentangle(rough, settled))
+    directions = settled(duals, rough, mixed)
+    exact = duals.images(duals.disentangle(rough, directions))
     assert ((exact - images.flatten(1)).norm(dim=1) < 1e-2).all()
 
 
@@ -179,7 +180,7 @@ def test_what_known_duals_mix_into_one_is_taken_out():
     duals = DualSpace(left, torch.eye(count).double(), torch.ones(count).double(), 1e-12, (left[:, :0], left[:, :0]))
     mixed = true.clone()
     mixed[2] += 0.7 * true[4] - 0.3 * true[0]  # both known: taken out one after the other
-    pure = duals.purified(torch.nn.functional.normalize(mixed))
+    pure = purified(duals, torch.nn.functional.normalize(mixed))
     assert torch.allclose((pure * true).sum(1).abs(), torch.ones(count).double(), atol=1e-10)
     assert duals.zeros(pure).tolist() == (sparse == 0).sum(0).tolist()
 

@@ -12,9 +12,13 @@ from simulator.display import Silent
 from simulator.engine import stop_ray
 from simulator.paper import EXPERIMENTS, Claim, Job, Result, get_experiment
 from simulator.paper.command import claim_folder, natural, run_experiment
-from simulator.paper.files import FOLDER, choose_dataset, load_file, narrow_sweep
+from simulator.paper.curves import class_claims, size_claims
+from simulator.paper.files import choose_dataset, file_of, load_file, narrow_sweep
+from simulator.paper.kernel_choice import choice_claims
 from simulator.paper.kernel_regime import COLUMNS, regime_claims
 from simulator.paper.measures import paired, spearman_within
+from simulator.paper.networks import lenet_claims, resolution_claims
+from simulator.paper.training import loss_claims, stopping_claims
 from simulator.scenario import load_source
 from simulator.yaml_source import Source
 
@@ -28,7 +32,7 @@ def job_of(source: Source, out) -> Job:
 def test_every_experiment_has_a_valid_file(name, profile, tmp_path):
     job = job_of(load_file(name, profile, []), tmp_path)
     job.check(EXPERIMENTS[name].settings)
-    assert (FOLDER / f"{name}.yaml").exists() and job.source.data["name"] == name
+    assert file_of(name).exists() and job.source.data["name"] == name
 
 
 def test_the_second_data_set_stands_for_a_root_and_a_name_wins():
@@ -82,6 +86,60 @@ def test_a_claim_is_judged_by_its_statistic():
     # ranks 2 1 4 3 against 1 2 3 4: 1 − 6·4/(4·15) = 0.6, below 0.8
     claim = regime_claims(regime([2, 1, 4, 3]), "here")[0]
     assert not claim.holds and "Spearman 0.60" in claim.measured
+
+
+def scores(**columns):
+    """A score table with one row for each value of the columns; what is not given is the same everywhere."""
+    same = {"num_private": 10, "width": 64, "dynamics": "standard", "seed": 0, "floor_l2_mean": 7.0, "l2_mean": 1.0}
+    same |= {"recovered": 5, "recovered_fraction": 0.5, "kernel_distance": 0.01, "attack": "ntk", "seconds": 1.0}
+    return pd.DataFrame(same | columns)
+
+
+def holds(claims):
+    return [claim.holds for claim in claims]
+
+
+def test_claims_about_size_width_and_linearization():
+    table = scores(
+        num_private=[10, 20] * 4,
+        width=[64, 64, 128, 128] * 2,
+        dynamics=["standard"] * 4 + ["linearized"] * 4,
+        l2_mean=[3.0, 5.0, 2.0, 4.0, 1.0, 2.0, 0.5, 1.0],
+        recovered=[5, 2, 9, 8, 8, 9, 10, 18],
+    )
+    assert holds(size_claims(table, "here")) == [True, True, True]
+    table.loc[table.dynamics == "linearized", "l2_mean"] = [4.0, 6.0, 1.0, 2.0]  # better in two of four pairs
+    assert holds(size_claims(table, "here")) == [True, True, False]
+
+
+def test_the_claim_about_classes_has_to_hold_in_every_seed():
+    table = scores(task=["odd_even", "classes"] * 2, seed=[0, 0, 1, 1], l2_mean=[3.0, 2.0, 5.0, 4.0])
+    assert holds(class_claims(table, "here")) == [True]
+    table["l2_mean"] = [9.0, 2.0, 4.0, 4.5]  # lower on average, not with seed 1
+    assert holds(class_claims(table, "here")) == [False]
+
+
+def test_claims_about_early_stopping():
+    table = scores(stop_at_loss=[0.1, 0.01, 1e-5], l2_mean=[2.0, 3.0, 4.0], kernel_distance=[0.01, 0.02, 0.03])
+    claims = stopping_claims(table, "here")
+    assert holds(claims) == [True, True, True] and "1e-05: 4.00, 0.01: 3.00, 0.1: 2.00" in claims[1].measured
+    assert holds(stopping_claims(table.assign(l2_mean=[8.0, 3.0, 4.0]), "here")) == [False, False, True]
+
+
+def test_claims_about_the_kernel():
+    table = scores(attack=["initial", "final", "hybrid"], l2_mean=[3.0, 2.5, 2.0], seconds=[1.0, 1.0, 2.1])
+    assert holds(choice_claims(table, "here")) == [True, True, True]
+    assert holds(choice_claims(table.assign(l2_mean=[2.0, 2.5, 2.2]), "here")) == [False, False, True]
+
+
+def test_claims_about_networks_and_losses():
+    wide = scores(multiplier=[1, 8, 16], l2_mean=[8.0, 6.0, 5.0])
+    assert holds(lenet_claims(wide, "here")) == [True, True]
+    assert holds(lenet_claims(wide[wide.multiplier < 8], "here"))[0] is False  # nothing as wide was measured
+    losses = scores(loss=["mse", "cross_entropy"], l2_mean=[9.0, 6.9])
+    assert holds(loss_claims(losses, "here")) == [True]
+    larger = scores(dynamics=["standard", "linearized"], l2_mean=[7.1, 3.0])
+    assert holds(resolution_claims(larger, "here")) == [False, True]
 
 
 class Small(Section):
