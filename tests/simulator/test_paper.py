@@ -44,6 +44,19 @@ def test_the_second_data_set_stands_for_a_root_and_a_name_wins():
     assert source.data["data"] | {"task": "animal_vehicle", "name": "cifar10"} == source.data["data"]
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "dataset", "task"),
+    [
+        ("figure17", [], "mnist", "odd_even"),  # 8x8 digits are too small for it
+        ("figure18", [], "digits", None),
+        ("figure19", ["data.root=/somewhere"], "tiny_imagenet", None),
+    ],
+)
+def test_some_experiments_have_data_sets_of_their_own(name, said, dataset, task):
+    data = load_file(name, "quick", said).data["data"]
+    assert data["name"] == dataset and data.get("task") == task
+
+
 def test_what_a_file_sweeps_can_be_narrowed():
     sweep = {"model.width": [1, 2], "a.x + b.y": [["s", 1], ["t", 2]], "seed": [0]}
     said = ["model.width=8", "a.x=t", "seed=[3, 4]", "data.test=5"]
