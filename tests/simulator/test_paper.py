@@ -44,6 +44,19 @@ def test_the_second_data_set_stands_for_a_root_and_a_name_wins():
     assert source.data["data"] | {"task": "animal_vehicle", "name": "cifar10"} == source.data["data"]
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "dataset", "task"),
+    [
+        ("figure17", [], "mnist", "odd_even"),  # 8x8 digits are too small for it
+        ("figure18", [], "digits", None),
+        ("figure19", ["data.root=/somewhere"], "tiny_imagenet", None),
+    ],
+)
+def test_some_experiments_have_data_sets_of_their_own(name, said, dataset, task):
+    data = load_file(name, "quick", said).data["data"]
+    assert data["name"] == dataset and data.get("task") == task
+
+
 def test_what_a_file_sweeps_can_be_narrowed():
     sweep = {"model.width": [1, 2], "a.x + b.y": [["s", 1], ["t", 2]], "seed": [0]}
     said = ["model.width=8", "a.x=t", "seed=[3, 4]", "data.test=5"]
@@ -70,6 +83,15 @@ def test_rank_correlation_within_groups_and_pairs():
     assert spearman_within(frame, "x", "y", ["g"]) == pytest.approx(-1.0)
     table = paired(frame.assign(k=[0, 1, 0, 1]), "k", 1, 0, "y", ["g"])
     assert table.better.tolist() == [1.0, 8.0] and table.worse.tolist() == [2.0, 9.0]
+
+
+def test_what_set_left_out_is_no_verdict():
+    table = regime([1, 2, 3, 4])
+    assert [c.holds for c in regime_claims(table[table.width == 64], "here")] == [True, None, True]
+    with pytest.raises(InputError, match="--set left linearized out"):
+        size_claims(scores(l2_mean=[1.0, 2.0], num_private=[10, 20]), "here")
+    with pytest.raises(InputError, match=r"data\.task with one value"):
+        class_claims(scores(task=["classes"]), "here")
 
 
 def regime(errors):
