@@ -78,8 +78,8 @@ def beside(job: Job) -> Result:
             "not in the paper: span attack",
             "",
             f"mean L2 as a share of the floor's by what is trained: "
-            f"{listed((span.l2_mean / span.floor_l2_mean).groupby(span.trained).mean())}; images that pass its tests of "
-            f"features: {returned}; holds where all shares are below 1",
+            f"{listed((span.l2_mean / span.floor_l2_mean).groupby(span.trained).mean())}; images that pass its "
+            f"tests of features: {returned}; holds where all shares are below 1",
             bool((span.l2_mean < span.floor_l2_mean).all()),
         ),
     ]
