@@ -113,8 +113,6 @@ def diagnose(
     public images where it knows some and has no reconstruction. drift: the kernel distance on the private images.
     """
     initial, final = observation.pairs[-1]
-    most = kernel_images(observation)
-    private = centered(truth.private, truth.pixel_mean)[:most]
     own, source = found.images.to(dtype=torch.float32, device="cpu"), "reconstructed"
     if not len(own) and knowledge.public_images is not None:
         own, source = knowledge.public_images, "public"
@@ -124,13 +122,13 @@ def diagnose(
             observation.model,
             initial,
             final,
-            private,
+            centered(truth.private, truth.pixel_mean),
             generator,
-            complete=len(private) == len(truth.private),
+            complete=True,
             points=(0.0,),
             distance=drift if len(observation.pairs) == 1 else None,
         )
-        guessed = seen.on(observation.model, initial, final, own[:most]) if len(own) else None
+        guessed = seen.on(observation.model, initial, final, own) if len(own) else None
     except (
         RuntimeError,
         NotImplementedError,

@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from attacks import Observation
+from attacks.kernels import affordable_images
 from clients.config import ModelConfig
 from clients.models import build_model
 from simulator.engine import stop_ray
-from simulator.evaluator import kernel_images
 from simulator.paper.command import run_experiment
 from simulator.paper.files import load_file
 from simulator.plan import make_plan
@@ -38,7 +38,7 @@ def test_kernels_of_large_convolutional_networks_are_measured_on_few_images(mode
     # the Jacobian of 11.2 million convolutional parameters and ten outputs has 1.1e8 entries for each image
     network = build_model(ModelConfig(name=model, precision="float64"), shape, 10, 0)
     state = network.state_dict()
-    assert kernel_images(Observation(network, ((state, state),), shape)) == images
+    assert affordable_images(Observation(network, ((state, state),), shape)) == images
 
 
 @pytest.mark.slow
