@@ -173,6 +173,16 @@ class OutputConfig(Section):
     figures: bool = True
 
 
+def _clipping_on_server(strategy: StrategyConfig) -> str:
+    """The name of a Flower strategy that clips each client's update on the server, also inside others; else ""."""
+    if strategy.name.startswith("DifferentialPrivacyServerSide"):
+        return strategy.name
+    inner = strategy.options.get("strategy")
+    if not inner:
+        return ""
+    return _clipping_on_server(StrategyConfig.model_validate({"name": inner} if isinstance(inner, str) else inner))
+
+
 class Scenario(Section):
     """One experiment, or a grid of them (`sweep`: dotted key -> values; a swept seed pairs the cells)."""
 
@@ -249,6 +259,11 @@ class Scenario(Section):
                     f"use {{name: {defense.name}, clipping: client}}"
                 )
             hidden = defense.name if made.hides_clients else hidden
+        if hidden and (strategy := _clipping_on_server(self.federation.strategy)):
+            raise ValueError(
+                f"defenses: {hidden} leaves the server sums, and federation.strategy {strategy!r} nothing to clip per "
+                "client: clip on the clients, with the defense clipping"
+            )
         return self
 
     def cells(self) -> list["Cell"]:
