@@ -80,7 +80,8 @@ def _split_data(data_json: str, partition_json: str, clients: int, seed: int) ->
         short = f"data {data.name!r} has {len(order)} train images for it and {clients} clients"
         raise InputError(f"data.public is {data.public}: {short}: lower data.public")
     public, rest = order[: data.public], order[data.public :]
-    if partition.kind == "exact":
+    if partition.fixed_size:
+        rest = _alternating(rest, groups[rest], task) if partition.kind == "balanced" else rest
         shares = _exact_shares(rest, data, partition, clients)
     else:
         positions = _flower_shares(groups[rest], task, partition, clients, derive_seed(seed, "partition") % 2**32)
@@ -103,11 +104,23 @@ def _exact_shares(rest: np.ndarray, data: DataConfig, partition: PartitionConfig
     sizes = [partition.images_of(client) or 0 for client in range(clients)]
     if sum(sizes) > len(rest):
         asked = f"asks for {sum(sizes)} images ({clients} clients)"
-        remain = f"{len(rest)} train images of {data.name!r} remain after data.public = {data.public}"
+        what = "train images" if partition.kind == "exact" else "train images with equally many of every group"
+        remain = f"{len(rest)} {what} of {data.name!r} remain after data.public = {data.public}"
         raise InputError(
             f"partition.images {asked}, {remain}: lower partition.images, federation.clients or data.public"
         )
     return np.split(rest, np.cumsum(sizes))[:clients]
+
+
+def _alternating(indices: np.ndarray, groups: np.ndarray, task: Task) -> np.ndarray:
+    """The first image of every group, the second of every group, and so on while each group has one left, (M,).
+
+    indices, groups: (N,). The order within a group stays; so many images in a row hold each group equally often, to
+    within one.
+    """
+    members = [indices[groups == group] for group in range(len(task.groups))]
+    each = min(map(len, members))
+    return np.stack([own[:each] for own in members], axis=1).reshape(-1)
 
 
 def _flower_shares(

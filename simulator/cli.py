@@ -195,6 +195,55 @@ def member(
 
 
 @cli.command()
+def diagnose(
+    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for diagnose.json and layers.csv")],
+    images: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="with an array `images`, public or reconstructed ones")
+    ] = None,
+    evaluator: Annotated[bool, typer.Option("--evaluator", help="with --run: on the private images")] = False,
+    model: ModelFile = None,
+    initial: Initial = None,
+    final: Final = None,
+    shape: Shape = None,
+    run_dir: RunDir = None,
+    round: Round = 1,
+    client: Client = -1,
+    threat_model: ThreatModel = None,
+    cell: CellName = "",
+    know: Know = [],
+) -> None:
+    """Say whether an update is in the kernel regime, and so which attack to expect something of.
+
+    Images are in the model's input space beside two checkpoints, in [0, 1] with --run.
+    """
+    from simulator.diagnosis import adversary_images, diagnosis_tables, private_images, write_diagnosis
+    from simulator.diagnosis import diagnose as measure
+    from simulator.record import Record
+    from simulator.single import observe_pair, parse_knowledge
+
+    knowledge, seed = parse_knowledge(know), 0
+    if evaluator and (run_dir is None or images is not None):
+        raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
+    if run_dir is not None:
+        record = Record(run_dir)
+        observation, told = record.observation(round, client, threat_model or default_threat_model(client), cell)
+        knowledge, seed = knowledge if know else told, record.cells[cell].scenario.seed
+    else:
+        observation = observe_pair(model, initial, final, shape)
+    if evaluator:
+        view, (inputs, source) = "evaluator", (private_images(record, observation, cell), "the private ones")
+    else:
+        view, (inputs, source) = "adversary", adversary_images(images, observation, knowledge, run_dir is not None)
+    found = measure(observation, inputs, evaluator, seed)
+    write_diagnosis(out_dir, found, view, source)
+    out.print(f"{view}'s version, {found.images} images: {source}", highlight=False, soft_wrap=True)
+    for table in diagnosis_tables(found):
+        out.print(table)
+    out.print(found.verdict, highlight=False, soft_wrap=True)
+    out.print(f"written: {out_dir / 'diagnose.json'}", highlight=False, soft_wrap=True)
+
+
+@cli.command()
 def distill(
     method: Annotated[str, typer.Option(help="kip, rkip or rkip_finite")],
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for distill.json, distilled.npz and .png")],
@@ -222,6 +271,29 @@ def distill(
     for line in accuracy_lines(facts):
         out.print(line, highlight=False, soft_wrap=True)
     out.print(f"written: {out_dir / 'distill.json'}", highlight=False, soft_wrap=True)
+
+
+@cli.command()
+def paper(
+    figure: Annotated[str | None, typer.Argument(metavar="FIGURE", help="e.g. figure3; --list names them")] = None,
+    out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="for data.csv, claims.json, …")] = None,
+    profile: Annotated[str, typer.Option(help="quick, or full: the paper's size")] = "quick",
+    overrides: Overrides = [],
+    sheet: Annotated[bool, typer.Option("--sheet", help="draw the reconstructions too, in sheet.png")] = False,
+    names: Annotated[bool, typer.Option("--list", help="list the experiments")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+) -> None:
+    """Rerun an experiment of the paper, and judge its claims by what comes out. Resumes where it stopped."""
+    from simulator.paper.command import listing, run_experiment
+
+    if names:
+        out.print(listing())
+        return
+    if figure is None or out_dir is None:
+        raise InputError("fedleak paper FIGURE --out DIR measures an experiment, fedleak paper --list names them")
+    run_experiment(figure, profile, overrides, out_dir, sheet, out, verbose)
+    written = ", ".join(["data.csv", "claims.json", "figure.png"] + ["sheet.png"] * sheet)
+    out.print(f"written: {out_dir}: {written}", highlight=False, soft_wrap=True)
 
 
 @cli.command()
@@ -264,7 +336,7 @@ def show_run(run_dir: Path) -> None:
     from simulator.tables import LEGEND, leakage_table
 
     record = Record(run_dir)
-    out.print(leakage_table(record.leakage, list(record.scenario.sweep)))
+    out.print(leakage_table(record.leakage, record.scenario.swept))
     out.print(LEGEND, highlight=False)
     figures = sorted((run_dir / "figures").glob("*.png"))
     if figures:

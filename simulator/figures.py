@@ -133,13 +133,15 @@ def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
     return save(figure, path)
 
 
-def best_pairs(record: Record, row: pd.Series, cell: str, found: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
+def best_pairs(
+    record: Record, row: pd.Series, cell: str, found: Tensor, most: int = GRID_COLUMNS
+) -> tuple[Tensor, Tensor, np.ndarray]:
     """(private images, their matched reconstructions, L2), closest first, of one row of the leakage table."""
     samples = record.samples
     samples = samples[samples.cell == cell] if cell else samples
     keys = ["round", "client", "threat_model", "attack", "target"]
     own = samples[np.logical_and.reduce([samples[key] == row[key] for key in keys])]
-    own = own[own.match >= 0].sort_values("l2").head(GRID_COLUMNS)
+    own = own[own.match >= 0].sort_values("l2").head(most)
     clients = record.clients
     clients = clients[clients.cell == cell] if cell else clients
     rounds = clients["round"] <= row["round"] if row["threat_model"] == "history" else clients["round"] == row["round"]

@@ -16,7 +16,7 @@ STYLE = (
 
 def write_page(record: Record, figures: list[Path]) -> Path:
     """Write report.html into the run directory."""
-    columns = visible_columns(record.leakage, list(record.scenario.sweep))
+    columns = visible_columns(record.leakage, record.scenario.swept)
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(show(row))}</td>" for show in columns.values()) + "</tr>"

@@ -11,7 +11,8 @@ from attacks.errors import nearest
 from simulator.jobs import run_attack
 from simulator.knowledge import adapted
 from simulator.plan import DESCRIPTION, read_description
-from simulator.scenario import AttackConfig, Cell, Scenario, validate
+from simulator.scenario import Cell, Scenario, validate
+from simulator.sections import AttackConfig
 from simulator.storage import CellStore, Sight
 from simulator.yaml_source import Source
 
@@ -66,6 +67,15 @@ class Record:
     ) -> tuple[Observation, Knowledge]:
         """What the adversary saw and was told, from the checkpoints folder alone."""
         return self.store(cell).load(Sight(round, client, threat_model))
+
+    def members(self, round: int, client: int = -1, threat_model: str = "server", cell: str = "") -> list[int]:
+        """The clients whose images went into an observation: one, or for −1 all that replied (history: so far)."""
+        if client >= 0:
+            return [client]
+        table = self.clients[self.clients.status == "ok"]
+        table = table[table["cell"] == cell] if cell else table
+        wanted = table["round"] <= round if threat_model == "history" else table["round"] == round
+        return sorted(set(table[wanted].client))
 
     def attack(
         self,

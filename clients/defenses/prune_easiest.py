@@ -34,8 +34,24 @@ class PruneEasiest(Defense):
     def prepare_data(self, data: TrainingSet, setting: Setting) -> tuple[TrainingSet, Metrics]:
         size = duals(setting.model, data).norm(dim=1)
         keep = max(1, len(size) - round(self.fraction * len(size)))
-        kept = size.argsort(stable=True)[:keep].sort().values
+        kept = without_easiest(size, len(size) - keep)
         return TrainingSet(data.inputs[kept], data.targets[kept], data.distilled), {"pruned": len(size) - keep}
+
+
+def without_easiest(ease: Tensor, count: int, groups: Tensor | None = None) -> Tensor:
+    """Ascending indices of the images left without the `count` easiest, those with the largest `ease` (N,).
+
+    groups: (N,) classes, to leave out as many of each as far as they have them; default: whichever are easiest.
+    """
+    if groups is None:
+        return ease.argsort(stable=True)[: len(ease) - count].sort().values
+    present = groups.unique()
+    shares = [count // len(present) + (i < count % len(present)) for i in range(len(present))]
+    kept = []
+    for group, share in zip(present, shares, strict=True):
+        own = (groups == group).nonzero()[:, 0]
+        kept.append(own[without_easiest(ease[own], min(share, len(own)))])
+    return torch.cat(kept).sort().values
 
 
 def duals(model: nn.Module, data: TrainingSet) -> Tensor:

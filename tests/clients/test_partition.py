@@ -70,6 +70,15 @@ def test_exact_sizes():
     assert split(partition={"images": 312}).client_sizes == (312, 312, 312)  # 936 of the 937 that remain
 
 
+def test_balanced_clients_hold_every_class_equally_often():
+    data = split(partition={"kind": "balanced", "images": [20, 25, 3]})
+    assert data.client(0)[1].bincount(minlength=10).tolist() == [2] * 10
+    assert sorted(data.client(1)[1].bincount(minlength=10).tolist()) == [2] * 5 + [3] * 5
+    assert data.client_sizes == (20, 25, 3)
+    with pytest.raises(InputError, match="remain"):
+        split(partition={"kind": "balanced", "images": TRAIN})
+
+
 def test_iid_shares_everything_evenly():
     sizes = split(partition={"kind": "iid"}).client_sizes
     assert sum(sizes) == TRAIN - 500
@@ -101,7 +110,7 @@ def test_images_caps_the_shares(kind):
         assert capped.client_indices(i).tolist() == whole.client_indices(i)[: capped.client_sizes[i]].tolist()
 
 
-@pytest.mark.parametrize("kind", ["exact", "iid", "dirichlet", "pathological"])
+@pytest.mark.parametrize("kind", ["exact", "balanced", "iid", "dirichlet", "pathological"])
 def test_the_same_arguments_give_the_same_split_and_another_seed_another(kind):
     first = split(partition={"kind": kind})
     _split_data.cache_clear()

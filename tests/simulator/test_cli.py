@@ -14,6 +14,7 @@ from torch import nn
 from simulator.cli import main
 
 FACTORY = """
+import torch
 import torch.nn as nn
 def make(outputs=10):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, outputs))
@@ -33,6 +34,14 @@ def conv():
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
 def three():
     return make(3)
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(64))
+    def forward(self, x):
+        return x.flatten(1) * self.scale
+def bare():
+    return Bare()
 """
 
 
@@ -246,5 +255,44 @@ def test_bad_candidates(fedleak, pair, tmp_path, arrays, says):
         np.savez(file, **arrays)
     model = f"{tmp_path / 'nets.py'}:make"
     result = fedleak("member", "--model", model, *pair, "--candidates", file, "--out", tmp_path / "out")
+    assert result.returncode == 2 and says in result.stderr, result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+def test_diagnosis_of_two_checkpoints(fedleak, pair, tmp_path):
+    np.savez(tmp_path / "public.npz", images=np.random.default_rng(0).random((5, 1, 8, 8), np.float32) - 0.5)
+    arguments = ["--model", f"{tmp_path / 'nets.py'}:make", *pair, "--out", tmp_path / "out"]
+    result = fedleak("diagnose", *arguments, "--images", tmp_path / "public.npz")
+    assert result.returncode == 0, result.stderr
+    facts = json.loads((tmp_path / "out" / "diagnose.json").read_text())
+    assert facts["view"] == "adversary" and facts["images"] == 5 and facts["linear_output"] is True
+    assert facts["verdict"].startswith("kernel regime") and facts["verdict"] in result.stdout
+    assert facts["unexplained"] is None and 0 < facts["linearization_error"] < 0.3
+    assert facts["remainder"] <= facts["bound"] and facts["delta_linf"] < facts["delta_l2"]
+    layers = np.genfromtxt(tmp_path / "out" / "layers.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+    assert list(layers["name"]) == [1, 3] and layers["rank"][0] == 3 and layers["clear"][0]
+
+
+def test_a_diagnosis_of_a_model_without_layers_is_refused_in_one_line(fedleak, pair, tmp_path):
+    """Its output layer is not to be found: a parameter of its own multiplies the image."""
+    np.savez(tmp_path / "public.npz", images=np.zeros((2, 1, 8, 8), np.float32))
+    save_file({"scale": torch.ones(64)}, tmp_path / "a.safetensors")
+    save_file({"scale": torch.full((64,), 2.0)}, tmp_path / "b.safetensors")
+    arguments = ["--model", f"{tmp_path / 'nets.py'}:bare", *pair, "--images", tmp_path / "public.npz"]
+    result = fedleak("diagnose", *arguments, "--out", tmp_path / "out")
+    assert result.returncode == 2 and "no layer with a weight" in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ([], "--images FILE.npz"),
+        (["--evaluator"], "give --run"),
+        (["--images", "nowhere.npz"], "images 'nowhere.npz' do not exist"),
+    ],
+)
+def test_a_diagnosis_needs_images(fedleak, pair, tmp_path, extra, says):
+    model = f"{tmp_path / 'nets.py'}:make"
+    result = fedleak("diagnose", "--model", model, *pair, "--out", tmp_path / "out", *extra)
     assert result.returncode == 2 and says in result.stderr, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()

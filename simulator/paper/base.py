@@ -1,0 +1,161 @@
+"""What an experiment of the paper is: a name, a file of settings, what it measures and the claims that it judges."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from attacks.errors import InputError, nearest
+from clients.config import Section
+from simulator.display import Display
+from simulator.errors import RunError
+from simulator.record import Record
+from simulator.scenario import Scenario, load_source
+from simulator.yaml_source import Source
+
+Settings = TypeVar("Settings", bound=Section)
+Report = Callable[[str, int, int], None]
+"""Called with (what is being done, steps done, steps in all)."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper beside what was measured here.
+
+    claim: in short. source: section and figure. paper: what the paper says, in its own figures. measured: ours, with
+    the statistic that decides and its value. holds: what that statistic says, whichever way one had hoped; None where
+    --set left nothing to judge.
+    """
+
+    claim: str
+    source: str
+    paper: str
+    measured: str
+    holds: bool | None
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """Lines of an image sheet. private, guesses: (N, C, H, W) in [0, 1], one above the other, in the order to show;
+    l2: (N,), their distances."""
+
+    title: str
+    private: Tensor
+    guesses: Tensor
+    l2: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What an experiment found. data: the raw figures, written as data.csv.
+
+    draw: writes figure.png at the path it is given. sheet: the images of sheet.png, asked for with --sheet only.
+    """
+
+    data: pd.DataFrame
+    claims: Sequence[Claim]
+    draw: Callable[[Path], None]
+    sheet: Callable[[], Sequence[Strip]] | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One experiment, ready to be measured: its settings with profile, data set and --set applied, and where to work.
+
+    out: exists; experiments may keep intermediate files below it. report: draws a progress bar. say: prints a line.
+    """
+
+    name: str
+    profile: str
+    source: Source
+    out: Path
+    display: Display
+    report: Report
+    say: Callable[[str], None]
+    verbose: bool = False
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """The federation that the file describes; its section `settings` is for the experiment alone."""
+        sections = {key: value for key, value in self.source.data.items() if key != "settings"}
+        return load_source(Source(sections, self.source.lines))
+
+    def check(self, settings: type[Section]) -> None:
+        """Validate all that the file says; InputError names the key."""
+        self.settings(settings)
+        if set(self.source.data) - {"name", "settings"}:
+            _ = self.scenario
+
+    def settings(self, kind: type[Settings]) -> Settings:
+        """The file's section `settings`, validated; InputError names the key."""
+        try:
+            return TypeAdapter(kind).validate_python(self.source.data.get("settings") or {})
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            key = ".".join(["settings", *(str(part) for part in wrong["loc"])])
+            where = self.source.where(("settings", *wrong["loc"]))
+            raise InputError(f"{where + ': ' if where else ''}{key}: {wrong['msg']}") from None
+
+    def sweep(self, scenario: Scenario | None = None, folder: str = "run") -> Record:
+        """Run a federation (default: the file's, with its whole sweep) in a folder of its own below `out`.
+
+        It is an ordinary run: cells that are done are kept, and `fedleak report` reads it. RunError where an attack
+        failed, since a figure with holes in it decides nothing.
+        """
+        from simulator.engine import simulate
+        from simulator.estimate import describe_plan
+        from simulator.plan import make_plan, needs_run
+
+        plan = make_plan(scenario or self.scenario, self.out / folder)
+        if needs_run(plan):
+            if self.profile != "quick":
+                self.say(describe_plan(plan))
+            simulate(plan, self.display, verbose=self.verbose)
+        record = Record(plan.run_dir)
+        failed = record.leakage[record.leakage.status != "ok"]
+        if len(failed):
+            first = failed.iloc[0]
+            raise RunError(f"{self.name}: {len(failed)} attacks {first['status']}, the first: {first['detail']}")
+        return record
+
+
+Measure = Callable[[Job], Result]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """settings: what its file's section `settings` may hold; default nothing."""
+
+    name: str
+    title: str
+    measure: Callable[[Job], Result] = field(repr=False)
+    settings: type[Section] = Section
+
+
+EXPERIMENTS: dict[str, Experiment] = {}
+
+
+def experiment(name: str, title: str, settings: type[Section] = Section) -> Callable[[Measure], Measure]:
+    """Register what measures an experiment; one function may measure several.
+
+    Each has a file, NAME.yaml in scenarios/paper or scenarios/theory: a scenario where it is a federation, and its
+    `settings`.
+    """
+
+    def register(measure: Measure) -> Measure:
+        EXPERIMENTS[name] = Experiment(name, title, measure, settings)
+        return measure
+
+    return register
+
+
+def get_experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise InputError(f"unknown experiment {name!r}{nearest(name, list(EXPERIMENTS))}; fedleak paper --list")
+    return EXPERIMENTS[name]

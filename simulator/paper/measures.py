@@ -1,0 +1,122 @@
+"""The tables of a run as figures read them: scores beside the settings they belong to, and the statistics of claims."""
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from attacks.errors import InputError
+from simulator.figures import best_pairs
+from simulator.paper.base import Strip
+from simulator.record import Record
+from simulator.scenario import Cell
+from simulator.storage import Sight, load_images
+
+SHEET_IMAGES = 20
+
+
+def settings_of(cell: Cell) -> dict[str, object]:
+    """What figures are drawn against, by the names of their columns."""
+    scenario = cell.scenario
+    return {
+        "cell": cell.name,
+        "dataset": scenario.data.name,
+        "width": scenario.model.width,
+        "multiplier": scenario.model.multiplier,
+        "dynamics": scenario.training.dynamics,
+        "loss": scenario.training.loss,
+        "stop_at_loss": scenario.training.stop_at_loss,
+        "task": scenario.data.task if isinstance(scenario.data.task, str) else "classes",
+    }
+
+
+def score_table(record: Record) -> pd.DataFrame:
+    """The leakage table with the settings of each cell, how its training ended (`steps`, `train_loss`), and
+    `floor_l2_mean`."""
+    settings = pd.DataFrame([settings_of(cell) for cell in record.cells.values()])
+    trained = record.clients.assign(train_loss=record.clients.last_loss)[["cell", "steps", "train_loss"]]
+    floor = record.samples.groupby(["cell", "attack"]).floor_l2.mean().rename("floor_l2_mean").reset_index()
+    scores = record.leakage.merge(settings, on="cell", validate="m:1").merge(trained, on="cell", validate="m:1")
+    return scores.merge(floor, on=["cell", "attack"], validate="1:1")
+
+
+def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
+    """Reconstruction curves: for each cell and attack, images by `rank` from 1, closest first, with `l2`, `floor_l2`.
+
+    floor_l2 is sorted by itself: the curve of as many public images. extra: columns of the score table to add.
+    """
+    keys = ["cell", "attack"]
+    samples = record.samples
+    curves = samples[keys].copy()
+    for name in ("l2", "floor_l2"):
+        by_rank = samples.sort_values(name).assign(rank=lambda frame: frame.groupby(keys).cumcount() + 1)
+        by_rank = by_rank[[*keys, "rank", name]]
+        curves = by_rank if "rank" not in curves else curves.merge(by_rank, on=[*keys, "rank"])
+    columns = ["num_private", "width", "dynamics", "seed", *extra]
+    settings = score_table(record)[list(dict.fromkeys([*keys, *columns]))]
+    order = list(dict.fromkeys([*columns, "attack", "rank"]))
+    frame = curves.merge(settings, on=keys, validate="m:1").sort_values(order)
+    return frame[[*columns, "rank", "l2", "floor_l2"]].reset_index(drop=True)
+
+
+def strips(record: Record, rows: pd.DataFrame) -> list[Strip]:
+    """For each row of the score table its best reconstructions, as the paper's image sheets order them."""
+    found = []
+    for _, row in rows.iterrows():
+        sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
+        images = load_images(record.store(row["cell"]).reconstruction_path(sight, row["attack"]))
+        private, guesses, l2 = best_pairs(record, row, row["cell"], images, SHEET_IMAGES)
+        title = f"{row['cell']}, {row['attack']}: {row['recovered']} of {row['num_private']} recovered"
+        found.append(Strip(title, private, guesses, l2))
+    return found
+
+
+def spearman(frame: pd.DataFrame, first: str, second: str) -> float:
+    """Rank correlation of two columns; NaN where one of them does not vary."""
+    return round(float(frame[first].corr(frame[second], method="spearman")), 9)  # a fraction, as bounds are
+
+
+def spearman_within(frame: pd.DataFrame, first: str, second: str, groups: list[str]) -> float:
+    """Mean over groups of the rank correlation within each: everything else stays the same."""
+    each = [spearman(group, first, second) for _, group in frame.groupby(groups)]
+    return round(float(pd.Series(each).mean()), 9)
+
+
+def paired(frame: pd.DataFrame, key: str, better: object, worse: object, value: str, pair: list[str]) -> pd.DataFrame:
+    """One row per pair of cells that differ in `key` alone: columns `better` and `worse` hold their `value`.
+
+    Raises InputError where --set left one of the two out.
+    """
+    table = frame.pivot_table(value, pair, key)
+    for missing in {better, worse} - set(table.columns):
+        raise InputError(f"this experiment compares {key} {better} with {worse}: --set left {missing} out")
+    return pd.DataFrame({"better": table[better], "worse": table[worse]}).dropna()
+
+
+def listed(values: pd.Series, digits: int = 2) -> str:
+    """ "20: 1.41, 40: 2.34"."""
+    return ", ".join(f"{key}: {value:.{digits}f}" for key, value in values.items())
+
+
+def at_least(value: float, bound: float) -> bool | None:
+    """Whether a claim holds whose statistic has to reach `bound`; None where there is no statistic (NaN)."""
+    return None if math.isnan(value) else value >= bound
+
+
+def at_most(value: float, bound: float) -> bool | None:
+    """The same for a statistic that has to stay at or below `bound`."""
+    return at_least(-value, -bound)
+
+
+def binary_task(scores: pd.DataFrame) -> str:
+    """The task of two groups beside which all classes are measured."""
+    found = [task for task in scores.task.unique() if task != "classes"]
+    if not found:
+        raise InputError("this experiment compares all classes with two groups: --set left data.task with one value")
+    return str(found[0])
+
+
+def seeds(frame: pd.DataFrame) -> str:
+    """How many, in words."""
+    count = frame.seed.nunique()
+    return f"{count} seed{'s' * (count > 1)}"
