@@ -22,7 +22,14 @@ from clients.config import (
 )
 from simulator.axes import as_column, axis_keys, axis_points, short_name
 from simulator.explain import explain
-from simulator.sections import AdversaryConfig, AttackConfig, EngineConfig, FederationConfig, OutputConfig
+from simulator.sections import (
+    AdversaryConfig,
+    AttackConfig,
+    EngineConfig,
+    FederationConfig,
+    OutputConfig,
+    StrategyConfig,
+)
 from simulator.yaml_source import Source, assign, parse_value, read_yaml
 
 
