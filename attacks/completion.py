@@ -11,17 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.defended import Cells
+from attacks.defended import INWARDS, Cells
 
 ROUNDS = 100
-SHRUNK, LESS = (
-    0.1,
-    0.85,
-)  # shrinkage of the first round, relative to the largest singular value, and by how much it falls
+SHRUNK = 0.1  # shrinkage of the first round, relative to the largest singular value
+LESS = 0.85  # how much of the shrinkage is left in the next round
 SPARE = 1.5  # known entries of a row per unknown, or the row is left out: it would be wrong
-SETTLED = 1e-5  # relative change of the matrix between two rounds that ends the iteration
-EXACT = 1e-7  # misfit relative to the matrix, below which float32 parameters tell no more; shrinkage that is none
-RIDGE = 1e-9  # of the mean square of a factor's column
+SETTLED = 1e-4  # step of a round, relative to the distance from what was sent, that ends the iteration
+EXACT = 1e-7  # misfit relative to the matrix, below which float32 parameters tell no more
+RIDGE = 1e-6  # of the mean square of a factor's column: above the rounding of normal matrices in float32
 INSIDE = 0.1  # weight of an entry that lies inside its interval: it is held where it is, but may move
 CHEAPLY = (
     64  # rank above which all have weight 1, where all have intervals: slower to settle, but one system for all rows
@@ -46,26 +44,100 @@ def unknowns(rows: int, columns: int, rank: int) -> int:
 
 def complete(cells: Cells, rank: int, rounds: int = ROUNDS) -> Completed:
     """The matrix of a rank that lies in the intervals, or nearest to them; rows of which nothing is known are zero."""
+    sent = cells.sent()
+    matrix = torch.zeros_like(cells.lowest)
+    rows, columns = sent.any(1).nonzero()[:, 0], sent.any(0).nonzero()[:, 0]
+    if not len(rows):
+        return Completed(matrix, 0.0)
+    # a row or column of which nothing was sent starts at zero, and no step of the iteration moves it
+    part = Cells(cells.lowest[rows][:, columns], cells.highest[rows][:, columns])
+    found = _completed(part, min(rank, len(rows), len(columns)), rounds)
+    matrix[rows[:, None], columns] = found.matrix
+    return Completed(matrix, found.misfit)
+
+
+def _completed(cells: Cells, rank: int, rounds: int) -> Completed:
     known = cells.bounded()
     known = known & (known.sum(1, keepdim=True) >= SPARE * rank)
-    start = torch.where(known, cells.middle(), 0)
+    rows = Side.of(cells.lowest, cells.highest, known)
+    columns = Side.of(*(part.T.contiguous() for part in (cells.lowest, cells.highest, known)))
     share = float(known.double().mean())
-    left, values, right = torch.linalg.svd(start / max(share, 1e-12), full_matrices=False)
-    a, b = left[:, :rank] * values[:rank].sqrt(), right[:rank].T * values[:rank, None].sqrt().T
-    matrix, misfit = a @ b.T, 0.0
-    before = matrix
-    flipped = Cells(cells.lowest.T, cells.highest.T)
+    start = torch.where(known, rows.middle, 0) / max(share, 1e-12)
+    left, values, right = torch.linalg.svd(start, full_matrices=False)
+    a, b = left[:, :rank] * values[:rank].sqrt(), right[:rank].T * values[:rank].sqrt()
+    before, misfit = a @ b.T, 0.0
     for i in range(rounds):
         shrinkage = float(values[0]) * share * SHRUNK * LESS**i
-        a = _solved(cells, known, matrix, b, a, shrinkage)
-        b = _solved(flipped, known.T, b @ a.T, a, b, shrinkage)
+        a = rows.solved(before, b, a, shrinkage)
+        b = columns.solved(b @ a.T, a, b, shrinkage)
         matrix = a @ b.T
-        length = matrix.norm().clamp_min(1e-300)
-        misfit = float((matrix - cells.nearest(matrix))[known].norm() / length)
-        if misfit < EXACT or (SHRUNK * LESS**i < EXACT and float((matrix - before).norm() / length) < SETTLED):
-            break
+        missed, distance = rows.misfit(matrix)
+        misfit, moved = missed / max(float(matrix.norm()), 1e-300), float((matrix - before).norm())
         before = matrix
-    return Completed(matrix, misfit)
+        if misfit < EXACT or moved < SETTLED * distance:
+            break
+    return Completed(before, misfit)
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one of the two factors is solved against: intervals (m, n) whose rows are its own.
+
+    known: bool, entries that count. complete: whether all do. wide: bool, intervals that are no points. middle: of the
+    intervals, 0 in those that hold it. outer, inner: what an estimate should have been is outer · Π(X) + inner, the
+    nearest point, a little nearer to the middle of what was sent.
+    """
+
+    lowest: Tensor
+    highest: Tensor
+    known: Tensor
+    complete: bool
+    wide: Tensor
+    middle: Tensor
+    outer: Tensor
+    inner: Tensor
+
+    @classmethod
+    def of(cls, lowest: Tensor, highest: Tensor, known: Tensor) -> "Side":
+        cells = Cells(lowest, highest)
+        middle, outer = cells.middle(), torch.ones_like(lowest).masked_fill_(cells.sent(), 1 - INWARDS)
+        return cls(lowest, highest, known, bool(known.all()), lowest < highest, middle, outer, INWARDS * middle)
+
+    def misfit(self, matrix: Tensor) -> tuple[float, float]:
+        """‖X − Π(X)‖ and the distance of X (m, n) from what was sent, over known entries."""
+        missed, distance = matrix - matrix.clamp(self.lowest, self.highest), matrix - self.middle
+        if not self.complete:
+            missed, distance = missed.where(self.known, 0), distance.where(self.known, 0)
+        return float(missed.norm()), float(distance.norm())
+
+    def solved(self, matrix: Tensor, factor: Tensor, own: Tensor, shrinkage: float) -> Tensor:
+        """A (m, r) of least Σ (A Bᵀ − target)² + shrinkage ‖A‖² over known entries, from A Bᵀ (m, n), B (n, r) and A.
+
+        Solved for the step of A from the residual in float64: the normal matrices may then be of float32.
+        """
+        nearest = matrix.clamp(self.lowest, self.highest)
+        missing = torch.addcmul(self.inner, nearest, self.outer).sub_(matrix)
+        rank = factor.shape[1]
+        damping = float(RIDGE * factor.square().sum() / rank) + shrinkage + 1e-300
+        if rank > CHEAPLY and self.complete:
+            gram = factor.T @ factor
+            gram.diagonal().add_(damping)
+            return own + torch.cholesky_solve((missing @ factor - shrinkage * own).T, torch.linalg.cholesky(gram)).T
+        weight = torch.where((nearest == matrix) & self.wide, INSIDE, 1.0)
+        if not self.complete:
+            weight = weight * self.known
+        right = (weight * missing) @ factor - shrinkage * own
+        column, row = torch.triu_indices(rank, rank, device=own.device)
+        products = factor[:, row] * factor[:, column]  # of each pair of columns once: the matrices are symmetric
+        scale = products.abs().max().clamp_min(1e-300)
+        products = (products / scale).float()
+        step = torch.empty_like(own)
+        for rows in torch.arange(len(own), device=own.device).split(max(1, BATCH // rank**2)):
+            gram = own.new_zeros(len(rows), rank, rank)
+            gram[:, row, column] = (weight[rows].float() @ products).to(own.dtype) * scale
+            gram.diagonal(dim1=1, dim2=2).add_(damping)
+            step[rows] = torch.cholesky_solve(right[rows, :, None], torch.linalg.cholesky(gram))[:, :, 0]
+        return own + step
 
 
 def find_rank(cells: Cells, most: int, generator: torch.Generator) -> int:
@@ -95,24 +167,3 @@ def find_rank(cells: Cells, most: int, generator: torch.Generator) -> int:
         else:
             low = middle
     return high
-
-
-def _solved(cells: Cells, known: Tensor, matrix: Tensor, factor: Tensor, own: Tensor, shrinkage: float) -> Tensor:
-    """A (m, r) of least Σ (A Bᵀ − target)² + shrinkage ‖A‖² over known entries, from A Bᵀ (m, n), B (n, r) and A."""
-    target = cells.target(matrix)
-    rank = factor.shape[1]
-    ridge = RIDGE * factor.square().sum() / rank + 1e-300
-    damping = (ridge + shrinkage) * torch.eye(rank, dtype=own.dtype, device=own.device)
-    if rank > CHEAPLY and bool(known.all()):
-        return torch.cholesky_solve(
-            (target @ factor + ridge * own).T, torch.linalg.cholesky(factor.T @ factor + damping)
-        ).T
-    inside = (cells.nearest(matrix) == matrix) & (cells.lowest < cells.highest)
-    weight = torch.where(known, torch.where(inside, INSIDE, 1.0), 0.0).to(matrix.dtype)
-    products = (factor[:, :, None] * factor[:, None, :]).flatten(1)
-    found = torch.empty_like(own)
-    for rows in torch.arange(len(own), device=own.device).split(max(1, BATCH // rank**2)):
-        gram = (weight[rows] @ products).unflatten(1, (rank, rank)) + damping
-        right = (weight[rows] * target[rows]) @ factor + ridge * own[rows]
-        found[rows] = torch.cholesky_solve(right[:, :, None], torch.linalg.cholesky(gram))[:, :, 0]
-    return found

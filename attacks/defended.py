@@ -14,7 +14,7 @@ from attacks.observation import Knowledge, State
 
 HARD = 0.01  # smallest sent entry over the median one, from which on only the largest ones were sent
 OFF_GRID = 0.1  # of a step: what rounding of the parameters may shift a level by
-INWARDS = 0.01  # of the way to the middle
+INWARDS = 0.01  # of the way from the end of an interval to what was sent, its middle: where estimates are drawn to
 TAIL = 2.02  # 99 % quantile of the Tracy-Widom law of order one
 
 
@@ -28,11 +28,6 @@ class Cells:
     def nearest(self, values: Tensor) -> Tensor:
         """The nearest point of every interval."""
         return torch.maximum(torch.minimum(values, self.highest), self.lowest)
-
-    def target(self, values: Tensor) -> Tensor:
-        """What an estimate should have been: the nearest point, a little nearer to the middle of what was sent."""
-        nearest = self.nearest(values)
-        return torch.where(self.sent(), nearest + INWARDS * ((self.lowest + self.highest) / 2 - nearest), nearest)
 
     def middle(self) -> Tensor:
         """What was sent: the middle of every interval, 0 in those that hold it."""

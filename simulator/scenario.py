@@ -22,8 +22,25 @@ from clients.config import (
 )
 from simulator.axes import as_column, axis_keys, axis_points, short_name
 from simulator.explain import explain
-from simulator.sections import AdversaryConfig, AttackConfig, EngineConfig, FederationConfig, OutputConfig
+from simulator.sections import (
+    AdversaryConfig,
+    AttackConfig,
+    EngineConfig,
+    FederationConfig,
+    OutputConfig,
+    StrategyConfig,
+)
 from simulator.yaml_source import Source, assign, parse_value, read_yaml
+
+
+def _clipping_on_server(strategy: StrategyConfig) -> str:
+    """The name of a Flower strategy that clips each client's update on the server, also inside others; else ""."""
+    if strategy.name.startswith("DifferentialPrivacyServerSide"):
+        return strategy.name
+    inner = strategy.options.get("strategy")
+    if not inner:
+        return ""
+    return _clipping_on_server(StrategyConfig.model_validate({"name": inner} if isinstance(inner, str) else inner))
 
 
 class Scenario(Section):
@@ -111,6 +128,11 @@ class Scenario(Section):
                     f"use {{name: {defense.name}, clipping: client}}"
                 )
             hidden = defense.name if made.hides_clients else hidden
+        if hidden and (strategy := _clipping_on_server(self.federation.strategy)):
+            raise ValueError(
+                f"defenses: {hidden} leaves the server sums, and federation.strategy {strategy!r} nothing to clip per "
+                "client: clip on the clients, with the defense clipping"
+            )
         return self
 
     def cells(self) -> list["Cell"]:

@@ -5,6 +5,7 @@ A client runs, in this order: `prepare_data` of every defense, `check` and `inst
 server is in `simulator/strategies.py`, which wraps Flower's.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -128,11 +129,11 @@ def register(defense: DefenseClass) -> DefenseClass:
 
 
 def positive(defense: Defense, *names: str, at_most: float = float("inf")) -> None:
-    """Raise InputError for options that are not in (0, at_most]."""
+    """Raise InputError for options that are not in (0, at_most], or not finite."""
     for name in names:
         value = getattr(defense, name)
-        if value is not None and not 0 < value <= at_most:
-            bound = "positive" if at_most == float("inf") else f"above 0 and at most {at_most:g}"
+        if value is not None and not (0 < value <= at_most and math.isfinite(value)):
+            bound = "positive and finite" if at_most == float("inf") else f"above 0 and at most {at_most:g}"
             raise InputError(f"defense {defense.name!r}: {name} is {value:g}, it has to be {bound}")
 
 

@@ -16,6 +16,7 @@ from attacks.errors import InputError
 from attacks.infinite_ntk import InfiniteNTK
 from clients.defenses.base import Defense, Metrics, Setting, TrainingSet, register
 from clients.distillation import DistillOptions, distill
+from clients.partition import split_data
 
 RIGHT, WRONG = 0.9, -0.1  # coding of classes for kernel regression, where the loss itself takes class indices
 
@@ -36,10 +37,11 @@ class DistilledTraining(Defense):
                 raise InputError(f"defense {self.name!r}: {name} is {value:g}, it has to be positive")
 
     def check(self, setting: Setting) -> None:
-        images = setting.config.partition.images
-        least = min(images) if isinstance(images, list) else images
-        if self.size is not None and setting.config.partition.fixed_size and self.size > (least or 8):
-            raise InputError(f"defense {self.name!r}: size is {self.size}, a client has {least or 8} images only")
+        config = setting.config
+        sizes = split_data(config.data, config.partition, config.clients, config.seed).client_sizes
+        if self.size is not None and self.size > min(sizes):
+            smallest = f"client {sizes.index(min(sizes))} has {min(sizes)} images only"
+            raise InputError(f"defense {self.name!r}: size is {self.size}, {smallest}")
 
     def prepare_data(self, data: TrainingSet, setting: Setting) -> tuple[TrainingSet, Metrics]:
         if "images" not in setting.memory:

@@ -3,6 +3,7 @@
 What a client has spent is kept over its rounds: every round adds its steps to the history of opacus' accountant.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from attacks.errors import InputError
 from clients.defenses.base import Defense, LocalRun, Metrics, Setting, positive, register
 
 LARGEST_EPSILON = 1000.0
+LARGEST_ORDER = 63  # of the Rényi divergences that opacus' accountant looks at
+TOLERANCE = 0.01  # in ε, of its search for the noise
 
 
 @register
@@ -38,6 +41,12 @@ class DPSGD(Defense):
             raise InputError(f"defense 'dp_sgd': delta is {self.delta:g}, it has to be above 0 and below 1")
         if self.epsilon is not None and self.noise_multiplier is not None:
             raise InputError("defense 'dp_sgd': epsilon and noise_multiplier exclude each other: give one of them")
+        least = smallest_epsilon(self.delta)
+        if self.epsilon is not None and self.epsilon < least:
+            raise InputError(
+                f"defense 'dp_sgd': epsilon is {self.epsilon:g}, at delta {self.delta:g} opacus' accountant tells "
+                f"nothing below {least:.2g}: give a larger one, or the noise_multiplier"
+            )
 
     def check(self, setting: Setting) -> None:
         from opacus.validators import ModuleValidator
@@ -123,6 +132,13 @@ def multiplier_for(epsilon: float, delta: float, rate: float, steps: int) -> flo
                 target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=steps, accountant="rdp"
             )
         )
+
+
+def smallest_epsilon(delta: float) -> float:
+    """The ε of no divergence at all at the largest order α, (log(1/δ) − log α) / (α − 1) + log((α − 1) / α)
+    (Balle et al. 2020), and what the search for the noise needs above it: for less it does not end."""
+    order = LARGEST_ORDER
+    return max(0.0, -(math.log(delta) + math.log(order)) / (order - 1) + math.log((order - 1) / order)) + TOLERANCE
 
 
 def _rate(batch_size: int | None, count: int) -> float:

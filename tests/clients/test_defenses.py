@@ -13,6 +13,7 @@ from attacks import InputError
 from clients.client import local_update, make_model
 from clients.config import ClientConfig, DataConfig, DefenseConfig, ModelConfig, PartitionConfig, TrainingConfig
 from clients.defenses import DEFENSES, Batch, Encoding, Setting, TrainingSet
+from clients.defenses.dp_sgd import LARGEST_ORDER, smallest_epsilon
 from clients.defenses.prune_easiest import duals
 from clients.partition import split_data
 from clients.training import train
@@ -218,6 +219,17 @@ def test_a_target_epsilon_is_spent_over_all_rounds():
     assert spent == sorted(spent) and 7.8 < spent[-1] <= 8.0
 
 
+def test_the_smallest_epsilon_is_what_opacus_says_of_overwhelming_noise():
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    assert max(accountant.DEFAULT_ALPHAS) == LARGEST_ORDER
+    accountant.history = [(1e4, 0.5, 1)]
+    with pytest.warns(UserWarning, match="largest alpha"):
+        told = accountant.get_epsilon(1e-5)
+    assert smallest_epsilon(1e-5) == pytest.approx(told + 0.01, abs=1e-3)
+
+
 def test_an_empty_poisson_batch_takes_a_step_of_noise():
     model, images, targets = linear_data()
     before = model[1].weight.detach().clone()
@@ -279,6 +291,10 @@ def test_without_defenses_a_client_returns_what_it_trained():
         ({"name": "quantization", "bits": 0}, "has to be 1 to 16"),
         ({"name": "dp_sgd", "noise_multiplier": -1.0}, "noise_multiplier is -1"),
         ({"name": "dp_sgd", "epsilon": 1e6}, "at most 1000"),
+        (
+            {"name": "dp_sgd", "epsilon": 1e-3},
+            "at delta 1e-05 opacus' accountant tells nothing below 0.11",
+        ),
         ({"name": "dp_sgd", "epsilon": 1.0, "noise_multiplier": 1.0}, "exclude each other"),
         ({"name": "local_dp", "delta": 2.0}, "delta is 2"),
         ({"name": "prune_easiest", "fraction": 1.0}, "below 1"),
@@ -311,5 +327,6 @@ def test_a_client_trains_on_its_distilled_set_and_keeps_it(method):
 
 
 def test_a_distilled_set_larger_than_the_data_is_refused():
-    with pytest.raises(InputError, match="size is 9, a client has 8 images only"):
+    with pytest.raises(InputError, match="size is 9, client 0 has 8 images only"):
         make("kip", size=9).check(setting())
+    make("kip", size=8).check(setting())

@@ -105,6 +105,12 @@ def test_knowledge_by_name_or_by_value(write):
         ("name: s\nadversary: {attacks: [{name: ntk, batch_size: 0}]}\n", "batch_size is 0"),
         ("name: s\nadversary: {attacks: [{name: ntk, device: gpu}]}\n", "device is 'gpu'"),
         ("name: s\ndefenses: [dp]\n", "defenses"),
+        ("name: s\ndefenses: [secure_aggregation, central_dp]\n", "nothing to clip per client"),
+        (
+            "name: s\ndefenses: [secure_aggregation]\n"
+            "federation: {strategy: DifferentialPrivacyServerSideFixedClipping}\n",
+            "'DifferentialPrivacyServerSideFixedClipping' nothing to clip per client",
+        ),
     ],
 )
 def test_bad_scenarios_give_one_clear_line(write, text, says):
