@@ -21,7 +21,7 @@ from attacks.observation import DEFENSE_FIELDS, Knowledge, Observation
 from attacks.options import check_values, choose_device
 from attacks.span_behind import reconstruct_behind
 from attacks.span_candidates import Candidates
-from attacks.span_defended import Undefended, undefended
+from attacks.span_defended import Undefended, tells, undefended
 from attacks.span_duals import DualSpace
 from attacks.span_features import FeatureNetwork, find_feature_network
 from attacks.span_fit import fit_images
@@ -90,9 +90,9 @@ class SpanAttack:
         start = time.perf_counter()
         device = choose_device(self.device)
         found = self._found(observation, knowledge, generator, progress, device)
-        if not len(found.images) and (naive := without_defense(knowledge)) != knowledge:
-            # what is known may still not do: it costs nothing to try without
-            other = self._found(observation, naive, generator, progress, device)
+        if not len(found.images) and tells(observation, knowledge):
+            # what is known may still not do, where the update as it was sent does
+            other = self._found(observation, without_defense(knowledge), generator, progress, device)
             found = other if len(other.images) else found
         if self.joint_polish and len(found.images):
             images, duals, residual = explain(observation, found.images, self.joint_polish, device)

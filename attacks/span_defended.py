@@ -54,10 +54,7 @@ def undefended(
 ) -> Undefended | None:
     """What training made of the updates [ΔW | Δb], first (R·W, in + 1) and second (R, out, W + 1), as far as knowledge
     of the defense tells; None where there is nothing to know, or too little was sent (a warning then says so)."""
-    deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
-    told = [noise_deviation(delta, knowledge) for delta in deltas]
-    own = [cells_of(delta, knowledge) for delta in deltas]
-    cells = [part for part in own if part is not None]
+    told, cells = _told(observation, knowledge)
     if not cells and not any(told):
         return None
     mean = (sum(deviation**2 for deviation in told) / len(told)) ** 0.5
@@ -119,6 +116,19 @@ def undefended(
         facts | {"misfit": found.misfit},
         remaining,
     )
+
+
+def tells(observation: Observation, knowledge: Knowledge) -> bool:
+    """Whether there is anything about the defense that `undefended` would use."""
+    told, cells = _told(observation, knowledge)
+    return bool(cells) or any(told)
+
+
+def _told(observation: Observation, knowledge: Knowledge) -> tuple[list[float], list[dict[str, Cells]]]:
+    """(the noise's deviation in every round, the intervals of every round in which there are some)."""
+    deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
+    cells = [cells_of(delta, knowledge) for delta in deltas]
+    return [noise_deviation(delta, knowledge) for delta in deltas], [part for part in cells if part is not None]
 
 
 def _count(cells: Cells, most: int, knowledge: Knowledge, generator: torch.Generator) -> int:
