@@ -73,8 +73,7 @@ def likeness(owner: Owner, found: Distilled) -> pd.DataFrame:
     images = found.images.double()
     private = owner.images.double()
     to_private = cosines(images, private).abs()
-    groups = owner.targets.argmax(1) if owner.targets.shape[1] > 1 else (owner.targets[:, 0] > 0).long()
-    means = torch.stack([private[groups == group].mean(0) for group in groups.unique()])
+    means = torch.stack([private[owner.groups == group].mean(0) for group in owner.groups.unique()])
     to_means = cosines(images, means).abs()
     return pd.DataFrame({"nearest": to_private.amax(1).numpy(), "average": to_means.amax(1).numpy()})
 

@@ -12,7 +12,15 @@ from simulator.paper import Job
 from simulator.paper.distilled_images import cosines, likeness
 from simulator.paper.distilled_sets import gap_table
 from simulator.paper.files import load_file
-from simulator.paper.onion import OnionSettings, Peeling, advantage, layers, unbalanced_claims
+from simulator.paper.onion import (
+    OnionSettings,
+    Peeling,
+    advantage,
+    at_infinite_width,
+    exposed,
+    layers,
+    unbalanced_claims,
+)
 
 
 def test_the_easiest_are_left_out():
@@ -52,7 +60,16 @@ def test_a_small_onion(tmp_path, balanced):
 
 def onion_table(easiest, l2, regime="fitted", minority=0.3):
     rows = [
-        {"seed": 0, "num_private": n, "chosen": "easiest", "accuracy": a, "l2_easiest": d, "floor_l2_mean": 7.0}
+        {
+            "seed": 0,
+            "num_private": n,
+            "chosen": "easiest",
+            "accuracy": a,
+            "l2_easiest": d,
+            "floor_l2_mean": 7.0,
+            "l2_mean": d,
+            "l2_before": 2.5,
+        }
         for n, a, d in zip((30, 20, 10), easiest, l2, strict=True)
     ]
     rows += [{"seed": 0, "num_private": n, "chosen": "random", "accuracy": 0.8} for n in (20, 10) for _ in range(2)]
@@ -64,9 +81,18 @@ def test_claims_of_the_onion_are_judged_by_their_statistics():
     assert advantage(table).gain.tolist() == pytest.approx([-0.1, 0.05])  # at 10, at 20
     assert layers(table).holds and not layers(onion_table([0.9, 0.8, 0.7], [1.0, 2.0, 3.0])).holds
     both = pd.concat([table, onion_table([0.9, 0.81, 0.8], [1.0, 1, 1], "underfit")])
-    assert [claim.holds for claim in unbalanced_claims(both)] == [True, True, True]
+    assert [claim.holds for claim in unbalanced_claims(both)] == [True, True, True, True]
     both = pd.concat([table.assign(minority=0.5), onion_table([0.9, 0.9, 0.8], [1.0, 1, 1], "underfit")])
-    assert [claim.holds for claim in unbalanced_claims(both)] == [True, False, False]
+    assert [claim.holds for claim in unbalanced_claims(both)] == [True, True, False, False]
+    assert not exposed(onion_table([0.9, 0.8, 0.7], [3.0, 3.0, 2.5])).holds  # 0.5 and 0.5 worse, 0 better
+
+
+def test_the_onion_at_infinite_width(tmp_path):
+    scenario = job_of(tmp_path).scenario.cells()[0].scenario
+    table = at_infinite_width(scenario, OnionSettings(reference_images=40, draws=2))
+    counts = table.groupby(["chosen", "num_private"]).size().unstack("chosen")
+    assert counts.index.tolist() == list(range(8, 39, 2)) and (counts.duals == 1).all() and (counts.random == 2).all()
+    assert table.accuracy.between(0, 1).all()
 
 
 def test_gap_between_infinite_and_finite_width():
