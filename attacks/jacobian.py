@@ -39,6 +39,18 @@ class Factors:
 
 
 @dataclass(frozen=True)
+class LinearCall:
+    """What a linear layer z = scale·Wx + b was given and what the outputs say of it.
+
+    inputs: (N, I). signals: (N, K, S), δ = ∂f_k/∂z. So ∂f_k/∂W = scale·δ xᵀ and ∂f_k/∂b = δ.
+    """
+
+    inputs: Tensor
+    signals: Tensor
+    scale: float
+
+
+@dataclass(frozen=True)
 class _Call:
     """One call of a linear layer: input (N, I), zeros added to the output (N, S), whose gradient is δ, and scale."""
 
@@ -58,6 +70,19 @@ class Jacobian:
 
     def __call__(self, images: Tensor) -> list[Factors]:
         """Factors for images (N, C, H, W), in the same order for every batch."""
+        outputs, calls = self.linear_calls(images)
+        factors, rest = [], set(self.trained)
+        for name, call in calls.items():
+            weight, bias = parameter_names(name)
+            if weight in rest:
+                factors.append(Factors(call.signals * call.scale, call.inputs))
+            if bias in rest:
+                factors.append(Factors(call.signals))
+            rest -= {weight, bias}
+        return factors + self._gradients(images, outputs, sorted(rest))
+
+    def linear_calls(self, images: Tensor) -> tuple[int, dict[str, LinearCall]]:
+        """(number of outputs, by name the linear layers that are called once with one vector per image)."""
         with torch.enable_grad():
             outputs, calls = self._forward(images)
             probes = [call.probe for call in calls.values()]
@@ -65,16 +90,9 @@ class Jacobian:
                 torch.autograd.grad(outputs[:, k].sum(), probes, retain_graph=True, materialize_grads=True)
                 for k in range(outputs.shape[1] if probes else 0)
             ]
-        factors, rest = [], set(self.trained)
-        for (name, call), signals in zip(calls.items(), zip(*by_output, strict=True), strict=True):
-            stacked = torch.stack(signals, 1)
-            weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")
-            if weight in rest:
-                factors.append(Factors(stacked * call.scale, call.inputs))
-            if bias in rest:
-                factors.append(Factors(stacked))
-            rest -= {weight, bias}
-        return factors + self._gradients(images, outputs.shape[1], sorted(rest))
+        signals = [torch.stack(parts, 1) for parts in zip(*by_output, strict=True)]
+        found = zip(calls.items(), signals, strict=True)
+        return outputs.shape[1], {name: LinearCall(call.inputs, delta, call.scale) for (name, call), delta in found}
 
     def _forward(self, images: Tensor) -> tuple[Tensor, dict[str, _Call]]:
         """Outputs (N, K), and what every linear layer did that was called once, with one vector per image."""
@@ -116,6 +134,11 @@ class Jacobian:
         ks = torch.arange(outputs, device=images.device)
         by_output = [gradients(parameters, images, k) for k in ks]
         return [Factors(torch.stack([grads[name].flatten(1) for grads in by_output], 1)) for name in names]
+
+
+def parameter_names(layer: str) -> tuple[str, str]:
+    """The names of a layer's weight and bias; the model itself is the layer called ""."""
+    return f"{layer}.weight".lstrip("."), f"{layer}.bias".lstrip(".")
 
 
 def _scale(layer: nn.Linear, inputs: Tensor, output: Tensor) -> float | None:

@@ -141,7 +141,7 @@ def layer_inputs(model: nn.Module, state: State, images: Tensor, names: list[str
         return model.get_submodule(name).register_forward_pre_hook(watch)
 
     handles = [hook(name) for name in names]
-    parameter = next(iter(state.values()))
+    parameter = next(value for value in state.values() if value.is_floating_point())  # BatchNorm counts in integers
     try:
         with torch.no_grad():
             torch.func.functional_call(model, state, (images.to(parameter.device, parameter.dtype),))

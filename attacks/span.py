@@ -16,36 +16,25 @@ from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
 from attacks.beliefs import check_device, choose_device
-from attacks.dense import ACTIVATIONS, DenseNetwork, find_dense_network
+from attacks.dense import ACTIVATIONS
 from attacks.errors import InputError
 from attacks.inference import ROUNDING, infer_pixel_mean
-from attacks.observation import DEFENSE_FIELDS, Knowledge, Observation, State
-from attacks.repair import decay_factor, without_decay
+from attacks.observation import DEFENSE_FIELDS, Knowledge, Observation
 from attacks.span_behind import reconstruct_behind
 from attacks.span_candidates import Candidates
-from attacks.span_defended import Undefended, above_edge, undefended
+from attacks.span_defended import Undefended, undefended
 from attacks.span_duals import DualSpace
 from attacks.span_features import FeatureNetwork, find_feature_network
 from attacks.span_fit import fit_images
+from attacks.span_head import Head, find_head, reconstruct_from_head
 from attacks.span_joint import explain
-from attacks.span_search import AffineSpan, SpanProblem, SpanTest, descend, distinct
+from attacks.span_layers import NOISY, FirstLayers, assess, plain_network, second_noise, telling, test_directions
+from attacks.span_rounds import find_images
+from attacks.span_search import SpanTest, distinct
 from attacks.spectrum import Spectrum
 
-DRIFT = 4.0  # directions of the second layer's row space that an image takes while its features move
-WIDEST = 0.4  # of the width: the most directions that ρ may use and still tell images apart
-NOISY_DIRECTIONS = 2.0  # per image, at least, where noise hides the smaller ones
-NARROWEST = 1.2  # directions per image below which ρ cannot hold
-FULL_RANK = 0.1  # ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer from which its row space is not that of N images
-NOISY = 1e-3  # the same: from here on images are less exact
-CLEAR = 1.5  # ratio of the N-th singular value to the next above which noise leaves no doubt about N
-UNCLEAN = 1e-4  # the same: from here on weight decay is looked for
-FITTED = (
-    1.1  # of what N directions leave: the most that images and the zeros of their duals may leave (right ones: 1.03)
-)
-CAPPED = 0.8  # of the rank that pixels allow: from here on the rank is a lower bound on N
+FITTED = 1.1  # of what N directions leave: the most that images and the zeros of their duals may leave (right: 1.03)
 SHARED = 0.9  # of the images that all rounds show together: with fewer in every single one, clients changed
-THIN = 0.5  # of the search's steps: most starts have come together by then
-PEEL = 0.75  # of the images certified: from there on their complement is searched alone
 
 
 @register
@@ -83,9 +72,11 @@ class SpanAttack:
             raise InputError(f"attack 'span': joint_polish is {self.joint_polish}, it must not be negative")
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
-        behind = _behind(observation)
-        if behind is None:
-            _network(observation)
+        behind, head = _behind(observation)
+        if head is not None:
+            plain_network(head.observation)
+        elif behind is None:
+            plain_network(observation)
         else:
             knowledge.require("span", "num_private", because="the spectrum of features has no gap at their number")
 
@@ -121,29 +112,21 @@ class SpanAttack:
         progress: Progress,
         device: torch.device,
     ) -> Reconstruction:
-        behind = _behind(observation)
+        behind, head = _behind(observation)
+        if head is not None:
+            return reconstruct_from_head(self, head, observation.moved(), knowledge, generator, progress, device)
         if behind is not None:
             self.check(observation, knowledge)
             return reconstruct_behind(self, behind, observation, knowledge, generator, progress, device)
-        network = _network(observation)
-        observation, warnings, facts = _without_decay(observation.moved(), network, device)
-        initial, final = ([_layers(pair[end], network, device) for pair in observation.pairs] for end in (0, 1))
-        # the images span the rows of every round's first layer: one below the other, they are one matrix of that span
-        first = torch.cat([layers[0] for layers in initial]), torch.cat([layers[0] for layers in final])
-        second = torch.stack([after[1] - before[1] for before, after in zip(initial, final, strict=True)])
-        if not (first[1] - first[0]).any() or not second.any():
-            raise InputError("the update of one of the first two layers is zero: there is nothing to attack")
-        known = undefended(observation, network, knowledge, first[1] - first[0], second, generator)
-        if known is not None:
-            first, second = (first[0], first[0] + known.first), known.second
-            warnings, facts = warnings + known.warnings, facts | known.facts
-        width = len(initial[0][0])
-        spectrum = Spectrum.of(first[1] - first[0])
+        network = plain_network(observation)
+        layers = FirstLayers.of(observation, network, device)
+        known = undefended(observation, network, knowledge, layers.change, layers.second, generator)
+        layers = layers if known is None else layers.without_defense(known)
+        warnings, facts = list(layers.warnings), dict(layers.facts)
+        spectrum = Spectrum.of(layers.change)
         inferred = spectrum.count()
-        if len(initial) > 1:
-            most = max(Spectrum.of(after[0] - before[0]).count() for before, after in zip(initial, final, strict=True))
-            if most < SHARED * inferred:
-                return self._apart(observation, knowledge, generator, progress, inferred, most)
+        if layers.rounds > 1 and (most := layers.most_images()) < SHARED * inferred:
+            return self._apart(observation, knowledge, generator, progress, inferred, most)
         count = knowledge.num_private or inferred
         if known is not None and known.count is not None:
             inferred = count = known.count
@@ -153,53 +136,32 @@ class SpanAttack:
                 "so many were looked for (images seen twice, or more than the pixels can tell apart)"
             )
             count = inferred
-        directions = int(min(DRIFT * count, WIDEST * width, second.shape[1]))
         outside = spectrum.outside(count)
-        spectra, used = telling(second, count)
-        if known is not None and known.rank is not None:
-            directions = known.rank
-        elif known is not None and known.noisy:
-            clear = max(above_edge(spectra[r], known.deviations[1]) for r in used)
-            directions = max(min(directions, clear), min(directions, int(NOISY_DIRECTIONS * count)))
-        elif outside > NOISY:
-            clear = max(spectra[r].above_noise() for r in used)
-            directions = max(min(directions, clear), min(directions, int(NOISY_DIRECTIONS * count)))
-        assessed, possible = _assess(spectrum, count, directions, width, outside, known)
+        spectra, used = telling(layers.second, count)
+        second = [spectra[r] for r in used]
+        directions = test_directions(layers, second, count, outside, known)
+        assessed, possible = assess(spectrum, count, directions, layers.width, outside, known)
         warnings += assessed
         facts |= {"k": float(directions), "used_num_private": float(count), "outside_span": outside}
 
-        images = torch.zeros(0, first[0].shape[1] - 1)
+        images = torch.zeros(0, layers.initial.shape[1] - 1)
         residual, unexplained = images[:, 0], float("nan")
         if possible:
-            rows = torch.stack([spectra[r].vectors[:directions] for r in used]).float()
-            hidden = torch.cat([initial[r][0] for r in used]).float()
+            rows = torch.stack([part.vectors[:directions] for part in second]).float()
+            hidden = torch.cat([layers.by_round(layers.initial)[r] for r in used]).float()
             test = SpanTest(hidden, rows, ACTIVATIONS[network.activation])
-            duals = DualSpace.of(*first, spectrum, count, len(second))
-            candidates, rounds = self._rounds(duals, test, network.activation == "relu", generator, progress)
-            found = candidates.accepted().float()
+            duals = DualSpace.of(layers.initial, layers.final, spectrum, count, layers.rounds)
+            nothing = Candidates.empty(duals, test, certifies=network.activation == "relu")
+            candidates, rounds = find_images(nothing, self, generator, progress)
             facts |= {
                 "tests": float(len(used)),
                 "rounds": rounds,
                 "threshold": candidates.threshold,
                 "certified": float(len(candidates.exact)),
             }
-            noise = max(spectra[r].median_noise() for r in used) if outside > NOISY else 0.0
-            if known is not None and known.noisy:
-                noise = min(noise, max(spectra[r].share(known.deviations[1]) for r in used))
-            if known is not None and known.rank is not None:
-                noise = known.remaining
-            veto, unexplained = candidates.veto(second[used].float(), generator, noise)
-            inexact = max(outside, 0.0 if known is None else known.distortion)
-            hopeful = not veto or (known is not None and len(found) > 0)
-            cells = None if known is None else known.cells
-            certified = len(candidates.exact) >= (1 if cells is None else len(found))
-            if hopeful and network.activation == "relu" and inexact > NOISY and not certified:
-                fitted, left = fit_images(first[1] - first[0], first[0], found, count, cells)
-                facts["fit"] = left
-                if left < FITTED * inexact:
-                    found = fitted.float()
-                    if veto:  # what was too rough may explain the second layer once it fits the first
-                        veto, unexplained = candidates.veto(second[used].float(), generator, noise, found)
+            noise = second_noise(second, outside, known)
+            found, veto, unexplained, fit = _accepted(candidates, layers, used, count, outside, noise, known, generator)
+            facts |= fit
             if veto:
                 warnings.append(veto)
             else:
@@ -255,36 +217,35 @@ class SpanAttack:
             facts={"used_num_private": float(inferred)},
         )
 
-    def _rounds(
-        self, duals: DualSpace, test: SpanTest, certify: bool, generator: torch.Generator, progress: Progress
-    ) -> tuple[Candidates, int]:
-        """(the best found, rounds). Ends when all are certified or two rounds in a row brought nothing."""
-        best = found = Candidates.empty(duals, test)
-        idle = rounds = 0
-        while rounds < self.rounds and idle < 2 and len(found.exact) < found.total:
-            progress(rounds, self.rounds, found.threshold)
-            found = found.merge(self._search(found, generator), certify, generator)
-            idle = 0 if found.merit() > best.merit() else idle + 1
-            best = max(best, found, key=Candidates.merit)
-            rounds += 1
-        progress(self.rounds, self.rounds, best.threshold)
-        return best, rounds
 
-    def _search(self, found: Candidates, generator: torch.Generator) -> Tensor:
-        """Distinct minima of ρ, (M, in) in float64; once most images are certified, in the span of the others alone."""
-        duals, test = found.duals, found.test
-        peel = len(found.exact) >= PEEL * found.total
-        span = AffineSpan.of(duals.remaining_rows(found.directions if peel else found.directions[:0]), generator)
-        problem, size = SpanProblem.of(test, span), len(span.directions)
-        if size == 0:
-            return span.origin[None, :-1]
-        rate, known = self.learning_rate, found.features(exact=not peel)
-        points = torch.randn(self.starts, size, generator=generator) / size**0.5
-        points = descend(problem, points.to(test.rows), self.steps, rate, 0.4 * rate, known, THIN)
-        points = _distinct(problem, points)
-        points = descend(problem, points, self.settle, 0.4 * rate, 0.1 * rate)
-        points = _distinct(problem, points)
-        return span.images(descend(problem, points, self.polish, 0.1 * rate).double())
+def _accepted(
+    candidates: Candidates,
+    layers: FirstLayers,
+    used: list[int],
+    count: int,
+    outside: float,
+    noise: float,
+    known: Undefended | None,
+    generator: torch.Generator,
+) -> tuple[Tensor, str, float, dict[str, float]]:
+    """(images (M, in), why none may be returned or "", what they leave unexplained of the second layer, facts).
+
+    Where noise hides the zeros of the duals, images come from least squares on the first layer. noise: of the second.
+    """
+    found, second = candidates.accepted().float(), layers.second[used].float()
+    veto, unexplained = candidates.veto(second, generator, noise)
+    cells = None if known is None else known.cells
+    inexact = max(outside, 0.0 if known is None else known.distortion)
+    hopeful = not veto or (known is not None and len(found) > 0)
+    certified = len(candidates.exact) >= (1 if cells is None else len(found))
+    if not (hopeful and candidates.certifies and inexact > NOISY) or certified:
+        return found, veto, unexplained, {}
+    fitted, left = fit_images(layers.change, layers.initial, found, count, cells)
+    if left < FITTED * inexact:
+        found = fitted.float()
+        if veto:  # what was too rough may explain the second layer once it fits the first
+            veto, unexplained = candidates.veto(second, generator, noise, found)
+    return found, veto, unexplained, {"fit": left}
 
 
 def without_defense(knowledge: Knowledge) -> Knowledge:
@@ -292,106 +253,13 @@ def without_defense(knowledge: Knowledge) -> Knowledge:
     return replace(knowledge, **dict.fromkeys(DEFENSE_FIELDS))
 
 
-def telling(updates: Tensor, count: int) -> tuple[dict[int, Spectrum], list[int]]:
-    """(spectra, which rounds test candidates) of the second layer's updates (R, out, W + 1).
-
-    An image that leaves no trace above the noise in a round fails its test, and features grow alike as the network fits
-    them: only rounds of rank `count` are used, or, where none has it, those of the highest rank.
-    """
-    spectra = {r: Spectrum.of(update) for r, update in enumerate(updates) if update.any()}
-    ranks = {r: found.count() for r, found in spectra.items()}
-    enough = min(count, max(ranks.values()))
-    return spectra, [r for r, rank in ranks.items() if rank >= enough]
-
-
-def _distinct(problem: SpanProblem, points: Tensor) -> Tensor:
-    points = points[problem.value_and_gradient(points)[0].argsort(stable=True)]
-    return points[distinct(points)]
-
-
-def _assess(
-    spectrum: Spectrum, count: int, directions: int, width: int, outside: float, known: Undefended | None
-) -> tuple[list[str], bool]:
-    """(warnings, whether a search makes sense), from what the first layer's spectrum tells."""
-    rank = min(spectrum.rows, spectrum.columns)
-    explained = known is not None and (known.noisy or known.rank is not None)
-    if known is not None and known.rank is not None:
-        rank = min(known.first.shape)  # the completed update's own rank is the number of images
-    if count < 1 or count >= rank or (outside > FULL_RANK and not explained):
-        return [
-            f"nothing returned: the first layer's update has rank {rank} and {outside:.2g} of its norm lies outside "
-            f"{count} directions (at most {FULL_RANK:g}): it is not a sum over few images, as after SGD "
-            "(local Adam, much added noise, entries left out, more images than units or pixels?)"
-        ], False
-    if directions < NARROWEST * count:
-        return [
-            f"nothing returned: {count} images need {NARROWEST * count:.0f} directions of the second layer's rows, "
-            f"{directions} can tell ({WIDEST:g} of the width {width}, and no more than the layer's outputs)"
-        ], False
-    warnings = []
-    if outside > NOISY:
-        gap = float(spectrum.values[count - 1] / spectrum.values[count])
-        gap = CLEAR if explained else gap
-        warnings.append(
-            f"{outside:.2g} of the first layer's update lies outside {count} directions: it is noisy"
-            + (f", and a gap of {gap:.2g} between singular values makes {count} images a guess" if gap < CLEAR else "")
-        )
-    if count >= CAPPED * rank:
-        warnings.append(f"{count} is near {rank}, the highest rank these pixels allow: a lower bound on the number")
-    return warnings, True
-
-
-def _behind(observation: Observation) -> FeatureNetwork | None:
-    """Fully connected layers behind others, the first two trained with biases, or None."""
+def _behind(observation: Observation) -> tuple[FeatureNetwork | None, Head | None]:
+    """(fully connected layers behind others, the first two trained with biases, or None; they themselves where nothing
+    else is trained)."""
     network = find_feature_network(observation.model, observation.input_shape)
     if network is None or len(network.layers) < 2:
-        return None
+        return None, None
     needed = [f"{layer}.{part}" for layer in network.layers[:2] for part in ("weight", "bias")]
-    return network if all(name in observation.trainable for name in needed) else None
-
-
-def _network(observation: Observation) -> DenseNetwork:
-    """The plain MLP under attack, or InputError with what is missing."""
-    network = find_dense_network(observation.model, observation.input_shape)
-    name = type(observation.model).__name__
-    if network is None or len(network.weights) < 3:
-        raise InputError(
-            f"attack 'span' needs linear layers from the pixels on, two of them hidden, or hidden ones with biases "
-            f"behind other layers: model {name!r} has neither (use 'ntk')"
-        )
-    needed = [*network.weights[:2], *(bias or "" for bias in network.biases[:2])]
-    missing = [name for name in needed if name not in observation.trainable]
-    if missing:
-        raise InputError(
-            f"attack 'span' needs the first two layers trained, with biases: model {name!r} lacks "
-            f"{', '.join(name or 'a bias' for name in missing)} (use 'ntk')"
-        )
-    return network
-
-
-def _layers(state: State, network: DenseNetwork, device: torch.device) -> tuple[Tensor, Tensor]:
-    """[W | b] of the first two layers, (out, in + 1) each, float64."""
-    first, second = (
-        torch.cat([state[weight], state[bias or ""][:, None]], 1).to(device, torch.float64)
-        for weight, bias in list(zip(network.weights, network.biases, strict=True))[:2]
-    )
-    return first, second
-
-
-def _without_decay(
-    observation: Observation, network: DenseNetwork, device: torch.device
-) -> tuple[Observation, list[str], dict[str, float]]:
-    """(the observation as without weight decay, warnings, facts); as it is where no first layer shows any."""
-    pairs, factors = [], []
-    for pair in observation.pairs:
-        first, last = (_layers(state, network, device)[0] for state in pair)
-        spectrum, factor = Spectrum.of(last - first), 1.0
-        if spectrum.values[0] > 0 and spectrum.outside(spectrum.count()) > UNCLEAN:
-            factor = decay_factor(first[:, :-1], last[:, :-1])
-        own = replace(observation, pairs=(pair,))
-        pairs.append((without_decay(own, factor) if factor < 1 else own).pairs[0])
-        factors.append(factor)
-    if min(factors) == 1:
-        return observation, [], {}
-    shrunk = f"weight decay was undone: parameters shrank by {1 - min(factors):.2g} in all, as the first layer shows"
-    return replace(observation, pairs=tuple(pairs)), [shrunk], {"decay_factor": min(factors)}
+    if not all(name in observation.trainable for name in needed):
+        return None, None
+    return network, find_head(observation, network) if len(network.layers) > 2 else None

@@ -419,10 +419,11 @@ def reconstruct_behind(
 
 def assess(search: Search, spectrum: Spectrum) -> tuple[list[str], bool]:
     """(warnings, whether a search makes sense), from what the spectra tell."""
-    needed = NARROWEST * search.count
-    if len(search.rows) < min(needed, search.count + 1):
+    rank = len(search.rows)
+    # as many directions as images are enough where features did not move: in one step, or behind frozen layers
+    if rank < search.count or (rank == search.count and not search.factors.exact):
         return [
-            f"nothing returned: the update of {search.network.layers[0]!r} has rank {len(search.rows)} above its "
+            f"nothing returned: the update of {search.network.layers[0]!r} has rank {rank} above its "
             f"noise, {search.count} images need more (local Adam, added noise, more images than units?)"
         ], False
     if search.test is None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attacks.span_duals import DualSpace
 from attacks.span_search import SpanTest, distinct, outside
+from attacks.span_sparse import fewest_zeros, settled, sparsest
 
 IMPOSTORS, LOWEST = 1000, 0.01  # means of two candidates; the quantile of their ρ that accepts
 SURE = 1 / 3  # of that threshold: candidates that deflate
@@ -35,15 +36,16 @@ class Candidates:
     residual: Tensor
     threshold: float = 0.0
     likely: float = float("inf")  # median ρ of impostors
+    certifies: bool = True  # by the zeros of their duals: ReLU only
 
     @classmethod
-    def empty(cls, duals: DualSpace, test: SpanTest) -> "Candidates":
-        nothing = duals.rows.new_zeros(0, duals.rows.shape[1] - 1)
-        return cls(duals, test, duals.values.new_zeros(0, len(duals.values)), nothing, nothing, nothing[:, 0].float())
+    def empty(cls, duals: DualSpace, test: SpanTest, certifies: bool = True) -> "Candidates":
+        images, directions = duals.rows.new_zeros(0, duals.rows.shape[1] - 1), duals.values.new_zeros(0, duals.count)
+        return cls(duals, test, directions, images, images, images[:, 0].float(), certifies=certifies)
 
     @property
     def total(self) -> int:
-        return len(self.duals.values)
+        return self.duals.count
 
     def below(self, bound: float) -> Tensor:
         """Loose candidates with ρ below a bound, best first, no more than images are missing."""
@@ -65,24 +67,36 @@ class Candidates:
         images = torch.cat([self.exact, sure]) if exact else sure
         return torch.linalg.qr(self.test.features(images.float()).T)[0].T.contiguous() if len(images) else None
 
-    def merge(self, images: Tensor, certify: bool, generator: torch.Generator) -> "Candidates":
-        """With further candidates (M, in). certify: look for zeros of their duals (ReLU only)."""
+    def merge(self, images: Tensor, generator: torch.Generator) -> "Candidates":
+        """With further candidates (M, in)."""
         found = self._ranked(torch.cat([self.loose, images]), generator)
-        if not certify:
+        if not self.certifies:
             return found
         duals = self.duals
         tried = found.loose[: TRIED * (self.total - len(self.exact))]
         rough, known = duals.coordinates(tried), duals.coordinates(self.exact)
         sure = torch.zeros(len(tried), dtype=torch.bool, device=tried.device)
         sure[: len(found.below(found.threshold))] = True
-        directions = torch.cat([self.directions, duals.sparsest(rough, sure, known)])
+        directions = torch.cat([self.directions, sparsest(duals, rough, sure, known)])
         kept = duals.certified(directions)
         directions, rough = directions[kept], torch.cat([known, rough])[kept]
-        directions = duals.settled(rough, directions)
+        directions = settled(duals, rough, directions)
         kept = duals.certified(directions)
         directions, rough = directions[kept], rough[kept]
         exact = duals.images(duals.disentangle(rough, directions))
         return replace(found, directions=directions, exact=exact)._ranked(found.loose, generator)
+
+    def released(self) -> "Candidates":
+        """With the certified of fewest zeros as loose candidates: a mixture among them hides what it is made of."""
+        fewest = fewest_zeros(self.duals, self.directions)
+        kept = torch.ones(len(self.directions), dtype=torch.bool, device=self.directions.device)
+        kept[fewest] = False
+        loose = torch.cat([self.exact[~kept], self.loose])
+        residual = torch.cat([self.test.residual(self.exact[~kept].float()), self.residual])
+        order = residual.argsort(stable=True)
+        return replace(
+            self, directions=self.directions[kept], exact=self.exact[kept], loose=loose[order], residual=residual[order]
+        )
 
     def _ranked(self, loose: Tensor, generator: torch.Generator) -> "Candidates":
         duals = self.duals

@@ -6,17 +6,14 @@ singular value decomposition [ΔW | Δb] = L S Vᵀ of rank N,
 
     d_i = L c_i,    x̃_i = V S y_i,    y_i · c_j = 0 for i ≠ j.
 
-An approximate image y tells which units are inactive, and c_i is the sparsest L c on them with y · c = 1 (so that the
-duals of no other image will do): the least Σ_r log((l_r · c)² + ε²) for falling ε, by iteratively reweighted least
-squares (Candès, Wakin and Boyd 2008); the usual Σ_r |l_r · c| fails on clients that drift far. Given all c_i, the
-second relation yields every image, to the rounding error of the parameters, however rough the candidates were.
+`attacks.span_sparse` finds the c_i from rough images. Given all of them, the last relation yields every image, to the
+rounding error of the parameters, however rough the candidates were.
 
 A vector of a generic N-dimensional space can be zero on N − 1 units of choice, not on many more: zeros
 beyond that certify that the candidate led to a private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity
 on single gradients; it holds just as well over any number of local steps, for the units that stay inactive.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -25,14 +22,10 @@ from torch import Tensor
 from attacks.history import repeats
 from attacks.spectrum import Spectrum
 
-AVOID = 100.0  # weight of y_j · c = 0 in the start, against the energy of L c on inactive units
-REWEIGHTINGS, BLUNTEST, SHARPEST = 20, 0.3, 1e-3  # ε of the first and the last, relative to the rms of d
-TRIMS = 4  # last steps, on the units that look like zeros alone, the bound falling tenfold at each
 NOISE_WIDTHS = 8.0  # an entry of L c is zero below so many standard deviations of its rounding error
 CLEAN = 0.02  # entries this small happen by chance on 1.6 % of the units; zeros are told only below it (rms of d: 1)
 CHANCE = 0.05  # share of units whose entry may be zero by chance
 INDEPENDENT = 0.05  # of a unit vector c, its part outside the span of sparser ones; 0.4 and more for private images
-DOUBTFUL = 0.25  # of the directions, those with the fewest zeros: mixtures of duals are among them
 
 
 @dataclass(frozen=True)
@@ -60,6 +53,11 @@ class DualSpace:
         noise = spectrum.noise(count)
         repeated = repeats(inside.unflatten(0, (rounds, -1)), NOISE_WIDTHS * noise) if rounds > 1 else 1.0
         return cls(inside[alive] / values, rows, values, noise, (initial[alive], final[alive]), repeated)
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return len(self.values)
 
     def coordinates(self, images: Tensor) -> Tensor:
         """y (M, N) of images (M, in)."""
@@ -99,75 +97,26 @@ class DualSpace:
         multipliers = multipliers - own[:, None] * inverse
         return coordinates - multipliers @ directions
 
-    def sparsest(self, coordinates: Tensor, sure: Tensor, known: Tensor) -> Tensor:
-        """c (M, N) of unit length, L c as sparse as possible on the units that the candidate y (M, N) leaves inactive.
+    def inactive(self, coordinates: Tensor) -> list[Tensor]:
+        """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends.
 
-        sure: (M,) bool, candidates that are close to a private image. known: (F, N), y of images found. The start is
-        the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0.
+        Those farthest from activation come first: they are the least likely to have been active in between.
         """
-        unit = coordinates / coordinates.norm(dim=1, keepdim=True)
-        others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
-        avoid = others.T @ others
-        found = [
-            self._sparsest(units, own, avoid - own.outer(own) if certain else avoid)
-            for units, own, certain in zip(self._inactive(coordinates), unit, sure.tolist(), strict=True)
-        ]
-        return torch.stack(found) if found else coordinates
-
-    def settled(self, coordinates: Tensor, directions: Tensor) -> Tensor:
-        """c (F, N), the doubtful ones sought again from images that the others make exact, until none gains a zero.
-
-        coordinates: (F, N), rough y of the images. A mixture a c_i + b c_j can pass for the image i where c_j is known;
-        y_i, orthogonal to every other direction, is then exact all the same, and with it the units i leaves inactive.
-        """
-        doubtful = self.zeros(directions).argsort(stable=True)[: math.ceil(DOUBTFUL * len(directions))]
-        while len(doubtful):
-            y = self.disentangle(coordinates, directions)
-            unit = y / y.norm(dim=1, keepdim=True)
-            others = [torch.cat([unit[:j], unit[j + 1 :]]) for j in doubtful.tolist()]
-            sought = torch.stack(
-                [
-                    self._sparsest(units, own, known.T @ known)
-                    for units, own, known in zip(self._inactive(y[doubtful]), unit[doubtful], others, strict=True)
-                ]
-            )
-            better = self.zeros(sought) > self.zeros(directions[doubtful])
-            doubtful, sought = doubtful[better], sought[better]
-            directions = directions.index_copy(0, doubtful, sought)
-        return directions
-
-    def _inactive(self, coordinates: Tensor) -> list[Tensor]:
-        """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends."""
         points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
-        idle = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T) < 0
-        return [self.left[units] for units in idle]
-
-    def _sparsest(self, units: Tensor, own: Tensor, avoid: Tensor) -> Tensor:
-        c = _least(units.T @ units + AVOID * avoid, own)
-        for i in range(REWEIGHTINGS):
-            duals = units @ c
-            epsilon = duals.square().mean().sqrt() * BLUNTEST * (SHARPEST / BLUNTEST) ** (i / (REWEIGHTINGS - 1))
-            c = _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
-        for i in range(TRIMS):
-            duals = (units @ c).abs()
-            bound = SHARPEST * 0.1**i * duals.square().mean().sqrt()
-            zero = duals < torch.maximum(self._tolerance(c[None])[0, 0], bound)
-            c = _least(_weighted(units, zero.to(duals.dtype) + 1e-9), own)
-        return c
+        nearest = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T)
+        order, idle = nearest.argsort(dim=1, stable=True), (nearest < 0).sum(1).tolist()
+        return [self.left[units[:number]] for units, number in zip(order, idle, strict=True)]
 
     def zeros(self, directions: Tensor) -> Tensor:
         """On how many units L c is zero, (M,), for c (M, N); none where rounding errors hide zeros."""
-        tolerance = self._tolerance(directions)
+        tolerance = self.tolerance(directions)
         clean = tolerance * len(self.left) ** 0.5 < CLEAN
         return (((directions @ self.left.T).abs() < tolerance) & clean).sum(1)
 
     def certified(self, directions: Tensor) -> Tensor:
-        """Indices of independent c among (M, N), sparsest first, whose L c is zero on more units than chance and N − 1
-        free choices explain (each as often as rounds repeat a unit's duals). A mixture of duals has many zeros too, but
-        fewer than its parts, on which it depends."""
-        zeros = self.zeros(directions)
-        width, count = self.left.shape
-        enough = 1.25 * count * self.repeats + CHANCE * width
+        """Indices of independent c among (M, N), sparsest first, whose L c has more zeros than can be explained. A
+        mixture of duals has many zeros too, but fewer than its parts, on which it depends."""
+        zeros, enough, count = self.zeros(directions), self.explained(), len(self.values)
         kept: list[int] = []
         basis = directions.new_zeros(0, count)
         for i in zeros.argsort(descending=True, stable=True).tolist():
@@ -178,20 +127,11 @@ class DualSpace:
                 kept.append(i)
         return torch.tensor(kept, dtype=torch.long, device=directions.device)
 
-    def _tolerance(self, directions: Tensor) -> Tensor:
+    def explained(self) -> float:
+        """How many zeros N − 1 free choices (each as often as rounds repeat a unit's duals) and chance explain."""
+        width, count = self.left.shape
+        return 1.25 * count * self.repeats + CHANCE * width
+
+    def tolerance(self, directions: Tensor) -> Tensor:
         """(M, 1): below it an entry of L c = [ΔW | Δb] V S⁻¹ c is rounding error, of deviation noise · ‖S⁻¹ c‖."""
         return NOISE_WIDTHS * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
-
-
-def _weighted(units: Tensor, weight: Tensor) -> Tensor:
-    return (units * (weight / weight.mean())[:, None]).T @ units
-
-
-def _least(gram: Tensor, own: Tensor) -> Tensor:
-    """The c (N,) of least c · gram c among those with own · c = 1, at unit length."""
-    gram.diagonal().add_(1e-13 * gram.diagonal().mean())
-    factor, failed = torch.linalg.cholesky_ex(gram)
-    if failed:
-        return own
-    c = torch.cholesky_solve(own[:, None], factor)[:, 0]
-    return c / c.norm()

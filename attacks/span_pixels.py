@@ -46,13 +46,14 @@ class PixelTest:
         missed = outside(g, self.rows[:rank]).square().sum(1)
         return missed / (size if found is None else outside(g, found).square().sum(1) + DEFLATION_FLOOR * size)
 
-    def invert(self, features: Tensor, images: Tensor, steps: int, learning_rate: float) -> Tensor:
-        """Images (M, C, H, W) whose features are those given (M, D), from starting images."""
+    def invert(self, features: Tensor, images: Tensor, steps: int, learning_rate: float, blur: float = BLUR) -> Tensor:
+        """Images (M, C, H, W) whose features are those given (M, D), from starting images. blur: weight of the
+        roughness beside ‖h(x) − h‖² / ‖h‖²."""
         size = features.square().sum(1)
 
         def loss(x: Tensor) -> Tensor:
             missed = (self.network.features(self.state, x) - features).square().sum(1)
-            return missed / size + BLUR * roughness(x)
+            return missed / size + blur * roughness(x)
 
         return descend_pixels(loss, images, steps, learning_rate)
 

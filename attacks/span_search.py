@@ -126,6 +126,30 @@ class SpanProblem:
         return value, slopes
 
 
+@dataclass(frozen=True)
+class FreeProblem:
+    """ρ of points that are known but for few directions: x̃_i ∝ p_i + t · D, with t (M, K) of every point its own.
+
+    test: whose ρ is meant. points: (M, in + 1), p_i. free: (K, in + 1), D.
+    """
+
+    test: SpanTest
+    points: Tensor
+    free: Tensor
+
+    def images(self, coordinates: Tensor) -> Tensor:
+        """(M, in)."""
+        points = self.points + coordinates @ self.free
+        return points[:, :-1] / points[:, -1:]
+
+    def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            coordinates = coordinates.detach().requires_grad_()
+            value = self.test.residual(self.images(coordinates))
+            (gradient,) = torch.autograd.grad(value.sum(), coordinates)
+        return value.detach(), gradient
+
+
 def outside(points: Tensor, rows: Tensor) -> Tensor:
     """z − P z for points z (M, W) and orthonormal rows: 1 − ‖P z‖² would lose all below 1e-7 in float32."""
     return torch.addmm(points, points @ rows.T, rows, alpha=-1)

@@ -93,7 +93,8 @@ def local_update(
     chain = [(entry.make(), entry.label) for entry in config.defenses]
     settings = [Setting(config, round, client, model, memory.setdefault(label, {})) for _, label in chain]
     metrics: dict[str, float] = {}
-    private = TrainingSet(centered(images, data.pixel_mean), load_targets(config, data.task, labels))
+    inputs = centered(images, data.pixel_mean).to(getattr(torch, config.model.precision))
+    private = TrainingSet(inputs, load_targets(config, data.task, labels))
     for (defense, _), setting in zip(chain, settings, strict=True):
         defense.check(setting)
         private, said = defense.prepare_data(private, setting)

@@ -95,24 +95,42 @@ class TrainingConfig(Section):
         return self
 
 
+class PretrainConfig(TrainingConfig):
+    """Training on public images before the first round. BatchNorm learns its statistics here."""
+
+    data: DataConfig | None = Field(
+        None,
+        description="other public images, `data.public` of them, scaled to the federation's size; their classes get a "
+        "last layer of their own, which is dropped; default: the federation's public pool",
+    )
+    folder: str | None = Field(None, description="keeps the weights for further runs; default: the run's own directory")
+
+
 class ModelConfig(Section):
     """The network of the federation."""
 
-    name: str = Field("mlp", description="mlp, lenet5, or your own package.module:factory or FILE.py:factory")
+    name: str = Field("mlp", description="mlp, lenet5, resnet18, or your own package.module:factory or FILE.py:factory")
     options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of your own factory")
     outputs: Count | None = Field(None, description="default: 1 for two groups under mse or hinge, else one per class")
     depth: Annotated[int, Field(ge=0)] = Field(2, description="mlp: hidden layers")
     width: Count = Field(512, description="mlp: units of a hidden layer")
     bias: bool = True
-    activation: Literal["relu", "tanh", "sigmoid", "softplus", "gelu"] = "relu"
+    bottleneck: Count | None = Field(None, description="mlp: units of its middle hidden layer; default as the others")
+    activation: Literal["relu", "tanh", "sigmoid", "softplus", "gelu", "softmax", "maxout"] = "relu"
     output_activation: Literal["linear", "sigmoid", "tanh", "softmax"] = "linear"
     parameterization: Literal["standard", "ntk"] = "standard"
     multiplier: Count = Field(1, description="lenet5: width multiplier")
+    channels: Count = Field(64, description="resnet18: channels of the first stage; 64 is the published network")
     initialization: Literal["lecun_truncated", "lecun", "own"] | None = Field(
         None, description="default lecun_truncated (as Flax), and `own` for your own factory"
     )
-    checkpoint: str | None = Field(None, description="safetensors file that the federation starts from")
-    pretrain: TrainingConfig | None = Field(None, description="train on the public pool before the first round")
+    head: list[Count] = Field([], description="resnet18: units of hidden layers in its head; as published, none")
+    precision: Literal["float32", "float64"] = Field("float32", description="of parameters, training and checkpoints")
+    checkpoint: str | None = Field(
+        None, description="file that the federation starts from: safetensors, or a .pt or .pth state dict"
+    )
+    replace_head: bool = Field(False, description="draw the last linear layers anew after checkpoint and pretraining")
+    pretrain: PretrainConfig | None = Field(None, description="train on public images before the first round")
     frozen: list[str] = Field(
         default_factory=list, description="parameter names, with * and ?, that clients leave alone"
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.base import Progress, silent
 from clients.config import TrainingConfig
 from clients.defenses.base import Batch, Defense, LocalRun, Setting
 from clients.losses import training_loss
@@ -33,15 +34,22 @@ def train(
     generator: torch.Generator,
     proximal: float = 0.0,
     defenses: Sequence[tuple[Defense, Setting]] = (),
+    move_statistics: bool = False,
+    progress: Progress = silent,
 ) -> TrainingReport:
-    """Train `model` in place on images (N, C, H, W) in its input space.
+    """Train `model` in place on images (N, C, H, W) in its input space, in the precision of its parameters.
 
     generator: shuffles minibatches. proximal: μ of FedProx's ½ μ ‖θ − θ₀‖². defenses: whose `instrument` and
-    `local_step` apply, each in its setting.
+    `local_step` apply, each in its setting. move_statistics: whether BatchNorm normalizes with those of the batch and
+    averages them, as in training from scratch; clients keep the ones they received. progress: called with (steps done,
+    steps planned, loss of the last epoch) after every epoch.
     """
     start = time.perf_counter()
-    _keep_batch_norm_statistics(model)
+    model.train()
+    if not move_statistics:
+        _keep_batch_norm_statistics(model)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    images = images.to(parameters[0].dtype)
     received = [parameter.detach().clone() for parameter in parameters]
     count = len(images)
     run = LocalRun(
@@ -74,6 +82,7 @@ def train(
                 break
         last_loss = float(total) / max(seen, 1)
         first_loss = last_loss if math.isnan(first_loss) else first_loss
+        progress(steps, limit, last_loss)
         if not math.isfinite(last_loss) or (config.stop_at_loss is not None and last_loss < config.stop_at_loss):
             break
     model.eval()
@@ -132,8 +141,7 @@ def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def _keep_batch_norm_statistics(model: nn.Module) -> None:
-    """Training mode, except that BatchNorm normalizes with the statistics received and does not move them."""
-    model.train()
+    """BatchNorm normalizes with the statistics received and does not move them."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()

@@ -195,6 +195,55 @@ def member(
 
 
 @cli.command()
+def diagnose(
+    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for diagnose.json and layers.csv")],
+    images: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="with an array `images`, public or reconstructed ones")
+    ] = None,
+    evaluator: Annotated[bool, typer.Option("--evaluator", help="with --run: on the private images")] = False,
+    model: ModelFile = None,
+    initial: Initial = None,
+    final: Final = None,
+    shape: Shape = None,
+    run_dir: RunDir = None,
+    round: Round = 1,
+    client: Client = -1,
+    threat_model: ThreatModel = None,
+    cell: CellName = "",
+    know: Know = [],
+) -> None:
+    """Say whether an update is in the kernel regime, and so which attack to expect something of.
+
+    Images are in the model's input space beside two checkpoints, in [0, 1] with --run.
+    """
+    from simulator.diagnosis import adversary_images, diagnosis_tables, private_images, write_diagnosis
+    from simulator.diagnosis import diagnose as measure
+    from simulator.record import Record
+    from simulator.single import observe_pair, parse_knowledge
+
+    knowledge, seed = parse_knowledge(know), 0
+    if evaluator and (run_dir is None or images is not None):
+        raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
+    if run_dir is not None:
+        record = Record(run_dir)
+        observation, told = record.observation(round, client, threat_model or default_threat_model(client), cell)
+        knowledge, seed = knowledge if know else told, record.cells[cell].scenario.seed
+    else:
+        observation = observe_pair(model, initial, final, shape)
+    if evaluator:
+        view, (inputs, source) = "evaluator", (private_images(record, observation, cell), "the private ones")
+    else:
+        view, (inputs, source) = "adversary", adversary_images(images, observation, knowledge, run_dir is not None)
+    found = measure(observation, inputs, evaluator, seed)
+    write_diagnosis(out_dir, found, view, source)
+    out.print(f"{view}'s version, {found.images} images: {source}", highlight=False, soft_wrap=True)
+    for table in diagnosis_tables(found):
+        out.print(table)
+    out.print(found.verdict, highlight=False, soft_wrap=True)
+    out.print(f"written: {out_dir / 'diagnose.json'}", highlight=False, soft_wrap=True)
+
+
+@cli.command()
 def distill(
     method: Annotated[str, typer.Option(help="kip, rkip or rkip_finite")],
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for distill.json, distilled.npz and .png")],

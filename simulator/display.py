@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 class Display(Protocol):
     def start(self, rounds: int, attacks: int) -> None: ...
+    def pretraining(self, done: int, total: int, loss: float) -> None: ...
     def round_done(self, cell: str, round: int, accuracy: float) -> None: ...
     def attack_done(self, row: dict[str, Any]) -> None: ...
     def attacks_running(self, shares: dict[str, float]) -> None: ...
@@ -18,6 +19,9 @@ class Silent:
     """For tests and for `flwr run`, whose output goes to a log."""
 
     def start(self, rounds: int, attacks: int) -> None:
+        pass
+
+    def pretraining(self, done: int, total: int, loss: float) -> None:
         pass
 
     def round_done(self, cell: str, round: int, accuracy: float) -> None:
@@ -49,6 +53,9 @@ class Bars:
         self.rounds = self.progress.add_task("rounds", total=rounds, note="starting Flower and Ray …")
         self.attacks = self.progress.add_task("attacks", total=attacks, note="")
         self.progress.start()
+
+    def pretraining(self, done: int, total: int, loss: float) -> None:
+        self.progress.update(self.rounds, note=f"pretraining: {done} of {total} steps, loss {loss:.3f}")
 
     def round_done(self, cell: str, round: int, accuracy: float) -> None:
         where = f"{cell}, " if cell else ""

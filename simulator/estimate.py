@@ -10,10 +10,12 @@ import torch
 from attacks import Observation, get_attack
 from attacks.seeding import torch_generator
 from clients.client import centered, load_targets
+from clients.config import ModelConfig
 from clients.training import planned_steps, train
 from simulator.federation import expected_attacks, expected_pairs
 from simulator.knowledge import adapted, grant
-from simulator.plan import RunPlan, check_cell
+from simulator.plan import RunPlan, cell_data, check_cell
+from simulator.pretraining import Pretraining
 from simulator.scenario import Cell
 
 PROBE_ITERATIONS = 20
@@ -27,6 +29,7 @@ def describe_plan(plan: RunPlan) -> str:
     data = check_cell(plan.cells[0])[0]
     sizes, parameters = zip(*(measure(cell) for cell in plan.cells), strict=True)
     attacks = sum(map(expected_attacks, plan.cells))
+    pretraining = estimate_pretraining(plan)
     # a step of training, or of an attack, costs about its images times its parameters
     work = [
         sum(images) * trained * max(expected_attacks(cell), 1)
@@ -42,12 +45,13 @@ def describe_plan(plan: RunPlan) -> str:
         f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
         f"data:    {scenario.data.name} {data.shape}, "
         f"{len(data.public_indices)} public and {len(data.test_indices)} test images",
-        f"model:   {scenario.model.name}, {span(parameters)} trained parameters",
+        f"model:   {scenario.model.name}, {span(parameters)} trained parameters{start_of(scenario.model)}",
         f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
         f"told {', '.join(adversary.knowledge) or 'nothing'})",
         f"output:  {plan.run_dir}",
-        f"cost:    about {clock(STARTUP + (training + attacking) * scale)} on this machine "
-        f"(training {clock(training * scale)}, attacks {clock(attacking * scale)}), at most",
+        f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on this machine "
+        f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "
+        f"attacks {clock(attacking * scale)}), at most",
     ]
     return "\n".join(lines)
 
@@ -94,6 +98,37 @@ def estimate(cell: Cell) -> tuple[float, float]:
         short.reconstruct(observation, adapted(knowledge, attack_config, cell.scenario), torch_generator(0, "estimate"))
         attacking += (time.perf_counter() - start) * iterations / PROBE_ITERATIONS * sights / workers
     return training, attacking
+
+
+def estimate_pretraining(plan: RunPlan) -> float:
+    """Seconds of pretraining, once for each of the weights that the cells start from."""
+    found: dict[str, Pretraining] = {}
+    for cell in plan.cells:
+        config = cell.client_config(use_gpu=False)
+        if config.model.pretrain is not None:
+            pretraining = Pretraining.of(config, cell_data(cell.scenario))
+            found[pretraining.digest] = pretraining
+    seconds = 0.0
+    for pretraining in found.values():
+        start = time.perf_counter()
+        pretraining.first_steps(PROBE_STEPS).run()
+        steps = planned_steps(pretraining.training, len(pretraining.images))
+        seconds += (time.perf_counter() - start) * steps / PROBE_STEPS
+    return seconds
+
+
+def start_of(model: ModelConfig) -> str:
+    """Where the weights come from, and whose classes they knew."""
+    parts = []
+    if model.checkpoint is not None:
+        parts.append(f"from {model.checkpoint}")
+    if model.pretrain is not None:
+        other = model.pretrain.data
+        source = "the public pool" if other is None else f"{other.public} images of {other.name}"
+        parts.append(f"pretrained on {source}")
+    if model.replace_head or (model.pretrain is not None and model.pretrain.data is not None):
+        parts.append("head drawn anew")
+    return "".join(f", {part}" for part in parts)
 
 
 def clock(seconds: float) -> str:

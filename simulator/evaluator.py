@@ -1,23 +1,27 @@
 """The only reader of private images on the adversary's side of the program, after an attack has finished."""
 
+import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks import InputError, Knowledge, Observation, Pool, Reconstruction, score
 from attacks.kernels import kernel_drift
+from attacks.linearity import Linearity
 from attacks.membership import MembershipScore, MembershipTest
 from attacks.scoring import score_images
-from attacks.seeding import numpy_generator
+from attacks.seeding import numpy_generator, torch_generator
 from clients.client import centered
 from clients.partition import split_data
 from simulator.scenario import Scenario
 
 OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
 KERNEL_IMAGES = 200  # the drift of the kernel is measured on at most so many private images: its cost is quadratic
+KERNEL_ENTRIES = 2**29  # and on so few that their Jacobian, layers aside that need none, has no more entries
 
 
 @dataclass(frozen=True)
@@ -50,20 +54,24 @@ def evaluate(
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
     scores = score(truth.private, found.pixels().float(), truth.pool, generator)
     delta = torch.cat([value.flatten() for value in observation.delta(-1).values()])  # of the last round
-    inputs = centered(truth.private, truth.pixel_mean)[:KERNEL_IMAGES]
+    inputs = centered(truth.private, truth.pixel_mean)[: kernel_images(observation)]
     membership, notes = score_membership(truth, observation, knowledge)
+    drift = kernel_drift(observation, inputs)
+    linearity, unmeasured = diagnose(truth, observation, knowledge, found, drift)
     columns = {
         "num_private": len(truth.private),
         "num_inferred": found.num_inferred,
         "num_reconstructed": len(found.images),
         **scores.columns(),
         "relative_residual": found.relative_residual,
-        "kernel_distance": kernel_drift(observation, inputs),
+        "kernel_distance": drift,
         "delta_l2": float(delta.norm()),
         "delta_linf": float(delta.abs().max()),
         "membership_auc": membership.auc,
         "membership_tpr": membership.tpr,
+        **linearity,
     }
+    notes += unmeasured
     images = scores.images
     samples = [
         {
@@ -86,6 +94,18 @@ def evaluate(
     return columns, samples, notes
 
 
+def kernel_images(observation: Observation) -> int:
+    """On how many images the drift of the kernel is measured: at most 200, 4 of a ResNet-18 with ten classes."""
+    model = observation.model
+    linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    entries = sum(model.get_parameter(name).numel() for name in observation.trainable if name not in linear)
+    state = observation.initial
+    probe = torch.zeros(1, *observation.input_shape, dtype=state[observation.trainable[0]].dtype)
+    with torch.no_grad():
+        outputs = torch.func.functional_call(model.eval(), state, (probe,)).numel()
+    return max(2, min(KERNEL_IMAGES, KERNEL_ENTRIES // max(entries * outputs, 1)))
+
+
 def score_membership(truth: Truth, observation: Observation, knowledge: Knowledge) -> tuple[MembershipScore, list[str]]:
     """How well the adversary tells the private images from public ones, and why it cannot where it cannot."""
     members, outsiders = (
@@ -96,6 +116,58 @@ def score_membership(truth: Truth, observation: Observation, knowledge: Knowledg
     except InputError as error:
         return MembershipScore(float("nan"), float("nan")), [f"membership: {error}"]
     return MembershipScore.of(test.residual(members), test.residual(outsiders)), []
+
+
+def diagnose(
+    truth: Truth, observation: Observation, knowledge: Knowledge, found: Reconstruction, drift: float
+) -> tuple[dict[str, Any], list[str]]:
+    """(columns that say whether the last round's update is in the kernel regime, why they are empty where they are).
+
+    Twice: on the private images, and, as `attacker_…`, on what the adversary has: the best of its reconstructions, or
+    public images where it knows some and has no reconstruction. drift: the kernel distance on the private images.
+    """
+    initial, final = observation.pairs[-1]
+    own, source = found.images.to(dtype=torch.float32, device="cpu"), "reconstructed"
+    if not len(own) and knowledge.public_images is not None:
+        own, source = knowledge.public_images, "public"
+    generator = torch_generator(truth.seed, "diagnosis", observation.round, observation.client)
+    try:
+        seen = Linearity.of(
+            observation.model,
+            initial,
+            final,
+            centered(truth.private, truth.pixel_mean),
+            generator,
+            complete=True,
+            points=(0.0,),
+            distance=drift if len(observation.pairs) == 1 else None,
+        )
+        guessed = seen.on(observation.model, initial, final, own) if len(own) else None
+    except (
+        RuntimeError,
+        NotImplementedError,
+    ) as error:  # a model of the user's own that cannot be differentiated twice
+        return {}, [f"linearity: {type(error).__name__}: {error}"]
+    columns: dict[str, Any] = {
+        "linearization_error": seen.linearization_error,
+        "hessian_norm": seen.hessian_norm,
+        "unexplained": seen.unexplained,
+        "verdict": seen.verdict,
+        "layer_ranks": json.dumps({layer.name: [layer.rank, _rounded(layer.gap)] for layer in seen.layers}),
+    }
+    if guessed is not None:
+        columns |= {
+            "attacker_images": source,
+            "attacker_kernel_distance": guessed.kernel_distance,
+            "attacker_linearization_error": guessed.linearization_error,
+            "attacker_verdict": guessed.verdict,
+        }
+    return columns, []
+
+
+def _rounded(gap: float) -> float | None:
+    """To three digits, as JSON has it: null for NaN."""
+    return None if math.isnan(gap) else float(f"{gap:.3g}")
 
 
 def _dual(found: Reconstruction, match: int) -> float:

@@ -11,12 +11,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from attacks.seeding import torch_generator
-from clients.client import centered, code_version, load_targets, make_model
-from clients.config import ClientConfig, TrainingConfig
+from clients.client import centered, code_version, load_targets, make_model, num_outputs
+from clients.config import ClientConfig
 from clients.losses import accuracy, training_loss
 from clients.partition import FederatedData
-from clients.training import train
 from simulator.adversary import Adversary, CellRun
 from simulator.dispatch import Dispatcher, attack_gpu_share, make_dispatcher
 from simulator.display import Display
@@ -24,6 +22,7 @@ from simulator.errors import RunError
 from simulator.jobs import lost
 from simulator.ledger import Ledger
 from simulator.plan import RunPlan, cell_data
+from simulator.pretraining import pretrain
 from simulator.scenario import Cell
 from simulator.storage import CellStore
 from simulator.strategies import defended_strategy
@@ -114,10 +113,9 @@ def run_cell(
     data = cell_data(scenario)
     model = make_model(config, data)
     if scenario.model.pretrain is not None:
-        pretrain(model, cell, data, scenario.model.pretrain)
+        pretrain(model, config, data, plan.run_dir, collector.display.pretraining)
     store = CellStore(plan.cell_root(cell))
-    outputs = model(torch.zeros(1, *data.shape)).shape[1]
-    store.create(scenario.model, data.shape, outputs, scenario.seed)
+    store.create(scenario.model, data.shape, num_outputs(config, data.task), scenario.seed)
     if "public_images" in scenario.adversary.knowledge:
         store.save_public_images(centered(data.public()[0], data.pixel_mean))
 
@@ -161,26 +159,12 @@ def for_clients(config: ClientConfig) -> ClientConfig:
     return config.model_copy(update={"model": config.model.model_copy(update={"checkpoint": None, "pretrain": None})})
 
 
-def pretrain(model: torch.nn.Module, cell: Cell, data: FederatedData, training: TrainingConfig) -> None:
-    """Train the initial model on the public pool, as a federation that fine-tunes does."""
-    config = cell.client_config(use_gpu=False)
-    images, labels = data.public()
-    generator = torch_generator(cell.scenario.seed, "pretraining")
-    inputs, targets = centered(images, data.pixel_mean), load_targets(config, data.task, labels, training)
-    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-    for parameter in frozen:  # clients leave these alone; whoever made the checkpoint did not
-        parameter.requires_grad_(True)
-    train(model, inputs, targets, training, generator)
-    for parameter in frozen:
-        parameter.requires_grad_(False)
-
-
 def evaluate_utility(model: torch.nn.Module, cell: Cell, data: FederatedData) -> tuple[float, float]:
     """(mean loss, accuracy) on the test split."""
     config = cell.client_config(use_gpu=False)
     images, labels = data.test()
     with torch.no_grad():
-        batches = centered(images, data.pixel_mean).split(256)
+        batches = centered(images, data.pixel_mean).to(next(model.parameters()).dtype).split(256)
         outputs = torch.cat([model.eval()(batch) for batch in batches])
         loss = training_loss(config.training.loss, outputs, load_targets(config, data.task, labels))
     return float(loss), accuracy(outputs, labels)

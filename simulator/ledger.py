@@ -14,7 +14,8 @@ LEAKAGE_COLUMNS = (
     "l2_min l2_median l2_mean psnr_best psnr_mean ssim_mean recovered recovered_fraction floor_l2_median "
     "floor_psnr_mean floor_recovered_fraction leakage relative_residual kernel_distance delta_l2 delta_linf knowledge "
     "seconds floor_leakage hungarian_psnr_mean floor_hungarian_psnr_mean membership_auc membership_tpr adaptive "
-    "distilled_l2_median"
+    "distilled_l2_median linearization_error hessian_norm unexplained verdict layer_ranks attacker_images "
+    "attacker_kernel_distance attacker_linearization_error attacker_verdict"
 ).split()
 SAMPLE_COLUMNS = (
     "round client threat_model attack defense seed target image l2 psnr ssim dual identified match floor_l2"

@@ -15,6 +15,7 @@ from clients.defenses import Setting
 from clients.partition import FederatedData, split_data
 from simulator.knowledge import adapted, grant
 from simulator.ledger import JOURNAL, TABLES, finished_cells
+from simulator.pretraining import Pretraining
 from simulator.scenario import Cell, Scenario
 from simulator.storage import write_atomically
 from simulator.strategies import defended_strategy
@@ -57,7 +58,7 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     model = make_model(config, data)
     load_targets(config, data.task, data.public()[1])
     if scenario.model.pretrain is not None:
-        load_targets(config, data.task, data.public()[1], scenario.model.pretrain)
+        Pretraining.of(config, data).network()
     defended_strategy(scenario)
     for defense in (entry.make() for entry in scenario.defenses):
         defense.check(Setting(config, round=1, client=0, model=model))

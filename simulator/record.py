@@ -67,6 +67,15 @@ class Record:
         """What the adversary saw and was told, from the checkpoints folder alone."""
         return self.store(cell).load(Sight(round, client, threat_model))
 
+    def members(self, round: int, client: int = -1, threat_model: str = "server", cell: str = "") -> list[int]:
+        """The clients whose images went into an observation: one, or for −1 all that replied (history: so far)."""
+        if client >= 0:
+            return [client]
+        table = self.clients[self.clients.status == "ok"]
+        table = table[table["cell"] == cell] if cell else table
+        wanted = table["round"] <= round if threat_model == "history" else table["round"] == round
+        return sorted(set(table[wanted].client))
+
     def attack(
         self,
         round: int,

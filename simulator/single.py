@@ -83,27 +83,27 @@ def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowl
     write_atomically(out / "facts.json", json.dumps(facts, indent=1) + "\n")
 
 
-def load_candidates(path: Path) -> Tensor:
-    """`images` of an npz file, (Q, C, H, W) float32."""
+def load_candidates(path: Path, called: str = "candidates") -> Tensor:
+    """`images` of an npz file, (Q, C, H, W) float32. called: how errors call them."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             held = list(arrays)
             images = arrays["images"] if "images" in held else None
     except FileNotFoundError:
-        raise InputError(f"candidates {str(path)!r} do not exist") from None
+        raise InputError(f"{called} {str(path)!r} do not exist") from None
     except (OSError, ValueError, TypeError):
         raise InputError(
-            f"candidates {str(path)!r} are no npz file: write one with numpy.savez(FILE, images=…)"
+            f"{called} {str(path)!r} are no npz file: write one with numpy.savez(FILE, images=…)"
         ) from None
     if images is None:
-        raise InputError(f"candidates {str(path)!r} hold {', '.join(held) or 'nothing'}, no array `images`")
+        raise InputError(f"{called} {str(path)!r} hold {', '.join(held) or 'nothing'}, no array `images`")
     if images.ndim != 4 or not np.issubdtype(images.dtype, np.floating):
         raise InputError(
-            f"candidates {str(path)!r}: `images` is {images.dtype} {images.shape}, it has to be float "
+            f"{called} {str(path)!r}: `images` is {images.dtype} {images.shape}, it has to be float "
             "(number, channels, height, width)"
         )
     if not np.isfinite(images).all():
-        raise InputError(f"candidates {str(path)!r}: `images` holds values that are not finite")
+        raise InputError(f"{called} {str(path)!r}: `images` holds values that are not finite")
     return torch.from_numpy(images.astype(np.float32))
 
 
@@ -113,7 +113,7 @@ def to_input_space(images: Tensor, observation: Observation, knowledge: Knowledg
     if mean is None:
         raise InputError("pixel_mean is unknown and the update does not tell it: add --know pixel_mean=…")
     if len(mean) != images.shape[1]:
-        raise InputError(f"candidates have {images.shape[1]} channels, pixel_mean has {len(mean)} values")
+        raise InputError(f"images have {images.shape[1]} channels, pixel_mean has {len(mean)} values")
     return images - torch.tensor(mean).view(1, -1, 1, 1)
 
 

@@ -10,18 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from attacks.errors import InputError, nearest
 from attacks.seeding import derive_seed, torch_generator
 from clients.config import ModelConfig
+from clients.models.checkpoint import load_checkpoint
 from clients.models.initialization import initialize
 from clients.models.lenet5 import lenet5
 from clients.models.mlp import mlp
+from clients.models.resnet18 import resnet18
 
-MODELS: dict[str, Callable[[ModelConfig, tuple[int, int, int], int], nn.Module]] = {"mlp": mlp, "lenet5": lenet5}
+MODELS: dict[str, Callable[[ModelConfig, tuple[int, int, int], int], nn.Module]] = {
+    "mlp": mlp,
+    "lenet5": lenet5,
+    "resnet18": resnet18,
+}
 
 
 def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> nn.Module:
@@ -39,23 +43,10 @@ def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, 
         initialize(model, scheme, torch_generator(seed, "initialization"))
     _freeze(model, config.frozen)
     _check_outputs(model, config.name, shape, outputs)
+    model = model.to(getattr(torch, config.precision))
     if config.checkpoint is not None:
-        load_checkpoint(model, config.checkpoint)
+        load_checkpoint(model, config.checkpoint, config.replace_head)
     return model.eval()
-
-
-def load_checkpoint(model: nn.Module, path: str | Path) -> None:
-    """Load a safetensors state dict into `model`; InputError where file and model do not fit."""
-    try:
-        state = load_file(path)
-        model.load_state_dict(state)
-    except FileNotFoundError:
-        raise InputError(f"model.checkpoint {str(path)!r} does not exist: give a safetensors file") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"model.checkpoint {str(path)!r} is no safetensors file ({error})") from None
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"model.checkpoint {str(path)!r} does not fit the model: {reason}") from None
 
 
 def load_factory(name: str) -> Callable[..., nn.Module]:

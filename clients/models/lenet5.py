@@ -15,6 +15,8 @@ def lenet5(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn
         raise InputError(
             f"model 'lenet5' needs images of at least 12x12 pixels, these have {shape[1]}x{shape[2]}: use mlp"
         )
+    if config.activation in ("softmax", "maxout"):
+        raise InputError(f"model.activation {config.activation!r} is one of fully connected layers: use mlp")
     features = nn.Sequential(
         nn.Conv2d(shape[0], 6 * m, 5, padding=2, bias=config.bias),
         activation(),

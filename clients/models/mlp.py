@@ -8,12 +8,29 @@ from torch import Tensor, nn
 
 from clients.config import ModelConfig
 
+
+class LayerSoftmax(nn.Module):
+    """n·softmax(z) over the n units of a layer: their mean is 1 at any width, where a plain softmax would vanish."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input.shape[-1] * input.softmax(-1)
+
+
+class Maxout(nn.Module):
+    """The larger one of two neighbouring units: (…, 2n) -> (…, n) (Goodfellow et al. 2013)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input.unflatten(-1, (-1, 2)).amax(-1)
+
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
     "softplus": nn.Softplus,
     "gelu": nn.GELU,
+    "softmax": LayerSoftmax,
+    "maxout": Maxout,
 }
 
 
@@ -36,12 +53,17 @@ def output_layer(name: str) -> list[nn.Module]:
 
 
 def mlp(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Sequential:
-    """`config.depth` hidden layers of `config.width` units on flattened (C, H, W) images."""
+    """`config.depth` hidden layers of `config.width` units on flattened (C, H, W) images; the middle one has
+    `config.bottleneck` units where that is given."""
     linear = NTKLinear if config.parameterization == "ntk" else nn.Linear
     sizes = [math.prod(shape), *[config.width] * config.depth, outputs]
+    if config.bottleneck is not None and config.depth:
+        sizes[1 + config.depth // 2] = config.bottleneck
+    pieces = 2 if config.activation == "maxout" else 1
     layers: list[nn.Module] = [nn.Flatten()]
     for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         if i > 0:
             layers.append(ACTIVATIONS[config.activation]())
-        layers.append(linear(fan_in, fan_out, bias=config.bias))
+        last = i == config.depth
+        layers.append(linear(fan_in, fan_out if last else pieces * fan_out, bias=config.bias))
     return nn.Sequential(*layers, *output_layer(config.output_activation))

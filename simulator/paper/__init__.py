@@ -1,46 +1,11 @@
 """Experiments of Loo et al. (ICLR 2024) and on the constancy of the kernel, each called after its figure."""
 
-from simulator.paper import (
-    curves,
-    distilled_images,
-    distilled_sets,
-    duals,
-    kernel_choice,
-    kernel_regime,
-    kkt_comparison,
-    minibatches,
-    networks,
-    one_step,
-    onion,
-    predicted_points,
-    rkip_equality,
-    sphere,
-    training,
-)
+import importlib
+import pkgutil
+
 from simulator.paper.base import EXPERIMENTS, Claim, Experiment, Job, Result, Strip, experiment, get_experiment
 
-__all__ = [
-    "EXPERIMENTS",
-    "Claim",
-    "Experiment",
-    "Job",
-    "Result",
-    "Strip",
-    "curves",
-    "distilled_images",
-    "distilled_sets",
-    "duals",
-    "experiment",
-    "get_experiment",
-    "kernel_choice",
-    "kernel_regime",
-    "kkt_comparison",
-    "minibatches",
-    "networks",
-    "one_step",
-    "onion",
-    "predicted_points",
-    "rkip_equality",
-    "sphere",
-    "training",
-]
+for module in pkgutil.iter_modules(__path__):  # each registers its experiments: a new one is a new file
+    importlib.import_module(f"{__name__}.{module.name}")
+
+__all__ = ["EXPERIMENTS", "Claim", "Experiment", "Job", "Result", "Strip", "experiment", "get_experiment"]

@@ -143,7 +143,8 @@ EXPERIMENTS: dict[str, Experiment] = {}
 def experiment(name: str, title: str, settings: type[Section] = Section) -> Callable[[Measure], Measure]:
     """Register what measures an experiment; one function may measure several.
 
-    Each has a file, scenarios/paper/NAME.yaml: a scenario where it is a federation, and its `settings`.
+    Each has a file, NAME.yaml in scenarios/paper or scenarios/theory: a scenario where it is a federation, and its
+    `settings`.
     """
 
     def register(measure: Measure) -> Measure:

@@ -10,17 +10,24 @@ from simulator.scenario import apply_overrides, axis_keys, axis_points, prepare
 from simulator.yaml_source import Source, merge, parse_value, read_yaml
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "paper"
+THEORY = FOLDER.parent / "theory"  # of the experiments on the constancy of the kernel
+
+
+def file_of(name: str) -> Path:
+    """Where an experiment's settings lie: under its name in scenarios/paper, or else in scenarios/theory."""
+    path = FOLDER / f"{name}.yaml"
+    return path if path.exists() else THEORY / path.name
 
 
 def load_file(name: str, profile: str, overrides: list[str]) -> Source:
-    """scenarios/paper/NAME.yaml with, each on top of the one before: its data set's settings, its profile's, --set.
+    """scenarios/paper/NAME.yaml, or that of scenarios/theory, with, each on top of the one before: its data set's
+    settings, its profile's, --set.
 
     `datasets` maps names of data sets to settings, or to null where a file that extends another leaves one out. The
     first one is the default, the second one stands for a data.root without a data.name. A key that the file sweeps may
     be set too: to one value or to a list of them.
     """
-    path = FOLDER / f"{name}.yaml"
-    source = read_yaml(path)
+    source = read_yaml(file_of(name))
     data = dict(source.data)
     profiles, datasets = data.pop("profiles", {}), data.pop("datasets", {})
     if profile not in profiles:

@@ -7,8 +7,8 @@ from attacks.dense import ACTIVATIONS
 from attacks.history import StackedObjective, repeats, round_scales
 from attacks.inference import infer_image_count, infer_pixel_mean
 from attacks.objective import backward_in_batches, make_objective
-from attacks.span import telling
 from attacks.span_duals import DualSpace
+from attacks.span_layers import telling
 from attacks.span_search import AffineSpan, SpanProblem, SpanTest
 
 SHAPE = (1, 4, 4)

@@ -121,6 +121,20 @@ def test_convolutional_networks_are_tested_behind_their_convolutions():
     assert list(test.rounds[0].rows) == ["4", "6"] and score.auc > 0.999
 
 
+def test_late_convolutions_tell_by_their_patches_whatever_comes_first_in_a_state():
+    torch.manual_seed(0)
+    front = [nn.Conv2d(1, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 128, 3, 2, 1), nn.ReLU()]
+    model = nn.Sequential(*front, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)).eval()
+    images, labels = digits(0, 6)
+    observation = client(model, images, labels, batch=6)
+    counted = sorted(observation.initial, key=lambda name: "num_batches" not in name)  # as safetensors may have it
+    pairs = tuple(tuple({name: state[name] for name in counted} for state in pair) for pair in observation.pairs)
+    test = MembershipTest.of(Observation(model, pairs, observation.input_shape), Knowledge(num_private=6))
+    assert list(test.rounds[0].rows) == ["3", "7"]  # 4 patches of each image in 128 rows, not 16 in 16
+    score = MembershipScore.of(test.residual(images), test.residual(digits(100, 600)[0]))
+    assert score.auc > 0.99
+
+
 def test_several_rounds_are_so_many_tests_more():
     images, labels = digits(0, 30)
     model = mlp(64, 64)  # too narrow for one round alone

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
-from attacks.ntk import inverse_temperature, outside_range
+from attacks.ntk import high_frequencies, inverse_temperature, outside_range
 
 
 def digits(count):
@@ -120,6 +120,27 @@ def test_range_penalty_by_hand():
     low, high = torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1)
     # two of four pixels are 0.5 outside: 2 images × mean(0.25, 0.25, 0, 0)
     assert float(outside_range(images, low, high)) == pytest.approx(2 * 0.5 / 4)
+
+
+def test_high_frequencies_by_hand():
+    image = torch.zeros(2, 1, 5, 5)
+    image[0, 0, 2, 2] = 1.0
+    image[1] = 0.7  # a constant has none, also at its edges
+    # of the impulse the blur leaves 1 - 4/16 in the middle and takes 2/16 and 1/16 from its eight neighbours
+    expected = (0.75**2 + 4 * (2 / 16) ** 2 + 4 * (1 / 16) ** 2) / 25
+    assert float(high_frequencies(image)) == pytest.approx(expected)
+
+
+def test_smoothness_removes_high_frequencies():
+    observation, knowledge = client(mlp(), digits(4) - 0.3), Knowledge(num_private=4, pixel_mean=(0.3,))
+
+    def roughness(**options):
+        attack = get_attack("ntk", iterations=100, **options)
+        return float(high_frequencies(attack.reconstruct(observation, knowledge, generator()).images))
+
+    assert roughness(smoothness=1.0) < 0.5 * roughness()
+    with pytest.raises(InputError, match="smoothness is -1"):
+        get_attack("ntk", smoothness=-1)
 
 
 def test_bad_options_name_themselves():

@@ -7,7 +7,8 @@ from attacks.dense import ACTIVATIONS
 from attacks.inference import count_images
 from attacks.span_candidates import Candidates
 from attacks.span_duals import DualSpace
-from attacks.span_search import AffineSpan, SpanProblem, SpanTest, descend, distinct
+from attacks.span_search import AffineSpan, FreeProblem, SpanProblem, SpanTest, descend, distinct
+from attacks.span_sparse import purified, settled, sparsest
 from attacks.spectrum import Spectrum
 
 MEAN = 0.3  # what the federation subtracts
@@ -130,7 +131,7 @@ def test_rough_images_become_exact_by_the_zeros_of_their_duals(federated):
     noise = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) @ duals.rows[:, :-1]
     rough = images.flatten(1) + 0.5 * noise / noise.norm(dim=1, keepdim=True)
     y = duals.coordinates(rough)
-    directions = duals.sparsest(y, torch.ones(8, dtype=torch.bool), y[:0])
+    directions = sparsest(duals, y, torch.ones(8, dtype=torch.bool), y[:0])
     kept = duals.certified(directions)
     exact = duals.images(duals.disentangle(y[kept], directions[kept]))
     assert len(kept) == 8
@@ -152,8 +153,8 @@ def test_a_mixture_that_passes_for_an_image_is_sought_again(federated):
     rough = y + 0.02 * y.norm(dim=1, keepdim=True) * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
     wrong = duals.images(duals.disentangle(rough, mixed))
     assert (wrong - images.flatten(1)).norm(dim=1).max() > 0.05  # the other part of the mixture is not exact
-    settled = duals.settled(rough, mixed)
-    exact = duals.images(duals.disentangle(rough, settled))
+    directions = settled(duals, rough, mixed)
+    exact = duals.images(duals.disentangle(rough, directions))
     assert ((exact - images.flatten(1)).norm(dim=1) < 1e-2).all()
 
 
@@ -167,6 +168,39 @@ def with_noise(observation, share):
         for name, value in delta.items()
     }
     return Observation(observation.model, ((observation.initial, final),), observation.input_shape)
+
+
+def test_what_known_duals_mix_into_one_is_taken_out():
+    draws = torch.Generator().manual_seed(0)
+    units, count = 200, 6
+    sparse = torch.randn(units, count, generator=draws, dtype=torch.float64)
+    sparse[torch.rand(units, count, generator=draws) < 0.4] = 0
+    left, scale = torch.linalg.qr(sparse)  # d_i = L c_i with c_i the columns of R
+    true = torch.nn.functional.normalize(scale.T)
+    duals = DualSpace(left, torch.eye(count).double(), torch.ones(count).double(), 1e-12, (left[:, :0], left[:, :0]))
+    mixed = true.clone()
+    mixed[2] += 0.7 * true[4] - 0.3 * true[0]  # both known: taken out one after the other
+    pure = purified(duals, torch.nn.functional.normalize(mixed))
+    assert torch.allclose((pure * true).sum(1).abs(), torch.ones(count).double(), atol=1e-10)
+    assert duals.zeros(pure).tolist() == (sparse == 0).sum(0).tolist()
+
+
+def test_what_certified_images_leave_free_has_the_gradient_of_the_residual(federated):
+    images, observation, _ = federated
+    test, _ = parts(observation)
+    draws = torch.Generator().manual_seed(0)
+    points = torch.nn.functional.pad(images[:3].flatten(1), (0, 1), value=1.0).double()
+    free = torch.randn(2, 65, generator=draws, dtype=torch.float64)
+    test = SpanTest(test.first.double(), test.rows.double(), test.activate)
+    problem = FreeProblem(test, points, free)
+    at = 0.1 * torch.randn(3, 2, generator=draws, dtype=torch.float64)
+    value, gradient = problem.value_and_gradient(at)
+    step = 1e-6 * torch.eye(2).double()
+    for k in range(2):
+        slope = (problem.value_and_gradient(at + step[k])[0] - problem.value_and_gradient(at - step[k])[0]) / 2e-6
+        assert torch.allclose(slope, gradient[:, k], rtol=1e-5, atol=1e-8)
+    assert torch.allclose(value, test.residual(problem.images(at)))
+    assert torch.allclose(problem.images(torch.zeros(3, 2).double()), images[:3].flatten(1).double())
 
 
 def test_noise_of_three_percent_leaves_recognizable_images(federated):

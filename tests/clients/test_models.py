@@ -48,6 +48,29 @@ def test_output_activation_and_no_bias():
     assert all("bias" not in name for name, _ in model.named_parameters())
 
 
+def test_a_bottleneck_is_the_middle_hidden_layer():
+    shapes = [tuple(p.shape) for p in build(width=50, depth=3, bottleneck=4, bias=False).parameters()]
+    assert shapes == [(50, 784), (4, 50), (50, 4), (10, 50)]
+
+
+def test_maxout_takes_the_larger_of_two_units_by_hand():
+    model = build(width=2, depth=1, activation="maxout", bias=False, shape=(1, 1, 1), outputs=1)
+    assert [tuple(p.shape) for p in model.parameters()] == [(4, 1), (1, 2)]
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[1.0], [-2.0], [3.0], [5.0]]))
+        model[3].weight.copy_(torch.tensor([[1.0, 10.0]]))
+    assert model(torch.ones(1, 1, 1, 1)).item() == 1 + 50
+    assert model(-torch.ones(1, 1, 1, 1)).item() == 2 - 30
+
+
+def test_hidden_softmax_has_mean_one_at_any_width():
+    for width in (8, 800):
+        model = build(width=width, depth=1, activation="softmax")
+        assert torch.allclose(model[2](model[1](torch.randn(3, 784))).mean(1), torch.ones(3), atol=1e-5)
+    with pytest.raises(InputError, match="use mlp"):
+        build(name="lenet5", activation="maxout")
+
+
 def test_lenet5_has_the_classic_number_of_parameters():
     # 28x28, one channel, multiplier 1: 156 + 2,416 + 48,120 + 10,164 + 850
     assert sum(p.numel() for p in build(name="lenet5").parameters()) == 61_706

@@ -248,3 +248,32 @@ def test_bad_candidates(fedleak, pair, tmp_path, arrays, says):
     result = fedleak("member", "--model", model, *pair, "--candidates", file, "--out", tmp_path / "out")
     assert result.returncode == 2 and says in result.stderr, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+def test_diagnosis_of_two_checkpoints(fedleak, pair, tmp_path):
+    np.savez(tmp_path / "public.npz", images=np.random.default_rng(0).random((5, 1, 8, 8), np.float32) - 0.5)
+    arguments = ["--model", f"{tmp_path / 'nets.py'}:make", *pair, "--out", tmp_path / "out"]
+    result = fedleak("diagnose", *arguments, "--images", tmp_path / "public.npz")
+    assert result.returncode == 0, result.stderr
+    facts = json.loads((tmp_path / "out" / "diagnose.json").read_text())
+    assert facts["view"] == "adversary" and facts["images"] == 5 and facts["linear_output"] is True
+    assert facts["verdict"].startswith("kernel regime") and facts["verdict"] in result.stdout
+    assert facts["unexplained"] is None and 0 < facts["linearization_error"] < 0.3
+    assert facts["remainder"] <= facts["bound"] and facts["delta_linf"] < facts["delta_l2"]
+    layers = np.genfromtxt(tmp_path / "out" / "layers.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+    assert list(layers["name"]) == [1, 3] and layers["rank"][0] == 3 and layers["clear"][0]
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ([], "--images FILE.npz"),
+        (["--evaluator"], "give --run"),
+        (["--images", "nowhere.npz"], "images 'nowhere.npz' do not exist"),
+    ],
+)
+def test_a_diagnosis_needs_images(fedleak, pair, tmp_path, extra, says):
+    model = f"{tmp_path / 'nets.py'}:make"
+    result = fedleak("diagnose", "--model", model, *pair, "--out", tmp_path / "out", *extra)
+    assert result.returncode == 2 and says in result.stderr, result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ from simulator.engine import stop_ray
 from simulator.paper import EXPERIMENTS, Claim, Job, Result, get_experiment
 from simulator.paper.command import claim_folder, natural, run_experiment
 from simulator.paper.curves import class_claims, size_claims
-from simulator.paper.files import FOLDER, choose_dataset, load_file, narrow_sweep
+from simulator.paper.files import choose_dataset, file_of, load_file, narrow_sweep
 from simulator.paper.kernel_choice import choice_claims
 from simulator.paper.kernel_regime import COLUMNS, regime_claims
 from simulator.paper.measures import paired, spearman_within
@@ -32,7 +32,7 @@ def job_of(source: Source, out) -> Job:
 def test_every_experiment_has_a_valid_file(name, profile, tmp_path):
     job = job_of(load_file(name, profile, []), tmp_path)
     job.check(EXPERIMENTS[name].settings)
-    assert (FOLDER / f"{name}.yaml").exists() and job.source.data["name"] == name
+    assert file_of(name).exists() and job.source.data["name"] == name
 
 
 def test_the_second_data_set_stands_for_a_root_and_a_name_wins():
@@ -42,6 +42,19 @@ def test_the_second_data_set_stands_for_a_root_and_a_name_wins():
     assert choose_dataset(known, ["data.root=/somewhere", "data.name=cifar10"]) == "cifar10"
     source = load_file("figure2", "quick", ["data.name=cifar10", "data.root=/somewhere"])
     assert source.data["data"] | {"task": "animal_vehicle", "name": "cifar10"} == source.data["data"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "dataset", "task"),
+    [
+        ("figure17", [], "mnist", "odd_even"),  # 8x8 digits are too small for it
+        ("figure18", [], "digits", None),
+        ("figure19", ["data.root=/somewhere"], "tiny_imagenet", None),
+    ],
+)
+def test_some_experiments_have_data_sets_of_their_own(name, said, dataset, task):
+    data = load_file(name, "quick", said).data["data"]
+    assert data["name"] == dataset and data.get("task") == task
 
 
 def test_what_a_file_sweeps_can_be_narrowed():

@@ -1,5 +1,6 @@
 """Whole runs on Ray. Each simulation takes some twenty seconds to come up, so few of them serve many assertions."""
 
+import json
 import os
 import shutil
 
@@ -80,6 +81,24 @@ def test_scores_stand_beside_their_floors(swept):
         assert table[column].notna().all()
     assert table.leakage.between(0, 1).all() and (table.leakage > 0.1).any()
     assert (table.recovered <= table.num_private).all()
+
+
+def test_every_row_says_whether_the_update_is_in_the_kernel_regime(swept):
+    table = swept.leakage
+    for column in ("linearization_error", "hessian_norm", "attacker_kernel_distance", "attacker_linearization_error"):
+        assert (table[column] > 0).all()
+    assert table.verdict.notna().all() and (table.attacker_images == "reconstructed").all()
+    own = table[table.threat_model == "server"]
+    assert (own.unexplained < 0.5).all() and (table.delta_linf < table.delta_l2).all()
+
+
+def test_ranks_and_members_of_an_observation(swept):
+    for client, threat, count in ((1, "server", 5), (-1, "observer", 9)):
+        assert swept.members(2, client, threat, "seed=0") == ([1] if client == 1 else [0, 1])
+        observation, _ = swept.observation(2, client, threat, cell="seed=0")
+        row = swept.leakage.query("seed == 0 and round == 2 and client == @client and threat_model == @threat").iloc[0]
+        assert row.num_private == count and json.loads(row.layer_ranks)["1"][0] == count
+        assert row.delta_l2 == pytest.approx(float(sum(v.square().sum() for v in observation.delta().values())) ** 0.5)
 
 
 def test_the_table_says_what_the_adversary_was_told(swept):

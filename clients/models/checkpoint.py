@@ -1,0 +1,70 @@
+"""Weights from a file the user names: safetensors, or a PyTorch state dict. Nothing is downloaded, no code is run."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from attacks.errors import InputError
+
+PYTORCH = (".pt", ".pth")  # published weights are stored under these
+
+
+def load_checkpoint(model: nn.Module, path: str | Path, replace_head: bool = False) -> None:
+    """Load a state dict into `model`; InputError where file and model do not fit.
+
+    replace_head: leave the head of `model` (`find_head`) as it is, whatever the file has for it.
+    """
+    state = read_state(path)
+    try:
+        load_weights(model, state, replace_head)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        advice = "" if replace_head else "; model.replace_head leaves out a last layer of other classes"
+        raise InputError(f"model.checkpoint {str(path)!r} does not fit the model: {reason}{advice}") from None
+
+
+def read_state(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or of a .pt or .pth file (only tensors are unpickled: `weights_only`)."""
+    try:
+        if Path(path).suffix not in PYTORCH:
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise InputError(f"model.checkpoint {str(path)!r} does not exist: give a safetensors file") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"model.checkpoint {str(path)!r} is no safetensors file ({error})") from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"model.checkpoint {str(path)!r} is no file of tensors alone ({reason})") from None
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise InputError(f"model.checkpoint {str(path)!r} is no state dict: save model.state_dict()")
+    return dict(state)
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Tensor], replace_head: bool = False) -> None:
+    """`load_state_dict`, without the head where that is to be replaced. RuntimeError as that raises."""
+    if not replace_head:
+        model.load_state_dict(state)
+        return
+    head = f"{find_head(model)}."
+    own = {name: value for name, value in model.state_dict().items() if name.startswith(head)}
+    model.load_state_dict({**{name: value for name, value in state.items() if not name.startswith(head)}, **own})
+
+
+def find_head(model: nn.Module) -> str:
+    """The name of the last linear layer, or of the largest submodule around it whose parameters are all of linear
+    layers, such as torchvision's `fc` or `classifier`. InputError where there is none."""
+    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    if not linear:
+        raise InputError("model.replace_head: the model has no linear layer to replace")
+    parts = [name for name, module in model.named_modules() if name in linear][-1].split(".")
+    for depth in range(1, len(parts) + 1):
+        inside = model.get_submodule(".".join(parts[:depth])).named_parameters(prefix=".".join(parts[:depth]))
+        if all(name.rpartition(".")[0] in linear for name, _ in inside):
+            return ".".join(parts[:depth])
+    return ".".join(parts)

@@ -1,0 +1,73 @@
+"""ResNet-18 (He et al. 2016), its state dict keyed as torchvision's, so that published weights load."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from clients.config import ModelConfig
+
+STAGES = 4
+BLOCKS = 2  # per stage
+
+
+class BasicBlock(nn.Module):
+    """relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)), both convolutions 3x3; the first one has the stride."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels_out)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or channels_in != channels_out:
+            projection = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+            self.downsample = nn.Sequential(projection, nn.BatchNorm2d(channels_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, channels_in, H, W) -> (N, channels_out, ⌈H / stride⌉, ⌈W / stride⌉)."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        hidden = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(hidden)) + shortcut)
+
+
+class ResNet18(nn.Module):
+    """A 7x7 convolution and a pooling, each of stride 2, four stages of two blocks, the mean over positions, `fc`.
+
+    channels: of the first stage, doubled by each of the others. in_channels: of the images. head: units of
+    hidden layers in `fc`, which is linear where there are none, as published.
+    """
+
+    def __init__(self, in_channels: int, outputs: int, channels: int = 64, head: Sequence[int] = ()):
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 7, 2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+        width = channels
+        for stage in range(1, STAGES + 1):
+            wider = channels * 2 ** (stage - 1)
+            first = BasicBlock(width, wider, stride=1 if stage == 1 else 2)
+            self.add_module(
+                f"layer{stage}", nn.Sequential(first, *(BasicBlock(wider, wider, 1) for _ in range(1, BLOCKS)))
+            )
+            width = wider
+        hidden: list[nn.Module] = []
+        for units in head:
+            hidden += [nn.Linear(width, units), nn.ReLU()]
+            width = units
+        last = nn.Linear(width, outputs)
+        self.fc = nn.Sequential(*hidden, last) if hidden else last
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, outputs)."""
+        x = self.maxpool(F.relu(self.bn1(self.conv1(images))))
+        for stage in range(1, STAGES + 1):
+            x = self.get_submodule(f"layer{stage}")(x)
+        return self.fc(torch.mean(x, (2, 3)))
+
+
+def resnet18(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> ResNet18:
+    """For images of any size and number of channels; BatchNorm starts as the identity up to its epsilon."""
+    return ResNet18(shape[0], outputs, config.channels, config.head)

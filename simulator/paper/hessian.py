@@ -1,0 +1,140 @@
+"""The Hessian norm, the change of the kernel and that of the parameters against width: tables, slopes, figure."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from pydantic import Field
+
+from clients.config import Count, Positive, Section
+from simulator.figures import save
+from simulator.paper.base import Job, Report, Result, experiment
+from simulator.paper.constancy import Network, measure, measure_training
+from simulator.paper.hessian_claims import LOSSES, OPEN, STEADY, judge
+from simulator.paper.pictures import themed
+from simulator.storage import write_atomically
+
+COLUMNS = "width output activation seed hessian_norm kernel_change".split()
+SHARE = 0.2  # of its first value, to which training brings a loss
+BOUND_WIDTH = 1024  # up to which the bound is measured: it takes the Hessian at three points
+
+
+class HessianSettings(Section):
+    widths: list[Count] = Field(min_length=2)
+    activations: list[str] = Field(min_length=1, description="hidden ones, behind linear and sigmoid outputs")
+    open_widths: list[Count] = Field(min_length=2)
+    training_widths: list[Count] = Field(min_length=2)
+    seeds: Count = 5
+    radius: Positive = Field(0.5, description="‖Δθ‖₂ at which the change of the kernel is measured")
+    open_radius: Positive = Field(0.1, description="the same for hidden softmax and maxout: softmax fits within 0.5")
+
+
+@experiment("hessian", "constancy of the kernel against width, linear and non-linear outputs", HessianSettings)
+def hessian(job: Job) -> Result:
+    settings = job.settings(HessianSettings)
+    pairs = [("linear", activation) for activation in settings.activations]
+    pairs += [("sigmoid", activation) for activation in settings.activations]
+    networks = grid(settings.widths, [*pairs, *((output, "tanh") for output in STEADY)], settings.seeds)
+    undecided = grid(settings.open_widths, [("linear", activation) for activation in OPEN], settings.seeds)
+    kinds = [(output, settings.activations[-1]) for output in ("linear", "sigmoid")]
+    trained = [
+        (network, loss)
+        for network in grid(settings.training_widths, kinds, settings.seeds)
+        for loss in (LOSSES if network.output == "linear" else LOSSES[:1])
+    ]
+    report = weighted(
+        job.report, sum(network.width**2 for network in [*networks, *undecided, *(n for n, _ in trained)])
+    )
+
+    def constancy(network: Network, radius: float) -> dict[str, object]:
+        found = measure(network, radius, bound=network.width <= BOUND_WIDTH)
+        report(f"{network.output} output, {network.activation}, width {network.width}", network.width**2)
+        return {**vars(network), **found}
+
+    def training(network: Network, loss: str) -> dict[str, object]:
+        found = measure_training(network, loss, SHARE)
+        report(f"training under {loss}, width {network.width}", network.width**2)
+        return {**vars(network), "loss": loss, **found}
+
+    norms = pd.DataFrame([training(network, loss) for network, loss in trained])
+    open_cases = pd.DataFrame([constancy(network, settings.open_radius) for network in undecided])
+    table = pd.DataFrame([constancy(network, settings.radius) for network in networks])
+    slopes = slope_table(table, open_cases, norms)
+    for name, frame in (("slopes", slopes), ("bound", table), ("open", open_cases), ("norms", norms)):
+        write_atomically(job.out / f"{name}.csv", frame.to_csv(index=False))
+    claims = judge(table, slopes, settings.radius, SHARE)
+    return Result(table[COLUMNS], claims, lambda path: draw(table, open_cases, norms, slopes, path))
+
+
+def grid(widths: Sequence[int], kinds: Sequence[tuple[str, str]], seeds: int) -> list[Network]:
+    """One network for each width, (output, activation) and seed."""
+    return [Network(width, *kind, seed) for width in widths for kind in kinds for seed in range(seeds)]
+
+
+def weighted(report: Report, total: int) -> Callable[[str, int], None]:
+    """A report that adds up the work it is told of."""
+    done = 0
+
+    def add(what: str, work: int) -> None:
+        nonlocal done
+        done += work
+        report(what, done, total)
+
+    return add
+
+
+def slope(frame: pd.DataFrame, column: str) -> float:
+    """d log(mean over seeds) / d log(width), by least squares."""
+    means = frame.groupby("width")[column].mean()
+    return float(np.polyfit(np.log(means.index), np.log(means), 1)[0])
+
+
+def slope_table(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame) -> pd.DataFrame:
+    """Of each part (data, open, norms): output, activation, loss, quantity, slope, its means at both ends."""
+    rows = []
+    keys = ["output", "activation"]
+    for part, frame, names, quantities in (
+        ("data", table, keys, ("hessian_norm", "kernel_change")),
+        ("open", open_cases, keys, ("hessian_norm", "kernel_change")),
+        ("norms", norms, [*keys, "loss"], ("delta_l2", "delta_linf")),
+    ):
+        for key, group in frame.groupby(names, sort=False):
+            for quantity in quantities:
+                means = group.groupby("width")[quantity].mean()
+                found = {"slope": slope(group, quantity), "narrowest": means.iloc[0], "widest": means.iloc[-1]}
+                rows.append({"part": part, **dict(zip(names, key, strict=True)), "quantity": quantity, **found})
+    return pd.DataFrame(rows)
+
+
+def draw(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, slopes: pd.DataFrame, path: Path) -> None:
+    """Means over seeds against width on logarithmic axes, with the fitted slopes in the legends."""
+    themed()
+    figure, axes = plt.subplots(1, 3, figsize=(14, 4.6))
+    cases = pd.concat([table.assign(part="data"), open_cases.assign(part="open")])
+    for axis, quantity, title in (
+        (axes[0], "hessian_norm", "Hessian norm ‖H‖₂"),
+        (axes[1], "kernel_change", "change of the kernel at the same ‖Δθ‖₂"),
+    ):
+        fitted = slopes[slopes.quantity == quantity].set_index(["part", "output", "activation"]).slope
+        for (part, output, activation), rows in cases.groupby(["part", "output", "activation"], sort=False):
+            label = f"{output} output, {activation}: {fitted[part, output, activation]:.2f}"
+            line(axis, rows, quantity, label, "-" if output == "linear" else "--")
+        axis.set_title(title)
+    fitted = slopes[slopes.part == "norms"].set_index(["quantity", "output", "loss"]).slope
+    for quantity, name, style in (("delta_l2", "‖Δθ‖₂", "-"), ("delta_linf", "‖Δθ‖∞", "--")):
+        for (output, loss), rows in norms.groupby(["output", "loss"], sort=False):
+            line(axes[2], rows, quantity, f"{name}, {loss}, {output}: {fitted[quantity, output, loss]:.2f}", style)
+    axes[2].set_title("change of the parameters in training")
+    for axis in axes:
+        axis.set(xscale="log", yscale="log", xlabel="width")
+        axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=2, frameon=False)
+    sns.despine(figure)
+    save(figure, path)
+
+
+def line(axis: plt.Axes, rows: pd.DataFrame, quantity: str, label: str, style: str) -> None:
+    means = rows.groupby("width")[quantity].mean()
+    axis.plot(means.index, means, style, marker="o", markersize=3, label=label)
