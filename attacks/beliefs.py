@@ -71,16 +71,6 @@ def nonzero_update(observation: Observation) -> State:
     return delta
 
 
-def check_device(attack: str, device: str) -> None:
-    if device != "auto" and device.partition(":")[0] not in ("cpu", "cuda"):
-        raise InputError(f"attack {attack!r}: device is {device!r}, choose auto, cpu, cuda or cuda:0")
-
-
-def choose_device(device: str) -> torch.device:
-    """auto: CUDA where there is one."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-
-
 def moved(state: State, device: torch.device, dtype: torch.dtype) -> State:
     """Every tensor on `device`, floating-point ones in `dtype`."""
     return {k: v.to(device, dtype if v.is_floating_point() else v.dtype) for k, v in state.items()}

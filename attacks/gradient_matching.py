@@ -15,9 +15,10 @@ from typing import ClassVar, Literal
 import torch
 
 from attacks.base import Progress, Reconstruction, register, report_restart, silent
-from attacks.beliefs import Belief, check_device, check_told, choose_device, moved, nonzero_update
+from attacks.beliefs import Belief, check_told, moved, nonzero_update
 from attacks.errors import InputError
 from attacks.observation import Knowledge, Observation
+from attacks.options import check_values, choose_device
 from attacks.schedule import Order, Schedule, believed_classes
 from attacks.unrolled import LocalTraining, Loss
 from attacks.update_matching import MatchingOptions, UpdateMatching
@@ -53,22 +54,18 @@ class GradientMatchingAttack(MatchingOptions):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "learning_rate", "max_unrolled", "restarts", "image_std"):
-            if getattr(self, name) <= 0:
-                raise InputError(f"attack {NAME!r}: {name} is {getattr(self, name)}, it has to be positive")
+        check_values(
+            self,
+            ("iterations", "learning_rate", "max_unrolled", "restarts", "image_std"),
+            not_negative=("total_variation",),
+            choices={
+                "distance": ("cosine", "euclidean"), "labels": ("inferred", "soft"), "order": ("fixed", "drawn"),
+                "loss": ("auto", "cross_entropy", "mse"), "optimizer": ("adam", "lbfgs"),
+                "precision": ("float32", "float64"),
+            },
+        )  # fmt: skip
         if not 0 <= self.momentum < 1:
             raise InputError(f"attack {NAME!r}: momentum is {self.momentum}, choose one from 0 to below 1")
-        if self.total_variation < 0:
-            raise InputError(f"attack {NAME!r}: total_variation is {self.total_variation}, it cannot be negative")
-        choices = {
-            "distance": ("cosine", "euclidean"), "labels": ("inferred", "soft"), "order": ("fixed", "drawn"),
-            "loss": ("auto", "cross_entropy", "mse"), "optimizer": ("adam", "lbfgs"),
-            "precision": ("float32", "float64"),
-        }  # fmt: skip
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise InputError(f"attack {NAME!r}: {name} is {getattr(self, name)!r}, choose {' or '.join(known)}")
-        check_device(NAME, self.device)
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
         check_told(NAME, observation, knowledge)

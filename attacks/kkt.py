@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, report_restart, silent
-from attacks.beliefs import Belief, check_device, check_told, choose_device, moved
+from attacks.beliefs import Belief, check_told, moved
 from attacks.errors import InputError
 from attacks.ntk import inverse_temperature, outside_range, squared_norm
 from attacks.objective import Objective, make_objective, unexplained_without
 from attacks.observation import Knowledge, Observation
+from attacks.options import check_values, choose_device
 
 NAME = "kkt"
 TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
@@ -53,15 +54,12 @@ class KKTAttack:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "iterations", "learning_rate", "image_std", "restarts"):
-            if getattr(self, name) <= 0:
-                raise InputError(f"attack {NAME!r}: {name} is {getattr(self, name)}, it has to be positive")
-        for name in ("dual_floor", "dual_penalty", "range_penalty"):
-            if getattr(self, name) < 0:
-                raise InputError(f"attack {NAME!r}: {name} is {getattr(self, name)}, it cannot be negative")
-        if self.precision not in ("float32", "float64"):
-            raise InputError(f"attack {NAME!r}: precision is {self.precision!r}, choose float32 or float64")
-        check_device(NAME, self.device)
+        check_values(
+            self,
+            ("candidates", "iterations", "learning_rate", "image_std", "restarts"),
+            not_negative=("dual_floor", "dual_penalty", "range_penalty"),
+            choices={"precision": ("float32", "float64")},
+        )
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
         check_told(NAME, observation, knowledge)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
-from attacks.beliefs import believed_mean, check_device, choose_device
+from attacks.beliefs import believed_mean
 from attacks.defended import kept_entries, known_distortion
 from attacks.descent import Descent
 from attacks.errors import InputError
@@ -19,6 +19,7 @@ from attacks.history import StackedObjective, round_scales
 from attacks.inference import find_input_layer, infer_image_count
 from attacks.objective import Objective, backward_in_batches, make_objective, unexplained_without
 from attacks.observation import Knowledge, Observation, State
+from attacks.options import check_values, choose_device
 
 TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
 
@@ -66,16 +67,12 @@ class NTKAttack:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in (
-            "candidates", "num_candidates", "iterations", "learning_rate", "image_std", "restarts", "batch_size"
-        ):  # fmt: skip
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise InputError(f"attack 'ntk': {name} is {getattr(self, name)}, it has to be positive")
-        if self.smoothness < 0:
-            raise InputError(f"attack 'ntk': smoothness is {self.smoothness}, it must not be negative")
-        if self.kernel not in ("final", "initial", "hybrid"):
-            raise InputError(f"attack 'ntk': kernel is {self.kernel!r}, choose final, initial or hybrid")
-        check_device("ntk", self.device)
+        check_values(
+            self,
+            ("candidates", "num_candidates", "iterations", "learning_rate", "image_std", "restarts", "batch_size"),
+            not_negative=("smoothness",),
+            choices={"kernel": ("final", "initial", "hybrid")},
+        )
 
     def reconstruct(
         self,

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
-from attacks.beliefs import check_device, choose_device
 from attacks.dense import ACTIVATIONS
-from attacks.errors import InputError
 from attacks.inference import ROUNDING, infer_pixel_mean
 from attacks.observation import DEFENSE_FIELDS, Knowledge, Observation
+from attacks.options import check_values, choose_device
 from attacks.span_behind import reconstruct_behind
 from attacks.span_candidates import Candidates
 from attacks.span_defended import Undefended, undefended
@@ -64,12 +63,8 @@ class SpanAttack:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("starts", "steps", "settle", "polish", "rounds", "learning_rate"):
-            if getattr(self, name) <= 0:
-                raise InputError(f"attack 'span': {name} is {getattr(self, name)}, it has to be positive")
-        check_device("span", self.device)
-        if self.joint_polish < 0:
-            raise InputError(f"attack 'span': joint_polish is {self.joint_polish}, it must not be negative")
+        numbers = ("starts", "steps", "settle", "polish", "rounds", "learning_rate")
+        check_values(self, positive=numbers, not_negative=("joint_polish",))
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
         behind, head = _behind(observation)

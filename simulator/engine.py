@@ -21,7 +21,7 @@ from simulator.display import Display
 from simulator.errors import InputError, RunError
 from simulator.federation import run_federation
 from simulator.plan import RunPlan, claim_directory
-from simulator.scenario import EngineConfig
+from simulator.sections import EngineConfig
 
 DEFAULT_GPU_SHARE = 0.3  # three clients on a GPU, and a tenth left for attacks
 

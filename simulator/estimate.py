@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -27,7 +27,8 @@ def describe_plan(plan: RunPlan) -> str:
     """A few lines: what would run, and an estimate of its time."""
     scenario = plan.cells[0].scenario
     data = check_cell(plan.cells[0])[0]
-    sizes, parameters = zip(*(measure(cell) for cell in plan.cells), strict=True)
+    sizes = [cell_data(cell.scenario).client_sizes for cell in plan.cells]
+    parameters = count_parameters(plan.cells)
     attacks = sum(map(expected_attacks, plan.cells))
     pretraining = estimate_pretraining(plan)
     # a step of training, or of an attack, costs about its images times its parameters
@@ -56,11 +57,18 @@ def describe_plan(plan: RunPlan) -> str:
     return "\n".join(lines)
 
 
-def measure(cell: Cell) -> tuple[tuple[int, ...], int]:
-    """(images of each client, trained parameters) of a cell."""
-    data, model = check_cell(cell)
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return tuple(data.client_sizes), trained
+def count_parameters(cells: Sequence[Cell]) -> list[int]:
+    """Trained parameters of each cell; networks that are alike but for their seed are built once."""
+    known: dict[str, int] = {}
+    counts = []
+    for cell in cells:
+        scenario = cell.scenario
+        alike = repr((scenario.model, scenario.data, scenario.training.loss))
+        if alike not in known:
+            model = check_cell(cell)[1]
+            known[alike] = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        counts.append(known[alike])
+    return counts
 
 
 def span(values: Iterable[int]) -> str:

@@ -16,7 +16,8 @@ from attacks import Knowledge, Observation, Reconstruction, torch_generator
 from attacks.base import Progress, silent
 from simulator.evaluator import Truth, evaluate
 from simulator.knowledge import adapted
-from simulator.scenario import AttackConfig, Scenario
+from simulator.scenario import Scenario
+from simulator.sections import AttackConfig
 from simulator.storage import CellStore, Sight, save_reconstruction
 
 

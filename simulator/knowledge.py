@@ -10,7 +10,8 @@ from attacks import InputError, Knowledge
 from clients.client import centered
 from clients.partition import FederatedData
 from clients.training import planned_steps
-from simulator.scenario import AttackConfig, Scenario
+from simulator.scenario import Scenario
+from simulator.sections import AttackConfig
 from simulator.storage import make_knowledge
 
 

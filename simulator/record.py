@@ -11,7 +11,8 @@ from attacks.errors import nearest
 from simulator.jobs import run_attack
 from simulator.knowledge import adapted
 from simulator.plan import DESCRIPTION, read_description
-from simulator.scenario import AttackConfig, Cell, Scenario, validate
+from simulator.scenario import Cell, Scenario, validate
+from simulator.sections import AttackConfig
 from simulator.storage import CellStore, Sight
 from simulator.yaml_source import Source
 

@@ -12,7 +12,8 @@ from attacks import ATTACKS, Knowledge, get_attack
 from attacks.base import option_names
 from clients.config import DefenseConfig
 from clients.defenses import DEFENSES, Defense
-from simulator.scenario import AttackConfig, Scenario
+from simulator.scenario import Scenario
+from simulator.sections import AttackConfig
 
 HEAD = """# Every key of a scenario
 

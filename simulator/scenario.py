@@ -6,171 +6,24 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from attacks import ATTACKS, Attack, InputError, Knowledge
-from attacks.base import check_options
-from attacks.errors import nearest
+from attacks import InputError
 from clients.config import (
     ClientConfig,
-    Count,
     DataConfig,
     DefenseConfig,
-    Fraction,
     ModelConfig,
     PartitionConfig,
-    Positive,
     Section,
     TrainingConfig,
 )
-from simulator.yaml_source import Key, Source, assign, merge, parse_value, read_yaml
-
-
-class StrategyConfig(Section):
-    """A Flower strategy by its class name, with keyword arguments of its constructor."""
-
-    name: str = "FedAvg"
-    options: dict[str, Any] = Field(default_factory=dict)
-
-
-class FederationConfig(Section):
-    """Rounds, clients, and how their updates are aggregated."""
-
-    rounds: Count = 2
-    clients: Count = 3
-    fraction: Fraction = Field(1.0, description="share of the clients that trains in a round")
-    strategy: StrategyConfig = Field(StrategyConfig(), description="a Flower strategy: its name, or {name, options}")
-    timeout: Positive = Field(600.0, description="seconds that the server waits for a round's replies")
-    max_failures: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.5, description="stop the run when more than this share of a round's clients fails"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _strategy_by_name(cls, values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(values.get("strategy"), str):
-            return {**values, "strategy": {"name": values["strategy"]}}
-        return values
-
-
-class EngineConfig(Section):
-    """Where it runs. Clients are Ray actors; attacks are Ray tasks on the same cluster."""
-
-    cpus: Positive = Field(1.0, description="CPU share of one client")
-    gpus: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="GPU share of one client; default: 0.3 where there is a GPU, else 0"
-    )
-    address: str | None = Field(None, description="an existing Ray cluster; default: one of our own on this machine")
-    attack_workers: Count | None = Field(None, description="attacks at a time; default: the number of CPU cores")
-    threads: Count = Field(1, description="torch threads of each client and attack")
-
-
-class AttackConfig(Section):
-    """One attack of the adversary: its name, its options beside it, and a label where a name occurs twice.
-
-    adaptive: whether it is told which defense is in force (`Knowledge`: noise, mask, quantization, clip bound).
-    """
-
-    name: str
-    label: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    adaptive: bool = False
-    options: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _flat(cls, values: Any) -> Any:
-        """`ntk`, `{name: ntk, iterations: 4000}` and the resolved form all mean the same."""
-        if isinstance(values, str):
-            values = {"name": values}
-        if not isinstance(values, dict) or "name" not in values:
-            return values
-        options = {key: value for key, value in values.items() if key not in ("name", "label", "adaptive", "options")}
-        adaptive = values.get("adaptive", False)
-        return {
-            "name": values["name"],
-            "label": values.get("label", f"{values['name']}-adaptive" if adaptive is True else values["name"]),
-            "adaptive": adaptive,
-            "options": {**values.get("options", {}), **options},
-        }
-
-    @model_validator(mode="after")
-    def _known(self) -> "AttackConfig":
-        self.make()
-        return self
-
-    def make(self) -> Attack:
-        """The attack with its options type-checked; InputError names the option that is wrong."""
-        check_options(self.name, self.options)
-        try:
-            return TypeAdapter(ATTACKS[self.name]).validate_json(json.dumps(self.options), strict=True)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            message = wrong["msg"].removeprefix("Value error, ")
-            option = f"option {wrong['loc'][0]!r} is {wrong['input']!r}: " if wrong["loc"] else ""
-            raise InputError(message if not option else f"attack {self.name!r}: {option}{message}") from None
-
-
-class AdversaryConfig(Section):
-    """Who looks at what, with which attacks, knowing what."""
-
-    threat_models: list[Literal["server", "observer", "history"]] = Field(
-        ["server"],
-        min_length=1,
-        description="history: all rounds so far at once, for each of the others named, or for the server alone",
-    )
-    attacks: list[AttackConfig] = Field(
-        default_factory=lambda: [AttackConfig.model_validate("ntk")],
-        min_length=1,
-        description="names, or {name, label, options …}; default ntk",
-    )
-    knowledge: dict[str, Any] = Field(
-        default_factory=dict, description="field: true to grant the true value, or the value the adversary believes"
-    )
-    when: Literal["every"] | list[Count] = Field("every", description="rounds to attack: every, or a list")
-    timeout: Positive = Field(3600.0, description="seconds that one attack may take")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _granted_by_name(cls, values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(values.get("knowledge"), list):
-            return {**values, "knowledge": {str(name): True for name in values["knowledge"]}}
-        return values
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "AdversaryConfig":
-        for name in self.knowledge:
-            if name not in Knowledge.names():
-                raise ValueError(f"unknown knowledge {name!r}{nearest(name, Knowledge.names())}")
-        labels = [attack.label for attack in self.attacks]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise ValueError(f"two attacks are called {label!r}: give each a `label` of its own")
-        return self
-
-    def attacks_in(self, round: int) -> bool:
-        return self.when == "every" or round in self.when
-
-    def views(self, client: int, hidden: bool = False) -> list[str]:
-        """The threat models that look at a client, or, for −1, at the union of a round's clients.
-
-        `history` goes over the rounds of every other one listed; where it stands alone, over those of the server.
-        hidden: whether the server sees the union only (secure aggregation).
-        """
-        if hidden and client < 0:
-            return [view for view in ("server", "observer", "history") if view in self.threat_models]
-        single = "server" if client >= 0 else "observer"
-        listed = single in self.threat_models
-        follows = listed or (client >= 0 and "observer" not in self.threat_models)
-        return [single] * listed + ["history"] * ("history" in self.threat_models and follows)
-
-
-class OutputConfig(Section):
-    """What a run writes, and where."""
-
-    root: str = Field("runs", description="folder of run directories, where --out names none")
-    figures: bool = True
+from simulator.axes import as_column, axis_keys, axis_points, short_name
+from simulator.explain import explain
+from simulator.sections import AdversaryConfig, AttackConfig, EngineConfig, FederationConfig, OutputConfig
+from simulator.yaml_source import Source, assign, parse_value, read_yaml
 
 
 class Scenario(Section):
@@ -272,14 +125,14 @@ class Scenario(Section):
             for key, value in swept.items():
                 data = assign(data, key, value)
             scenario = validate(Source(data))
-            parts = {key.rpartition(".")[2]: _short(value) for key, value in swept.items()}
+            parts = {key.rpartition(".")[2]: short_name(value) for key, value in swept.items()}
             if "defenses" in swept:  # tables have a column for the chain
-                parts = {"defense": _short(scenario.defense), **parts}
+                parts = {"defense": short_name(scenario.defense), **parts}
                 del parts["defenses"]
             name = ",".join(f"{key}={value}" for key, value in parts.items())
             if name in cells:
                 raise InputError(f"sweep: two cells are called {name!r}: give each value once, or a `label`")
-            columns = {key: _as_column(value, values[key]) for key, value in swept.items() if key != "defenses"}
+            columns = {key: as_column(value, values[key]) for key, value in swept.items() if key != "defenses"}
             cells[name] = Cell(name, {"cell": name, **columns} if name else {}, scenario)
         return list(cells.values())
 
@@ -330,22 +183,6 @@ def load_source(source: Source) -> Scenario:
     return scenario
 
 
-def axis_keys(axis: str) -> list[str]:
-    """The dotted keys that an axis of a sweep moves: "a + b" two, any other one."""
-    return [key.strip() for key in axis.split("+")]
-
-
-def axis_points(axis: str, values: list[Any]) -> list[dict[str, Any]]:
-    """What each value of an axis sets, by dotted key; InputError where paired keys have no value each."""
-    keys = axis_keys(axis)
-    if len(keys) == 1:
-        return [{axis: value} for value in values]
-    for value in values:
-        if not isinstance(value, list) or len(value) != len(keys):
-            raise InputError(f"sweep: {axis!r} needs a list of {len(keys)} values at each point, not {value!r}")
-    return [dict(zip(keys, value, strict=True)) for value in values]
-
-
 def apply_overrides(source: Source, overrides: list[str]) -> None:
     """Set what --set says, "a.b=c", in place; errors about those keys will name the option."""
     for override in overrides:
@@ -382,55 +219,6 @@ def validate(source: Source) -> Scenario:
     try:
         return Scenario.model_validate_json(json.dumps(_absolute_paths(source.data)))
     except ValidationError as error:
-        raise InputError(_explain(error.errors()[0], source)) from None
+        raise InputError(explain(error.errors()[0], source, Scenario)) from None
     except TypeError as error:
         raise InputError(f"a scenario holds plain YAML values only: {error}") from None
-
-
-def _explain(error: Any, source: Source) -> str:
-    key: Key = tuple(part for part in error["loc"] if not _is_union_branch(part))
-    dotted = ".".join(map(str, key))
-    where = source.where(key)
-    prefix = f"{where}: " if where else ""
-    if error["type"] == "extra_forbidden":
-        return f"{prefix}unknown key {dotted!r}{nearest(str(key[-1]), _known_keys(key[:-1]))}"
-    if error["type"] == "missing":
-        return f"{prefix}key {dotted!r} is missing"
-    message = error["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
-    value = error["input"]
-    shown = f" is {value!r}" if not isinstance(value, dict) and len(repr(value)) < 60 else ""
-    return f"{prefix}{dotted or 'scenario'}{shown}: {message}"
-
-
-def _is_union_branch(part: str | int) -> bool:
-    """pydantic adds the branch of a union to the location of an error: no key of ours."""
-    named = ("int", "float", "str", "constrained-int")
-    return isinstance(part, str) and (part in named or any(c in part for c in "[](){},' "))
-
-
-def _known_keys(parent: Key) -> list[str]:
-    """The valid keys of a section."""
-    section: Any = Scenario
-    for part in parent:
-        annotation = section.model_fields[part].annotation if part in getattr(section, "model_fields", {}) else None
-        candidates = [annotation, *getattr(annotation, "__args__", ())]  # Section, or Section | None
-        section = next((candidate for candidate in candidates if hasattr(candidate, "model_fields")), None)
-    return list(section.model_fields) if section is not None else []
-
-
-def _as_column(value: Any, values: list[Any]) -> Any:
-    """A swept value as the tables hold it: itself where all are plain and of one type, else as JSON text."""
-    plain = all(isinstance(other, bool | int | float | str) for other in values)
-    one_type = len({type(other) for other in values}) == 1
-    return value if plain and one_type else json.dumps(value, sort_keys=True)
-
-
-def _short(value: Any) -> str:
-    """A value as a part of a folder's name; with a few digits of its hash where it had to be changed for that."""
-    text = json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else str(value)
-    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in text)[:40]
-    return name if name == text else f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
-
-
-__all__ = ["Cell", "Scenario", "load_scenario", "merge", "validate"]

@@ -14,7 +14,7 @@ from attacks.errors import nearest
 from attacks.inference import infer_pixel_mean
 from clients.config import ModelConfig
 from clients.models.factory import construct
-from simulator.scenario import AttackConfig
+from simulator.sections import AttackConfig
 from simulator.storage import load_state, make_knowledge, write_atomically
 from simulator.yaml_source import parse_value
 

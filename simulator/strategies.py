@@ -9,7 +9,8 @@ from flwr.serverapp.strategy import Strategy
 
 from attacks.errors import InputError, nearest
 from clients.defenses.central_dp import CentralDP
-from simulator.scenario import FederationConfig, Scenario, StrategyConfig
+from simulator.scenario import Scenario
+from simulator.sections import FederationConfig, StrategyConfig
 
 TREES = ("FedXgbBagging", "FedXgbCyclic")  # they aggregate trees, not tensors
 

@@ -29,14 +29,15 @@ class Claim:
     """A sentence of the paper beside what was measured here.
 
     claim: in short. source: section and figure. paper: what the paper says, in its own figures. measured: ours, with
-    the statistic that decides and its value. holds: what that statistic says, whichever way one had hoped.
+    the statistic that decides and its value. holds: what that statistic says, whichever way one had hoped; None where
+    --set left nothing to judge.
     """
 
     claim: str
     source: str
     paper: str
     measured: str
-    holds: bool
+    holds: bool | None
 
 
 @dataclass(frozen=True, eq=False)

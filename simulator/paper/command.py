@@ -11,7 +11,7 @@ from rich.table import Table
 
 from attacks import InputError
 from simulator.display import Bars
-from simulator.paper.base import EXPERIMENTS, Job, Result, get_experiment
+from simulator.paper.base import EXPERIMENTS, Claim, Job, Result, get_experiment
 from simulator.paper.files import identity, load_file
 from simulator.paper.pictures import draw_sheet
 from simulator.storage import write_atomically
@@ -78,7 +78,7 @@ def write(result: Result, out: Path, sheet: bool, where: str) -> None:
     """data.csv, claims.json (each says `where` it was measured), figure.png and, where asked for, sheet.png."""
     write_atomically(out / "data.csv", result.data.to_csv(index=False))
     claims = [
-        dataclasses.asdict(claim) | {"measured": claim.measured + where, "holds": bool(claim.holds)}
+        dataclasses.asdict(claim) | {"measured": claim.measured + where, "holds": verdict(claim)}
         for claim in result.claims
     ]
     write_atomically(out / "claims.json", json.dumps(claims, indent=1, ensure_ascii=False) + "\n")
@@ -95,13 +95,18 @@ def measured_on(source: Source) -> str:
     return f" on {name}" + ("" if root else " (embedded: no data.root was given)")
 
 
+def verdict(claim: Claim) -> bool | None:
+    """As a plain bool, whatever numpy or pandas made of it."""
+    return None if claim.holds is None else bool(claim.holds)
+
+
 def claims_table(result: Result) -> Table:
     table = Table(title="Claims of the paper", title_justify="left", show_lines=True)
     for column, ratio in (("claim", 3), ("the paper", 3), ("measured", 4)):
         table.add_column(column, ratio=ratio)
     table.add_column("holds here")
     for claim in result.claims:
-        holds = "[green]yes[/]" if claim.holds else "[red]no[/]"
+        holds = {True: "[green]yes[/]", False: "[red]no[/]", None: "not measured"}[verdict(claim)]
         table.add_row(f"{claim.claim}\n[dim]{claim.source}[/]", claim.paper, claim.measured, holds)
     return table
 

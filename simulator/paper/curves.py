@@ -3,7 +3,7 @@
 import pandas as pd
 
 from simulator.paper.base import Claim
-from simulator.paper.measures import listed, paired, seeds, spearman_within
+from simulator.paper.measures import at_least, binary_task, listed, paired, seeds, spearman_within
 from simulator.paper.sweeps import curve_experiment
 
 
@@ -36,7 +36,7 @@ def size_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
             "the curve of a smaller data set has low values for all model widths",
             f"Spearman of images and mean L2 {by_size:.2f}, mean over widths, dynamics and {seeds(scores)}; "
             f"mean L2 by images: {listed(scores.groupby('num_private').l2_mean.mean())}; holds from 0.8 on",
-            by_size >= 0.8,
+            at_least(by_size, 0.8),
         ),
         Claim(
             "wider models resolve larger data sets",
@@ -44,7 +44,7 @@ def size_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
             "the image index from which on quality drops rises with width almost monotonically",
             f"Spearman of width and the number of images with 20 dB that are identified {by_width:.2f}, mean over "
             f"training sets; share by width: {listed(resolved)}; holds from 0.5 on",
-            by_width >= 0.5,
+            at_least(by_width, 0.5),
         ),
         Claim(
             "linearization improves reconstruction",
@@ -76,9 +76,8 @@ def size_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
     extra=["task"],
 )
 def class_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
-    binary = next(task for task in scores.task if task != "classes")
     pair = ["num_private", "width", "dynamics", "seed"]
-    pairs = paired(scores, "task", "classes", binary, "l2_mean", pair)
+    pairs = paired(scores, "task", "classes", binary_task(scores), "l2_mean", pair)
     means, each = pairs.groupby("seed").mean(), pairs.groupby("dynamics").mean()
     said = ", ".join(f"{name}: {row.better:.2f} and {row.worse:.2f}" for name, row in each.iterrows())
     return [

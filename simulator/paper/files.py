@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from attacks.errors import InputError, nearest
-from simulator.scenario import apply_overrides, axis_keys, axis_points, prepare
+from simulator.axes import axis_keys, axis_points
+from simulator.scenario import apply_overrides, prepare
 from simulator.yaml_source import Source, merge, parse_value, read_yaml
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "paper"

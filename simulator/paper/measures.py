@@ -1,9 +1,11 @@
 """The tables of a run as figures read them: scores beside the settings they belong to, and the statistics of claims."""
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
 
+from attacks.errors import InputError
 from simulator.figures import best_pairs
 from simulator.paper.base import Strip
 from simulator.record import Record
@@ -51,8 +53,9 @@ def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
         by_rank = by_rank[[*keys, "rank", name]]
         curves = by_rank if "rank" not in curves else curves.merge(by_rank, on=[*keys, "rank"])
     columns = ["num_private", "width", "dynamics", "seed", *extra]
-    settings = score_table(record)[[*keys, *columns]]
-    frame = curves.merge(settings, on=keys, validate="m:1").sort_values([*columns, "attack", "rank"])
+    settings = score_table(record)[list(dict.fromkeys([*keys, *columns]))]
+    order = list(dict.fromkeys([*columns, "attack", "rank"]))
+    frame = curves.merge(settings, on=keys, validate="m:1").sort_values(order)
     return frame[[*columns, "rank", "l2", "floor_l2"]].reset_index(drop=True)
 
 
@@ -70,24 +73,47 @@ def strips(record: Record, rows: pd.DataFrame) -> list[Strip]:
 
 def spearman(frame: pd.DataFrame, first: str, second: str) -> float:
     """Rank correlation of two columns; NaN where one of them does not vary."""
-    return float(frame[first].corr(frame[second], method="spearman"))
+    return round(float(frame[first].corr(frame[second], method="spearman")), 9)  # a fraction, as bounds are
 
 
 def spearman_within(frame: pd.DataFrame, first: str, second: str, groups: list[str]) -> float:
     """Mean over groups of the rank correlation within each: everything else stays the same."""
     each = [spearman(group, first, second) for _, group in frame.groupby(groups)]
-    return float(pd.Series(each).mean())
+    return round(float(pd.Series(each).mean()), 9)
 
 
 def paired(frame: pd.DataFrame, key: str, better: object, worse: object, value: str, pair: list[str]) -> pd.DataFrame:
-    """One row per pair of cells that differ in `key` alone: columns `better` and `worse` hold their `value`."""
+    """One row per pair of cells that differ in `key` alone: columns `better` and `worse` hold their `value`.
+
+    Raises InputError where --set left one of the two out.
+    """
     table = frame.pivot_table(value, pair, key)
+    for missing in {better, worse} - set(table.columns):
+        raise InputError(f"this experiment compares {key} {better} with {worse}: --set left {missing} out")
     return pd.DataFrame({"better": table[better], "worse": table[worse]}).dropna()
 
 
 def listed(values: pd.Series, digits: int = 2) -> str:
     """ "20: 1.41, 40: 2.34"."""
     return ", ".join(f"{key}: {value:.{digits}f}" for key, value in values.items())
+
+
+def at_least(value: float, bound: float) -> bool | None:
+    """Whether a claim holds whose statistic has to reach `bound`; None where there is no statistic (NaN)."""
+    return None if math.isnan(value) else value >= bound
+
+
+def at_most(value: float, bound: float) -> bool | None:
+    """The same for a statistic that has to stay at or below `bound`."""
+    return at_least(-value, -bound)
+
+
+def binary_task(scores: pd.DataFrame) -> str:
+    """The task of two groups beside which all classes are measured."""
+    found = [task for task in scores.task.unique() if task != "classes"]
+    if not found:
+        raise InputError("this experiment compares all classes with two groups: --set left data.task with one value")
+    return str(found[0])
 
 
 def seeds(frame: pd.DataFrame) -> str:

@@ -1,6 +1,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -90,3 +91,24 @@ def test_bad_options():
         InfiniteNTK(depth=0)
     with pytest.raises(InputError, match="choose standard or ntk"):
         InfiniteNTK(parameterization="mup")
+
+
+INPUTS = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.4, -1.2]], dtype=torch.float64)
+# three hidden layers, without biases, W_std = 1.4
+FIGURES = [12.913154239999994, 1.4687131483984666, 1.4687131483984666, 4.156805841066664]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_it_is_the_kernel_of_neural_tangents(depth):
+    """Optional: `pip install .[neural-tangents]`."""
+    stax = pytest.importorskip("neural_tangents").stax
+    layers = [layer for _ in range(depth) for layer in (stax.Dense(1, W_std=1.4), stax.Relu())]
+    expected = stax.serial(*layers, stax.Dense(1, W_std=1.4))[2](INPUTS.numpy(), None, "ntk")
+    kernel = InfiniteNTK(depth, bias=False, weight_std=1.4, parameterization="ntk")(INPUTS)
+    assert torch.allclose(kernel.float(), torch.tensor(np.asarray(expected, np.float32)), rtol=1e-5)
+
+
+def test_it_has_the_figures_of_neural_tangents():
+    """Those of the test above in float64, for where that library is not installed."""
+    kernel = InfiniteNTK(3, bias=False, weight_std=1.4, parameterization="ntk")(INPUTS)
+    assert kernel.flatten().tolist() == pytest.approx(FIGURES, rel=1e-12)

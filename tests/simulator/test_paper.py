@@ -85,6 +85,15 @@ def test_rank_correlation_within_groups_and_pairs():
     assert table.better.tolist() == [1.0, 8.0] and table.worse.tolist() == [2.0, 9.0]
 
 
+def test_what_set_left_out_is_no_verdict():
+    table = regime([1, 2, 3, 4])
+    assert [c.holds for c in regime_claims(table[table.width == 64], "here")] == [True, None, True]
+    with pytest.raises(InputError, match="--set left linearized out"):
+        size_claims(scores(l2_mean=[1.0, 2.0], num_private=[10, 20]), "here")
+    with pytest.raises(InputError, match=r"data\.task with one value"):
+        class_claims(scores(task=["classes"]), "here")
+
+
 def regime(errors):
     """Two widths, two training sets; kernel distances 0.1 to 0.4."""
     rows = [(0.1, 10, 64), (0.2, 20, 64), (0.3, 10, 32), (0.4, 20, 32)]
