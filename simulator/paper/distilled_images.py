@@ -1,5 +1,7 @@
 """Figures 13 and 14: the images of RKIP-finite, private ones of few and averages of many."""
 
+import math
+
 import pandas as pd
 import torch
 import torch.nn.functional as F
@@ -50,7 +52,7 @@ def distilled_images(job: Job) -> Result:
             "shown for data sets of 20 to 500 images (read off the figure)",
             f"the same share at {few} images {single[few]:.0%}; Spearman of the number of images and the cosine "
             f"{rank:.2f}; holds where the share is at least 50 % and the correlation below 0",
-            bool(single[few] >= 0.5 and rank < 0),
+            None if math.isnan(rank) else bool(single[few] >= 0.5 and rank < 0),
         ),
         Claim(
             "instead they look like averages of classes",

@@ -6,6 +6,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
 
+from attacks.errors import InputError
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.measures import listed, seeds, spearman
@@ -21,8 +22,11 @@ FITTED, UNDERFIT, INFINITE = "fitted", "underfit", "infinite width"
 def onion(job: Job) -> Result:
     settings = job.settings(OnionSettings)
     parts, cells = [], job.scenario.cells()
+    images = job.scenario.partition.images_of(0) or 0
+    if len(settings.stages(images)) < 2:
+        raise InputError(f"{images} images, {settings.drop} less in each stage, until {settings.until}: only one stage")
     if job.profile != "quick":
-        job.say(cost(settings, job.scenario.partition.images_of(0) or 0, len(cells)))
+        job.say(cost(settings, images, len(cells)))
     for cell in cells:
         owner = Owner.of(cell.scenario)
         fitted = cell.scenario.training

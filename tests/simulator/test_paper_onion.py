@@ -4,23 +4,17 @@ import pandas as pd
 import pytest
 import torch
 
+from attacks import InputError
 from clients.defenses.prune_easiest import without_easiest
 from clients.distillation import Distilled
 from simulator.display import Silent
 from simulator.distillation import Owner
 from simulator.paper import Job
 from simulator.paper.distilled_images import cosines, likeness
-from simulator.paper.distilled_sets import gap_table
+from simulator.paper.distilled_sets import gap_table, table1
 from simulator.paper.files import load_file
-from simulator.paper.onion import (
-    OnionSettings,
-    Peeling,
-    advantage,
-    at_infinite_width,
-    exposed,
-    layers,
-    unbalanced_claims,
-)
+from simulator.paper.onion import advantage, exposed, layers, onion, unbalanced_claims
+from simulator.paper.peeling import OnionSettings, Peeling, at_infinite_width
 
 
 def test_the_easiest_are_left_out():
@@ -111,3 +105,11 @@ def test_likeness_to_images_and_to_class_means(tmp_path):
     assert table.nearest[1] < 1 and table.average[0] < 1
     x, y = torch.tensor([[[[3.0, 0.0]]]]), torch.tensor([[[[3.0, 4.0]]]])
     assert cosines(x, y).item() == pytest.approx(0.6)
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_is_computed(tmp_path):
+    source = load_file("table1", "quick", ["settings.methods=[kip, rkip]"])
+    with pytest.raises(InputError, match="leaves rkip_finite out"):
+        table1(Job("table1", "quick", source, tmp_path, Silent(), lambda *_: None, lambda _: None))
+    with pytest.raises(InputError, match="only one stage"):
+        onion(job_of(tmp_path, "partition.images=20"))
