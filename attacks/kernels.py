@@ -9,6 +9,8 @@ from attacks.errors import InputError
 from attacks.jacobian import Factors, Jacobian
 from attacks.observation import Observation, State
 
+MOST_IMAGES = 200  # that the drift of a kernel is measured on: its cost is quadratic
+MOST_ENTRIES = 2**29  # of their Jacobian, layers aside that need none
 CHUNK_BYTES = 256 * 2**20  # of Jacobian factors per chunk of images
 
 
@@ -56,6 +58,18 @@ def kernel_drift(observation: Observation, images: Tensor) -> float:
         for state in (observation.initial, observation.final)
     ]
     return kernel_distance(*kernels)
+
+
+def affordable_images(observation: Observation) -> int:
+    """On how many images a drift of the kernel is to be measured: at most 200, 4 of a ResNet-18 with ten classes."""
+    model = observation.model
+    linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    entries = sum(model.get_parameter(name).numel() for name in observation.trainable if name not in linear)
+    state, first = observation.initial, observation.initial[observation.trainable[0]]
+    probe = torch.zeros(1, *observation.input_shape, dtype=first.dtype, device=first.device)
+    with torch.no_grad():
+        outputs = torch.func.functional_call(model.eval(), state, (probe,)).numel()
+    return max(2, min(MOST_IMAGES, MOST_ENTRIES // max(entries * outputs, 1)))
 
 
 def _double(state: State) -> State:

@@ -17,7 +17,7 @@ from attacks.errors import InputError
 from attacks.hessian import hessian_norms, is_factored
 from attacks.inference import find_input_layer
 from attacks.jacobian import Jacobian
-from attacks.kernels import empirical_ntk, kernel_distance
+from attacks.kernels import affordable_images, empirical_ntk, kernel_distance
 from attacks.layer_updates import LayerUpdate, layer_updates
 from attacks.linearization import has_linear_output, linearization_error, unexplained_share
 from attacks.observation import Observation, State
@@ -84,18 +84,19 @@ class Linearity:
         device = next(iter(initial.values())).device
         double = [moved(state, device, torch.float64) for state in (initial, final)]
         shape = (images.shape[1], images.shape[2], images.shape[3])
-        delta = Observation(model, ((initial, final),), shape).delta()
+        observation = Observation(model, ((initial, final),), shape)
+        delta, limit = observation.delta(), affordable_images(observation)
         flat = torch.cat([value.flatten() for value in delta.values()])
         layer = find_input_layer(model, shape)
         inputs = images[:MAX_IMAGES].to(device, torch.float64)
         model = model.eval()
-        complete = complete and len(images) <= MAX_IMAGES
+        complete = complete and len(images) <= min(MAX_IMAGES, limit)
         error, remainder = linearization_error(model, double[0], double[1], inputs)
         affordable = inputs[: _affordable(model, initial, inputs.float())].float()
         ends = [_between(initial, final, point) for point in points] if len(affordable) else []
         norm = max((hessian_norms(model, state, affordable, generator).largest for state in ends), default=math.nan)
         if distance is None:
-            distance = kernel_distance(*(empirical_ntk(model, state, inputs) for state in double))
+            distance = kernel_distance(*(empirical_ntk(model, state, inputs[:limit]) for state in double))
         l2 = float(flat.norm())
         return cls(
             delta_l2=l2,
@@ -117,10 +118,11 @@ class Linearity:
         device = next(iter(initial.values())).device
         double = [moved(state, device, torch.float64) for state in (initial, final)]
         inputs = images[:MAX_IMAGES].to(device, torch.float64)
+        limit = affordable_images(Observation(model, ((initial, final),), (*images.shape[1:],)))
         error, remainder = linearization_error(model.eval(), double[0], double[1], inputs)
         return replace(
             self,
-            kernel_distance=kernel_distance(*(empirical_ntk(model, state, inputs) for state in double)),
+            kernel_distance=kernel_distance(*(empirical_ntk(model, state, inputs[:limit]) for state in double)),
             linearization_error=error,
             remainder=remainder,
             unexplained=math.nan,

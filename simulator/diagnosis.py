@@ -39,7 +39,11 @@ def diagnose(observation: Observation, images: Tensor, complete: bool, seed: int
         raise InputError(f"diagnose: images have shape {tuple(images.shape)}, expected {expected}")
     initial, final = observation.pairs[-1]
     generator = torch_generator(seed, "diagnosis", observation.round, observation.client)
-    return Linearity.of(observation.model, initial, final, images, generator, complete)
+    try:
+        return Linearity.of(observation.model, initial, final, images, generator, complete)
+    except RuntimeError as error:  # a model that cannot be batched or differentiated twice
+        name, reason = type(observation.model).__name__, str(error).splitlines()[0]
+        raise InputError(f"diagnose: model {name!r} cannot be measured: {reason}") from None
 
 
 def private_images(record: Record, observation: Observation, cell: str) -> Tensor:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Pool, Reconstruction, score
-from attacks.kernels import kernel_drift
+from attacks.kernels import affordable_images, kernel_drift
 from attacks.linearity import Linearity
 from attacks.membership import MembershipScore, MembershipTest
 from attacks.scoring import score_images
@@ -20,8 +20,6 @@ from clients.partition import split_data
 from simulator.scenario import Scenario
 
 OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
-KERNEL_IMAGES = 200  # the drift of the kernel is measured on at most so many private images: its cost is quadratic
-KERNEL_ENTRIES = 2**29  # and on so few that their Jacobian, layers aside that need none, has no more entries
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def evaluate(
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
     scores = score(truth.private, found.pixels().float(), truth.pool, generator)
     delta = torch.cat([value.flatten() for value in observation.delta(-1).values()])  # of the last round
-    inputs = centered(truth.private, truth.pixel_mean)[: kernel_images(observation)]
+    inputs = centered(truth.private, truth.pixel_mean)[: affordable_images(observation)]
     membership, notes = score_membership(truth, observation, knowledge)
     drift = kernel_drift(observation, inputs)
     linearity, unmeasured = diagnose(truth, observation, knowledge, found, drift)
@@ -92,18 +90,6 @@ def evaluate(
             f"the floor is {scores.floor_size} public images for {len(found.images)} returned: raise data.public"
         )
     return columns, samples, notes
-
-
-def kernel_images(observation: Observation) -> int:
-    """On how many images the drift of the kernel is measured: at most 200, 4 of a ResNet-18 with ten classes."""
-    model = observation.model
-    linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    entries = sum(model.get_parameter(name).numel() for name in observation.trainable if name not in linear)
-    state = observation.initial
-    probe = torch.zeros(1, *observation.input_shape, dtype=state[observation.trainable[0]].dtype)
-    with torch.no_grad():
-        outputs = torch.func.functional_call(model.eval(), state, (probe,)).numel()
-    return max(2, min(KERNEL_IMAGES, KERNEL_ENTRIES // max(entries * outputs, 1)))
 
 
 def score_membership(truth: Truth, observation: Observation, knowledge: Knowledge) -> tuple[MembershipScore, list[str]]:

@@ -11,6 +11,7 @@ from simulator.scenario import apply_overrides, prepare
 from simulator.yaml_source import Source, merge, parse_value, read_yaml
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "paper"
+EMBEDDED = "digits"
 THEORY = FOLDER.parent / "theory"  # of the experiments on the constancy of the kernel
 
 
@@ -25,8 +26,8 @@ def load_file(name: str, profile: str, overrides: list[str]) -> Source:
     settings, its profile's, --set.
 
     `datasets` maps names of data sets to settings, or to null where a file that extends another leaves one out. The
-    first one is the default, the second one stands for a data.root without a data.name. A key that the file sweeps may
-    be set too: to one value or to a list of them.
+    first one is the default, the first one but digits stands for a data.root without a data.name. A key that the file
+    sweeps may be set too: to one value or to a list of them.
     """
     source = read_yaml(file_of(name))
     data = dict(source.data)
@@ -43,11 +44,13 @@ def load_file(name: str, profile: str, overrides: list[str]) -> Source:
 
 
 def choose_dataset(known: list[str], overrides: list[str]) -> str:
-    """The data set that --set names, else the second of `known` where it gives a data.root, else the first."""
+    """The data set that --set names, else, where it gives a data.root, the first of `known` that has one, else the
+    first."""
     said = Source({})
     apply_overrides(said, [override for override in overrides if override.partition(".")[0].strip() == "data"])
     given: dict[str, Any] = said.data.get("data") or {}
-    return given.get("name") or (known[1] if given.get("root") and len(known) > 1 else known[0])
+    rooted = [name for name in known if name != EMBEDDED] if given.get("root") else []
+    return given.get("name") or [*rooted, *known][0]
 
 
 def narrow_sweep(sweep: dict[str, list[Any]], overrides: list[str]) -> tuple[dict[str, list[Any]], list[str]]:

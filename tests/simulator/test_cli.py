@@ -14,6 +14,7 @@ from torch import nn
 from simulator.cli import main
 
 FACTORY = """
+import torch
 import torch.nn as nn
 def make(outputs=10):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, outputs))
@@ -33,6 +34,14 @@ def conv():
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
 def three():
     return make(3)
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(64))
+    def forward(self, x):
+        return x.flatten(1) * self.scale
+def bare():
+    return Bare()
 """
 
 
@@ -262,6 +271,16 @@ def test_diagnosis_of_two_checkpoints(fedleak, pair, tmp_path):
     assert facts["remainder"] <= facts["bound"] and facts["delta_linf"] < facts["delta_l2"]
     layers = np.genfromtxt(tmp_path / "out" / "layers.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
     assert list(layers["name"]) == [1, 3] and layers["rank"][0] == 3 and layers["clear"][0]
+
+
+def test_a_diagnosis_of_a_model_without_layers_is_refused_in_one_line(fedleak, pair, tmp_path):
+    """Its output layer is not to be found: a parameter of its own multiplies the image."""
+    np.savez(tmp_path / "public.npz", images=np.zeros((2, 1, 8, 8), np.float32))
+    save_file({"scale": torch.ones(64)}, tmp_path / "a.safetensors")
+    save_file({"scale": torch.full((64,), 2.0)}, tmp_path / "b.safetensors")
+    arguments = ["--model", f"{tmp_path / 'nets.py'}:bare", *pair, "--images", tmp_path / "public.npz"]
+    result = fedleak("diagnose", *arguments, "--out", tmp_path / "out")
+    assert result.returncode == 2 and "no layer with a weight" in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from attacks import Observation
+from attacks.kernels import affordable_images
+from clients.config import ModelConfig
+from clients.models import build_model
 from simulator.engine import stop_ray
 from simulator.paper.command import run_experiment
 from simulator.paper.files import load_file
@@ -27,6 +31,14 @@ def test_the_scenario_names_what_has_to_be_given():
     assert scenario.model.pretrain.data.root == "there" and scenario.model.head == [512, 512]
     ready = ["model.pretrain=null", "model.replace_head=true", "model.checkpoint=resnet18.pth"]
     assert load_scenario("scenarios/finetune.yaml", ready).model.pretrain is None
+
+
+@pytest.mark.parametrize(("model", "shape", "images"), [("mlp", (1, 8, 8), 200), ("resnet18", (3, 32, 32), 4)])
+def test_kernels_of_large_convolutional_networks_are_measured_on_few_images(model, shape, images):
+    # the Jacobian of 11.2 million convolutional parameters and ten outputs has 1.1e8 entries for each image
+    network = build_model(ModelConfig(name=model, precision="float64"), shape, 10, 0)
+    state = network.state_dict()
+    assert affordable_images(Observation(network, ((state, state),), shape)) == images
 
 
 @pytest.mark.slow

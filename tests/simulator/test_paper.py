@@ -35,7 +35,7 @@ def test_every_experiment_has_a_valid_file(name, profile, tmp_path):
     assert file_of(name).exists() and job.source.data["name"] == name
 
 
-def test_the_second_data_set_stands_for_a_root_and_a_name_wins():
+def test_a_root_alone_is_that_of_the_first_data_set_with_one_and_a_name_wins():
     known = ["digits", "mnist", "cifar10"]
     assert choose_dataset(known, []) == "digits"
     assert choose_dataset(known, ["data.root=/somewhere", "model.width=3"]) == "mnist"
@@ -48,6 +48,7 @@ def test_the_second_data_set_stands_for_a_root_and_a_name_wins():
     ("name", "said", "dataset", "task"),
     [
         ("figure17", [], "mnist", "odd_even"),  # 8x8 digits are too small for it
+        ("figure17", ["data.root=/somewhere"], "mnist", "odd_even"),
         ("figure18", [], "digits", None),
         ("figure19", ["data.root=/somewhere"], "tiny_imagenet", None),
     ],
