@@ -81,6 +81,11 @@ class Owner:
         return cls(scenario, data, centered(images, data.pixel_mean), targets)
 
     @property
+    def groups(self) -> Tensor:
+        """(N,) group indices, read off the targets."""
+        return self.targets.argmax(1) if self.targets.shape[1] > 1 else (self.targets[:, 0] > 0).long()
+
+    @property
     def kernel(self) -> InfiniteNTK:
         """Of the scenario's network at infinite width."""
         model = self.scenario.model

@@ -1,5 +1,7 @@
 """Figures 13 and 14: the images of RKIP-finite, private ones of few and averages of many."""
 
+import math
+
 import pandas as pd
 import torch
 import torch.nn.functional as F
@@ -50,7 +52,7 @@ def distilled_images(job: Job) -> Result:
             "shown for data sets of 20 to 500 images (read off the figure)",
             f"the same share at {few} images {single[few]:.0%}; Spearman of the number of images and the cosine "
             f"{rank:.2f}; holds where the share is at least 50 % and the correlation below 0",
-            bool(single[few] >= 0.5 and rank < 0),
+            None if math.isnan(rank) else bool(single[few] >= 0.5 and rank < 0),
         ),
         Claim(
             "instead they look like averages of classes",
@@ -73,8 +75,7 @@ def likeness(owner: Owner, found: Distilled) -> pd.DataFrame:
     images = found.images.double()
     private = owner.images.double()
     to_private = cosines(images, private).abs()
-    groups = owner.targets.argmax(1) if owner.targets.shape[1] > 1 else (owner.targets[:, 0] > 0).long()
-    means = torch.stack([private[groups == group].mean(0) for group in groups.unique()])
+    means = torch.stack([private[owner.groups == group].mean(0) for group in owner.groups.unique()])
     to_means = cosines(images, means).abs()
     return pd.DataFrame({"nearest": to_private.amax(1).numpy(), "average": to_means.amax(1).numpy()})
 

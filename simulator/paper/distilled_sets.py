@@ -11,12 +11,13 @@ from matplotlib import pyplot as plt
 from pydantic import Field
 from torch import Tensor
 
+from attacks.errors import InputError
 from attacks.seeding import torch_generator
 from clients.config import Count, Positive, Section
 from clients.distillation import Distilled, DistillOptions, distill
 from simulator.distillation import Owner, evaluate
 from simulator.paper.base import Claim, Job, Report, Result, Strip, experiment
-from simulator.paper.measures import listed, seeds, spearman_within
+from simulator.paper.measures import at_least, listed, seeds, spearman_within
 from simulator.paper.pictures import themed
 
 Method = Literal["kip", "rkip", "rkip_finite"]
@@ -45,6 +46,7 @@ class DistillationSettings(Section):
 
 @experiment("table1", "distillation by KIP, RKIP and RKIP-finite: accuracy of three learners", DistillationSettings)
 def table1(job: Job) -> Result:
+    compare(job, "kip", "rkip", "rkip_finite", references=True)
     data, pairs = accuracy_table(job)
     means = data.groupby(["set", "learner"]).accuracy.mean().unstack()
     gaps = gap_table(data).groupby("set").gap.mean()
@@ -86,6 +88,7 @@ def table1(job: Job) -> Result:
 
 @experiment("figure8", "distillation: accuracy against the number of distilled images", DistillationSettings)
 def figure8(job: Job) -> Result:
+    compare(job, "kip", "rkip")
     data, pairs = accuracy_table(job)
     gaps = gap_table(data)
     means = gaps.groupby(["set", "size"]).gap.mean()
@@ -98,8 +101,9 @@ def figure8(job: Job) -> Result:
             "the gap of KIP grows with the number of distilled images",
             source,
             "little to no drop for small distilled sets, a significant one for larger ones",
-            f"infinite minus finite accuracy by size: {listed(kip)}; Spearman {rank:.2f}, {seeds(data)}; holds above 0",
-            rank > 0,
+            f"infinite minus finite accuracy by size: {listed(kip)}; Spearman {rank:.2f}, {seeds(data)}; holds from "
+            "0.5 on",
+            at_least(rank, 0.5),
         ),
         Claim(
             "RKIP has no such gap",
@@ -114,6 +118,7 @@ def figure8(job: Job) -> Result:
 
 @experiment("figure9", "distillation: accuracy against the number of training images", DistillationSettings)
 def figure9(job: Job) -> Result:
+    compare(job, "kip", "rkip", "rkip_finite", references=True)
     data, pairs = accuracy_table(job)
     means = gap_table(data).groupby(["set", "train"]).gap.mean().unstack("set")
     finite = data[data.learner.isin(FINITE)].groupby(["set", "train"]).accuracy.mean().unstack("set")
@@ -139,6 +144,19 @@ def figure9(job: Job) -> Result:
 
 
 Found = tuple[str, Owner, Distilled]
+
+
+def compare(job: Job, *methods: Method, references: bool = False) -> None:
+    """InputError where --set left out what the claims compare; nothing has been computed yet."""
+    settings = job.settings(DistillationSettings)
+    missing = [method for method in methods if method not in settings.methods]
+    if missing:
+        raise InputError(f"{job.name} compares {', '.join(methods)}: settings.methods leaves {missing[0]} out")
+    if references and not settings.references:
+        raise InputError(f"{job.name} compares with random images: settings.references has to be true")
+    train = min(cell.scenario.partition.images_of(0) or 0 for cell in job.scenario.cells())
+    if min(settings.sizes) > train:
+        raise InputError(f"settings.sizes starts at {min(settings.sizes)}, there are {train} images: lower it")
 
 
 def accuracy_table(job: Job) -> tuple[pd.DataFrame, list[Found]]:

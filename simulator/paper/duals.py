@@ -10,7 +10,7 @@ from attacks.objective import make_objective
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.local import Fit, fit
-from simulator.paper.measures import score_table, seeds, spearman, strips
+from simulator.paper.measures import at_least, at_most, score_table, seeds, spearman, strips
 from simulator.paper.pictures import draw_scatter
 from simulator.record import Record
 from simulator.scenario import Cell
@@ -35,7 +35,7 @@ def figure7(job: Job) -> Result:
             "larger |α| contribute more to Δθ and are more easily reconstructed",
             f"Spearman of |α| at infinite width and L2 within a network {ranks.mean():.2f} (from {ranks.min():.2f} to "
             f"{ranks.max():.2f}, {len(ranks)} networks, {seeds(data)}); holds from -0.5 down",
-            bool(ranks.mean() <= -0.5),
+            at_most(ranks.mean(), -0.5),
         ),
         Claim(
             "images with small duals are protected",
@@ -104,7 +104,7 @@ def figure11(job: Job) -> Result:
             "α_j is proportional to the integral of y_j − f(x_j) over training",
             f"linearized training: ‖Δθ − Σ_j α_j ∇f(x_j)‖ / ‖Δθ‖ at most {frozen:.1e} over {len(linear)} networks with "
             f"α the accumulated residuals, {seeds(data)}; holds to 1e-3 (training is in float32)",
-            bool(frozen <= 1e-3),
+            at_most(frozen, 1e-3),
         ),
         agreement("linearized", linear, "finite", "α = K₀⁻¹(y − f₀)"),
         agreement("standard", standard, "finite", "α = K₀⁻¹(y − f₀)"),
@@ -120,7 +120,7 @@ def agreement(dynamics: str, found: pd.DataFrame, column: str, formula: str) -> 
         "verified experimentally: the two agree up to a scale",
         f"{formula}: Pearson correlation of |α| {found[column].mean():.3f}, at least {found[column].min():.3f} over "
         f"{len(found)} networks; holds where the mean is {AGREES} or more",
-        bool(found[column].mean() >= AGREES),
+        at_least(found[column].mean(), AGREES),
     )
 
 

@@ -7,7 +7,7 @@ import torch
 from attacks.objective import make_objective
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
-from simulator.paper.measures import curve_table, score_table, seeds, strips
+from simulator.paper.measures import at_least, curve_table, score_table, seeds, strips
 from simulator.paper.pictures import draw_curves
 from simulator.record import Record
 from simulator.scenario import Cell
@@ -47,7 +47,7 @@ def one_step(job: Job) -> Result:
             SOURCE,
             "α_j = (η/N)(y_j − f_θ₀(x_j))",
             f"Pearson correlation {agree:.3f} over the {len(own)} of {len(duals)} images recovered; holds from 0.9 on",
-            agree >= 0.9,
+            at_least(agree, 0.9),
         ),
     ]
     data = curve_table(record)

@@ -4,46 +4,17 @@ from pathlib import Path
 
 import pandas as pd
 import seaborn as sns
-import torch
 from matplotlib import pyplot as plt
-from torch import Tensor, nn
 
-from attacks.ntk import NTKAttack
-from attacks.observation import Knowledge, Observation
-from attacks.seeding import derive_seed, torch_generator
-from clients.client import centered
-from clients.config import Count, Positive, Section, TrainingConfig
-from clients.defenses.base import TrainingSet
-from clients.defenses.prune_easiest import duals, without_easiest
-from clients.losses import accuracy
-from clients.models import build_model
-from clients.training import train
+from attacks.errors import InputError
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.measures import listed, seeds, spearman
+from simulator.paper.peeling import OnionSettings, Peeling, at_infinite_width
 from simulator.paper.pictures import themed
-from simulator.paper.predicted_points import matched
 
 SAME = 0.02  # of accuracy: what we call no difference
-FITTED, UNDERFIT = "fitted", "underfit"
-
-
-class OnionSettings(Section):
-    """drop: images left out in each stage. until: images of the last stage. width_per_image: of both hidden layers.
-    balanced: whether as many of each class are left out. underfit_loss: where training stops for a second time through,
-    underfit. draws: random subsets to compare with. iterations, learning_rate: of the attack."""
-
-    drop: Count = 20
-    until: Count = 100
-    width_per_image: Positive = 8.0
-    balanced: bool = True
-    underfit_loss: Positive | None = None
-    draws: Count = 3
-    iterations: Count = 30_000
-    learning_rate: Positive = 0.02
-
-    def stages(self, images: int) -> list[int]:
-        return list(range(images, self.until - 1, -self.drop))
+FITTED, UNDERFIT, INFINITE = "fitted", "underfit", "infinite width"
 
 
 @experiment("figure6", "the privacy onion: leave out the easiest images again and again", OnionSettings)
@@ -51,8 +22,11 @@ class OnionSettings(Section):
 def onion(job: Job) -> Result:
     settings = job.settings(OnionSettings)
     parts, cells = [], job.scenario.cells()
+    images = job.scenario.partition.images_of(0) or 0
+    if len(settings.stages(images)) < 2:
+        raise InputError(f"{images} images, {settings.drop} less in each stage, until {settings.until}: only one stage")
     if job.profile != "quick":
-        job.say(cost(settings, job.scenario.partition.images_of(0) or 0, len(cells)))
+        job.say(cost(settings, images, len(cells)))
     for cell in cells:
         owner = Owner.of(cell.scenario)
         fitted = cell.scenario.training
@@ -62,6 +36,7 @@ def onion(job: Job) -> Result:
         for regime, training in regimes.items():
             peeled = Peeling(owner, settings, training, job, regime).table()
             parts.append(peeled.assign(regime=regime, seed=cell.scenario.seed))
+        parts.append(at_infinite_width(cell.scenario, settings).assign(regime=INFINITE, seed=cell.scenario.seed))
     data = pd.concat(parts, ignore_index=True)
     claims = balanced_claims(data) if settings.balanced else unbalanced_claims(data)
     return Result(data, claims, lambda path: draw(data, path))
@@ -70,111 +45,13 @@ def onion(job: Job) -> Result:
 def cost(settings: OnionSettings, images: int, onions: int) -> str:
     """What is ahead, in words."""
     stages, onions = len(settings.stages(images)), onions * (1 + (settings.underfit_loss is not None))
-    trained = onions * (stages + (settings.draws + 1) * (stages - 1))
+    attacks = onions * (2 * stages - 1)  # a second network each, but for the last
+    trained = attacks + onions * (settings.draws + 1) * (stages - 1)
     return (
-        f"{onions} onions of {stages} stages: {onions * stages} attacks of {settings.iterations} iterations on "
+        f"{onions} onions of {stages} stages: {attacks} attacks of {settings.iterations} iterations on "
         f"{settings.until} to {images} images and {trained} networks to train, up to width "
         f"{settings.width_per_image * images:.0f}"
     )
-
-
-class Peeling:
-    """One data owner's images, left out layer by layer; the network's width follows their number (appendix H.6)."""
-
-    def __init__(self, owner: Owner, settings: OnionSettings, training: TrainingConfig, job: Job, regime: str):
-        self.owner, self.settings, self.training = owner, settings, training
-        self.stages = settings.stages(len(owner.images))
-        groups = owner.targets.argmax(1) if owner.targets.shape[1] > 1 else (owner.targets[:, 0] > 0).long()
-        self.groups = groups
-        test_images, self.test_labels = owner.data.test()
-        self.test_images = centered(test_images, owner.data.pixel_mean)
-        self.report = lambda what, done: job.report(f"seed {owner.scenario.seed}, {regime}: {what}", done, 100)
-
-    def table(self) -> pd.DataFrame:
-        """A row per stage and way to choose: `chosen`, `num_private`, `accuracy`, `minority` (share of the smaller
-        class); for `easiest` also `l2_mean`, `l2_easiest` (of those left out next), `floor_l2_mean`, `dual_rank`."""
-        rows = self.easiest()
-        for draw in range(self.settings.draws):
-            rows += self.ranked(f"random {draw}", lambda kept, draw=draw: self.random(kept, draw))
-        rows += self.ranked("duals", self.largest_duals)
-        frame = pd.DataFrame(rows)
-        return frame.assign(chosen=frame.chosen.str.partition(" ")[0])
-
-    def easiest(self) -> list[dict[str, object]]:
-        """Those that the attack reconstructs best are left out."""
-        kept, rows = torch.arange(len(self.owner.images)), []
-        for stage, count in enumerate(self.stages):
-            self.report(f"{count} images", 100 * stage // len(self.stages))
-            initial, model = self.trained(kept)
-            l2, floor = self.attacked(kept, initial, model)
-            row = self.row("easiest", kept, model)
-            size = self.largest_duals(kept)
-            order = l2.sort().values[: self.settings.drop]
-            rank = pd.Series(l2.numpy()).corr(pd.Series(size.numpy()), method="spearman")
-            scores = {"l2_mean": float(l2.mean()), "l2_easiest": float(order.mean()), "floor_l2_mean": floor}
-            rows.append(row | scores | {"dual_rank": float(rank)})
-            kept = self.without(kept, -l2)
-        return rows
-
-    def ranked(self, chosen: str, rank) -> list[dict[str, object]]:
-        """The same number is left out by another rank, without an attack; all images are the stage before."""
-        kept, rows = torch.arange(len(self.owner.images)), []
-        for _ in self.stages[1:]:
-            kept = self.without(kept, rank(kept))
-            rows.append(self.row(chosen, kept, self.trained(kept)[1]))
-        return rows
-
-    def without(self, kept: Tensor, ease: Tensor) -> Tensor:
-        groups = self.groups[kept] if self.settings.balanced else None
-        return kept[without_easiest(ease, self.settings.drop, groups)]
-
-    def random(self, kept: Tensor, draw: int) -> Tensor:
-        return torch.rand(len(kept), generator=torch_generator(self.owner.scenario.seed, f"onion/{draw}", len(kept)))
-
-    def largest_duals(self, kept: Tensor) -> Tensor:
-        """The rank of the defense `prune_easiest`."""
-        data = TrainingSet(self.owner.images[kept], self.owner.targets[kept])
-        return duals(self.network(len(kept)), data).norm(dim=1)
-
-    def network(self, count: int) -> nn.Module:
-        scenario = self.owner.scenario
-        config = scenario.model.model_copy(update={"width": max(1, round(self.settings.width_per_image * count))})
-        seed = derive_seed(scenario.seed, "onion", count)
-        return build_model(config, self.owner.data.shape, self.owner.targets.shape[1], seed)
-
-    def trained(self, kept: Tensor) -> tuple[dict[str, Tensor], nn.Module]:
-        """(θ₀, the network at θ_f); every way to choose starts a stage from the same θ₀."""
-        model = self.network(len(kept))
-        initial = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        train(model, self.owner.images[kept], self.owner.targets[kept], self.training, torch.Generator())
-        return initial, model
-
-    def attacked(self, kept: Tensor, initial: dict[str, Tensor], model: nn.Module) -> tuple[Tensor, float]:
-        """((N,) L2 of the reconstruction curve, mean L2 of as many public images)."""
-        data, private = self.owner.data, self.owner.images[kept]
-        final = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        observation = Observation(model, ((initial, final),), data.shape)
-        knowledge = Knowledge(num_private=len(kept), pixel_mean=data.pixel_mean)
-        attack = NTKAttack(iterations=self.settings.iterations, learning_rate=self.settings.learning_rate)
-        found = attack.reconstruct(
-            observation, knowledge, torch_generator(self.owner.scenario.seed, "onion", len(kept))
-        )
-        model.cpu()
-        mean = torch.tensor(data.pixel_mean).view(1, -1, 1, 1)
-        public = data.public()[0][: len(found.images)]
-        l2 = torch.from_numpy(matched(private + mean, found.pixels().float()))
-        return l2, float(matched(private + mean, public).mean())
-
-    def row(self, chosen: str, kept: Tensor, model: nn.Module) -> dict[str, object]:
-        with torch.no_grad():
-            outputs = model(self.test_images)
-        sizes = self.groups[kept].bincount(minlength=int(self.groups.max()) + 1)
-        return {
-            "chosen": chosen,
-            "num_private": len(kept),
-            "accuracy": accuracy(outputs, self.test_labels),
-            "minority": float(sizes.min()) / len(kept),
-        }
 
 
 def advantage(data: pd.DataFrame, chosen: str = "easiest") -> pd.DataFrame:
@@ -198,6 +75,21 @@ def layers(data: pd.DataFrame) -> Claim:
     )
 
 
+def exposed(data: pd.DataFrame) -> Claim:
+    own = data[(data.chosen == "easiest") & (data.regime == FITTED)].dropna(subset="l2_before")
+    changes = (own.l2_mean - own.l2_before).groupby(own.seed).mean()
+    stages = own.groupby("num_private")[["l2_before", "l2_mean"]].mean().sort_index(ascending=False)
+    shown = ", ".join(f"{count}: {row.l2_before:.2f} to {row.l2_mean:.2f}" for count, row in stages.iterrows())
+    return Claim(
+        "images that were safe are exposed when others are left out",
+        "section 6.2",
+        "removing vulnerable points reveals another set of points that are susceptible (Carlini et al. 2022)",
+        f"mean L2 of the images that stay, before and after, by their number: {shown}; change, mean over stages, "
+        f"{', '.join(f'{change:+.2f}' for change in changes)} by seed; holds below 0 in each of {seeds(own)}",
+        bool((changes < 0).all()),
+    )
+
+
 def hard_to_fit(data: pd.DataFrame) -> Claim:
     own = data[(data.chosen == "easiest") & (data.regime == FITTED)]
     ranks = own.groupby("seed").dual_rank.mean()
@@ -216,6 +108,7 @@ def balanced_claims(data: pd.DataFrame) -> list[Claim]:
     gains = by_reconstruction.groupby("seed").gain.mean()
     return [
         layers(data),
+        exposed(data),
         Claim(
             "leaving out the easiest costs less accuracy than leaving out random images",
             "section 6.2, figure 6",
@@ -224,8 +117,23 @@ def balanced_claims(data: pd.DataFrame) -> list[Claim]:
             f"by seed; by the largest |α| instead {by_duals.gain.mean():+.1%}; holds above 0 in each of {seeds(data)}",
             bool((gains > 0).all()),
         ),
+        at_size(data),
         hard_to_fit(data),
     ]
+
+
+def at_size(data: pd.DataFrame) -> Claim:
+    own = data[data.regime == INFINITE]
+    gains = advantage(own, "duals").groupby("seed").gain.mean()
+    return Claim(
+        "at the paper's size too, leaving out the largest |α| costs less accuracy than random images",
+        "section 6.2, on the number of images of figure 6",
+        "not measured; these images tend to be outliers",
+        f"kernel regression at infinite width, from {own.num_private.max()} images to {own.num_private.min()}: "
+        f"accuracy minus that of random subsets, mean over stages, {', '.join(f'{gain:+.1%}' for gain in gains)} by "
+        f"seed; holds above 0 in each of {seeds(own)}",
+        bool((gains > 0).all()),
+    )
 
 
 def unbalanced_claims(data: pd.DataFrame) -> list[Claim]:
@@ -235,6 +143,7 @@ def unbalanced_claims(data: pd.DataFrame) -> list[Claim]:
     minority = fitted[fitted.num_private == last].groupby("chosen").minority.mean()
     claims = [
         layers(data),
+        exposed(data),
         Claim(
             "classes get out of balance, and accuracy suffers",
             "appendix J.4, figure 21",
@@ -267,7 +176,8 @@ def unbalanced_claims(data: pd.DataFrame) -> list[Claim]:
 def draw(data: pd.DataFrame, path: Path) -> None:
     """Accuracy and error against the number of images left, means over seeds with their range."""
     themed()
-    long = data.melt(["num_private", "chosen", "regime", "seed"], ["accuracy", "l2_easiest", "l2_mean"], "measure")
+    data = data[data.regime != INFINITE]
+    long = data.melt(["num_private", "chosen", "regime", "seed"], ["accuracy", "l2_mean", "l2_before"], "measure")
     grid = sns.relplot(
         long.dropna(), x="num_private", y="value", hue="chosen", style="regime", col="measure", kind="line",
         markers=True, errorbar=("pi", 100), height=3, aspect=1.1, facet_kws={"sharey": False},

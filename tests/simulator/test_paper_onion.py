@@ -4,15 +4,17 @@ import pandas as pd
 import pytest
 import torch
 
+from attacks import InputError
 from clients.defenses.prune_easiest import without_easiest
 from clients.distillation import Distilled
 from simulator.display import Silent
 from simulator.distillation import Owner
 from simulator.paper import Job
 from simulator.paper.distilled_images import cosines, likeness
-from simulator.paper.distilled_sets import gap_table
+from simulator.paper.distilled_sets import gap_table, table1
 from simulator.paper.files import load_file
-from simulator.paper.onion import OnionSettings, Peeling, advantage, layers, unbalanced_claims
+from simulator.paper.onion import advantage, exposed, layers, onion, unbalanced_claims
+from simulator.paper.peeling import OnionSettings, Peeling, at_infinite_width
 
 
 def test_the_easiest_are_left_out():
@@ -52,7 +54,16 @@ def test_a_small_onion(tmp_path, balanced):
 
 def onion_table(easiest, l2, regime="fitted", minority=0.3):
     rows = [
-        {"seed": 0, "num_private": n, "chosen": "easiest", "accuracy": a, "l2_easiest": d, "floor_l2_mean": 7.0}
+        {
+            "seed": 0,
+            "num_private": n,
+            "chosen": "easiest",
+            "accuracy": a,
+            "l2_easiest": d,
+            "floor_l2_mean": 7.0,
+            "l2_mean": d,
+            "l2_before": 2.5,
+        }
         for n, a, d in zip((30, 20, 10), easiest, l2, strict=True)
     ]
     rows += [{"seed": 0, "num_private": n, "chosen": "random", "accuracy": 0.8} for n in (20, 10) for _ in range(2)]
@@ -64,9 +75,18 @@ def test_claims_of_the_onion_are_judged_by_their_statistics():
     assert advantage(table).gain.tolist() == pytest.approx([-0.1, 0.05])  # at 10, at 20
     assert layers(table).holds and not layers(onion_table([0.9, 0.8, 0.7], [1.0, 2.0, 3.0])).holds
     both = pd.concat([table, onion_table([0.9, 0.81, 0.8], [1.0, 1, 1], "underfit")])
-    assert [claim.holds for claim in unbalanced_claims(both)] == [True, True, True]
+    assert [claim.holds for claim in unbalanced_claims(both)] == [True, True, True, True]
     both = pd.concat([table.assign(minority=0.5), onion_table([0.9, 0.9, 0.8], [1.0, 1, 1], "underfit")])
-    assert [claim.holds for claim in unbalanced_claims(both)] == [True, False, False]
+    assert [claim.holds for claim in unbalanced_claims(both)] == [True, True, False, False]
+    assert not exposed(onion_table([0.9, 0.8, 0.7], [3.0, 3.0, 2.5])).holds  # 0.5 and 0.5 worse, 0 better
+
+
+def test_the_onion_at_infinite_width(tmp_path):
+    scenario = job_of(tmp_path).scenario.cells()[0].scenario
+    table = at_infinite_width(scenario, OnionSettings(reference_images=40, draws=2))
+    counts = table.groupby(["chosen", "num_private"]).size().unstack("chosen")
+    assert counts.index.tolist() == list(range(8, 39, 2)) and (counts.duals == 1).all() and (counts.random == 2).all()
+    assert table.accuracy.between(0, 1).all()
 
 
 def test_gap_between_infinite_and_finite_width():
@@ -85,3 +105,11 @@ def test_likeness_to_images_and_to_class_means(tmp_path):
     assert table.nearest[1] < 1 and table.average[0] < 1
     x, y = torch.tensor([[[[3.0, 0.0]]]]), torch.tensor([[[[3.0, 4.0]]]])
     assert cosines(x, y).item() == pytest.approx(0.6)
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_is_computed(tmp_path):
+    source = load_file("table1", "quick", ["settings.methods=[kip, rkip]"])
+    with pytest.raises(InputError, match="leaves rkip_finite out"):
+        table1(Job("table1", "quick", source, tmp_path, Silent(), lambda *_: None, lambda _: None))
+    with pytest.raises(InputError, match="only one stage"):
+        onion(job_of(tmp_path, "partition.images=20"))
