@@ -3,7 +3,11 @@
 import contextlib
 import logging
 import os
+import signal
+import sys
+import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -52,6 +56,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
             log = stack.enter_context((plan.run_dir / "ray.log").open("a"))
             stack.enter_context(contextlib.redirect_stdout(log))
         try:
+            stack.enter_context(interruptible(display))
             stack.enter_context(patch.object(BasicActorPool, "terminate_all_actors", kill_actors))
             run_simulation(server_app, client_app, plan.clients, backend_config=resources)
         except Exception as error:
@@ -59,6 +64,30 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
                 raise RunError(f"the simulation stopped: {error}") from error
     if caught:
         raise caught[0]
+
+
+@contextlib.contextmanager
+def interruptible(display: Display) -> Iterator[None]:
+    """Ctrl-C ends the process at once, with exit code 130.
+
+    Flower would wait for its server's thread, that is until the run is done. Rows and files are complete when they are
+    written, so leaving at any time loses nothing but the attacks and the rounds in progress.
+    """
+
+    def leave(signum: int, frame: Any) -> None:
+        display.stop()
+        print("fedleak: interrupted; the same command goes on from here", file=sys.stderr, flush=True)
+        stop_ray()
+        os._exit(130)
+
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def kill_actors(pool: Any) -> None:
