@@ -18,6 +18,7 @@ SUREST = 0.5, 0.25, 0.125  # of the inactive units, those farthest from activati
 REWEIGHTINGS, BLUNTEST, SHARPEST = 20, 0.3, 1e-3  # ε of the first and the last, relative to the rms of d
 SMALL = 1e-2  # of the rms of d: smaller entries are zeros, or about to be
 STILL = 1e-8  # 1 − |c · c'| of two reweightings, once there are more zeros than a mixture has: only trims are left
+HALFWAY, HOPELESS = 10, 0.5  # the reweighting at which so many zeros of those that certify have to be there
 TRIMS = 4  # last steps, on the units that look like zeros alone, the bound falling tenfold from the sharpest ε
 MIXED = 32  # directions nearest to one that may be mixed into it
 DOUBTFUL = 0.25  # of the directions, those with the fewest zeros: mixtures of duals are among them
@@ -108,6 +109,7 @@ def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor,
     for share in SUREST[:starts]:
         surest = units[: max(int(share * len(units)), len(own))]
         c = _reweighted(space, units, own, _least(surest.T @ surest + AVOID * avoid, own))
+        c = _trimmed(space, units, own, c)
         zeros = space.zeros(torch.stack([best, c]))
         best = c if zeros[1] > zeros[0] else best
         if zeros.max() > space.explained():
@@ -116,15 +118,24 @@ def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor,
 
 
 def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
+    """c (N,) from a start, of the least Σ_r log((l_r · c)² + ε²) over `units`, as ε falls."""
     enough, sure = space.explained(), False
     for i in range(REWEIGHTINGS):
         duals = units @ c
         rms = duals.square().mean().sqrt()
         epsilon = rms * (SHARPEST if sure else BLUNTEST * (SHARPEST / BLUNTEST) ** (i / (REWEIGHTINGS - 1)))
+        small = int((duals.abs() < SMALL * rms).sum())
+        if i == HALFWAY and small < HOPELESS * enough:
+            break
         last, c = c, _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
         if sure:
             break
-        sure = int((duals.abs() < SMALL * rms).sum()) > enough and 1 - abs(float(last @ c)) < STILL
+        sure = small > enough and 1 - abs(float(last @ c)) < STILL
+    return c
+
+
+def _trimmed(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
+    """c (N,) after least squares on the units alone that look like zeros, with a bound that falls to rounding."""
     zero = None
     for i in range(TRIMS):
         duals = (units @ c).abs()
