@@ -24,12 +24,16 @@ OUTSIDERS = 1000  # public images that membership is told from: enough for a fal
 
 @dataclass(frozen=True)
 class Truth:
-    """The private images of a row, (N, C, H, W) in [0, 1], the pool to single them out of, and the input's mean."""
+    """The private images of a row, (N, C, H, W) in [0, 1], the pool to single them out of, and the input's mean.
+
+    diagnosed: whether rows say in how far the update is in the kernel regime.
+    """
 
     private: Tensor
     pool: Pool
     pixel_mean: tuple[float, ...]
     seed: int
+    diagnosed: bool = True
 
     @classmethod
     def of(cls, scenario: Scenario, clients: list[int], round_clients: list[int]) -> "Truth":
@@ -37,7 +41,8 @@ class Truth:
         data = split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
         images = {client: data.client(client)[0] for client in round_clients}
         pool = Pool(data.public()[0], torch.cat([images[client] for client in round_clients]))
-        return cls(torch.cat([images[client] for client in clients]), pool, data.pixel_mean, scenario.seed)
+        private = torch.cat([images[client] for client in clients])
+        return cls(private, pool, data.pixel_mean, scenario.seed, scenario.output.diagnostics)
 
     def nearness(self, distilled: Tensor) -> dict[str, float]:
         """How near the images that a client trained on instead (M, C, H, W) are to its private ones."""
@@ -55,7 +60,7 @@ def evaluate(
     inputs = centered(truth.private, truth.pixel_mean)[: affordable_images(observation)]
     membership, notes = score_membership(truth, observation, knowledge)
     drift = kernel_drift(observation, inputs)
-    linearity, unmeasured = diagnose(truth, observation, knowledge, found, drift)
+    linearity, unmeasured = diagnose(truth, observation, knowledge, found, drift) if truth.diagnosed else ({}, [])
     columns = {
         "num_private": len(truth.private),
         "num_inferred": found.num_inferred,

@@ -154,3 +154,4 @@ class OutputConfig(Section):
 
     root: str = Field("runs", description="folder of run directories, where --out names none")
     figures: bool = True
+    diagnostics: bool = Field(True, description="whether rows say how linear the network was along the update")
