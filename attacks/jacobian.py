@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from attacks.observation import State
 
+PROBED = 4  # images that show whether a layer's parameters are used elsewhere too
+
 
 @dataclass(frozen=True)
 class Factors:
@@ -67,6 +69,7 @@ class Jacobian:
         self.state = {name: value.detach() for name, value in state.items()}
         self.trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         self.linear = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+        self.checked = False
 
     def __call__(self, images: Tensor) -> list[Factors]:
         """Factors for images (N, C, H, W), in the same order for every batch."""
@@ -83,8 +86,10 @@ class Jacobian:
 
     def linear_calls(self, images: Tensor) -> tuple[int, dict[str, LinearCall]]:
         """(number of outputs, by name the linear layers that are called once with one vector per image)."""
+        if not self.checked:
+            self._leave_out_shared(images[:PROBED])
         with torch.enable_grad():
-            outputs, calls = self._forward(images)
+            outputs, calls = self._forward(images, self.state)
             probes = [call.probe for call in calls.values()]
             by_output = [
                 torch.autograd.grad(outputs[:, k].sum(), probes, retain_graph=True, materialize_grads=True)
@@ -94,7 +99,25 @@ class Jacobian:
         found = zip(calls.items(), signals, strict=True)
         return outputs.shape[1], {name: LinearCall(call.inputs, delta, call.scale) for (name, call), delta in found}
 
-    def _forward(self, images: Tensor) -> tuple[Tensor, dict[str, _Call]]:
+    def _leave_out_shared(self, images: Tensor) -> None:
+        """Drop layers whose parameters the model uses elsewhere too: a few images tell by the gradient of Σ f."""
+        own = {name: parameter_names(name) for name in self.linear}
+        names = [part for parts in own.values() for part in parts if part in self.trained]
+        parameters = {name: self.state[name].clone().requires_grad_() for name in names}
+        with torch.enable_grad():
+            outputs, calls = self._forward(images, {**self.state, **parameters})
+            wanted = [call.probe for call in calls.values()] + list(parameters.values())
+            found = torch.autograd.grad(outputs.sum(), wanted, materialize_grads=True) if wanted else ()
+        signals = dict(zip(calls, found, strict=False))
+        whole = dict(zip(names, found[len(calls) :], strict=True))
+        for name, call in calls.items():
+            weight, bias = own[name]
+            expected = {weight: call.scale * signals[name].T @ call.inputs, bias: signals[name].sum(0)}
+            if any(_differ(whole[part], value) for part, value in expected.items() if part in whole):
+                del self.linear[name]
+        self.checked = True
+
+    def _forward(self, images: Tensor, state: State) -> tuple[Tensor, dict[str, _Call]]:
         """Outputs (N, K), and what every linear layer did that was called once, with one vector per image."""
         calls: dict[str, _Call | None] = {}
 
@@ -113,7 +136,7 @@ class Jacobian:
 
         hooks = [layer.register_forward_hook(watch(name)) for name, layer in self.linear.items()]
         try:
-            outputs = torch.func.functional_call(self.model, self.state, (images,))
+            outputs = torch.func.functional_call(self.model, state, (images,))
         finally:
             for handle in hooks:
                 handle.remove()
@@ -141,14 +164,19 @@ def parameter_names(layer: str) -> tuple[str, str]:
     return f"{layer}.weight".lstrip("."), f"{layer}.bias".lstrip(".")
 
 
+def _differ(left: Tensor, right: Tensor) -> bool:
+    """Beyond rounding."""
+    return bool((left - right).norm() > torch.finfo(left.dtype).eps ** 0.5 * (left.norm() + right.norm()))
+
+
 def _scale(layer: nn.Linear, inputs: Tensor, output: Tensor) -> float | None:
     """s of a layer that computes s·xWᵀ + b on vectors x (N, I), such as one in NTK parameterization; else None."""
     if inputs.dim() != 2:
         return None
     if type(layer) is nn.Linear:
         return 1.0
-    product = inputs @ layer.weight.T
-    value = output if layer.bias is None else output - layer.bias
+    product = inputs @ layer.weight.detach().T
+    value = output if layer.bias is None else output - layer.bias.detach()
     scale = float((value * product).sum() / product.square().sum())
     error = (value - scale * product).norm()
     return scale if error <= 1e3 * torch.finfo(value.dtype).eps * output.norm() else None

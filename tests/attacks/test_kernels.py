@@ -115,3 +115,23 @@ def test_kernel_distance_ignores_scale_and_is_one_for_orthogonal_kernels():
     assert kernel_distance(a, 7 * a) == pytest.approx(0.0, abs=1e-7)
     assert kernel_distance(a, b) == pytest.approx(1.0)
     assert kernel_distance(torch.eye(2), a) == pytest.approx(1 - 1 / 2**0.5)
+
+
+class Tied(nn.Module):
+    """Uses the weight of its only layer a second time, outside that layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4).double()
+
+    def forward(self, images):
+        x = images.flatten(1)
+        return self.layer(x) + (x @ self.layer.weight.T).tanh()
+
+
+def test_parameters_used_outside_their_layer_count_in_full():
+    torch.manual_seed(0)
+    model, x = Tied(), torch.randn(3, 1, 2, 2, dtype=torch.float64)
+    expected = explicit_ntk(model, x)
+    state = {name: value.detach() for name, value in model.state_dict().items()}
+    assert torch.allclose(empirical_ntk(model, state, x), expected, rtol=1e-10)
