@@ -88,11 +88,11 @@ def write(result: Result, out: Path, sheet: bool, where: str) -> None:
 
 
 def measured_on(source: Source) -> str:
-    """ " on mnist"; empty for an experiment without images."""
+    """ " (on mnist)"; empty for an experiment without images."""
     if "data" not in source.data:
         return ""
     name, root = source.data["data"].get("name", "digits"), source.data["data"].get("root")
-    return f" on {name}" + ("" if root else " (embedded: no data.root was given)")
+    return f" (on {name}" + (")" if root else ", embedded: no data.root was given)")
 
 
 def verdict(claim: Claim) -> bool | None:
