@@ -8,7 +8,7 @@ shows single steps, images first used at a later step are sought at the paramete
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from attacks.inference import rank_above_noise
 from attacks.observation import Knowledge, Observation, State
 from attacks.span_features import FeatureNetwork, FeatureProblem, layer_of
 from attacks.span_pixels import PixelTest
+from attacks.span_rounds import Options
 from attacks.span_search import SEPARATION, AffineSpan, SpanProblem, SpanTest, descend, distinct, outside
 from attacks.span_steps import UpdateFactors, after_step, output_jacobian
 from attacks.spectrum import Spectrum
@@ -45,21 +46,6 @@ IMPOSTORS, LOWEST = 100, 0.01  # means of two candidates; the quantile of their 
 SURER = 0.5  # of that quantile of λ
 WITHIN, AT, BELOW = 0.03, 0.3, 0.1  # of a background: half width, least share of pixels, most share below it
 ROUNDING = 1.5  # times the largest singular value that noise of the level of the smallest ones can have
-
-
-class Options(Protocol):
-    """What is used of the attack's options."""
-
-    @property
-    def starts(self) -> int: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def settle(self) -> int: ...
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def learning_rate(self) -> float: ...
 
 
 def resolved(spectrum: Spectrum) -> tuple[int, bool]:
@@ -360,7 +346,7 @@ def infer_background(images: Tensor) -> tuple[float, ...] | None:
 
 
 def reconstruct_behind(
-    attack: "Options",
+    attack: Options,
     network: FeatureNetwork,
     observation: Observation,
     knowledge: Knowledge,
