@@ -134,10 +134,7 @@ def diagnose(
             distance=drift if len(observation.pairs) == 1 else None,
         )
         guessed = seen.on(observation.model, initial, final, own) if len(own) else None
-    except (
-        RuntimeError,
-        NotImplementedError,
-    ) as error:  # a model of the user's own that cannot be differentiated twice
+    except RuntimeError as error:  # a model of the user's own that cannot be differentiated twice
         return {}, [f"linearity: {type(error).__name__}: {error}"]
     columns: dict[str, Any] = {
         "linearization_error": seen.linearization_error,
