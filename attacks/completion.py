@@ -2,8 +2,8 @@
 
 Of ‖X − Π(X)‖², Π the nearest point of the intervals (and a little inwards of it), over X = A Bᵀ, with A and B found in
 turn while Π(X) is held. Entries without an interval do not count: where the others are points, this is the usual
-completion of a masked matrix (Jain, Netrapalli and Sanghavi 2013). It starts shrunk, with ‖A‖² + ‖B‖² added (Hastie,
-Mazumder, Lee and Zadeh 2015), which keeps what few entries determine from running away.
+completion of a masked matrix (Jain, Netrapalli and Sanghavi 2013). Where entries are missing it starts shrunk, with
+‖A‖² + ‖B‖² added (Hastie, Mazumder, Lee and Zadeh 2015), which keeps what few entries determine from running away.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from torch import Tensor
 from attacks.defended import INWARDS, Cells
 
 ROUNDS = 100
-SHRUNK = 0.1  # shrinkage of the first round, relative to the largest singular value
+SHRUNK = 0.1  # shrinkage of the first round where entries are missing, relative to the largest singular value
 LESS = 0.85  # how much of the shrinkage is left in the next round
 SPARE = 1.5  # known entries of a row per unknown, or the row is left out: it would be wrong
-SETTLED = 1e-4  # step of a round, relative to the distance from what was sent, that ends the iteration
+SETTLED = 1e-3  # step of a round, relative to the distance from what was sent, that ends the iteration
 EXACT = 1e-7  # misfit relative to the matrix, below which float32 parameters tell no more
 RIDGE = 1e-6  # of the mean square of a factor's column: above the rounding of normal matrices in float32
 INSIDE = 0.1  # weight of an entry that lies inside its interval: it is held where it is, but may move
@@ -66,8 +66,9 @@ def _completed(cells: Cells, rank: int, rounds: int) -> Completed:
     left, values, right = torch.linalg.svd(start, full_matrices=False)
     a, b = left[:, :rank] * values[:rank].sqrt(), right[:rank].T * values[:rank].sqrt()
     before, misfit = a @ b.T, 0.0
+    shrunk = 0.0 if rows.complete else SHRUNK
     for i in range(rounds):
-        shrinkage = float(values[0]) * share * SHRUNK * LESS**i
+        shrinkage = float(values[0]) * share * shrunk * LESS**i
         a = rows.solved(before, b, a, shrinkage)
         b = columns.solved(b @ a.T, a, b, shrinkage)
         matrix = a @ b.T

@@ -76,7 +76,7 @@ def leakage_table(frame: pd.DataFrame, swept: list[str]) -> Table:
 
 
 BENCHMARK_LEGEND = (
-    "recovered, leakage: of private images, by the attack that recovers most (adaptive: told the defense in force); "
+    "recovered, leakage: of private images, by the attack that recovers most (*: told the defense in force); "
     "± half of the 95 % confidence interval over seeds. ε: at the end. kB: what a client sends in a round."
 )
 
@@ -84,18 +84,19 @@ BENCHMARK_LEGEND = (
 def benchmark_view(table: pd.DataFrame) -> Table:
     """For every defense and threat model the strongest attack, and what the defense costs."""
     own = table[table.target == "private"]
-    view = Table(title="Defenses", title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False)
-    names = ("defense", "threat", "strongest", "recovered", "leakage", "AUC", "accuracy", "ε", "kB")
-    for name in names:
-        view.add_column(name, justify="left" if name in names[:3] else "right", no_wrap=name != "defense")
+    view = Table(title="Defenses", title_justify="left", box=box.SIMPLE, padding=0, pad_edge=False, show_edge=False)
+    names = ("defense", "threat", "attack", "recovered", "leakage", "AUC", "accuracy", "ε", "kB")
+    for name in names:  # in 80 columns the defense has room for 18 letters, and folds beyond
+        left, fold = name in names[:3], name == "defense"
+        view.add_column(name, justify="left" if left else "right", no_wrap=not fold, overflow="fold")
     for (defense, threat), rows in own.groupby(["defense", "threat_model"], sort=False):
-        row = rows.sort_values("recovered_fraction", na_position="first").iloc[-1]
+        row = rows.sort_values(["recovered_fraction", "leakage"], na_position="first").iloc[-1]
         view.add_row(
             defense,
             threat,
-            f"{row['attack']}, adaptive" if row["adaptive"] else row["attack"],
+            f"{row['attack']}*" if row["adaptive"] else row["attack"],
             _interval(row, "recovered_fraction"),
-            _interval(row, "leakage"),
+            _number(row["leakage"], 2),
             _number(row["membership_auc"], 2),
             _interval(row, "test_accuracy"),
             _number(row["epsilon"], 1),

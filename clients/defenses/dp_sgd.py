@@ -98,17 +98,14 @@ class DPSGD(Defense):
         return LocalRun(predict, optimizer, poisson(count, batch, setting.generator("sampling")))
 
     def spent(self, setting: Setting, steps: int, count: int) -> Metrics:
-        from opacus.accountants import RDPAccountant
-
         rate = _rate(setting.config.training.batch_size, count)
         history = [tuple(entry) for entry in setting.memory.get("history", [])]
-        history.append((self.noise(setting, count), rate, steps))
+        noise = self.noise(setting, count)
+        if history and history[-1][:2] == (noise, rate):  # as opacus' accountants add up steps that are alike
+            steps += history.pop()[2]
+        history.append((noise, rate, steps))
         setting.memory["history"] = history
-        accountant = RDPAccountant()
-        accountant.history = history
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the order that is optimal at the edge of opacus' grid: an upper bound
-            return {"epsilon": float(accountant.get_epsilon(self.delta))}
+        return {"epsilon": epsilon_of(tuple(history), self.delta)}
 
     def public_facts(self) -> dict[str, float]:
         return {"clip_norm": self.max_grad_norm}
@@ -132,6 +129,18 @@ def multiplier_for(epsilon: float, delta: float, rate: float, steps: int) -> flo
                 target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=steps, accountant="rdp"
             )
         )
+
+
+@lru_cache
+def epsilon_of(history: tuple[tuple[float, float, int], ...], delta: float) -> float:
+    """ε after (noise multiplier, sampling rate, steps) in turn, by opacus' accountant."""
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    accountant.history = list(history)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the order that is optimal at the edge of opacus' grid: an upper bound
+        return float(accountant.get_epsilon(delta))
 
 
 def smallest_epsilon(delta: float) -> float:

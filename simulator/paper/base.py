@@ -126,22 +126,30 @@ class Job:
 
 
 Measure = Callable[[Job], Result]
+Cost = Callable[[Job], float]
+"""Seconds that the experiment would take on this machine, from a few steps of it measured now."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """settings: what its file's section `settings` may hold; default nothing."""
+    """settings: what its file's section `settings` may hold; default nothing.
+
+    cost: asked for before the profile `full` begins; None where `Job.sweep` says what its run costs.
+    """
 
     name: str
     title: str
     measure: Callable[[Job], Result] = field(repr=False)
     settings: type[Section] = Section
+    cost: Cost | None = field(default=None, repr=False)
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
 
 
-def experiment(name: str, title: str, settings: type[Section] = Section) -> Callable[[Measure], Measure]:
+def experiment(
+    name: str, title: str, settings: type[Section] = Section, cost: Cost | None = None
+) -> Callable[[Measure], Measure]:
     """Register what measures an experiment; one function may measure several.
 
     Each has a file, NAME.yaml in scenarios/paper or scenarios/theory: a scenario where it is a federation, and its
@@ -149,7 +157,7 @@ def experiment(name: str, title: str, settings: type[Section] = Section) -> Call
     """
 
     def register(measure: Measure) -> Measure:
-        EXPERIMENTS[name] = Experiment(name, title, measure, settings)
+        EXPERIMENTS[name] = Experiment(name, title, measure, settings, cost)
         return measure
 
     return register

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from attacks import InputError
 from simulator.display import Bars
+from simulator.estimate import clock
 from simulator.paper.base import EXPERIMENTS, Claim, Job, Result, get_experiment
 from simulator.paper.files import identity, load_file
 from simulator.paper.pictures import draw_sheet
@@ -34,6 +35,8 @@ def run_experiment(
         job = Job(name, profile, source, out.resolve(), Bars(Console(stderr=True)), bar.report, say, verbose)
         job.check(experiment.settings)
         claim_folder(job)
+        if profile != "quick" and experiment.cost is not None:
+            say(f"cost:    about {clock(experiment.cost(job))} on this machine, at most")
         result = experiment.measure(job)
     write(result, out, sheet, measured_on(source))
     console.print(claims_table(result))

@@ -10,7 +10,7 @@ from torch import Tensor
 from clients.distillation import Distilled
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, Strip, experiment
-from simulator.paper.distilled_sets import DistillationSettings, distill_all
+from simulator.paper.distilled_sets import DistillationSettings, cost, distill_all
 from simulator.paper.measures import listed, seeds, spearman_within
 from simulator.paper.pictures import draw_lines
 
@@ -18,8 +18,8 @@ SHOWN = 20
 ALIKE = 0.9  # the cosine from which on two images are one
 
 
-@experiment("figure13", "images of RKIP-finite by the number of training images", DistillationSettings)
-@experiment("figure14", "images of RKIP-finite by the number of training images, CIFAR-10", DistillationSettings)
+@experiment("figure13", "images of RKIP-finite by the number of training images", DistillationSettings, cost)
+@experiment("figure14", "images of RKIP-finite by the number of training images, CIFAR-10", DistillationSettings, cost)
 def distilled_images(job: Job) -> Result:
     settings = job.settings(DistillationSettings)
     source = f"appendix E, figure {job.name.removeprefix('figure')}"

@@ -1,6 +1,7 @@
 """Table 1, figures 8 and 9: what distilled sets are worth to learners of finite and of infinite width."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -11,12 +12,14 @@ from matplotlib import pyplot as plt
 from pydantic import Field
 from torch import Tensor
 
+from attacks.base import Progress, silent
 from attacks.errors import InputError
 from attacks.seeding import torch_generator
 from clients.config import Count, Positive, Section
 from clients.distillation import Distilled, DistillOptions, distill
 from simulator.distillation import Owner, evaluate
 from simulator.paper.base import Claim, Job, Report, Result, Strip, experiment
+from simulator.paper.costs import seconds_per_step
 from simulator.paper.measures import at_least, listed, seeds, spearman_within
 from simulator.paper.pictures import themed
 
@@ -44,7 +47,32 @@ class DistillationSettings(Section):
         return DistillOptions(method, iterations, self.learning_rate, self.ridge, kernel=owner.kernel)
 
 
-@experiment("table1", "distillation by KIP, RKIP and RKIP-finite: accuracy of three learners", DistillationSettings)
+def cost(job: Job) -> float:
+    """Every method at every size, for the smallest number of steps that can be timed; and standard training."""
+    settings = job.settings(DistillationSettings)
+    largest = max(job.scenario.cells(), key=lambda cell: cell.scenario.partition.images_of(0) or 0)
+    owner, total = Owner.of(largest.scenario), 0.0
+    sizes = {size: min(size, len(owner.images)) for size in settings.sizes}
+    for method, size in itertools.product(settings.methods, sizes.values()):
+        options = settings.options(method, owner)
+
+        def short(steps: int, options=options, size=size) -> None:
+            distill_one(owner, dataclasses.replace(options, iterations=steps), size)
+
+        total += seconds_per_step(short) * options.steps
+    sets = len(sizes) * (len(settings.methods) + settings.references) + settings.references
+
+    def learn(steps: int) -> None:
+        evaluation = dataclasses.replace(owner.evaluation(), image_steps=steps * len(owner.images))
+        evaluation.standard(owner.images, owner.targets)
+
+    total += sets * seconds_per_step(learn) * settings.image_steps / len(owner.images)
+    return total * len(job.scenario.cells())
+
+
+@experiment(
+    "table1", "distillation by KIP, RKIP and RKIP-finite: accuracy of three learners", DistillationSettings, cost
+)
 def table1(job: Job) -> Result:
     compare(job, "kip", "rkip", "rkip_finite", references=True)
     data, pairs = accuracy_table(job)
@@ -86,7 +114,7 @@ def table1(job: Job) -> Result:
     return Result(data, claims, lambda path: draw_bars(data, path), lambda: sheet(pairs))
 
 
-@experiment("figure8", "distillation: accuracy against the number of distilled images", DistillationSettings)
+@experiment("figure8", "distillation: accuracy against the number of distilled images", DistillationSettings, cost)
 def figure8(job: Job) -> Result:
     compare(job, "kip", "rkip")
     data, pairs = accuracy_table(job)
@@ -116,7 +144,7 @@ def figure8(job: Job) -> Result:
     return Result(data, claims, lambda path: draw_accuracy(data, path, "size"), lambda: sheet(pairs))
 
 
-@experiment("figure9", "distillation: accuracy against the number of training images", DistillationSettings)
+@experiment("figure9", "distillation: accuracy against the number of training images", DistillationSettings, cost)
 def figure9(job: Job) -> Result:
     compare(job, "kip", "rkip", "rkip_finite", references=True)
     data, pairs = accuracy_table(job)
@@ -191,13 +219,15 @@ def distill_all(owner: Owner, settings: DistillationSettings, report: Report) ->
             if size > len(owner.images):
                 continue
             name = f"{method}/{size}"
-            generator = torch_generator(owner.scenario.seed, "distillation")
-            network = owner.network("distillation") if method == "rkip_finite" else None
-            options = settings.options(method, owner)
-            progress = progress_of(report, name)
-            one = distill(owner.images, owner.targets, size, generator, options, network, progress)
+            one = distill_one(owner, settings.options(method, owner), size, progress_of(report, name))
             found.append((name, owner, one))
     return found
+
+
+def distill_one(owner: Owner, options: DistillOptions, size: int, progress: Progress = silent) -> Distilled:
+    generator = torch_generator(owner.scenario.seed, "distillation")
+    network = owner.network("distillation") if options.method == "rkip_finite" else None
+    return distill(owner.images, owner.targets, size, generator, options, network, progress)
 
 
 def progress_of(report: Report, name: str) -> Callable[[int, int, float], None]:

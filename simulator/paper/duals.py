@@ -7,8 +7,10 @@ import torch
 
 from attacks.kernels import empirical_ntk, kernel_duals
 from attacks.objective import make_objective
+from clients.training import planned_steps
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
+from simulator.paper.costs import seconds_per_step
 from simulator.paper.local import Fit, fit
 from simulator.paper.measures import at_least, at_most, score_table, seeds, spearman, strips
 from simulator.paper.pictures import draw_scatter
@@ -76,7 +78,20 @@ def weak_and_strong(network: pd.DataFrame) -> dict[str, float]:
     return {"weak": float(weak.l2.mean()), "strong": float(strong.l2.mean())}
 
 
-@experiment("figure11", "duals by kernel regression against accumulated residuals")
+def training_cost(job: Job) -> float:
+    """Every network trained to its limit of steps."""
+    total = 0.0
+    for cell in job.scenario.cells():
+        owner, training = Owner.of(cell.scenario), cell.scenario.training
+
+        def short(steps: int, cell=cell, owner=owner, training=training) -> None:
+            fit(cell, owner, training.model_copy(update={"steps": steps}))
+
+        total += seconds_per_step(short) * planned_steps(training, len(owner.images))
+    return total
+
+
+@experiment("figure11", "duals by kernel regression against accumulated residuals", cost=training_cost)
 def figure11(job: Job) -> Result:
     cells = job.scenario.cells()
     parts, errors = [], []

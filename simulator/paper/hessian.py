@@ -1,6 +1,7 @@
 """The Hessian norm, the change of the kernel and that of the parameters against width: tables, slopes, figure."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -13,14 +14,15 @@ from clients.config import Count, Positive, Section
 from simulator.figures import save
 from simulator.paper.base import Job, Report, Result, experiment
 from simulator.paper.constancy import Network, measure, measure_training
+from simulator.paper.costs import clocked
 from simulator.paper.hessian_claims import LOSSES, OPEN, STEADY, judge
 from simulator.paper.pictures import themed
 from simulator.storage import write_atomically
 
 COLUMNS = "width output activation seed hessian_norm kernel_change".split()
 SHARE = 0.2  # of its first value, to which training brings a loss
-SECONDS = 2.5e-7  # of one core, for a network of width 1; it grows with the square of the width
 BOUND_WIDTH = 1024  # up to which the bound is measured: it takes the Hessian at three points
+TIMED_WIDTH = 1024  # where the cost of all others is read off
 
 
 class HessianSettings(Section):
@@ -33,22 +35,50 @@ class HessianSettings(Section):
     open_radius: Positive = Field(0.1, description="the same for hidden softmax and maxout: softmax fits within 0.5")
 
 
-@experiment("hessian", "constancy of the kernel against width, linear and non-linear outputs", HessianSettings)
+@dataclass(frozen=True)
+class Networks:
+    """decided: those with the radius `radius`; undecided: hidden softmax and maxout; trained: each under a loss."""
+
+    decided: list[Network]
+    undecided: list[Network]
+    trained: list[tuple[Network, str]]
+
+    @classmethod
+    def of(cls, settings: HessianSettings) -> "Networks":
+        pairs = [("linear", activation) for activation in settings.activations]
+        pairs += [("sigmoid", activation) for activation in settings.activations]
+        steady = [(output, "tanh") for output in STEADY]
+        kinds = [(output, settings.activations[-1]) for output in ("linear", "sigmoid")]
+        return cls(
+            grid(settings.widths, [*pairs, *steady], settings.seeds),
+            grid(settings.open_widths, [("linear", activation) for activation in OPEN], settings.seeds),
+            [
+                (network, loss)
+                for network in grid(settings.training_widths, kinds, settings.seeds)
+                for loss in (LOSSES if network.output == "linear" else LOSSES[:1])
+            ],
+        )
+
+    @property
+    def work(self) -> int:
+        """Each costs about the square of its width."""
+        trained = [network for network, _ in self.trained]
+        return sum(network.width**2 for network in [*self.decided, *self.undecided, *trained])
+
+
+def cost(job: Job) -> float:
+    """From one network, by the square of the widths."""
+    settings = job.settings(HessianSettings)
+    network = Network(TIMED_WIDTH, "linear", settings.activations[0], 0)
+    seconds = clocked(lambda: measure(network, settings.radius, bound=True))
+    return seconds * Networks.of(settings).work / TIMED_WIDTH**2
+
+
+@experiment("hessian", "constancy of the kernel against width, linear and non-linear outputs", HessianSettings, cost)
 def hessian(job: Job) -> Result:
     settings = job.settings(HessianSettings)
-    pairs = [("linear", activation) for activation in settings.activations]
-    pairs += [("sigmoid", activation) for activation in settings.activations]
-    networks = grid(settings.widths, [*pairs, *((output, "tanh") for output in STEADY)], settings.seeds)
-    undecided = grid(settings.open_widths, [("linear", activation) for activation in OPEN], settings.seeds)
-    kinds = [(output, settings.activations[-1]) for output in ("linear", "sigmoid")]
-    trained = [
-        (network, loss)
-        for network in grid(settings.training_widths, kinds, settings.seeds)
-        for loss in (LOSSES if network.output == "linear" else LOSSES[:1])
-    ]
-    report = weighted(
-        job.report, sum(network.width**2 for network in [*networks, *undecided, *(n for n, _ in trained)])
-    )
+    networks = Networks.of(settings)
+    report = weighted(job.report, networks.work)
 
     def constancy(network: Network, radius: float) -> dict[str, object]:
         found = measure(network, radius, bound=network.width <= BOUND_WIDTH)
@@ -60,9 +90,9 @@ def hessian(job: Job) -> Result:
         report(f"training under {loss}, width {network.width}", network.width**2)
         return {**vars(network), "loss": loss, **found}
 
-    norms = pd.DataFrame([training(network, loss) for network, loss in trained])
-    open_cases = pd.DataFrame([constancy(network, settings.open_radius) for network in undecided])
-    table = pd.DataFrame([constancy(network, settings.radius) for network in networks])
+    norms = pd.DataFrame([training(network, loss) for network, loss in networks.trained])
+    open_cases = pd.DataFrame([constancy(network, settings.open_radius) for network in networks.undecided])
+    table = pd.DataFrame([constancy(network, settings.radius) for network in networks.decided])
     slopes = slope_table(table, open_cases, norms)
     for name, frame in (("slopes", slopes), ("bound", table), ("open", open_cases), ("norms", norms)):
         write_atomically(job.out / f"{name}.csv", frame.to_csv(index=False))

@@ -12,6 +12,7 @@ from attacks.bench.iteration import BETA, SHAPE, candidates, mlp
 from attacks.objective import Objective, backward_in_batches, make_objective
 from clients.config import Count, Section
 from simulator.paper.base import Claim, Job, Result, experiment
+from simulator.paper.costs import clocked
 from simulator.paper.pictures import draw_lines
 
 EXACT = 1e-12  # of float64, relative
@@ -27,7 +28,14 @@ class MinibatchSettings(Section):
     compared_batches: list[Count] = Field([1, 5, 24])
 
 
-@experiment("appendix_b", "the loss in minibatches: its gradient and its memory", MinibatchSettings)
+def cost(job: Job) -> float:
+    """From the smallest reconstruction: time grows with the candidates, and each process has to start."""
+    settings = job.settings(MinibatchSettings)
+    smallest = clocked(lambda: peak_memory(min(settings.candidates), settings.batch))
+    return 2 * smallest * sum(count / min(settings.candidates) for count in settings.candidates)
+
+
+@experiment("appendix_b", "the loss in minibatches: its gradient and its memory", MinibatchSettings, cost)
 def appendix_b(job: Job) -> Result:
     settings = job.settings(MinibatchSettings)
     error = max(

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pandas as pd
 import seaborn as sns
+import torch
 from matplotlib import pyplot as plt
 
 from attacks.errors import InputError
+from clients.training import planned_steps
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
+from simulator.paper.costs import seconds_per_step
 from simulator.paper.measures import listed, seeds, spearman
 from simulator.paper.peeling import OnionSettings, Peeling, at_infinite_width
 from simulator.paper.pictures import themed
@@ -17,16 +20,39 @@ SAME = 0.02  # of accuracy: what we call no difference
 FITTED, UNDERFIT, INFINITE = "fitted", "underfit", "infinite width"
 
 
-@experiment("figure6", "the privacy onion: leave out the easiest images again and again", OnionSettings)
-@experiment("figure21", "the privacy onion with classes that get out of balance, and underfit", OnionSettings)
+def cost(job: Job) -> float:
+    """The largest network's training and attack, once for each network; says how many there are."""
+    settings, cells = job.settings(OnionSettings), job.scenario.cells()
+    owner, training = Owner.of(cells[0].scenario), cells[0].scenario.training
+    stages = len(settings.stages(len(owner.images)))
+    onions = len(cells) * (1 + (settings.underfit_loss is not None))
+    attacks = onions * (2 * stages - 1)  # a second network each, but for the last
+    networks = attacks + onions * (settings.draws + 1) * (stages - 1)
+    job.say(
+        f"{onions} onions of {stages} stages: {networks} networks to train, {attacks} attacks of {settings.iterations} "
+        "iterations"
+    )
+
+    def short(iterations: int = 1, steps: int = 1) -> Peeling:
+        own = settings.model_copy(update={"iterations": iterations})
+        return Peeling(owner, own, training.model_copy(update={"steps": steps}), job, "cost")
+
+    everything = torch.arange(len(owner.images))
+    trained = short().trained(everything)
+    step = seconds_per_step(lambda steps: short(steps=steps).trained(everything))
+    iteration = seconds_per_step(lambda iterations: short(iterations).attacked(everything, *trained))
+    steps = planned_steps(training, len(everything))
+    return networks * step * steps + attacks * iteration * settings.iterations
+
+
+@experiment("figure6", "the privacy onion: leave out the easiest images again and again", OnionSettings, cost)
+@experiment("figure21", "the privacy onion with classes that get out of balance, and underfit", OnionSettings, cost)
 def onion(job: Job) -> Result:
     settings = job.settings(OnionSettings)
     parts, cells = [], job.scenario.cells()
     images = job.scenario.partition.images_of(0) or 0
     if len(settings.stages(images)) < 2:
         raise InputError(f"{images} images, {settings.drop} less in each stage, until {settings.until}: only one stage")
-    if job.profile != "quick":
-        job.say(cost(settings, images, len(cells)))
     for cell in cells:
         owner = Owner.of(cell.scenario)
         fitted = cell.scenario.training
@@ -40,18 +66,6 @@ def onion(job: Job) -> Result:
     data = pd.concat(parts, ignore_index=True)
     claims = balanced_claims(data) if settings.balanced else unbalanced_claims(data)
     return Result(data, claims, lambda path: draw(data, path))
-
-
-def cost(settings: OnionSettings, images: int, onions: int) -> str:
-    """What is ahead, in words."""
-    stages, onions = len(settings.stages(images)), onions * (1 + (settings.underfit_loss is not None))
-    attacks = onions * (2 * stages - 1)  # a second network each, but for the last
-    trained = attacks + onions * (settings.draws + 1) * (stages - 1)
-    return (
-        f"{onions} onions of {stages} stages: {attacks} attacks of {settings.iterations} iterations on "
-        f"{settings.until} to {images} images and {trained} networks to train, up to width "
-        f"{settings.width_per_image * images:.0f}"
-    )
 
 
 def advantage(data: pd.DataFrame, chosen: str = "easiest") -> pd.DataFrame:

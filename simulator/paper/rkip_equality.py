@@ -13,8 +13,10 @@ from clients.config import Count, Positive, Section
 from clients.distillation.rkip import RKIP
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
+from simulator.paper.costs import clocked
 from simulator.paper.measures import seeds
 from simulator.paper.pictures import draw_lines
+from simulator.scenario import Cell
 
 
 class RkipSettings(Section):
@@ -24,22 +26,17 @@ class RkipSettings(Section):
     image_std: Positive = 0.2
 
 
-@experiment("theorem2", "the RKIP loss is the reconstruction loss", RkipSettings)
+def cost(job: Job) -> float:
+    """The largest set as often as there are sets."""
+    settings, cells = job.settings(RkipSettings), job.scenario.cells()
+    largest = settings.model_copy(update={"distilled": [max(settings.distilled)]})
+    return clocked(lambda: loss_table(cells[0], largest)) * len(settings.distilled) * len(cells)
+
+
+@experiment("theorem2", "the RKIP loss is the reconstruction loss", RkipSettings, cost)
 def theorem2(job: Job) -> Result:
     settings = job.settings(RkipSettings)
-    rows = []
-    for cell in job.scenario.cells():
-        owner = Owner.of(cell.scenario)
-        model = owner.network("theorem2").double()
-        generator = torch_generator(cell.scenario.seed, "theorem2")
-        for size in settings.distilled:
-            images = torch.randn((size, *owner.data.shape), generator=generator, dtype=torch.float64)
-            labels = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(size)[:size, None]
-            for zero in (False, True):
-                network = Centered(model) if zero else model
-                losses = both_losses(network, owner, images * settings.image_std, labels)
-                rows.append({"seed": cell.scenario.seed, "distilled": size, "initial_output_0": zero, **losses})
-    data = pd.DataFrame(rows)
+    data = pd.concat([loss_table(cell, settings) for cell in job.scenario.cells()], ignore_index=True)
     for name in ("rkip_residual", "rkip_label", "rkip_class"):
         data[f"{name}_error"] = (data[name] / data.reconstruction - 1).abs()
     residual, label = data.rkip_residual_error.max(), data[data.initial_output_0].rkip_label_error.max()
@@ -67,6 +64,21 @@ def theorem2(job: Job) -> Result:
     return Result(
         data, claims, lambda path: draw_lines(long, path, "distilled", "value", "loss", "initial_output_0", log=True)
     )
+
+
+def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:
+    """A row for each size of S, and network with outputs of its own or 0 at initialization."""
+    owner, rows = Owner.of(cell.scenario), []
+    model = owner.network("theorem2").double()
+    generator = torch_generator(cell.scenario.seed, "theorem2")
+    for size in settings.distilled:
+        images = torch.randn((size, *owner.data.shape), generator=generator, dtype=torch.float64)
+        labels = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(size)[:size, None]
+        for zero in (False, True):
+            network = Centered(model) if zero else model
+            losses = both_losses(network, owner, images * settings.image_std, labels)
+            rows.append({"seed": cell.scenario.seed, "distilled": size, "initial_output_0": zero, **losses})
+    return pd.DataFrame(rows)
 
 
 def both_losses(model: nn.Module, owner: Owner, images: Tensor, labels: Tensor) -> dict[str, float]:

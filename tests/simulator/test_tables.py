@@ -6,7 +6,7 @@ from rich.console import Console
 
 from simulator.ledger import LEAKAGE_COLUMNS
 from simulator.reference import reference
-from simulator.tables import leakage_table
+from simulator.tables import benchmark_view, leakage_table
 
 
 def rows(**columns):
@@ -21,9 +21,13 @@ def rows(**columns):
 
 
 def text(frame, swept=(), width=80):
+    return printed(leakage_table(frame, list(swept)), width)
+
+
+def printed(table, width=80):
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(leakage_table(frame, list(swept)))
+        console.print(table)
     return capture.get()
 
 
@@ -42,6 +46,18 @@ def test_columns_that_differ_are_shown_and_constant_ones_are_not():
     assert "attack" not in text(rows()).splitlines()[2]
     table = text(rows(attack="span", **{"model.width": 64}).assign(**{"model.width": [32, 64]}), ["model.width"], 120)
     assert "width" in table and "attack" in table and "span" in table
+
+
+def test_the_benchmark_names_its_defenses_within_eighty_columns():
+    weak = {
+        "defense": "secure_aggregation", "threat_model": "observer", "attack": "span", "adaptive": False,
+        "target": "private", "recovered_fraction": 0.25, "recovered_fraction_ci95": 0.125, "leakage": 0.5,
+        "membership_auc": 0.75, "test_accuracy": 0.5, "test_accuracy_ci95": 0.25, "epsilon": 12.34, "bytes": 1204264,
+    }  # fmt: skip
+    strong = weak | {"attack": "ntk", "adaptive": True, "recovered_fraction": 0.5}
+    table = printed(benchmark_view(pd.DataFrame([weak, strong]))).splitlines()
+    assert table[3].split() == "secure_aggregation observer ntk* 0.50 ±0.12 0.50 0.75 0.50 ±0.25 12.3 1204".split()
+    assert len(table) == 4  # the strongest attack alone
 
 
 def test_the_page_of_keys_is_up_to_date():
