@@ -18,6 +18,7 @@ SHRUNK = 0.1  # shrinkage of the first round where entries are missing, relative
 LESS = 0.85  # how much of the shrinkage is left in the next round
 SPARE = 1.5  # known entries of a row per unknown, or the row is left out: it would be wrong
 SETTLED = 1e-3  # step of a round, relative to the distance from what was sent, that ends the iteration
+FINE = 5e-5  # the same relative to the matrix, where every entry has an interval: within them it wanders for ever
 EXACT = 1e-7  # misfit relative to the matrix, below which float32 parameters tell no more
 RIDGE = 1e-6  # of the mean square of a factor's column: above the rounding of normal matrices in float32
 INSIDE = 0.1  # weight of an entry that lies inside its interval: it is held where it is, but may move
@@ -73,9 +74,9 @@ def _completed(cells: Cells, rank: int, rounds: int) -> Completed:
         b = columns.solved(b @ a.T, a, b, shrinkage)
         matrix = a @ b.T
         missed, distance = rows.misfit(matrix)
-        misfit, moved = missed / max(float(matrix.norm()), 1e-300), float((matrix - before).norm())
-        before = matrix
-        if misfit < EXACT or moved < SETTLED * distance:
+        size, moved = max(float(matrix.norm()), 1e-300), float((matrix - before).norm())
+        before, misfit = matrix, missed / size
+        if misfit < EXACT or moved < SETTLED * distance or (rows.complete and moved < FINE * size):
             break
     return Completed(before, misfit)
 
