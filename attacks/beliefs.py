@@ -9,6 +9,8 @@ from attacks.errors import InputError
 from attacks.inference import find_input_layer, infer_image_count, infer_pixel_mean
 from attacks.observation import Knowledge, Observation, State
 
+WITHIN, AT, BELOW = 0.03, 0.3, 0.1  # of a background: half width, least share of pixels, most share below it
+
 
 @dataclass(frozen=True)
 class Belief:
@@ -49,6 +51,20 @@ def believed_mean(observation: Observation, knowledge: Knowledge) -> tuple[tuple
     if mean is not None:
         return tuple(mean), ()
     return (0.5,) * observation.input_shape[0], ("pixel_mean is unknown and no pixel tells it: 0.5 was assumed",)
+
+
+def infer_background(images: Tensor) -> tuple[float, ...] | None:
+    """The mean that was subtracted, from images (M, C, H, W) whose most frequent value is their black background: less
+    than BELOW of the pixels lie below it and more than AT within WITHIN of it, in every channel; else None."""
+    means = []
+    for channel in images.detach().cpu().transpose(0, 1).flatten(1):
+        values = channel.sort().values
+        near = torch.searchsorted(values, values + WITHIN) - torch.searchsorted(values, values - WITHIN)
+        mode = float(values[int(near.argmax())])
+        if int(near.max()) < AT * len(values) or (values < mode - WITHIN).float().mean() > BELOW:
+            return None
+        means.append(-float(values[(values - mode).abs() <= WITHIN].median()))
+    return tuple(means)
 
 
 def check_told(attack: str, observation: Observation, knowledge: Knowledge) -> None:

@@ -3,18 +3,21 @@
 import time
 from collections.abc import Callable
 
-STEPS = 5
+FEWEST, MOST = 5, 320  # steps that are timed
+LONGER = 1.5  # times as long as what goes before them: fewer steps would drown in its scatter
 
 
 def seconds_per_step(run: Callable[[int], object]) -> float:
     """run: does as many steps as it is told, and whatever goes before them, which is not counted."""
     run(1)  # warm: the first time, libraries and allocators set themselves up
-    one, more = clocked(lambda: run(1)), clocked(lambda: run(1 + STEPS))
-    return max(0.0, more - one) / STEPS
+    one, steps = clocked(run, 1), FEWEST
+    while (more := clocked(run, 1 + steps)) < LONGER * one and steps < MOST:
+        steps *= 4
+    return max(more - one, 0.0) / steps
 
 
-def clocked(do: Callable[[], object]) -> float:
+def clocked(do: Callable[..., object], *arguments: object) -> float:
     """The seconds that it takes."""
     start = time.perf_counter()
-    do()
+    do(*arguments)
     return time.perf_counter() - start

@@ -29,8 +29,8 @@ def cost(job: Job) -> float:
     attacks = onions * (2 * stages - 1)  # a second network each, but for the last
     networks = attacks + onions * (settings.draws + 1) * (stages - 1)
     job.say(
-        f"{onions} onions of {stages} stages: {networks} networks to train, {attacks} attacks of {settings.iterations} "
-        "iterations"
+        f"{onions} onion{'s' * (onions > 1)} of {stages} stages: {networks} networks to train, {attacks} attacks of "
+        f"{settings.iterations} iterations"
     )
 
     def short(iterations: int = 1, steps: int = 1) -> Peeling:

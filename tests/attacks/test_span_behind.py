@@ -4,7 +4,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
-from attacks.span_behind import infer_background, resolved
+from attacks.beliefs import infer_background
+from attacks.span_behind_search import resolved
 from attacks.span_features import FeatureProblem, find_feature_network, first_input
 from attacks.span_pixels import PixelTest, roughness
 from attacks.span_search import AffineSpan, SpanProblem, SpanTest

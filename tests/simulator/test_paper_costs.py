@@ -1,12 +1,10 @@
 """Every experiment says what its full size would cost, before it begins."""
 
-import time
-
 import pytest
 import torch
 
 from simulator.paper.base import EXPERIMENTS, Job
-from simulator.paper.costs import STEPS, clocked, seconds_per_step
+from simulator.paper.costs import clocked, seconds_per_step
 from simulator.paper.files import load_file
 
 TIMED = [name for name, experiment in EXPERIMENTS.items() if experiment.cost is not None]
@@ -47,15 +45,18 @@ def test_what_is_no_run_is_timed(name, tmp_path):
     said = []
     job = job_of(name, tmp_path, "quick", overrides, said)
     assert 0 < EXPERIMENTS[name].cost(job) < 3600
-    if onion:
-        # 3 stages: 3 attacks and 2 on second networks; 5 networks for them, and 3 random draws and one by |α| twice
-        count = 2 if name == "figure21" else 1
-        assert said == [f"{count} onions of 3 stages: {13 * count} networks to train, {5 * count} attacks of 1500 iterations"]
+    if name == "figure6":
+        # 3 attacks and 2 on second networks, a network each; 3 random draws and one by |α|, twice
+        assert said == ["1 onion of 3 stages: 13 networks to train, 5 attacks of 1500 iterations"]
 
 
-def test_what_goes_before_the_steps_is_not_counted():
+def test_what_goes_before_the_steps_is_not_counted(monkeypatch):
+    now = 0.0
+
     def run(steps):
-        time.sleep(0.2 + 0.02 * steps)
+        nonlocal now
+        now += 0.1 + 0.01 * steps
 
-    assert 0.02 <= seconds_per_step(run) < 0.2 / STEPS + 0.02
-    assert clocked(lambda: time.sleep(0.05)) >= 0.05
+    monkeypatch.setattr("simulator.paper.costs.time.perf_counter", lambda: now)
+    assert seconds_per_step(run) == pytest.approx(0.01)
+    assert clocked(lambda: run(5)) == pytest.approx(0.15)
