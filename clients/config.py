@@ -1,7 +1,7 @@
 """What a client needs to know, validated: data, partition, model, local training, defenses."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -13,6 +13,20 @@ if TYPE_CHECKING:
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
+
+
+Made = TypeVar("Made")
+
+
+def made_with(kind: type[Made], called: str, options: dict[str, Any]) -> Made:
+    """A dataclass made with type-checked options; InputError names the option that is wrong, of what is `called` so."""
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(options), strict=True)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        message = wrong["msg"].removeprefix("Value error, ")
+        option = f"option {wrong['loc'][0]!r} is {wrong['input']!r}: " if wrong["loc"] else ""
+        raise InputError(message if not option else f"{called}: {option}{message}") from None
 
 
 class Section(BaseModel):
@@ -176,13 +190,7 @@ class DefenseConfig(Section):
         for option in self.options:
             if option not in known:
                 raise InputError(f"defense {self.name!r} has no option {option!r}{nearest(option, known)}")
-        try:
-            return TypeAdapter(DEFENSES[self.name]).validate_json(json.dumps(self.options), strict=True)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            message = wrong["msg"].removeprefix("Value error, ")
-            option = f"option {wrong['loc'][0]!r} is {wrong['input']!r}: " if wrong["loc"] else ""
-            raise InputError(message if not option else f"defense {self.name!r}: {option}{message}") from None
+        return made_with(DEFENSES[self.name], f"defense {self.name!r}", self.options)
 
 
 class ClientConfig(Section):

@@ -1,14 +1,13 @@
 """The sections of a scenario beside those that describe the clients (`clients.config`)."""
 
-import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from attacks import ATTACKS, Attack, InputError, Knowledge
+from attacks import ATTACKS, Attack, Knowledge
 from attacks.base import check_options
 from attacks.errors import nearest
-from clients.config import Count, Fraction, Positive, Section
+from clients.config import Count, Fraction, Positive, Section, made_with
 
 
 class StrategyConfig(Section):
@@ -86,13 +85,7 @@ class AttackConfig(Section):
     def make(self) -> Attack:
         """The attack with its options type-checked; InputError names the option that is wrong."""
         check_options(self.name, self.options)
-        try:
-            return TypeAdapter(ATTACKS[self.name]).validate_json(json.dumps(self.options), strict=True)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            message = wrong["msg"].removeprefix("Value error, ")
-            option = f"option {wrong['loc'][0]!r} is {wrong['input']!r}: " if wrong["loc"] else ""
-            raise InputError(message if not option else f"attack {self.name!r}: {option}{message}") from None
+        return made_with(ATTACKS[self.name], f"attack {self.name!r}", self.options)
 
 
 class AdversaryConfig(Section):
