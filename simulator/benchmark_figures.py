@@ -39,6 +39,8 @@ def frontier(table: pd.DataFrame, path: Path) -> Path:
         steps = best.sort_values("test_accuracy")
         axis.plot(steps.test_accuracy, steps.recovered_fraction, color="0.4", linestyle="--", linewidth=1, zorder=0)
         _label(axis, worst)
+        left, right = axis.get_xlim()
+        axis.set_xlim(left, right + 0.1 * (right - left))  # room for the last name
         axis.set(title=f"{view}: strongest attack on each defense", ylim=(-0.06, 1.12))
         axis.set(xlabel="test accuracy", ylabel="share of private images recovered")
     return save(figure, path)
@@ -59,7 +61,7 @@ def frontier_of(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _label(axis: plt.Axes, rows: pd.DataFrame) -> None:
     """Names beside the points; those of points that lie together are one list, away from the nearer edge."""
-    reach = 0.05 * max(rows.test_accuracy.max() - rows.test_accuracy.min(), 0.1)
+    reach = 0.09 * max(rows.test_accuracy.max() - rows.test_accuracy.min(), 0.1)
     clusters: list[list[pd.Series]] = []
     for _, row in rows.sort_values("test_accuracy").iterrows():
         for cluster in clusters:
