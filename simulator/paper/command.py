@@ -36,6 +36,7 @@ def run_experiment(
         job.check(experiment.settings)
         claim_folder(job)
         if profile != "quick" and experiment.cost is not None:
+            bar.report("timing a few steps", 0, 1)
             say(f"cost:    about {clock(experiment.cost(job))} on this machine, at most")
         result = experiment.measure(job)
     write(result, out, sheet, measured_on(source))

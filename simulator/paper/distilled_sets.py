@@ -8,6 +8,7 @@ from typing import Literal
 
 import pandas as pd
 import seaborn as sns
+import torch
 from matplotlib import pyplot as plt
 from pydantic import Field
 from torch import Tensor
@@ -15,8 +16,9 @@ from torch import Tensor
 from attacks.base import Progress, silent
 from attacks.errors import InputError
 from attacks.seeding import torch_generator
-from clients.config import Count, Positive, Section
+from clients.config import Count, Positive, Section, TrainingConfig
 from clients.distillation import Distilled, DistillOptions, distill
+from clients.training import train
 from simulator.distillation import Owner, evaluate
 from simulator.paper.base import Claim, Job, Report, Result, Strip, experiment
 from simulator.paper.costs import seconds_per_step
@@ -63,8 +65,8 @@ def cost(job: Job) -> float:
     sets = len(sizes) * (len(settings.methods) + settings.references) + settings.references
 
     def learn(steps: int) -> None:
-        evaluation = dataclasses.replace(owner.evaluation(), image_steps=steps * len(owner.images))
-        evaluation.standard(owner.images, owner.targets)
+        training = TrainingConfig(loss="mse", learning_rate=1e-3, steps=steps)
+        train(owner.network("evaluation"), owner.images, owner.targets, training, torch.Generator())
 
     total += sets * seconds_per_step(learn) * settings.image_steps / len(owner.images)
     return total * len(job.scenario.cells())
