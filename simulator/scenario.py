@@ -79,6 +79,10 @@ class Scenario(Section):
                 digest.update(Path(path).read_bytes())
         return digest.hexdigest()[:10]
 
+    def with_images(self, count: int) -> "Scenario":
+        """The same with so many images for every client."""
+        return self.model_copy(update={"partition": self.partition.model_copy(update={"images": count})})
+
     @property
     def defense(self) -> str:
         """How tables call the chain."""

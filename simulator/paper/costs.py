@@ -5,18 +5,19 @@ from collections.abc import Callable
 
 FEWEST, MOST = 5, 320  # steps that are timed
 LONGER = 1.5  # times as long as what goes before them: fewer steps would drown in its scatter
-SLOW = 3.0  # seconds of a first step and what goes before it, from which on a second one is enough
+SLOW = 10.0  # seconds of one step and what goes before it, from which on nobody waits for a second one
 
 
 def seconds_per_step(run: Callable[[int], object]) -> float:
-    """run: does as many steps as it is told, and whatever goes before them, which is not counted."""
-    one, steps = clocked(run, 1), FEWEST
-    if one > SLOW:
-        return max(clocked(run, 2) - one, 0.0)
-    one = clocked(run, 1)  # warm: the first time, libraries and allocators set themselves up
+    """At most. run: does as many steps as it is told, and whatever goes before them, which is not counted if it can be
+    told apart."""
+    first = clocked(run, 1)
+    if first > SLOW:
+        return first
+    one, steps = clocked(run, 1), FEWEST  # warm: the first time, libraries and allocators set themselves up
     while (more := clocked(run, 1 + steps)) < LONGER * one and steps < MOST:
         steps *= 4
-    return max(more - one, 0.0) / steps
+    return (more - one) / steps if more >= LONGER * one else more / (1 + steps)
 
 
 def clocked(do: Callable[..., object], *arguments: object) -> float:

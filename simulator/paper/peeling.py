@@ -159,8 +159,7 @@ def at_infinite_width(scenario: Scenario, settings: OnionSettings) -> pd.DataFra
 
     A twentieth of `reference_images` is left out in each stage, down to a fifth of them.
     """
-    partition = scenario.partition.model_copy(update={"images": settings.reference_images})
-    owner = Owner.of(scenario.model_copy(update={"partition": partition}))
+    owner = Owner.of(scenario.with_images(settings.reference_images))
     images, targets, groups = owner.images.double(), owner.targets.double(), owner.groups
     test_images, labels = owner.data.test()
     kernel = owner.kernel(images)
