@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 FEWEST, MOST = 5, 320  # steps that are timed
 LONGER = 1.5  # times as long as what goes before them: fewer steps would drown in its scatter
-SLOW = 10.0  # seconds of one step and what goes before it, from which on nobody waits for a second one
+SLOW = 10.0  # seconds of one step and what goes before it, from which on nobody waits for more than a second one
+LEAST = 0.1  # of those seconds: a second step that seems to take less is lost in their scatter
 
 
 def seconds_per_step(run: Callable[[int], object]) -> float:
@@ -13,7 +14,7 @@ def seconds_per_step(run: Callable[[int], object]) -> float:
     told apart."""
     first = clocked(run, 1)
     if first > SLOW:
-        return first
+        return max(clocked(run, 2) - first, LEAST * first)
     one, steps = clocked(run, 1), FEWEST  # warm: the first time, libraries and allocators set themselves up
     while (more := clocked(run, 1 + steps)) < LONGER * one and steps < MOST:
         steps *= 4

@@ -20,8 +20,7 @@ from simulator.paper.measures import seeds
 from simulator.paper.pictures import draw_lines
 from simulator.scenario import Cell
 
-
-TIMED_IMAGES = 20  # from which the cost of more is told
+TIMED_IMAGES = 5  # from which the cost of more is told
 
 
 class RkipSettings(Section):
