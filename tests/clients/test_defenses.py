@@ -210,7 +210,7 @@ def test_epsilon_is_that_of_opacus_and_adds_up_over_rounds():
             accountant.step(noise_multiplier=1.3, sample_rate=0.5)
         expected.append(accountant.get_epsilon(1e-5))
     assert spent == pytest.approx(expected) and spent[1] > spent[0]
-    assert memory["history"] == [(1.3, 0.5, 8)]  # steps that are alike are one entry, as in the accountant's own history
+    assert memory["history"] == [(1.3, 0.5, 8)]  # alike steps are one entry, as in an accountant
 
 
 def test_a_target_epsilon_is_spent_over_all_rounds():
