@@ -17,8 +17,9 @@ ROUNDS = 100
 SHRUNK = 0.1  # shrinkage of the first round where entries are missing, relative to the largest singular value
 LESS = 0.85  # how much of the shrinkage is left in the next round
 SPARE = 1.5  # known entries of a row per unknown, or the row is left out: it would be wrong
-SETTLED = 1e-3  # step of a round, relative to the distance from what was sent, that ends the iteration
-FINE = 5e-5  # the same relative to the matrix, where every entry has an interval: within them it wanders for ever
+SETTLED = 1e-4  # step of a round, relative to the distance from what was sent, that ends the iteration
+WANDERING = 1e-3  # the same where no entry is known exactly: within its intervals the matrix wanders for ever
+FINE = 5e-5  # and there relative to the matrix
 EXACT = 1e-7  # misfit relative to the matrix, below which float32 parameters tell no more
 RIDGE = 1e-6  # of the mean square of a factor's column: above the rounding of normal matrices in float32
 INSIDE = 0.1  # weight of an entry that lies inside its interval: it is held where it is, but may move
@@ -76,7 +77,8 @@ def _completed(cells: Cells, rank: int, rounds: int) -> Completed:
         missed, distance = rows.misfit(matrix)
         size, moved = max(float(matrix.norm()), 1e-300), float((matrix - before).norm())
         before, misfit = matrix, missed / size
-        if misfit < EXACT or moved < SETTLED * distance or (rows.complete and moved < FINE * size):
+        still = max(WANDERING * distance, FINE * size) if rows.wide.all() else SETTLED * distance
+        if misfit < EXACT or moved < still:
             break
     return Completed(before, misfit)
 
