@@ -220,3 +220,11 @@ def test_background_is_the_most_frequent_value_with_little_below_it():
     assert infer_background(images) == pytest.approx((0.4,))
     assert infer_background(-images) is None
     assert infer_background(torch.linspace(-0.5, 0.5, 200).view(2, 1, 10, 10)) is None
+
+
+def test_features_of_few_numbers_are_said_to_tell_little():
+    torch.manual_seed(0)
+    body = [nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.AvgPool2d(4), nn.Flatten()]
+    head = [nn.Linear(12, 128), nn.ReLU(), nn.Linear(128, 96), nn.ReLU(), nn.Linear(96, 10)]
+    found = run(client(nn.Sequential(*body, *head), digits(4), 2, 3), known=4, rounds=1)
+    assert any("12 features stand for 64 pixels" in warning for warning in found.warnings)
