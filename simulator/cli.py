@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from attacks.errors import InputError
+from simulator import update_commands
 from simulator.errors import RunError
 
 cli = typer.Typer(
@@ -22,16 +23,6 @@ out = Console()
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")
 ]
-ModelFile = Annotated[str | None, typer.Option("--model", metavar="FILE.py:FACTORY", help="returns the nn.Module")]
-Initial = Annotated[Path | None, typer.Option("--initial", help="checkpoint sent (safetensors state dict)")]
-Final = Annotated[Path | None, typer.Option("--final", help="checkpoint returned (safetensors state dict)")]
-Shape = Annotated[str | None, typer.Option("--shape", help="of an input image: channels,height,width")]
-RunDir = Annotated[Path | None, typer.Option("--run", metavar="RUN", help="a recorded run instead of two checkpoints")]
-Round = Annotated[int, typer.Option("--round", help="with --run")]
-Client = Annotated[int, typer.Option("--client", help="with --run; -1 is the union of a round's clients")]
-ThreatModel = Annotated[str | None, typer.Option("--threat-model", help="with --run; default server, for -1 observer")]
-CellName = Annotated[str, typer.Option("--cell", help="with --run: which cell of a sweep")]
-Know = Annotated[list[str], typer.Option("--know", metavar="FIELD=VALUE", help="what the adversary is told")]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="a scenario, e.g. scenarios/quickstart.yaml")]
 
 
@@ -103,144 +94,8 @@ def check(file: ScenarioFile, overrides: Overrides = []) -> None:
     out.print(describe_plan(make_plan(load_scenario(file, overrides))), highlight=False)
 
 
-@cli.command()
-def attack(
-    name: Annotated[str, typer.Option("--attack", metavar="NAME", help="which attack; `fedleak list` names them")],
-    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for reconstructions.npz and facts.json")],
-    model: ModelFile = None,
-    initial: Initial = None,
-    final: Final = None,
-    shape: Shape = None,
-    run_dir: RunDir = None,
-    round: Round = 1,
-    client: Client = -1,
-    threat_model: ThreatModel = None,
-    cell: CellName = "",
-    know: Know = [],
-    option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="an option of the attack")] = [],
-    seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
-) -> None:
-    """Attack two checkpoints, or a recorded observation once more. Private images are not needed."""
-    from rich.progress import Progress
-
-    from simulator.jobs import run_attack
-    from simulator.record import Record
-    from simulator.single import observe_pair, parse_knowledge, parse_options, write_result
-
-    knowledge = parse_knowledge(know)
-    threads = 1
-    if run_dir is not None:
-        record = Record(run_dir)
-        observation, told = record.observation(round, client, threat_model or default_threat_model(client), cell)
-        knowledge = knowledge if know else told
-        config = parse_options(name, option) if option else record.attack_config(name, cell)
-        seed, threads = record.cells[cell].scenario.seed, record.cells[cell].scenario.engine.threads
-    else:
-        observation, config = observe_pair(model, initial, final, shape), parse_options(name, option)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name)
-
-        def show(done: int, total: int, loss: float) -> None:
-            bar.update(task, completed=done, total=total, description=f"{name}, loss {loss:.2e}")
-
-        found = run_attack(config, observation, knowledge, seed, threads, show)
-    write_result(out_dir, name, found, knowledge, pixels=run_dir is not None)
-    for warning in found.warnings:
-        out.print(f"[yellow]warning[/]: {warning}", highlight=False)
-    out.print(
-        f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}", highlight=False
-    )
-
-
-@cli.command()
-def member(
-    candidates: Annotated[Path, typer.Option(metavar="FILE.npz", help="with an array `images`, (Q, C, H, W)")],
-    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for membership.csv")],
-    model: ModelFile = None,
-    initial: Initial = None,
-    final: Final = None,
-    shape: Shape = None,
-    run_dir: RunDir = None,
-    round: Round = 1,
-    client: Client = -1,
-    threat_model: ThreatModel = None,
-    cell: CellName = "",
-    know: Know = [],
-) -> None:
-    """Score candidate images by whether an update was trained on them; a higher score means a member.
-
-    Candidates are in the model's input space beside two checkpoints, in [0, 1] with --run.
-    """
-    from attacks.membership import MembershipTest
-    from simulator.record import Record
-    from simulator.single import load_candidates, observe_pair, parse_knowledge, to_input_space, write_membership
-
-    knowledge = parse_knowledge(know)
-    images = load_candidates(candidates)
-    if run_dir is not None:
-        record = Record(run_dir)
-        observation, told = record.observation(round, client, threat_model or default_threat_model(client), cell)
-        knowledge = knowledge if know else told
-        images = to_input_space(images, observation, knowledge)
-    else:
-        observation = observe_pair(model, initial, final, shape)
-    test = MembershipTest.of(observation, knowledge, images)
-    residual = test.residual(images)
-    write_membership(out_dir, residual)
-    for warning in test.warnings:
-        out.print(f"[yellow]warning[/]: {warning}", highlight=False)
-    out.print(
-        f"{len(images)} candidates, {test.num_private} private images: {out_dir / 'membership.csv'}", highlight=False
-    )
-
-
-@cli.command()
-def diagnose(
-    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for diagnose.json and layers.csv")],
-    images: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="with an array `images`, public or reconstructed ones")
-    ] = None,
-    evaluator: Annotated[bool, typer.Option("--evaluator", help="with --run: on the private images")] = False,
-    model: ModelFile = None,
-    initial: Initial = None,
-    final: Final = None,
-    shape: Shape = None,
-    run_dir: RunDir = None,
-    round: Round = 1,
-    client: Client = -1,
-    threat_model: ThreatModel = None,
-    cell: CellName = "",
-    know: Know = [],
-) -> None:
-    """Say whether an update is in the kernel regime, and so which attack to expect something of.
-
-    Images are in the model's input space beside two checkpoints, in [0, 1] with --run.
-    """
-    from simulator.diagnosis import adversary_images, diagnosis_tables, private_images, write_diagnosis
-    from simulator.diagnosis import diagnose as measure
-    from simulator.record import Record
-    from simulator.single import observe_pair, parse_knowledge
-
-    knowledge, seed = parse_knowledge(know), 0
-    if evaluator and (run_dir is None or images is not None):
-        raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
-    if run_dir is not None:
-        record = Record(run_dir)
-        observation, told = record.observation(round, client, threat_model or default_threat_model(client), cell)
-        knowledge, seed = knowledge if know else told, record.cells[cell].scenario.seed
-    else:
-        observation = observe_pair(model, initial, final, shape)
-    if evaluator:
-        view, (inputs, source) = "evaluator", (private_images(record, observation, cell), "the private ones")
-    else:
-        view, (inputs, source) = "adversary", adversary_images(images, observation, knowledge, run_dir is not None)
-    found = measure(observation, inputs, evaluator, seed)
-    write_diagnosis(out_dir, found, view, source)
-    out.print(f"{view}'s version, {found.images} images: {source}", highlight=False, soft_wrap=True)
-    for table in diagnosis_tables(found):
-        out.print(table)
-    out.print(found.verdict, highlight=False, soft_wrap=True)
-    out.print(f"written: {out_dir / 'diagnose.json'}", highlight=False, soft_wrap=True)
+for command in (update_commands.attack, update_commands.member, update_commands.diagnose):
+    cli.command()(command)
 
 
 @cli.command()
@@ -343,11 +198,6 @@ def show_run(run_dir: Path) -> None:
         out.print("figures: " + ", ".join(str(path) for path in figures), highlight=False, soft_wrap=True)
         out.print(f"page:    {run_dir / 'report.html'}", highlight=False, soft_wrap=True)
     out.print(f"table:   {run_dir / 'leakage.csv'}", highlight=False, soft_wrap=True)
-
-
-def default_threat_model(client: int) -> str:
-    """Who sees this target: the server sees clients, an observer the union of a round's (-1)."""
-    return "server" if client >= 0 else "observer"
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ def observe_pair(model: str | None, initial: Path | None, final: Path | None, sh
     if model is None or initial is None or final is None or shape is None:
         flags = {"--model": model, "--initial": initial, "--final": final, "--shape": shape}
         missing = ", ".join(flag for flag, value in flags.items() if value is None)
-        raise InputError(f"attack needs --run RUN, or {missing} beside what was given")
+        raise InputError(f"which update? Give --run RUN, or {missing} beside what was given")
     parts = shape.split(",")
     if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--shape {shape!r}: write channels,height,width, e.g. 1,28,28")

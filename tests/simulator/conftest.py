@@ -1,8 +1,11 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from simulator.cli import main
 from simulator.display import Silent
 from simulator.engine import simulate, stop_ray
 from simulator.plan import make_plan
@@ -25,3 +28,21 @@ def run_scenario():
         return Record(out)
 
     return run
+
+
+@pytest.fixture
+def fedleak(monkeypatch, capsys):
+    """Call the command in this process: starting a new one costs four seconds of imports each time."""
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["fedleak", *map(str, args)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return subprocess.CompletedProcess(args, code, captured.out, captured.err)
+
+    return call

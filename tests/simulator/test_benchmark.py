@@ -1,5 +1,6 @@
 """The benchmark of defenses: its table from hand-made rows, its file, and a small one on Ray."""
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from attacks import InputError
+from clients.partition import split_data
 from simulator.benchmark import COLUMNS, benchmark_table, half_width, load_benchmark, write_benchmark
 from simulator.benchmark_figures import draw_benchmark, frontier_of
 
@@ -179,3 +181,33 @@ def test_a_benchmark_draws_its_frontier_and_its_images(ran):
     paths = draw_benchmark(ran, write_benchmark(ran))
     assert [path.name for path in paths] == ["frontier.png", "reconstructions.png"]
     assert all(path.stat().st_size > 10_000 for path in paths)
+
+
+@pytest.mark.slow
+def test_an_adaptive_attack_repeated_from_the_command_line_knows_the_defense_again(ran, fedleak, tmp_path):
+    name = next(name for name in ran.cells if "noise" in name)
+    cell = ["--run", ran.path, "--client", "0", "--cell", name]
+    for label, knows in (("span", {}), ("span-adaptive", {"noise_scale": 10.0})):
+        result = fedleak("attack", *cell, "--attack", label, "--out", tmp_path / label)
+        assert result.returncode == 0, result.stderr
+        facts = json.loads((tmp_path / label / "facts.json").read_text())
+        assert facts["knowledge"] == knows
+
+
+@pytest.mark.slow
+def test_members_and_diagnosis_of_a_recorded_observation(ran, fedleak, tmp_path):
+    """Of the undefended update of client 0: what it trained on scores above the public images, and the evaluator's
+    version of the diagnosis sees that the private images' gradients span it."""
+    cell = ["--run", ran.path, "--client", "0", "--cell", "defense=none,seed=0"]
+    scenario = ran.cells["defense=none,seed=0"].scenario
+    data = split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
+    private, public = data.client(0)[0], data.public()[0][:20]
+    np.savez(tmp_path / "some.npz", images=np.concatenate([private, public]))
+    result = fedleak("member", *cell, "--candidates", tmp_path / "some.npz", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    scores = pd.read_csv(tmp_path / "membership.csv").score
+    assert scores[: len(private)].min() > scores[len(private) :].max()
+    result = fedleak("diagnose", *cell, "--evaluator", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    facts = json.loads((tmp_path / "diagnose.json").read_text())
+    assert facts["view"] == "evaluator" and facts["images"] == len(private) == 6 and facts["unexplained"] < 0.5

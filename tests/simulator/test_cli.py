@@ -11,8 +11,6 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from simulator.cli import main
-
 FACTORY = """
 import torch
 import torch.nn as nn
@@ -43,24 +41,6 @@ class Bare(nn.Module):
 def bare():
     return Bare()
 """
-
-
-@pytest.fixture
-def fedleak(monkeypatch, capsys):
-    """Call the command in this process: starting a new one costs four seconds of imports each time."""
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["fedleak", *map(str, args)])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        captured = capsys.readouterr()
-        return subprocess.CompletedProcess(args, code, captured.out, captured.err)
-
-    return call
 
 
 def test_the_installed_command_prints_one_line_and_exits_with_2(tmp_path):
@@ -208,7 +188,8 @@ def test_attack_on_two_checkpoints(fedleak, pair, tmp_path):
         ({"--initial": "nowhere.safetensors"}, "does not exist"),
         ({"--model": "NETS:three"}, "has shape"),
         ({"--model": "NETS:nothing"}, "has no function 'nothing'"),
-        ({"--model": None}, "--model"),
+        ({"--model": None}, "Give --run RUN, or --model"),
+        ({"--run": "somewhere"}, "leave out --model, --initial, --final, --shape"),
         ({"--option": "iterations=many"}, "'iterations' is 'many'"),
     ],
 )
