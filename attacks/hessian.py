@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.hooks import watched
 from attacks.jacobian import Jacobian, parameter_names
 from attacks.observation import State
 
@@ -166,12 +167,8 @@ def _factored(jacobian: Jacobian, batch: Tensor, images: Tensor, chosen: Tensor)
         def bound(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
             return lambda layer, inputs, output: hooks[name](perturbation, inputs[0], output)
 
-        handles = [jacobian.linear[name].register_forward_hook(bound(name)) for name in calls]
-        try:
+        with watched({name: jacobian.linear[name] for name in calls}, bound):
             values = torch.func.functional_call(jacobian.model, jacobian.state, (images,))
-        finally:
-            for handle in handles:
-                handle.remove()
         return values.reshape(len(images), -1).gather(1, chosen)[:, 0]
 
     return perturbed, zeros

@@ -11,6 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from attacks.hooks import linear_layers, watched
 from attacks.observation import Observation
 
 CLEAR_GAP = 10.0  # ratio of neighbouring singular values: 2 to 4 under Adam, above 100 for SGD in float32
@@ -42,15 +43,9 @@ def find_input_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> Inp
 
         return hook
 
-    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    handles = [module.register_forward_hook(watch(name)) for name, module in linear]
     parameter = next(model.parameters())
-    try:
-        with torch.no_grad():
-            model.eval()(probe.to(parameter.device, parameter.dtype))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watched(linear_layers(model), watch), torch.no_grad():
+        model.eval()(probe.to(parameter.device, parameter.dtype))
     return found[0] if found else None
 
 

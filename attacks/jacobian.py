@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.hooks import linear_layers, watched
 from attacks.observation import State
 
-PROBED = 4  # images that show whether a layer's parameters are used elsewhere too
+PROBED = 4  # random inputs that show what a layer computes, and whether its parameters are used elsewhere too
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,9 @@ class Jacobian:
         self.model = model
         self.state = {name: value.detach() for name, value in state.items()}
         self.trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-        self.linear = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
-        self.checked = False
+        self.linear = linear_layers(model)
+        self.scales: dict[str, float] = {}
+        self.probed = False
 
     def __call__(self, images: Tensor) -> list[Factors]:
         """Factors for images (N, C, H, W), in the same order for every batch."""
@@ -86,8 +88,8 @@ class Jacobian:
 
     def linear_calls(self, images: Tensor) -> tuple[int, dict[str, LinearCall]]:
         """(number of outputs, by name the linear layers that are called once with one vector per image)."""
-        if not self.checked:
-            self._leave_out_shared(images[:PROBED])
+        if not self.probed:
+            self._probe(images)
         with torch.enable_grad():
             outputs, calls = self._forward(images, self.state)
             probes = [call.probe for call in calls.values()]
@@ -99,8 +101,32 @@ class Jacobian:
         found = zip(calls.items(), signals, strict=True)
         return outputs.shape[1], {name: LinearCall(call.inputs, delta, call.scale) for (name, call), delta in found}
 
+    def _probe(self, like: Tensor) -> None:
+        """Keep the layers that compute scale·Wx + b and whose parameters the model uses nowhere else.
+
+        Told on random inputs, and once: an image of zeros has no scale, and may keep another use of a weight inactive.
+        """
+        noise = torch.randn((PROBED, *like.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        images = noise.to(like)
+        self._read_scales(images)
+        self._leave_out_shared(images)
+        self.probed = True
+
+    def _read_scales(self, images: Tensor) -> None:
+        def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+            def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+                assert isinstance(layer, nn.Linear)
+                scale = _scale(layer, inputs[0].detach(), output.detach())
+                if scale is not None:
+                    self.scales[name] = scale
+
+            return hook
+
+        with watched(self.linear, watch), torch.no_grad():
+            torch.func.functional_call(self.model, self.state, (images,))
+
     def _leave_out_shared(self, images: Tensor) -> None:
-        """Drop layers whose parameters the model uses elsewhere too: a few images tell by the gradient of Σ f."""
+        """By the gradient of Σ f in all uses of a parameter together."""
         own = {name: parameter_names(name) for name in self.linear}
         names = [part for parts in own.values() for part in parts if part in self.trained]
         parameters = {name: self.state[name].clone().requires_grad_() for name in names}
@@ -115,7 +141,6 @@ class Jacobian:
             expected = {weight: call.scale * signals[name].T @ call.inputs, bias: signals[name].sum(0)}
             if any(_differ(whole[part], value) for part, value in expected.items() if part in whole):
                 del self.linear[name]
-        self.checked = True
 
     def _forward(self, images: Tensor, state: State) -> tuple[Tensor, dict[str, _Call]]:
         """Outputs (N, K), and what every linear layer did that was called once, with one vector per image."""
@@ -123,8 +148,7 @@ class Jacobian:
 
         def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
             def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-                assert isinstance(layer, nn.Linear)
-                scale = None if name in calls else _scale(layer, inputs[0].detach(), output.detach())
+                scale = None if name in calls else self.scales.get(name)
                 calls[name] = None
                 if scale is None or inputs[0].shape[0] != len(images):
                     return output
@@ -134,12 +158,8 @@ class Jacobian:
 
             return hook
 
-        hooks = [layer.register_forward_hook(watch(name)) for name, layer in self.linear.items()]
-        try:
+        with watched(self.linear, watch):
             outputs = torch.func.functional_call(self.model, state, (images,))
-        finally:
-            for handle in hooks:
-                handle.remove()
         return outputs.reshape(len(images), -1), {name: call for name, call in calls.items() if call is not None}
 
     def _gradients(self, images: Tensor, outputs: int, names: list[str]) -> list[Factors]:

@@ -52,10 +52,9 @@ def kernel_distance(first: Tensor, second: Tensor) -> float:
 
 
 def kernel_drift(observation: Observation, images: Tensor) -> float:
-    """Kernel distance between the first and the last parameters of an observation on `images` (N, C, H, W), float64."""
+    """Kernel distance between both ends of an observation's last update on `images` (N, C, H, W), float64."""
     kernels = [
-        empirical_ntk(observation.model.eval(), _double(state), images.double())
-        for state in (observation.initial, observation.final)
+        empirical_ntk(observation.model.eval(), _double(state), images.double()) for state in observation.pairs[-1]
     ]
     return kernel_distance(*kernels)
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from attacks.beliefs import Belief
 from attacks.errors import InputError
+from attacks.hooks import linear_layers, watched
 from attacks.observation import Knowledge, Observation, State
 from attacks.unrolled import CODINGS, Loss, step_weights
 
@@ -112,16 +113,10 @@ def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> st
 
         return hook
 
-    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    handles = [module.register_forward_hook(watch(name)) for name, module in linear]
     parameter = next(model.parameters())
     probe = torch.randn((2, *input_shape), generator=torch.Generator().manual_seed(0))
-    try:
-        with torch.no_grad():
-            result = model.eval()(probe.to(parameter.device, parameter.dtype))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watched(linear_layers(model), watch), torch.no_grad():
+        result = model.eval()(probe.to(parameter.device, parameter.dtype))
     return next((name for name, output in found.items() if torch.equal(output, result)), None)
 
 

@@ -26,6 +26,7 @@ ZERO = "zero update: the client returned what it was sent"
 KERNEL_REGIME = "kernel regime: the NTK attack should work"
 LARGE_STEP = "linear output but large step: expect the span attack only"
 NONLINEAR_OUTPUT = "non-linear output layer: the kernel is not constant at any width"
+UNMOVED = "outputs did not move on these images: they say nothing of the update"
 NO_RANK = "no clear rank: local Adam, noise, or more images than a layer holds; expect no exact attack"
 
 # Up to these the NTK attack with one kernel recovers most images: docs/diagnose.md has the measurement.
@@ -41,7 +42,8 @@ class Linearity:
     update in `Linearity.of`; NaN where the model is too large for it. kernel_distance: between both ends, trace form.
 
     linearization_error: ‖f − f_lin‖ / ‖f − f_θ₀‖ over images and outputs. remainder: the largest |f − f_lin|. bound:
-    ½ ‖H‖₂ ‖Δθ‖₂², which holds for the remainder as far as the largest ‖H‖₂ on the way was met. unexplained:
+    ½ ‖H‖₂ ‖Δθ‖₂², which holds for the remainder as far as the largest ‖H‖₂ on the way was met: over `hessian_images`
+    images, all or as many as were affordable. unexplained:
     ‖Δθ − Σ_jk α_jk ∇f_k(x_j)‖ / ‖Δθ‖ at θ₀ with the best duals, what the NTK attack leaves over with the images
     themselves; NaN where not all of them were looked at. linear_output: whether nothing non-linear follows the last
     layer. images_layer: the layer that the images are fed to. images: how many were looked at.
@@ -59,6 +61,7 @@ class Linearity:
     layers: tuple[LayerUpdate, ...]
     images_layer: str | None
     images: int
+    hessian_images: int
 
     @classmethod
     def of(
@@ -81,53 +84,69 @@ class Linearity:
         """
         if not len(images):
             raise InputError("linearity needs at least one image")
-        device = next(iter(initial.values())).device
-        double = [moved(state, device, torch.float64) for state in (initial, final)]
         shape = (images.shape[1], images.shape[2], images.shape[3])
         observation = Observation(model, ((initial, final),), shape)
-        delta, limit = observation.delta(), affordable_images(observation)
+        delta, layer = observation.delta(), find_input_layer(model, shape)
         flat = torch.cat([value.flatten() for value in delta.values()])
-        layer = find_input_layer(model, shape)
+        l2 = float(flat.norm())
+        start = moved(initial, flat.device, torch.float64)
+        inputs = images[:MAX_IMAGES].to(flat.device, torch.float64)
+        complete = complete and len(images) <= min(MAX_IMAGES, affordable_images(observation))
+        on_images = cls._on(observation, inputs, generator, points, l2, distance)
+        return cls(
+            delta_l2=l2,
+            delta_linf=float(flat.abs().max()),
+            unexplained=unexplained_share(model, start, delta, inputs) if complete else math.nan,
+            layers=layer_updates(model, delta, generator),
+            images_layer=None if layer is None else layer.weight.removesuffix(".weight"),
+            **on_images,
+        )
+
+    def on(
+        self,
+        model: nn.Module,
+        initial: State,
+        final: State,
+        images: Tensor,
+        generator: torch.Generator,
+        points: tuple[float, ...] = (0.0, 0.5, 1.0),
+    ) -> "Linearity":
+        """The same update on other images (M, C, H, W), nothing of the first ones left; arguments as of `of`."""
+        observation = Observation(model, ((initial, final),), (images.shape[1], images.shape[2], images.shape[3]))
+        device = next(iter(initial.values())).device
         inputs = images[:MAX_IMAGES].to(device, torch.float64)
-        model = model.eval()
-        complete = complete and len(images) <= min(MAX_IMAGES, limit)
+        on_images = self._on(observation, inputs, generator, points, self.delta_l2, None)
+        return replace(self, unexplained=math.nan, **on_images)
+
+    @staticmethod
+    def _on(
+        observation: Observation,
+        inputs: Tensor,
+        generator: torch.Generator,
+        points: tuple[float, ...],
+        delta_l2: float,
+        distance: float | None,
+    ) -> dict[str, Any]:
+        """The fields that depend on the images (N, C, H, W), in float64 on the device of the update."""
+        model, (initial, final) = observation.model.eval(), observation.pairs[0]
+        double = [moved(state, inputs.device, torch.float64) for state in (initial, final)]
+        if distance is None:
+            limit = affordable_images(observation)
+            distance = kernel_distance(*(empirical_ntk(model, state, inputs[:limit]) for state in double))
         error, remainder = linearization_error(model, double[0], double[1], inputs)
         affordable = inputs[: _affordable(model, initial, inputs.float())].float()
         ends = [_between(initial, final, point) for point in points] if len(affordable) else []
         norm = max((hessian_norms(model, state, affordable, generator).largest for state in ends), default=math.nan)
-        if distance is None:
-            distance = kernel_distance(*(empirical_ntk(model, state, inputs[:limit]) for state in double))
-        l2 = float(flat.norm())
-        return cls(
-            delta_l2=l2,
-            delta_linf=float(flat.abs().max()),
-            hessian_norm=norm,
-            kernel_distance=distance,
-            linearization_error=error,
-            remainder=remainder,
-            bound=0.5 * norm * l2**2,
-            unexplained=unexplained_share(model, double[0], delta, inputs) if complete else math.nan,
-            linear_output=has_linear_output(model, double[0], inputs),
-            layers=layer_updates(model, delta, generator),
-            images_layer=None if layer is None else layer.weight.removesuffix(".weight"),
-            images=len(inputs),
-        )
-
-    def on(self, model: nn.Module, initial: State, final: State, images: Tensor) -> "Linearity":
-        """The same update measured on other images (M, C, H, W): kernel distance and linearization, ‖H‖₂ as it was."""
-        device = next(iter(initial.values())).device
-        double = [moved(state, device, torch.float64) for state in (initial, final)]
-        inputs = images[:MAX_IMAGES].to(device, torch.float64)
-        limit = affordable_images(Observation(model, ((initial, final),), (*images.shape[1:],)))
-        error, remainder = linearization_error(model.eval(), double[0], double[1], inputs)
-        return replace(
-            self,
-            kernel_distance=kernel_distance(*(empirical_ntk(model, state, inputs[:limit]) for state in double)),
-            linearization_error=error,
-            remainder=remainder,
-            unexplained=math.nan,
-            images=len(inputs),
-        )
+        return {
+            "kernel_distance": distance,
+            "linearization_error": error,
+            "remainder": remainder,
+            "hessian_norm": norm,
+            "bound": 0.5 * norm * delta_l2**2,
+            "linear_output": has_linear_output(model, double[0], inputs),
+            "images": len(inputs),
+            "hessian_images": len(affordable),
+        }
 
     @property
     def verdict(self) -> str:
@@ -136,6 +155,8 @@ class Linearity:
             return ZERO
         if not self.linear_output:
             return NONLINEAR_OUTPUT
+        if math.isnan(self.linearization_error):
+            return UNMOVED
         if self.linearization_error > SMALL_ERROR:
             return LARGE_STEP if self.has_rank else NO_RANK
         spanned = self.has_rank if math.isnan(self.unexplained) else self.unexplained <= SPANNED

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.errors import InputError
+from attacks.hooks import watched
 from attacks.jacobian import parameter_names
 from attacks.kernels import empirical_ntk_blocks
 from attacks.observation import State
@@ -92,14 +93,9 @@ def _last_layer(model: nn.Module, state: State, images: Tensor) -> str:
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         return lambda module, inputs, output: called.append(name)
 
-    owners = [(name, module) for name, module in model.named_modules() if parameter_names(name)[0] in state]
-    handles = [module.register_forward_hook(watch(name)) for name, module in owners]
-    try:
-        with torch.no_grad():
-            torch.func.functional_call(model, state, (images[:1],))
-    finally:
-        for handle in handles:
-            handle.remove()
+    owners = {name: module for name, module in model.named_modules() if parameter_names(name)[0] in state}
+    with watched(owners, watch), torch.no_grad():
+        torch.func.functional_call(model, state, (images[:1],))
     if not called:
         raise InputError(
             f"model {type(model).__name__!r} calls no layer with a weight: nothing says what its output is"

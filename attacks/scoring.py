@@ -10,6 +10,7 @@ import torch
 from skimage.metrics import structural_similarity
 from torch import Tensor
 
+from attacks.errors import InputError
 from attacks.matching import greedy_match, hungarian_match
 
 RECOVERED_PSNR = 20.0  # dB, peak 1
@@ -45,34 +46,39 @@ class ImageScores:
 
 @dataclass(frozen=True)
 class LeakageScore:
-    """The scores of an attack, of its floor, and of other guesses with public images, on the same private images.
+    """The scores of an attack and of attackers who know nothing, on the same private images.
 
-    floor_size: public images in each draw; fewer than the attack returned where the pool has no more.
+    floor, guesses: two draws of public images, `floor_size` each: as many as the attack returned, or fewer where the
+    pool has no more. mean_image: the mean of all public images for every private one; nearer than any draw where a
+    private set is small, and never identified.
     """
 
     images: ImageScores
     floor: ImageScores
     guesses: ImageScores
+    mean_image: ImageScores
     floor_size: int
 
     @property
     def leakage(self) -> float:
         """Mean over private images of max(0, 1 − l2 / floor l2); 1 is exact, 0 for an attack that returns nothing."""
-        return self._above_floor(self.images)
+        return self._above_floor(self.images) if (self.images.match >= 0).any() else 0.0
 
     @property
     def floor_leakage(self) -> float:
         """The same for another draw of public images: not 0, since every image keeps the better side of chance."""
         return self._above_floor(self.guesses)
 
+    @property
+    def mean_image_leakage(self) -> float:
+        return self._above_floor(self.mean_image)
+
     def _above_floor(self, scores: ImageScores) -> float:
-        if not (scores.match >= 0).any():
-            return 0.0
         return float(np.maximum(0.0, 1.0 - scores.l2 / np.maximum(self.floor.l2, 1e-12)).mean())
 
     def columns(self) -> dict[str, float | int]:
         """The score columns of the leakage table."""
-        scores, floor = self.images, self.floor
+        scores, floor, mean_image = self.images, self.floor, self.mean_image
         return {
             "l2_min": float(scores.l2.min()),
             "l2_median": float(np.median(scores.l2)),
@@ -87,6 +93,9 @@ class LeakageScore:
             "floor_recovered_fraction": float(floor.recovered.mean()),
             "leakage": self.leakage,
             "floor_leakage": self.floor_leakage,
+            "mean_image_l2_median": float(np.median(mean_image.l2)),
+            "mean_image_psnr_mean": float(mean_image.psnr.mean()),
+            "mean_image_leakage": self.mean_image_leakage,
             "hungarian_psnr_mean": float(scores.hungarian_psnr.mean()),
             "floor_hungarian_psnr_mean": float(floor.hungarian_psnr.mean()),
         }
@@ -96,30 +105,30 @@ def score(private: Tensor, reconstructed: Tensor, pool: Pool, generator: np.rand
     """Score reconstructions against the private images, and as many public images against them for the floor.
 
     private: (N, C, H, W) and reconstructed: (M, C, H, W), in [0, 1]; M may be anything, 0 too. A second draw of public
-    images plays the attacker for `floor_leakage`. A draw is compared with the rest of the pool, since every image of it
-    would otherwise be nearest to itself.
+    images plays the attacker for `floor_leakage`.
     """
     size = min(len(reconstructed), len(pool.public))
-    floor, guesses = (_draw(private, pool, size, generator) for _ in range(2))
+    floor, guesses = (score_images(private, _draw(pool.public, size, generator), pool) for _ in range(2))
     return LeakageScore(
-        images=score_images(private, reconstructed.clamp(0, 1), pool), floor=floor, guesses=guesses, floor_size=size
+        images=score_images(private, reconstructed.clamp(0, 1), pool),
+        floor=floor,
+        guesses=guesses,
+        mean_image=score_images(private, pool.public[:0], pool),
+        floor_size=size,
     )
 
 
-def _draw(private: Tensor, pool: Pool, size: int, generator: np.random.Generator) -> "ImageScores":
-    """The scores of `size` public images drawn at random."""
-    order = torch.as_tensor(generator.permutation(len(pool.public)))
-    drawn, rest = order[:size].sort().values, order[size:].sort().values
-    others = Pool(pool.public[rest], pool.private) if len(rest) else Pool(pool.public[:0], pool.private)
-    return score_images(private, pool.public[drawn], others, pool.public.mean(0, keepdim=True))
+def _draw(public: Tensor, size: int, generator: np.random.Generator) -> Tensor:
+    """`size` public images at random, in the order of the pool."""
+    return public[torch.as_tensor(generator.permutation(len(public)))[:size].sort().values]
 
 
-def score_images(private: Tensor, candidates: Tensor, pool: Pool, mean_image: Tensor | None = None) -> ImageScores:
+def score_images(private: Tensor, candidates: Tensor, pool: Pool) -> ImageScores:
     """Match candidates to private images greedily by L2 and score every pair.
 
     A private image left without a match is scored against the mean public image and counts as not identified.
     """
-    mean_image = pool.public.mean(0, keepdim=True) if mean_image is None else mean_image
+    mean_image = pool.public.mean(0, keepdim=True)
     distance = distances(private, candidates).numpy()
     match = greedy_match(distance)
     guesses = torch.cat([candidates, mean_image])[match]  # -1 is the mean image
@@ -142,6 +151,15 @@ def distances(a: Tensor, b: Tensor) -> Tensor:
     return torch.cdist(a.flatten(1).double(), b.flatten(1).double(), compute_mode="donot_use_mm_for_euclid_dist")
 
 
+def matched_l2(private: Tensor, candidates: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """((N,) distances of the greedy matching, (N,) which candidate). Raises InputError where there are fewer than N."""
+    if len(candidates) < len(private):
+        raise InputError(f"{len(candidates)} candidates cannot be matched to {len(private)} images")
+    table = distances(private, candidates).numpy()
+    match = greedy_match(table)
+    return table[np.arange(len(table)), match], match
+
+
 def psnr(private: Tensor, guesses: Tensor) -> np.ndarray:
     """Peak signal-to-noise ratio in dB with peak 1, (N,); an exact copy counts as 100 dB."""
     mse = ((private - guesses).double() ** 2).flatten(1).mean(1).clamp_min(1e-10)
@@ -149,17 +167,25 @@ def psnr(private: Tensor, guesses: Tensor) -> np.ndarray:
 
 
 def ssim(a: Tensor, b: Tensor) -> float:
-    """Structural similarity of two (C, H, W) images in [0, 1]; uniform window of 7 pixels, 3 for images below 16."""
-    window = 7 if min(a.shape[1:]) >= 16 else 3
+    """Structural similarity of two (C, H, W) images in [0, 1]; uniform window of 7 pixels, 3 for images below 16, NaN
+    for those that are smaller than that."""
+    side = min(a.shape[1:])
+    if side < 3:
+        return float("nan")
+    window = 7 if side >= 16 else 3
     return float(structural_similarity(a.numpy(), b.numpy(), win_size=window, data_range=1.0, channel_axis=0))
 
 
 def _nearest_is_own(private: Tensor, guesses: Tensor, l2: np.ndarray, pool: Pool) -> np.ndarray:
-    """Whether each guess is nearer to its private image than to any other of the pool (exact copies are no others)."""
+    """Whether each guess is nearer to its private image than to any other of the pool.
+
+    Exact copies of the private image are no others, nor are those of the guess: an attacker who returns public images
+    is asked which of the rest they are nearest to.
+    """
     everyone = torch.cat([pool.public, pool.private])
     identified = np.zeros(len(private), dtype=bool)
     for i, (image, guess) in enumerate(zip(private, guesses, strict=True)):
         to_guess = distances(guess[None], everyone)[0]
-        other = (everyone != image).flatten(1).any(1)
+        other = (everyone != image).flatten(1).any(1) & (everyone != guess).flatten(1).any(1)
         identified[i] = not other.any() or l2[i] < float(to_guess[other].min())
     return identified

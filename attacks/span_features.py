@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.dense import ACTIVATIONS, Activation
+from attacks.hooks import linear_layers, watched
 from attacks.observation import State
 from attacks.span_search import AffineSpan, SpanProblem
 
@@ -71,17 +72,11 @@ def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) ->
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         return lambda module, inputs, output: seen.append((name, inputs[0], output))
 
-    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    handles = [module.register_forward_hook(watch(name)) for name, module in linear]
     parameter = next(model.parameters())
     generator = torch.Generator().manual_seed(0)
     probe = torch.randn((PROBES, *input_shape), generator=generator).to(parameter.device, parameter.dtype)
-    try:
-        with torch.no_grad():
-            model.eval()(probe)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watched(linear_layers(model), watch), torch.no_grad():
+        model.eval()(probe)
     seen = [(name, fed, given) for name, fed, given in seen if fed.dim() == 2 and len(fed) == PROBES]
     if not seen or (seen[0][1].shape[1] == probe[0].numel() and torch.equal(seen[0][1], probe.flatten(1))):
         return None

@@ -24,11 +24,11 @@ TABLE = "benchmark.csv"
 COLUMNS = (
     "defense attack threat_model adaptive seeds leakage leakage_ci95 recovered_fraction recovered_fraction_ci95 "
     "psnr_best psnr_mean membership_auc test_accuracy test_accuracy_ci95 epsilon bytes client_seconds target failures "
-    "floor_recovered_fraction floor_leakage distilled_l2_median"
+    "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median"
 ).split()
 MEANS = (
     "leakage recovered_fraction psnr_best psnr_mean membership_auc floor_recovered_fraction floor_leakage "
-    "distilled_l2_median"
+    "mean_image_leakage distilled_l2_median"
 ).split()
 
 

@@ -87,6 +87,7 @@ def evaluate(
             "identified": bool(images.identified[i]),
             "match": int(images.match[i]),
             "floor_l2": float(scores.floor.l2[i]),
+            "mean_image_l2": float(scores.mean_image.l2[i]),
         }
         for i in range(len(truth.private))
     ]
@@ -131,9 +132,9 @@ def diagnose(
             generator,
             complete=True,
             points=(0.0,),
-            distance=drift if len(observation.pairs) == 1 else None,
+            distance=drift,
         )
-        guessed = seen.on(observation.model, initial, final, own) if len(own) else None
+        guessed = seen.on(observation.model, initial, final, own, generator, points=(0.0,)) if len(own) else None
     except RuntimeError as error:  # a model of the user's own that cannot be differentiated twice
         return {}, [f"linearity: {type(error).__name__}: {error}"]
     columns: dict[str, Any] = {
@@ -148,6 +149,7 @@ def diagnose(
             "attacker_images": source,
             "attacker_kernel_distance": guessed.kernel_distance,
             "attacker_linearization_error": guessed.linearization_error,
+            "attacker_hessian_norm": guessed.hessian_norm,
             "attacker_verdict": guessed.verdict,
         }
     return columns, []

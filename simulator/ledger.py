@@ -15,10 +15,12 @@ LEAKAGE_COLUMNS = (
     "floor_psnr_mean floor_recovered_fraction leakage relative_residual kernel_distance delta_l2 delta_linf knowledge "
     "seconds floor_leakage hungarian_psnr_mean floor_hungarian_psnr_mean membership_auc membership_tpr adaptive "
     "distilled_l2_median linearization_error hessian_norm unexplained verdict layer_ranks attacker_images "
-    "attacker_kernel_distance attacker_linearization_error attacker_verdict"
+    "attacker_kernel_distance attacker_linearization_error attacker_hessian_norm attacker_verdict "
+    "mean_image_l2_median mean_image_psnr_mean mean_image_leakage"
 ).split()
 SAMPLE_COLUMNS = (
-    "round client threat_model attack defense seed target image l2 psnr ssim dual identified match floor_l2"
+    "round client threat_model attack defense seed target image l2 psnr ssim dual identified match floor_l2 "
+    "mean_image_l2"
 ).split()
 UTILITY_COLUMNS = "round defense seed test_accuracy test_loss client_loss clients epsilon".split()
 CLIENT_COLUMNS = (

@@ -1,7 +1,8 @@
 """The leakage table as a person reads it: scores rounded, each with its floor in parentheses."""
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 
 import pandas as pd
 from rich import box
@@ -9,15 +10,19 @@ from rich.table import Table
 
 MAX_ROWS = 60
 LEGEND = (
-    "leakage: 1 is exact; in parentheses stands the floor, the same score for guesses with public images. "
+    "leakage: 1 is exact; in parentheses stands the floor, the same score for who knows nothing: the better of as "
+    "many public images and of their mean. "
     "recovered: PSNR of at least 20 dB and nearer to its private image than to any other of the pool. "
     "AUC: how well the update tells private images from public ones (0.5: not at all)."
 )
 
 
-def _with_floor(name: str, digits: int) -> Callable[[pd.Series], str]:
+def _with_floor(name: str, digits: int, better: Callable[[Iterable[float]], float]) -> Callable[[pd.Series], str]:
     def text(row: pd.Series) -> str:
-        return "" if pd.isna(row[name]) else f"{row[name]:.{digits}f} ({row['floor_' + name]:.{digits}f})"
+        if pd.isna(row[name]):
+            return ""
+        known = [row[f"floor_{name}"], row.get(f"mean_image_{name}", math.nan)]  # the second: not in older runs
+        return f"{row[name]:.{digits}f} ({better(value for value in known if not math.isnan(value)):.{digits}f})"
 
     return text
 
@@ -38,9 +43,9 @@ COLUMNS: dict[str, Callable[[pd.Series], str]] = {
     "threat": lambda row: row["threat_model"],
     "attack": lambda row: row["attack"],
     "recovered": _recovered,
-    "leakage": _with_floor("leakage", 2),
-    "L2 median": _with_floor("l2_median", 2),
-    "PSNR mean": _with_floor("psnr_mean", 1),
+    "leakage": _with_floor("leakage", 2, max),
+    "L2 median": _with_floor("l2_median", 2, min),
+    "PSNR mean": _with_floor("psnr_mean", 1, max),
     "AUC": lambda row: "" if pd.isna(row["membership_auc"]) else f"{row['membership_auc']:.2f}",
     "told": _knows,
 }

@@ -122,6 +122,9 @@ class Job:
         if len(failed):
             first = failed.iloc[0]
             raise RunError(f"{self.name}: {len(failed)} attacks {first['status']}, the first: {first['detail']}")
+        short = record.leakage[record.leakage.detail.str.contains("raise data.public", na=False)]
+        if len(short):
+            self.say(f"warning: in {len(short)} rows {short.iloc[0]['detail']}")
         return record
 
 

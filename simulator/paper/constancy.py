@@ -4,6 +4,7 @@ Fully connected networks in NTK parameterization with two hidden layers. Every s
 of radius √d, where each of the d entries is of order 1, and random labels: no data set is involved.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,12 +34,17 @@ HESSIAN_STEPS, HESSIAN_TOLERANCE = 100, 3e-3
 
 @dataclass(frozen=True)
 class Network:
-    """output: linear, sigmoid, tanh, softmax, or bottleneck: a linear output behind a narrow third hidden layer."""
+    """output: linear, sigmoid, tanh, softmax, or bottleneck: a linear output and a narrow layer between two wide ones.
+
+    output_bias: whether that of the last layer is trained. Its gradient is 1 at any width, so that it would be all that
+    ‖Δθ‖_∞ sees; the networks of the paper have none.
+    """
 
     width: int
     output: str
     activation: str
     seed: int
+    output_bias: bool = False
 
     @property
     def outputs(self) -> int:
@@ -60,7 +66,7 @@ class Network:
         last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1]
         with torch.no_grad():
             last.bias.fill_(OFFSET)
-        last.bias.requires_grad_(False)  # one parameter with a gradient of order 1 would be all that ‖Δθ‖_∞ sees
+        last.bias.requires_grad_(self.output_bias)
         return model
 
 
@@ -117,7 +123,8 @@ def measure(network: Network, radius: float, bound: bool = False) -> dict[str, f
 
 
 def measure_training(network: Network, loss: str, share: float) -> dict[str, float]:
-    """‖Δθ‖₂ and ‖Δθ‖_∞ once training on three classes has brought `loss` down to this share of what it was."""
+    """delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞ once training on three classes has brought `loss` down to this share of
+    what it was, in `steps`; NaN where 1,000 steps do not."""
     problem, model = Problem.of(network.seed), network.build(CLASSES)
     start = copied(model)
     kernel = empirical_ntk(model, start, problem.inputs)
@@ -127,7 +134,10 @@ def measure_training(network: Network, loss: str, share: float) -> dict[str, flo
     def enough(steps: int, length: float) -> bool:
         return steps % 5 == 0 and evaluate(model, problem, targets, loss) <= goal
 
-    steps, length = descend(model, problem, targets, loss, COARSE, kernel, enough)
+    try:
+        steps, length = descend(model, problem, targets, loss, COARSE, kernel, enough)
+    except RunError:
+        return {"delta_l2": math.nan, "delta_linf": math.nan, "steps": MAX_STEPS}
     end = copied(model)
     linf = max(float((end[name] - start[name]).abs().max()) for name in end)
     return {"delta_l2": length, "delta_linf": linf, "steps": steps}

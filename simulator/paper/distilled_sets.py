@@ -158,8 +158,9 @@ def figure9(job: Job) -> Result:
             "section 7, figure 9",
             "similar results for distilling fewer images, 20 to 500, to 20",
             f"infinite minus finite accuracy by images: RKIP {listed(means.rkip)}; KIP {listed(means.kip)}, "
-            f"{seeds(data)}; holds where RKIP falls by at most {KEPT:.0%} in the mean, and by less than KIP",
-            bool(means.rkip.mean() <= KEPT and means.rkip.mean() < means.kip.mean()),
+            f"{seeds(data)}; RKIP falls by at most "
+            f"{KEPT:.0%} at every number and by less than KIP in the mean where it holds",
+            bool(means.rkip.max() <= KEPT and means.rkip.mean() < means.kip.mean()),
         ),
         Claim(
             "distilled images are worth more than as many random ones",

@@ -4,10 +4,8 @@ from functools import partial
 
 import pandas as pd
 
-from clients.client import centered
-from simulator.evaluator import Truth
 from simulator.paper.base import Claim, Job, Result, experiment
-from simulator.paper.measures import listed, seeds, settings_of, strips
+from simulator.paper.measures import floors, listed, seeds, settings_of, strips
 from simulator.paper.pictures import draw_lines
 from simulator.record import Record
 
@@ -27,8 +25,8 @@ def figure4(job: Job) -> Result:
             "some images of a few-shot fine-tuning set are recovered, with limited quality",
             "section 5, figure 4",
             "the attack is able to recover some training images but with limited quality",
-            f"{sum(best)} of {int(ntk.num_private.sum())} images nearer to a reconstruction than to the mean image "
-            f"and to a public one of the floor; mean L2 by images {listed(by_size.l2_mean.mean())}, floor "
+            f"{sum(best)} of {int(ntk.num_private.sum())} images nearer to a reconstruction than to the mean public "
+            f"image and to a public one of the floor; mean L2 by images {listed(by_size.l2_mean.mean())}, floor "
             f"{listed(by_size.floor_l2_mean.mean())}, best PSNR {ntk.psnr_best.max():.1f} dB, "
             f"{int(ntk.recovered.sum())} recovered (PSNR 20 dB and identified), {pretrained_on(record)}, {seeds(ntk)}; "
             "holds where every network has such an image",
@@ -88,24 +86,19 @@ def beside(job: Job) -> Result:
 
 
 def finetuned(record: Record) -> pd.DataFrame:
-    """The leakage table with `floor_l2_mean` and `trained`: all layers, or the head alone."""
-    floor = record.samples.groupby(["cell", "attack"]).floor_l2.mean().rename("floor_l2_mean").reset_index()
+    """The leakage table with `floor_l2_mean` as of `floors` and `trained`: all layers, or the head alone."""
     trained = {
         name: "head" if "layer*" in cell.scenario.model.frozen else "all layers" for name, cell in record.cells.items()
     }
     settings = pd.DataFrame([settings_of(cell) for cell in record.cells.values()])[["cell", "dataset"]]
-    scores = record.leakage.merge(floor, on=["cell", "attack"]).merge(settings, on="cell", validate="m:1")
+    scores = record.leakage.merge(floors(record), on=["cell", "attack"]).merge(settings, on="cell", validate="m:1")
     return scores.assign(trained=scores.cell.map(trained))
 
 
 def better_than_nothing(record: Record, row: pd.Series) -> int:
-    """How many private images are nearer to their reconstruction than to the mean image and to their public image."""
-    scenario = record.cells[row["cell"]].scenario
-    truth = Truth.of(scenario, [int(row["client"])], [int(row["client"])])
-    blank = centered(truth.private, truth.pixel_mean).flatten(1).norm(dim=1).numpy()
+    """How many private images are nearer to their reconstruction than to the mean image and to one of the floor."""
     samples = record.samples[(record.samples.cell == row["cell"]) & (record.samples.attack == row["attack"])]
-    samples = samples.sort_values("image")
-    return int(((samples.l2 < blank) & (samples.l2 < samples.floor_l2)).sum())
+    return int(((samples.l2 < samples.mean_image_l2) & (samples.l2 < samples.floor_l2)).sum())
 
 
 def pretrained_on(record: Record) -> str:

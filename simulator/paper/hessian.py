@@ -1,5 +1,6 @@
 """The Hessian norm, the change of the kernel and that of the parameters against width: tables, slopes, figure."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ class HessianSettings(Section):
     open_widths: list[Count] = Field(min_length=2)
     training_widths: list[Count] = Field(min_length=2)
     seeds: Count = 5
+    training_activation: str = Field("gelu", description="hidden one of the networks trained under every loss")
     radius: Positive = Field(0.5, description="‖Δθ‖₂ at which the change of the kernel is measured")
     open_radius: Positive = Field(0.1, description="the same for hidden softmax and maxout: softmax fits within 0.5")
 
@@ -48,14 +50,19 @@ class Networks:
         pairs = [("linear", activation) for activation in settings.activations]
         pairs += [("sigmoid", activation) for activation in settings.activations]
         steady = [(output, "tanh") for output in STEADY]
-        kinds = [(output, settings.activations[-1]) for output in ("linear", "sigmoid")]
+        activation = settings.training_activation
+        trained = grid(settings.training_widths, [(out, activation) for out in ("linear", "sigmoid")], settings.seeds)
+        free = grid(settings.training_widths, [("linear", activation)], settings.seeds, output_bias=True)
         return cls(
             grid(settings.widths, [*pairs, *steady], settings.seeds),
             grid(settings.open_widths, [("linear", activation) for activation in OPEN], settings.seeds),
             [
-                (network, loss)
-                for network in grid(settings.training_widths, kinds, settings.seeds)
-                for loss in (LOSSES if network.output == "linear" else LOSSES[:1])
+                *(
+                    (network, loss)
+                    for network in trained
+                    for loss in (LOSSES if network.output == "linear" else LOSSES[:1])
+                ),
+                *((network, LOSSES[0]) for network in free),
             ],
         )
 
@@ -100,9 +107,11 @@ def hessian(job: Job) -> Result:
     return Result(table[COLUMNS], claims, lambda path: draw(table, open_cases, norms, slopes, path))
 
 
-def grid(widths: Sequence[int], kinds: Sequence[tuple[str, str]], seeds: int) -> list[Network]:
+def grid(
+    widths: Sequence[int], kinds: Sequence[tuple[str, str]], seeds: int, output_bias: bool = False
+) -> list[Network]:
     """One network for each width, (output, activation) and seed."""
-    return [Network(width, *kind, seed) for width in widths for kind in kinds for seed in range(seeds)]
+    return [Network(width, *kind, seed, output_bias) for width in widths for kind in kinds for seed in range(seeds)]
 
 
 def weighted(report: Report, total: int) -> Callable[[str, int], None]:
@@ -120,17 +129,18 @@ def weighted(report: Report, total: int) -> Callable[[str, int], None]:
 def slope(frame: pd.DataFrame, column: str) -> float:
     """d log(mean over seeds) / d log(width), by least squares."""
     means = frame.groupby("width")[column].mean()
-    return float(np.polyfit(np.log(means.index), np.log(means), 1)[0])
+    means = means.dropna()
+    return float(np.polyfit(np.log(means.index), np.log(means), 1)[0]) if len(means) > 1 else math.nan
 
 
 def slope_table(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame) -> pd.DataFrame:
-    """Of each part (data, open, norms): output, activation, loss, quantity, slope, its means at both ends."""
+    """Of each part (data, open, norms): output, activation, loss, output_bias, quantity, slope, means at both ends."""
     rows = []
     keys = ["output", "activation"]
     for part, frame, names, quantities in (
         ("data", table, keys, ("hessian_norm", "kernel_change")),
         ("open", open_cases, keys, ("hessian_norm", "kernel_change")),
-        ("norms", norms, [*keys, "loss"], ("delta_l2", "delta_linf")),
+        ("norms", norms, [*keys, "loss", "output_bias"], ("delta_l2", "delta_linf")),
     ):
         for key, group in frame.groupby(names, sort=False):
             for quantity in quantities:
@@ -158,7 +168,8 @@ def draw(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, slo
             line(axis, rows, quantity, label, "-" if output == "linear" else "--", colour)
         axis.set_title(title)
     pairs = ["output", "loss"]
-    fitted = slopes[slopes.part == "norms"].set_index(["quantity", *pairs]).slope
+    norms = norms[~norms.output_bias]
+    fitted = slopes[(slopes.part == "norms") & ~slopes.output_bias.eq(True)].set_index(["quantity", *pairs]).slope
     colours = sns.color_palette("colorblind", norms.groupby(pairs).ngroups)
     for quantity, name, style in (("delta_l2", "‖Δθ‖₂", "-"), ("delta_linf", "‖Δθ‖∞", "--")):
         for colour, ((output, loss), rows) in zip(colours, norms.groupby(pairs, sort=False), strict=True):

@@ -6,6 +6,7 @@ import pandas as pd
 
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.measures import (
+    Steps,
     at_least,
     at_most,
     binary_task,
@@ -68,32 +69,34 @@ def draw(data: pd.DataFrame, path: Path) -> None:
 def regime_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
     """Of standard training; scores as of `score_table`."""
     trained = scores[scores.dynamics == "standard"]
-    rank = spearman(scores, "kernel_distance", "l2_mean")
-    by_width = spearman_within(trained, "width", "kernel_distance", ["num_private", "seed"])
-    by_count = spearman_within(trained, "num_private", "kernel_distance", ["width", "seed"])
+    rank = spearman(trained, "kernel_distance", "l2_mean")
+    within = spearman_within(trained, "kernel_distance", "l2_mean", ["num_private"])
+    wider = Steps.of(trained, "width", "kernel_distance", ["num_private", "seed"])
+    larger = Steps.of(trained, "num_private", "kernel_distance", ["width", "seed"])
     distances = trained.kernel_distance
     return [
         Claim(
             "the more the kernel moves, the worse the reconstruction",
             source,
             "reconstruction quality is strongly correlated with kernel distance",
-            f"Spearman {rank:.2f} over {len(scores)} networks, {seeds(scores)}; kernel distances "
-            f"{distances.min():.4f} to {distances.max():.4f}, errors {scores.l2_mean.min():.2f} to "
-            f"{scores.l2_mean.max():.2f}; holds from {STRONG} on",
+            f"Spearman {rank:.2f} over {len(trained)} networks, {seeds(trained)}, and {within:.2f} within each number "
+            f"of images; kernel distances {distances.min():.4f} to {distances.max():.4f}, errors "
+            f"{trained.l2_mean.min():.2f} to {trained.l2_mean.max():.2f}; the first holds from {STRONG} on",
             at_least(rank, STRONG),
         ),
         Claim(
             "wider networks have a lower kernel distance",
             source,
             "smaller data sets and wider models have a lower kernel distance",
-            f"Spearman of width and kernel distance {by_width:.2f}, mean over training sets; holds from -0.5 down",
-            at_most(by_width, -0.5),
+            f"falls in {wider.down} of {wider.count} steps to the next width; holds in 80 % of them",
+            at_least(wider.share, 0.8),
         ),
         Claim(
             "smaller data sets have a lower kernel distance",
             source,
             "smaller data sets and wider models have a lower kernel distance",
-            f"Spearman of images and kernel distance {by_count:.2f}, mean over networks; holds from 0.5 on",
-            at_least(by_count, 0.5),
+            f"rises in {larger.count - larger.down} of {larger.count} steps to the next number of images; holds in "
+            "80 % of them",
+            at_most(larger.share, 0.2),
         ),
     ]

@@ -1,16 +1,20 @@
 """Appendix A: beside the attack of Haim et al. (2022), which looks at the final parameters alone."""
 
 import pandas as pd
+import torch
 
+from attacks.beliefs import moved
+from attacks.linearization import unexplained_share
 from attacks.ntk import squared_norm
 from attacks.observation import State
+from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.measures import curve_table, score_table, seeds, strips
 from simulator.paper.pictures import draw_curves
 from simulator.record import Record
 
 SOURCE = "appendix A"
-HALF = 0.5  # of ‖θ_f‖ that no sum of tangent features explains: as far from a KKT point as that
+HALF = 0.5  # of ‖θ_f‖ that the private images' own gradients leave over: as far from a KKT point as that
 
 
 @experiment("appendix_a", "beside Haim et al.'s attack on the final parameters")
@@ -22,8 +26,7 @@ def appendix_a(job: Job) -> Result:
     listed = "; ".join(f"{loss}: {row.ntk:.2f} against {row.kkt:.2f}" for loss, row in means.iterrows())
     norms = norm_table(record)
     weight = (norms.initial / norms.delta).groupby(norms.loss)
-    left = scores[scores.attack == "kkt"].groupby("loss").relative_residual.mean()
-    shares = ", ".join(f"{loss}: {value:.2f}" for loss, value in left.items())
+    left = norms[norms.loss == "cross_entropy"].unexplained
     claims = [
         Claim(
             "with the initialization at hand the attack is better",
@@ -46,8 +49,10 @@ def appendix_a(job: Job) -> Result:
             "the KKT condition is not reached",
             SOURCE,
             "often not reached in practice",
-            f"‖θ_f − Σ_j λ_j y_j ∇f(x_j)‖ / ‖θ_f‖ in the end, mean: {shares}; holds where all are above {HALF}",
-            bool((left > HALF).all()),
+            f"‖θ_f − Σ_j λ_j ∇f(x_j)‖ / ‖θ_f‖ with the private images and their best λ {left.min():.3f} to "
+            f"{left.max():.3f} over {len(left)} networks under cross-entropy, which are homogeneous, {seeds(norms)}; "
+            f"holds where all are above {HALF}",
+            bool((left > HALF).all()) if len(left) else None,
         ),
     ]
     data = curve_table(record, ["loss", "attack"])
@@ -61,18 +66,22 @@ def appendix_a(job: Job) -> Result:
 
 
 def norm_table(record: Record) -> pd.DataFrame:
-    """‖θ₀‖, ‖Δθ‖ and ‖θ_f‖ of every network."""
+    """‖θ₀‖, ‖Δθ‖ and ‖θ_f‖ of every network, and the share of θ_f that its images' gradients at θ_f leave
+    `unexplained`, whatever their weights: a KKT point of the margin has none (Haim et al. 2022, equation 4)."""
     rows = []
     for name, cell in record.cells.items():
         observation, _ = record.observation(1, 0, cell=name)
         states = {"initial": observation.initial, "delta": observation.delta(), "final": observation.final}
-        trained = observation.trainable
+        trained, owner = observation.trainable, Owner.of(cell.scenario)
+        final = moved(observation.final, torch.device("cpu"), torch.float64)
+        whole = {part: final[part] for part in trained}
         rows.append(
             {
                 "loss": cell.scenario.training.loss,
                 "seed": cell.scenario.seed,
                 "num_private": cell.scenario.partition.images,
                 "width": cell.scenario.model.width,
+                "unexplained": unexplained_share(observation.model.eval(), final, whole, owner.images.double()),
                 **{key: norm({part: state[part] for part in trained}) for key, state in states.items()},
             }
         )

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
+from torch import Tensor
 
 from attacks.errors import InputError
+from attacks.scoring import distances, matched_l2
 from simulator.figures import best_pairs
 from simulator.paper.base import Strip
 from simulator.record import Record
@@ -32,23 +35,36 @@ def settings_of(cell: Cell) -> dict[str, object]:
 
 def score_table(record: Record) -> pd.DataFrame:
     """The leakage table with the settings of each cell, how its training ended (`steps`, `train_loss`), and
-    `floor_l2_mean`."""
+    `floor_l2_mean` as of `floors`."""
     settings = pd.DataFrame([settings_of(cell) for cell in record.cells.values()])
     trained = record.clients.assign(train_loss=record.clients.last_loss)[["cell", "steps", "train_loss"]]
-    floor = record.samples.groupby(["cell", "attack"]).floor_l2.mean().rename("floor_l2_mean").reset_index()
     scores = record.leakage.merge(settings, on="cell", validate="m:1").merge(trained, on="cell", validate="m:1")
-    return scores.merge(floor, on=["cell", "attack"], validate="1:1")
+    return scores.merge(floors(record), on=["cell", "attack"], validate="1:1")
+
+
+def floors(record: Record) -> pd.DataFrame:
+    """cell, attack, floor_l2_mean: of the better of two attackers who know nothing, one with as many public images and
+    one with their mean, which is the nearer where there are few images."""
+    means = record.samples.groupby(["cell", "attack"])[["floor_l2", "mean_image_l2"]].mean()
+    return means.min(axis=1).rename("floor_l2_mean").reset_index()
+
+
+def floor_of(private: Tensor, public: Tensor, count: int) -> float:
+    """The same outside a run: mean L2 to `count` of the public images or to their mean. (N, C, H, W) both."""
+    drawn, _ = matched_l2(private, public[:count])
+    return min(float(drawn.mean()), float(distances(private, public.mean(0, keepdim=True)).mean()))
 
 
 def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
-    """Reconstruction curves: for each cell and attack, images by `rank` from 1, closest first, with `l2`, `floor_l2`.
-
-    floor_l2 is sorted by itself: the curve of as many public images. extra: columns of the score table to add.
+    """Reconstruction curves: for each cell and attack, images by `rank` from 1, closest first, with `l2`, and, each
+    sorted by itself, those of attackers who know nothing: `floor_l2` of as many public images, `mean_image_l2` of their
+    mean. extra: columns of the score table to add.
     """
     keys = ["cell", "attack"]
     samples = record.samples
     curves = samples[keys].copy()
-    for name in ("l2", "floor_l2"):
+    scales = ["l2", "floor_l2", "mean_image_l2"]
+    for name in scales:
         by_rank = samples.sort_values(name).assign(rank=lambda frame: frame.groupby(keys).cumcount() + 1)
         by_rank = by_rank[[*keys, "rank", name]]
         curves = by_rank if "rank" not in curves else curves.merge(by_rank, on=[*keys, "rank"])
@@ -56,7 +72,7 @@ def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
     settings = score_table(record)[list(dict.fromkeys([*keys, *columns]))]
     order = list(dict.fromkeys([*columns, "attack", "rank"]))
     frame = curves.merge(settings, on=keys, validate="m:1").sort_values(order)
-    return frame[[*columns, "rank", "l2", "floor_l2"]].reset_index(drop=True)
+    return frame[[*columns, "rank", *scales]].reset_index(drop=True)
 
 
 def strips(record: Record, rows: pd.DataFrame) -> list[Strip]:
@@ -80,6 +96,25 @@ def spearman_within(frame: pd.DataFrame, first: str, second: str, groups: list[s
     """Mean over groups of the rank correlation within each: everything else stays the same."""
     each = [spearman(group, first, second) for _, group in frame.groupby(groups)]
     return round(float(pd.Series(each).mean()), 9)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Of all steps from one value of a setting to the next, all others equal: how many there are, how many go down."""
+
+    down: int
+    count: int
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, setting: str, value: str, groups: list[str]) -> "Steps":
+        ordered = frame.sort_values(setting).groupby(groups)[value]
+        changes = ordered.diff().dropna()
+        return cls(int((changes < 0).sum()), len(changes))
+
+    @property
+    def share(self) -> float:
+        """That go down; NaN where there is no step."""
+        return self.down / self.count if self.count else math.nan
 
 
 def paired(frame: pd.DataFrame, key: str, better: object, worse: object, value: str, pair: list[str]) -> pd.DataFrame:

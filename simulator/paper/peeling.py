@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pandas as pd
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from attacks.kernels import kernel_duals
 from attacks.ntk import NTKAttack
 from attacks.observation import Knowledge, Observation
+from attacks.scoring import matched_l2
 from attacks.seeding import derive_seed, torch_generator
 from clients.client import centered
 from clients.config import Count, Positive, Section, TrainingConfig
@@ -20,7 +22,7 @@ from clients.models import build_model
 from clients.training import train
 from simulator.distillation import Owner
 from simulator.paper.base import Job
-from simulator.paper.predicted_points import matched
+from simulator.paper.measures import floor_of
 from simulator.scenario import Scenario
 
 REFERENCE_STAGES = 20
@@ -64,7 +66,7 @@ class Peeling:
         one stage before), `floor_l2_mean`, `dual_rank`."""
         rows = self.easiest()
         for draw in range(self.settings.draws):
-            rows += self.ranked(f"random {draw}", lambda kept, draw=draw: self.random(kept, draw))
+            rows += self.ranked(f"random {draw}", partial(self.random, draw))
         rows += self.ranked("duals", self.largest_duals)
         frame = pd.DataFrame(rows)
         return frame.assign(chosen=frame.chosen.str.partition(" ")[0])
@@ -93,7 +95,7 @@ class Peeling:
             kept = left
         return rows
 
-    def ranked(self, chosen: str, rank) -> list[dict[str, object]]:
+    def ranked(self, chosen: str, rank: Callable[[Tensor], Tensor]) -> list[dict[str, object]]:
         """The same number is left out by another rank, without an attack; all images are the stage before."""
         kept, rows = torch.arange(len(self.owner.images)), []
         for _ in self.stages[1:]:
@@ -105,7 +107,7 @@ class Peeling:
         groups = self.groups[kept] if self.settings.balanced else None
         return kept[without_easiest(ease, self.settings.drop, groups)]
 
-    def random(self, kept: Tensor, draw: int) -> Tensor:
+    def random(self, draw: int, kept: Tensor) -> Tensor:
         return torch.rand(len(kept), generator=torch_generator(self.owner.scenario.seed, f"onion/{draw}", len(kept)))
 
     def largest_duals(self, kept: Tensor) -> Tensor:
@@ -127,7 +129,7 @@ class Peeling:
         return initial, model
 
     def attacked(self, kept: Tensor, initial: dict[str, Tensor], model: nn.Module) -> tuple[Tensor, float]:
-        """((N,) L2 of the reconstruction curve, mean L2 of as many public images)."""
+        """((N,) L2 of the reconstruction curve, that of an attacker who knows nothing as of `floor_of`)."""
         data, private = self.owner.data, self.owner.images[kept]
         final = {name: value.detach().clone() for name, value in model.state_dict().items()}
         observation = Observation(model, ((initial, final),), data.shape)
@@ -138,9 +140,8 @@ class Peeling:
         )
         model.cpu()
         mean = torch.tensor(data.pixel_mean).view(1, -1, 1, 1)
-        public = data.public()[0][: len(found.images)]
-        l2 = torch.from_numpy(matched(private + mean, found.pixels().float()))
-        return l2, float(matched(private + mean, public).mean())
+        l2, _ = matched_l2(private + mean, found.pixels().float())
+        return torch.from_numpy(l2), floor_of(private + mean, data.public()[0], len(found.images))
 
     def row(self, chosen: str, kept: Tensor, model: nn.Module) -> dict[str, object]:
         with torch.no_grad():

@@ -26,7 +26,8 @@ def readable_log(axis: plt.Axes) -> None:
 
 
 def draw_curves(frame: pd.DataFrame, path: Path, hue: str, column: str, rows: Sequence[str]) -> None:
-    """Reconstruction curves, mean over seeds, a colour for each value of `hue`, with the floor's dashed in grey.
+    """Reconstruction curves, mean over seeds, a colour for each value of `hue`, those of attackers who know nothing in
+    grey: public images dashed, their mean dotted.
 
     rows: every combination of these settings has a row of panels.
     """
@@ -39,8 +40,9 @@ def draw_curves(frame: pd.DataFrame, path: Path, hue: str, column: str, rows: Se
     )  # fmt: skip
     for (row, value), axis in grid.axes_dict.items():
         own = frame[(frame.row == row) & (frame.column == value)]
-        floor = own.groupby("rank").floor_l2.mean()
-        axis.plot(floor.index, floor, color=FLOOR_COLOUR, linestyle="--", linewidth=1)
+        for name, style in (("floor_l2", "--"), ("mean_image_l2", ":")):
+            floor = own.groupby("rank")[name].mean()
+            axis.plot(floor.index, floor, color=FLOOR_COLOUR, linestyle=style, linewidth=1)
         axis.set_title(f"{row}, {value} images" if column == "num_private" else f"{row}, {column} {value}")
     grid.set(ylim=(0, None)).set_axis_labels("private image, easiest first", "L2 distance")
     grid.savefig(path, dpi=150)

@@ -1,16 +1,14 @@
 """Appendix C as numbers: a point that the others already predict has dual 0, leaves no trace, and cannot be found."""
 
-import numpy as np
 import pandas as pd
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from attacks.kernels import empirical_ntk, kernel_duals
-from attacks.matching import greedy_match
 from attacks.ntk import NTKAttack
 from attacks.observation import Knowledge, Observation, State
-from attacks.scoring import distances
+from attacks.scoring import matched_l2
 from attacks.seeding import torch_generator
 from clients.client import centered
 from clients.config import Count, Section
@@ -18,7 +16,7 @@ from clients.distillation.rkip_finite import linearized_update
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.costs import seconds_per_step
-from simulator.paper.measures import listed, seeds
+from simulator.paper.measures import floor_of, listed, seeds
 from simulator.paper.pictures import draw_lines
 from simulator.scenario import Cell
 
@@ -102,8 +100,8 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
     knowledge = Knowledge(num_private=len(images), pixel_mean=owner.data.pixel_mean)
     attack = NTKAttack(kernel="initial", iterations=settings.iterations, learning_rate=settings.learning_rate)
     found = attack.reconstruct(observation, knowledge, torch_generator(cell.scenario.seed, "appendix_c", point))
-    l2 = matched(images.float(), found.images)
-    public = centered(owner.data.public()[0], owner.data.pixel_mean)[: len(found.images)]
+    l2, _ = matched_l2(images.float(), found.images)
+    public = centered(owner.data.public()[0], owner.data.pixel_mean)
     others = torch.arange(len(images)) != point
     return {
         "seed": cell.scenario.seed,
@@ -115,7 +113,7 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
         "others_dual": float(duals[others].abs().mean()),
         "l2": float(l2[point]),
         "others_l2": float(l2[others.numpy()].mean()),
-        "floor_l2": float(matched(images.float(), public).mean()),
+        "floor_l2": floor_of(images.float(), public, len(found.images)),
     }
 
 
@@ -131,9 +129,3 @@ def leave_one_out(model: nn.Module, state: State, images: Tensor, targets: Tenso
     weights = torch.linalg.solve(kernel[rest][:, rest], kernel[rest, point])
     prediction = initial[point] + weights @ (targets[rest, 0] - initial[rest])
     return float(prediction), float(kernel[point, point] - weights @ kernel[rest, point])
-
-
-def matched(private: Tensor, candidates: Tensor) -> np.ndarray:
-    """(N,) distances of the greedy matching; there are enough candidates for all."""
-    table = distances(private, candidates).numpy()
-    return table[np.arange(len(table)), greedy_match(table)]

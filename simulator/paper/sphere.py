@@ -3,15 +3,13 @@
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from attacks.infinite_ntk import InfiniteNTK
 from attacks.kernels import kernel_duals
-from attacks.matching import greedy_match
-from attacks.scoring import distances
+from attacks.scoring import matched_l2
 from attacks.seeding import torch_generator
 from clients.config import Count, Positive, Section
 from simulator.distillation import Owner
@@ -139,7 +137,7 @@ def minimize(
     for i in range(settings.iterations + 1):
         loss = target.discrepancy(on_sphere(points)) / whole
         if i % TRACE_EVERY == 0 or i == settings.iterations:
-            l2 = matched_l2(target.images, on_sphere(points.detach()))
+            l2, _ = matched_l2(target.images, on_sphere(points.detach()))
             rows.append({"iteration": i, "mmd": float(loss.detach()), "worst_l2": l2.max(), "mean_l2": l2.mean()})
             report(f"{name}, MMD² {rows[-1]['mmd']:.1e}", i, settings.iterations)
         (points.grad,) = torch.autograd.grad(loss, points)
@@ -150,17 +148,9 @@ def minimize(
     return pd.DataFrame(rows), on_sphere(points.detach())
 
 
-def matched_l2(private: Tensor, found: Tensor) -> np.ndarray:
-    """(N,) distances of the greedy matching."""
-    table = distances(private, found).numpy()
-    return table[np.arange(len(table)), greedy_match(table)]
-
-
 def strip(name: str, private: Tensor, found: Tensor) -> Strip:
     """Every image in its own grey scale: on the sphere there are no pixels in [0, 1]."""
-    table = distances(private, found).numpy()
-    match = greedy_match(table)
-    l2 = table[np.arange(len(table)), match]
+    l2, match = matched_l2(private, found)
     order = l2.argsort()
     return Strip(name, stretched(private[order]), stretched(found[match[order]]), l2[order])
 

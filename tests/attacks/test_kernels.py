@@ -135,3 +135,29 @@ def test_parameters_used_outside_their_layer_count_in_full():
     expected = explicit_ntk(model, x)
     state = {name: value.detach() for name, value in model.state_dict().items()}
     assert torch.allclose(empirical_ntk(model, state, x), expected, rtol=1e-10)
+
+
+class SometimesTied(nn.Module):
+    """The weight works twice; the second time only where its unit is active, which the first image never is."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16, bias=False)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return (self.layer(x) + torch.relu(x @ self.layer.weight.T)).sum(1, keepdim=True)
+
+
+def test_a_tied_weight_counts_in_full_even_where_the_first_image_keeps_its_second_use_inactive():
+    torch.manual_seed(0)
+    model = SometimesTied().double()
+    x = torch.cat([torch.zeros(1, 1, 4, 4, dtype=torch.float64), images(3, 1, 4, 4)])
+    assert torch.allclose(empirical_ntk(model, model.state_dict(), x), explicit_ntk(model, x), rtol=1e-12)
+
+
+def test_an_image_of_zeros_beside_others_in_ntk_parameterization():
+    model = build_model(ModelConfig(width=8, parameterization="ntk"), (1, 4, 4), 2, 0).double()
+    x, zero = images(3, 1, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.float64)
+    whole = explicit_ntk(model, torch.cat([zero, x]))
+    assert torch.allclose(empirical_ntk(model, model.state_dict(), zero, x), whole[:1, 1:], rtol=1e-12)

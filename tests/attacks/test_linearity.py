@@ -6,7 +6,7 @@ from torch import nn
 
 from attacks import InputError
 from attacks.layer_updates import layer_updates
-from attacks.linearity import KERNEL_REGIME, LARGE_STEP, NO_RANK, NONLINEAR_OUTPUT, ZERO, Linearity
+from attacks.linearity import KERNEL_REGIME, LARGE_STEP, NO_RANK, NONLINEAR_OUTPUT, UNMOVED, ZERO, Linearity
 from attacks.linearization import has_linear_output, linearization_error, unexplained_share
 from clients.config import ModelConfig, TrainingConfig
 from clients.models import build_model
@@ -164,3 +164,32 @@ def test_large_layers_are_sketched_without_losing_their_rank(monkeypatch):
     noise = 1e-5 * torch.randn(200, 200, generator=generator(), dtype=torch.float64)
     (layer,) = layer_updates(nn.Sequential(nn.Linear(200, 200)), {"0.weight": left @ right.T + noise}, generator())
     assert layer.rank == 7 and layer.clear and (layer.rows, layer.columns) == (200, 200)
+
+
+def test_images_on_which_no_output_moves_say_nothing():
+    """The update lies in the weights of a pixel that is 0 in the images looked at."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 2))
+    initial = copied(model)
+    final = {**initial, "1.weight": initial["1.weight"].clone()}
+    final["1.weight"][:, 0] += 1.0
+    inputs = torch.rand(4, 1, 4, 4)
+    inputs[:, 0, 0, 0] = 0.0
+    found = Linearity.of(model, initial, final, inputs, generator())
+    assert found.verdict == UNMOVED
+
+
+def test_the_adversary_s_version_looks_at_its_own_images_only():
+    """Measured on other images, every number is what it is where those are the only ones ever seen."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 2))
+    initial = copied(model)
+    final = {name: value + 0.1 * torch.randn(value.shape) for name, value in initial.items()}
+    private, own = torch.rand(6, 1, 4, 4), torch.rand(3, 1, 4, 4)
+
+    seen = Linearity.of(model, initial, final, private, generator(), complete=True)
+    guessed = seen.on(model, initial, final, own, generator()).facts()
+    alone = Linearity.of(model, initial, final, own, generator()).facts()
+    exact = {name: value for name, value in alone.items() if name not in ("hessian_norm", "bound", "unexplained")}
+    assert {name: guessed[name] for name in exact} == exact
+    assert guessed["hessian_norm"] == pytest.approx(alone["hessian_norm"], rel=0.02)
+    assert guessed["hessian_norm"] != seen.hessian_norm

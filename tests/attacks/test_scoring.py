@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.scoring import Pool, psnr, score, score_images, ssim
+from attacks import InputError
+from attacks.scoring import Pool, matched_l2, psnr, score, score_images, ssim
 
 
 def constant(*values, size=4):
@@ -66,8 +67,7 @@ def test_leakage_is_one_for_exact_copies_and_zero_for_public_images():
     private, public = torch.rand((3, 1, 8, 8), generator=generator), torch.rand((10, 1, 8, 8), generator=generator)
     pool = Pool(public, private)
     assert score(private, private.clone(), pool, rng()).leakage == pytest.approx(1.0)
-    chosen = np.sort(rng().permutation(10)[:3])
-    assert score(private, public[chosen], pool, rng()).leakage == pytest.approx(0.0, abs=1e-12)
+    assert score(private, public, pool, rng()).leakage == pytest.approx(0.0, abs=1e-12)  # all ten are the floor too
 
 
 def test_the_floor_can_be_recovered_where_the_public_pool_holds_near_copies():
@@ -91,6 +91,38 @@ def test_leakage_by_hand():
     private = constant(0.5)
     result = score(private, constant(0.6), Pool(constant(0.9), private), rng())
     assert result.leakage == pytest.approx(1 - 0.4 / 1.6, abs=1e-6)
+
+
+def test_public_images_returned_by_an_attack_count_as_those_of_the_floor_do():
+    """All ten are returned and all ten are the floor: whoever returns them gets the same score."""
+    generator = torch.Generator().manual_seed(0)
+    private = torch.rand((4, 1, 8, 8), generator=generator)
+    public = torch.cat([(private + 0.01).clamp(0, 1), torch.rand((6, 1, 8, 8), generator=generator)])
+    columns = score(private, public, Pool(public, private), rng()).columns()
+    assert columns["recovered_fraction"] == columns["floor_recovered_fraction"] == 1.0
+
+
+def test_the_mean_public_image_stands_beside_the_floor_by_hand():
+    # public 0 and 0.8, mean 0.4: from 0.5 it is 0.1·4 = 0.4 away; of two draws of both, the nearer is 0.3·4 = 1.2 away
+    private = constant(0.5)
+    columns = score(private, constant(0.1, 0.9), Pool(constant(0.0, 0.8), private), rng()).columns()
+    assert columns["mean_image_l2_median"] == pytest.approx(0.4, abs=1e-6)
+    assert columns["mean_image_psnr_mean"] == pytest.approx(20.0, abs=1e-4)
+    assert columns["floor_l2_median"] == pytest.approx(1.2, abs=1e-6)
+    assert columns["mean_image_leakage"] == pytest.approx(1 - 0.4 / 1.2, abs=1e-6)
+
+
+def test_too_few_candidates_cannot_be_matched():
+    l2, match = matched_l2(constant(0.2, 0.9), constant(0.9, 0.5, 0.2))
+    assert l2.tolist() == pytest.approx([0, 0], abs=1e-6) and match.tolist() == [2, 0]
+    with pytest.raises(InputError, match="1 candidates cannot be matched to 2 images"):
+        matched_l2(constant(0.2, 0.9), constant(0.9))
+
+
+def test_images_too_small_for_structural_similarity_are_scored_without_it():
+    private = torch.rand(2, 1, 1, 10, generator=torch.Generator().manual_seed(0))
+    scores = score_images(private, private.clone(), Pool(torch.rand(5, 1, 1, 10), private))
+    assert np.isnan(scores.ssim).all() and scores.recovered.all()
 
 
 def test_candidates_outside_the_pixel_range_are_clamped():

@@ -33,7 +33,9 @@ def record(leakage, utility, clients):
 
 def row(defense, seed, client, recovered, status="ok", attack="span", adaptive=False):
     scores = dict.fromkeys(["leakage", "recovered_fraction", "psnr_best", "psnr_mean", "membership_auc"], recovered)
-    scores |= dict.fromkeys(["floor_recovered_fraction", "floor_leakage", "distilled_l2_median"], 0.0)
+    scores |= dict.fromkeys(
+        "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median".split(), 0.0
+    )
     key = {"defense": defense, "seed": seed, "client": client, "round": 1, "threat_model": "server", "attack": attack}
     values = scores if status == "ok" else dict.fromkeys(scores, np.nan)
     return key | values | {"status": status, "adaptive": adaptive, "target": "private"}

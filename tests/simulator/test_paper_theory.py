@@ -9,6 +9,7 @@ from torch import nn
 from attacks.infinite_ntk import InfiniteNTK
 from attacks.kernels import empirical_ntk, kernel_duals
 from attacks.objective import make_objective
+from attacks.scoring import matched_l2
 from simulator.display import Silent
 from simulator.distillation import Owner
 from simulator.paper import Job
@@ -18,7 +19,7 @@ from simulator.paper.local import fit
 from simulator.paper.minibatches import image_memory, largest_error
 from simulator.paper.predicted_points import PredictedSettings, leave_one_out, one_point
 from simulator.paper.rkip_equality import Centered, both_losses, rkip
-from simulator.paper.sphere import Embedding, SphereSettings, matched_l2, minimize, on_sphere, stretched
+from simulator.paper.sphere import Embedding, SphereSettings, minimize, on_sphere, stretched
 
 
 def cell_of(name, tmp_path, *overrides):
@@ -67,7 +68,8 @@ def test_quarters_of_the_duals():
     import pandas as pd
 
     frame = pd.DataFrame({"alpha": [1.0, 2, 3, 4, 5], "l2": [9.0, 7, 5, 3, 1]})  # quartiles at 2 and 4
-    assert weak_and_strong(frame) == {"weak": 8.0, "strong": 2.0}
+    frame = frame.assign(floor_l2=[10.0, 12, 0, 0, 0], mean_image_l2=[8.0, 10, 0, 0, 0])
+    assert weak_and_strong(frame) == {"weak": 8.0, "strong": 2.0, "floor": 9.0}
 
 
 def test_the_discrepancy_is_a_least_squares_distance():
@@ -93,7 +95,7 @@ def test_three_points_on_the_sphere_are_recovered():
         Embedding(kernel, images, duals), settings, torch.Generator().manual_seed(0), lambda *_: None, ""
     )
     assert found.flatten(1).norm(dim=1).tolist() == pytest.approx([1] * 12)
-    assert trace.mmd.iloc[-1] < 1e-3 and matched_l2(images, found).max() < 0.1 < trace.worst_l2.iloc[0]
+    assert trace.mmd.iloc[-1] < 1e-3 and matched_l2(images, found)[0].max() < 0.1 < trace.worst_l2.iloc[0]
 
 
 def test_images_off_the_pixel_range_are_stretched_to_it():

@@ -14,7 +14,8 @@ def rows(**columns):
         "round": 1, "client": 0, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0,
         "status": "ok", "num_private": 8, "recovered": 7, "leakage": 0.5,
         "floor_leakage": 0.1, "l2_median": 0.25, "floor_l2_median": 2.0,
-        "psnr_mean": 30.0, "floor_psnr_mean": 12.0, "ssim_mean": 0.9, "membership_auc": 0.9994,
+        "mean_image_leakage": 0.05, "mean_image_l2_median": 3.0, "psnr_mean": 30.0, "floor_psnr_mean": 12.0,
+        "mean_image_psnr_mean": 11.0, "ssim_mean": 0.9, "membership_auc": 0.9994,
         "knowledge": '{"num_private": 8}',
     }  # fmt: skip
     return pd.DataFrame([base, base | columns])
@@ -35,6 +36,11 @@ def test_scores_stand_beside_their_floors_within_eighty_columns():
     table = text(rows(client=-1, threat_model="observer"))
     assert "7 of 8" in table and "0.25 (2.00)" in table and "30.0 (12.0)" in table
     assert "told num_private" in table and "all" in table and "…" not in table
+
+
+def test_the_floor_is_that_of_the_better_of_two_attackers_who_know_nothing():
+    table = text(rows(mean_image_leakage=0.3, mean_image_l2_median=1.5, mean_image_psnr_mean=14.0))
+    assert "0.50 (0.30)" in table and "0.25 (1.50)" in table and "30.0 (14.0)" in table
 
 
 def test_faults_are_said_in_words():
