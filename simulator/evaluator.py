@@ -2,8 +2,9 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from attacks.seeding import numpy_generator, torch_generator
 from clients.client import centered
 from clients.partition import split_data
 from simulator.scenario import Scenario
+
+Measured = TypeVar("Measured")
 
 OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
 
@@ -57,10 +60,13 @@ def evaluate(
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
     scores = score(truth.private, found.pixels().float(), truth.pool, generator)
     delta = torch.cat([value.flatten() for value in observation.delta(-1).values()])  # of the last round
-    inputs = centered(truth.private, truth.pixel_mean)[: affordable_images(observation)]
-    membership, notes = score_membership(truth, observation, knowledge)
-    drift = kernel_drift(observation, inputs)
-    linearity, unmeasured = diagnose(truth, observation, knowledge, found, drift) if truth.diagnosed else ({}, [])
+    notes: list[str] = []
+    unknown = MembershipScore(math.nan, math.nan)
+    membership = _measured("membership", lambda: score_membership(truth, observation, knowledge), unknown, notes)
+    drift = _measured("kernel distance", lambda: measure_drift(truth, observation), math.nan, notes)
+    linearity: dict[str, Any] = {}
+    if truth.diagnosed:
+        linearity = _measured("linearity", lambda: diagnose(truth, observation, knowledge, found, drift), {}, notes)
     columns = {
         "num_private": len(truth.private),
         "num_inferred": found.num_inferred,
@@ -74,7 +80,6 @@ def evaluate(
         "membership_tpr": membership.tpr,
         **linearity,
     }
-    notes += unmeasured
     images = scores.images
     samples = [
         {
@@ -98,22 +103,37 @@ def evaluate(
     return columns, samples, notes
 
 
-def score_membership(truth: Truth, observation: Observation, knowledge: Knowledge) -> tuple[MembershipScore, list[str]]:
-    """How well the adversary tells the private images from public ones, and why it cannot where it cannot."""
+def _measured(what: str, measure: Callable[[], Measured], otherwise: Measured, notes: list[str]) -> Measured:
+    """What `measure` returns, or `otherwise` and a note that says why: a model of the user's own that cannot be
+    differentiated this way, or an update that tells nothing, does not cost a row its scores."""
+    try:
+        return measure()
+    except TimeoutError:
+        raise
+    except Exception as error:
+        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        notes.append(f"{what}: {reason}")
+        return otherwise
+
+
+def measure_drift(truth: Truth, observation: Observation) -> float:
+    """Kernel distance of the last round's update on the private images, as many as are affordable."""
+    return kernel_drift(observation, centered(truth.private, truth.pixel_mean)[: affordable_images(observation)])
+
+
+def score_membership(truth: Truth, observation: Observation, knowledge: Knowledge) -> MembershipScore:
+    """How well the adversary tells the private images from public ones; InputError where it cannot."""
     members, outsiders = (
         centered(images, truth.pixel_mean) for images in (truth.private, truth.pool.public[:OUTSIDERS])
     )
-    try:
-        test = MembershipTest.of(observation, knowledge, torch.cat([members, outsiders]))
-    except InputError as error:
-        return MembershipScore(float("nan"), float("nan")), [f"membership: {error}"]
-    return MembershipScore.of(test.residual(members), test.residual(outsiders)), []
+    test = MembershipTest.of(observation, knowledge, torch.cat([members, outsiders]))
+    return MembershipScore.of(test.residual(members), test.residual(outsiders))
 
 
 def diagnose(
     truth: Truth, observation: Observation, knowledge: Knowledge, found: Reconstruction, drift: float
-) -> tuple[dict[str, Any], list[str]]:
-    """(columns that say whether the last round's update is in the kernel regime, why they are empty where they are).
+) -> dict[str, Any]:
+    """The columns that say whether the last round's update is in the kernel regime.
 
     Twice: on the private images, and, as `attacker_…`, on what the adversary has: the best of its reconstructions, or
     public images where it knows some and has no reconstruction. drift: the kernel distance on the private images.
@@ -123,20 +143,16 @@ def diagnose(
     if not len(own) and knowledge.public_images is not None:
         own, source = knowledge.public_images, "public"
     generator = torch_generator(truth.seed, "diagnosis", observation.round, observation.client)
-    try:
-        seen = Linearity.of(
-            observation.model,
-            initial,
-            final,
-            centered(truth.private, truth.pixel_mean),
-            generator,
-            complete=True,
-            points=(0.0,),
-            distance=drift,
-        )
-        guessed = seen.on(observation.model, initial, final, own, generator, points=(0.0,)) if len(own) else None
-    except RuntimeError as error:  # a model of the user's own that cannot be differentiated twice
-        return {}, [f"linearity: {type(error).__name__}: {error}"]
+    seen = Linearity.of(
+        observation.model,
+        initial,
+        final,
+        centered(truth.private, truth.pixel_mean),
+        generator,
+        complete=True,
+        points=(0.0,),
+        distance=drift,
+    )
     columns: dict[str, Any] = {
         "linearization_error": seen.linearization_error,
         "hessian_norm": seen.hessian_norm,
@@ -144,7 +160,8 @@ def diagnose(
         "verdict": seen.verdict,
         "layer_ranks": json.dumps({layer.name: [layer.rank, _rounded(layer.gap)] for layer in seen.layers}),
     }
-    if guessed is not None:
+    if len(own):
+        guessed = seen.on(observation.model, initial, final, own, generator, points=(0.0,))
         columns |= {
             "attacker_images": source,
             "attacker_kernel_distance": guessed.kernel_distance,
@@ -152,7 +169,7 @@ def diagnose(
             "attacker_hessian_norm": guessed.hessian_norm,
             "attacker_verdict": guessed.verdict,
         }
-    return columns, []
+    return columns
 
 
 def _rounded(gap: float) -> float | None:
