@@ -2,7 +2,7 @@
 
 import torch
 
-from attacks.bench import iteration, memory, quality
+from attacks.bench import iteration, kernel, memory, quality
 from attacks.bench.timing import TURNS
 
 
@@ -12,6 +12,7 @@ def main() -> None:
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU, one thread"
     print(f"device: {name}; torch {torch.__version__}; float32; times are medians of {5 * TURNS} runs in turns\n")
     memory.print_table()  # first: a child inherits the peak of this process
+    kernel.print_kernel(device)
     iteration.print_ntk(device)
     iteration.print_span(device)
     quality.print_table(device)

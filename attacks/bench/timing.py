@@ -10,13 +10,15 @@ TURNS = 8
 SQUARE = 1024  # rows and columns of the product that is the ceiling
 
 
-def timed(actions: list[Callable[[], object]], device: torch.device) -> list[float]:
+def timed(
+    actions: list[Callable[[], object]], device: torch.device, turns: int | None = None, runs: int = 5
+) -> list[float]:
     """Median seconds of each action: five runs in a row, as in an attack, then the next one's turn, so that a busy
     machine slows all alike."""
     seconds: list[list[float]] = [[] for _ in actions]
-    for turn in range(TURNS + 1):
+    for turn in range((turns or TURNS) + 1):
         for action, taken in zip(actions, seconds, strict=True):
-            for _ in range(5):
+            for _ in range(runs):
                 lasted = seconds_of(action, device)
                 if turn > 0:  # the first turn warms up
                     taken.append(lasted)

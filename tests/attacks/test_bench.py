@@ -1,8 +1,10 @@
 """The figures of the benchmark are whatever the machine makes of them; that its tables are whole is tested here."""
 
+import pytest
 import torch
 
-from attacks.bench import iteration, memory, quality, timing
+from attacks.bench import iteration, kernel, memory, quality, timing
+from attacks.kernels import empirical_ntk
 
 CPU = torch.device("cpu")
 
@@ -30,3 +32,16 @@ def test_span_runs_until_it_is_as_good_as_ntk(monkeypatch, capsys):
 
 def test_memory_of_a_gradient_is_not_negative():
     assert memory.peak_growth(4, 2, CPU) >= 0
+
+
+@pytest.mark.slow
+def test_the_kernel_of_an_mlp_is_that_of_its_gradients_and_twenty_times_as_fast():
+    model, images = kernel.problem(kernel.IMAGES, kernel.WIDTH, CPU, torch.float64)
+    state = model.state_dict()
+    naive = kernel.by_gradients(model, images)
+    found = empirical_ntk(model, state, images)
+    assert float((found - naive).abs().max() / naive.abs().max()) < 1e-10
+    ours, theirs = timing.timed(
+        [lambda: empirical_ntk(model, state, images), lambda: kernel.by_gradients(model, images)], CPU, turns=1, runs=1
+    )
+    assert theirs > 20 * ours

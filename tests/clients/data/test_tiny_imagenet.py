@@ -41,6 +41,18 @@ def test_tiny_imagenet_files(tmp_path):
     assert red_grey[:, :, 5, 5].flatten().tolist() == pytest.approx([1, 0, 0, 0.5, 0.5, 0.5], abs=0.02)
 
 
+def test_the_validation_file_alone_serves_for_both(tmp_path):
+    """Five images of class 0 and ten of class 2, mixed: four fifths of each are trained on, the first ones."""
+    labels = [2, 0, 2, 2, 0, 2, 2, 0, 2, 2, 0, 2, 2, 0, 2]
+    grey = [jpeg((10 * i, 10 * i, 10 * i)) for i in range(15)]
+    write_tiny(tmp_path / "val_3.npz", grey, labels)
+    data = load("tiny_imagenet", tmp_path)
+    assert data.class_names == ("goldfish", "bison")
+    assert np.bincount(data.train.labels).tolist() == [4, 8] and np.bincount(data.test.labels).tolist() == [1, 2]
+    shades = images_of(data.test, 0, 1, 2).mean((1, 2, 3)) * 255  # the fifth 0 is image 13, the last two 2s 12 and 14
+    assert sorted(round(float(shade), -1) for shade in shades) == [120, 130, 140]
+
+
 def test_bad_tiny_imagenet_files(tmp_path):
     write_tiny(tmp_path / "train_1.npz", [jpeg((255, 0, 0)), b"no picture"], [0, 1])
     assert refused("tiny_imagenet", tmp_path).endswith("found for val: none")
