@@ -58,6 +58,18 @@ def unexplained_share(model: nn.Module, state: State, delta: State, images: Tens
     return float((1 - (products.cpu() @ duals).sum() / norm.cpu() ** 2).clamp_min(0).sqrt())
 
 
+def share_left_by(model: nn.Module, state: State, delta: State, images: Tensor, duals: Tensor) -> float:
+    """The same with given duals (N, K) in the place of the best ones; in the dtype of all, for any number of them."""
+
+    def outputs(parameters: State) -> Tensor:
+        return torch.func.functional_call(model, {**state, **parameters}, (images,)).reshape(len(images), -1)
+
+    pullback = torch.func.vjp(outputs, {name: state[name] for name in delta})[1]
+    (sums,) = pullback(duals)
+    rest = torch.stack([(value - sums[name]).norm() for name, value in delta.items()]).norm()
+    return float(rest / torch.stack([value.norm() for value in delta.values()]).norm())
+
+
 def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
     """Whether the outputs are linear in the parameters of the layer that is called last, as they are unless something
     non-linear follows it. state, images: in float64.

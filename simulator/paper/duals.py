@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 
 from attacks.kernels import empirical_ntk, kernel_duals
-from attacks.objective import make_objective
+from attacks.linearization import share_left_by
 from clients.training import planned_steps
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
@@ -172,11 +172,8 @@ def accumulated_table(cell: Cell, owner: Owner, trained: Fit) -> pd.DataFrame:
 def unexplained(owner: Owner, trained: Fit) -> float:
     """‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖ with the duals summed up in training."""
     state = {name: value.double() for name, value in trained.initial.items()}
-    model, delta = trained.model.double(), trained.delta
-    objective = make_objective(model, owner.data.shape, delta, [state])
-    sums = objective.gradient_sum(owner.images.double(), trained.duals.double()[None], None)
-    rest = sum(float((delta[name] - sums[name]).square().sum()) for name in delta)
-    return (rest / sum(float(value.square().sum()) for value in delta.values())) ** 0.5
+    model, duals = trained.model.double(), trained.duals.double()
+    return share_left_by(model, state, trained.delta, owner.images.double(), duals)
 
 
 def draw(data: pd.DataFrame, path: Path) -> None:

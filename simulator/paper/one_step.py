@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from attacks.objective import make_objective
+from attacks.linearization import share_left_by
 from simulator.distillation import Owner
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.measures import at_least, curve_table, score_table, seeds, strips
@@ -63,12 +63,10 @@ def step_table(cell: Cell, record: Record) -> dict[str, object]:
     """How much of Δθ the gradient of the mean loss leaves unexplained."""
     observation, _ = record.observation(1, 0, cell=cell.name)
     owner = Owner.of(cell.scenario)
-    state = {name: value.double() for name, value in observation.initial.items()}
-    objective = make_objective(observation.model, owner.data.shape, observation.delta(), [state])
-    sums = objective.gradient_sum(owner.images.double(), step_duals(cell, record)[None], None)
-    rest = sum(float((value - sums[name]).square().sum()) for name, value in objective.delta.items())
-    whole = sum(float(value.square().sum()) for value in objective.delta.values())
-    return {"cell": cell.name, "unexplained": (rest / whole) ** 0.5}
+    state, final = ({name: v.double() for name, v in ends.items()} for ends in (observation.initial, observation.final))
+    delta = {name: final[name] - state[name] for name in observation.trainable}
+    model, duals = observation.model.double(), step_duals(cell, record)
+    return {"cell": cell.name, "unexplained": share_left_by(model, state, delta, owner.images.double(), duals)}
 
 
 def step_duals(cell: Cell, record: Record) -> torch.Tensor:

@@ -7,7 +7,7 @@ from torch import nn
 from attacks import InputError
 from attacks.layer_updates import layer_updates
 from attacks.linearity import KERNEL_REGIME, LARGE_STEP, NO_RANK, NONLINEAR_OUTPUT, UNMOVED, ZERO, Linearity
-from attacks.linearization import has_linear_output, linearization_error, unexplained_share
+from attacks.linearization import has_linear_output, linearization_error, share_left_by, unexplained_share
 from clients.config import ModelConfig, TrainingConfig
 from clients.models import build_model
 from clients.training import train
@@ -193,3 +193,13 @@ def test_the_adversary_s_version_looks_at_its_own_images_only():
     assert {name: guessed[name] for name in exact} == exact
     assert guessed["hessian_norm"] == pytest.approx(alone["hessian_norm"], rel=0.02)
     assert guessed["hessian_norm"] != seen.hessian_norm
+
+
+def test_what_given_duals_leave_over_by_hand():
+    """f(x) = w·x: Δw = (3, 4), the image (1, 0) with dual 3 explains its first entry and leaves 4 of a length of 5."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 1, bias=False)).double()
+    state, delta = model.state_dict(), {"1.weight": torch.tensor([[3.0, 4.0]], dtype=torch.float64)}
+    image = torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64)
+    duals = torch.tensor([[3.0]], dtype=torch.float64)
+    assert share_left_by(model, state, delta, image, duals) == pytest.approx(0.8)
+    assert unexplained_share(model, state, delta, image) == pytest.approx(0.8)  # 3 is the best dual, too
