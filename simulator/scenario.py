@@ -32,6 +32,14 @@ from simulator.sections import (
 )
 from simulator.yaml_source import Source, assign, parse_value, read_yaml
 
+PATHS = (
+    ("data", "root"),
+    ("model", "checkpoint"),
+    ("model", "name"),
+    ("model", "pretrain", "folder"),
+    ("model", "pretrain", "data", "root"),
+)
+
 
 def _clipping_on_server(strategy: StrategyConfig) -> str:
     """The name of a Flower strategy that clips each client's update on the server, also inside others; else ""."""
@@ -231,13 +239,24 @@ def _expand_shorthands(data: dict[str, Any]) -> None:
 
 def _absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
     """Workers on other nodes and in other folders, and later readers of a run, have to find the same files."""
-    for section, key in (("data", "root"), ("model", "checkpoint"), ("model", "name")):
-        value = data[section].get(key) if isinstance(data.get(section), dict) else None
-        if isinstance(value, str) and (key != "name" or ".py:" in value):
-            file, colon, factory = value.partition(".py:")
-            path = str(Path(file + colon.rstrip(":")).expanduser().resolve())
-            data = {**data, section: {**data[section], key: f"{path}:{factory}" if colon else path}}
+    for keys in PATHS:
+        data = _absolute_at(data, keys)
     return data
+
+
+def _absolute_at(value: Any, keys: tuple[str, ...]) -> Any:
+    """`value`, a nested mapping, with the path under `keys` absolute where there is one."""
+    if not isinstance(value, dict) or keys[0] not in value:
+        return value
+    key, *rest = keys
+    below = value[key]
+    if rest:
+        return {**value, key: _absolute_at(below, tuple(rest))}
+    if not isinstance(below, str) or (key == "name" and ".py:" not in below):
+        return value
+    file, colon, factory = below.partition(".py:")
+    path = str(Path(file + colon.rstrip(":")).expanduser().resolve())
+    return {**value, key: f"{path}:{factory}" if colon else path}
 
 
 def validate(source: Source) -> Scenario:
