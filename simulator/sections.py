@@ -141,6 +141,14 @@ class AdversaryConfig(Section):
         follows = listed or (client >= 0 and "observer" not in self.threat_models)
         return [single] * listed + ["history"] * ("history" in self.threat_models and follows)
 
+    def source(self, view: str, client: int, hidden: bool = False) -> str:
+        """What a threat model that looks at a client, or at −1, goes over: what the `server` was returned, which for
+        −1 is the sum of secure aggregation (`hidden`), or the global checkpoints of the `observer`."""
+        if view != "history":
+            return view
+        sums = hidden and ("server" in self.threat_models or "observer" not in self.threat_models)
+        return "server" if client >= 0 or sums else "observer"
+
 
 class OutputConfig(Section):
     """What a run writes, and where."""
