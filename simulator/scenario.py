@@ -39,16 +39,25 @@ PATHS = (
     ("model", "pretrain", "folder"),
     ("model", "pretrain", "data", "root"),
 )
+NEED_EACH_UPDATE = (
+    *("DifferentialPrivacyServerSide", "FedMedian", "FedTrimmedAvg"),
+    *("Krum", "MultiKrum", "Bulyan", "QFedAvg"),
+)
 
 
-def _clipping_on_server(strategy: StrategyConfig) -> str:
-    """The name of a Flower strategy that clips each client's update on the server, also inside others; else ""."""
-    if strategy.name.startswith("DifferentialPrivacyServerSide"):
-        return strategy.name
+def _strategy_names(strategy: StrategyConfig) -> list[str]:
+    """A Flower strategy and those inside it, outermost first."""
     inner = strategy.options.get("strategy")
     if not inner:
-        return ""
-    return _clipping_on_server(StrategyConfig.model_validate({"name": inner} if isinstance(inner, str) else inner))
+        return [strategy.name]
+    parts = StrategyConfig.model_validate({"name": inner} if isinstance(inner, str) else inner)
+    return [strategy.name, *_strategy_names(parts)]
+
+
+def _needs_each_update(strategy: StrategyConfig) -> str:
+    """The name of a Flower strategy that clips, sorts or compares the updates of single clients, also inside others;
+    else ""."""
+    return next((name for name in _strategy_names(strategy) if name.startswith(NEED_EACH_UPDATE)), "")
 
 
 class Scenario(Section):
@@ -128,22 +137,22 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _chain_is_possible(self) -> "Scenario":
-        hidden = ""
         labels = [defense.label for defense in self.defenses]
-        for defense in self.defenses:
-            if labels.count(defense.label) > 1:
-                raise ValueError(f"defenses: two are called {defense.label!r}: give each a `label` of its own")
-            made = defense.make()
-            if hidden and getattr(made, "clipping", None) == "server":
-                raise ValueError(
-                    f"defenses: {hidden} before {defense.name} leaves the server sums, and nothing to clip per client: "
-                    f"use {{name: {defense.name}, clipping: client}}"
-                )
-            hidden = defense.name if made.hides_clients else hidden
-        if hidden and (strategy := _clipping_on_server(self.federation.strategy)):
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"defenses: two are called {label!r}: give each a `label` of its own")
+        chain = [(defense.name, defense.make()) for defense in self.defenses]
+        hidden = next((name for name, made in chain if made.hides_clients), "")
+        clips = next((name for name, made in chain if getattr(made, "clipping", None) == "server"), "")
+        if hidden and clips:  # in any order: it is the server that clips
             raise ValueError(
-                f"defenses: {hidden} leaves the server sums, and federation.strategy {strategy!r} nothing to clip per "
-                "client: clip on the clients, with the defense clipping"
+                f"defenses: {hidden} with {clips} leaves the server sums, and nothing to clip per client: "
+                f"use {{name: {clips}, clipping: client}}"
+            )
+        if hidden and (strategy := _needs_each_update(self.federation.strategy)):
+            raise ValueError(
+                f"defenses: {hidden} leaves the server sums, and federation.strategy {strategy!r} needs the update of "
+                "each client: use one that averages, as FedAvg or FedAdam; to clip, the defense clipping on the clients"
             )
         return self
 
