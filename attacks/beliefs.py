@@ -79,14 +79,6 @@ def check_told(attack: str, observation: Observation, knowledge: Knowledge) -> N
         )
 
 
-def nonzero_update(observation: Observation) -> State:
-    """Δθ of the first pair, in float64; InputError where nothing moved."""
-    delta = observation.delta()
-    if not any(bool(value.any()) for value in delta.values()):
-        raise InputError("the update is zero: the client returned the checkpoint it was sent")
-    return delta
-
-
 def moved(state: State, device: torch.device, dtype: torch.dtype) -> State:
     """Every tensor on `device`, floating-point ones in `dtype`."""
     return {k: v.to(device, dtype if v.is_floating_point() else v.dtype) for k, v in state.items()}
