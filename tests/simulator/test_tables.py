@@ -48,6 +48,11 @@ def test_columns_that_differ_are_shown_and_constant_ones_are_not():
     assert "width" in table and "attack" in table and "span" in table
 
 
+def test_rows_of_one_attack_say_which_images_they_were_scored_against():
+    table = text(rows().assign(target=["private", "distilled"]), width=100).splitlines()
+    assert [line.split()[0] for line in table[1:] if line.strip("─ ")] == ["target", "private", "distilled"]
+
+
 def test_the_benchmark_names_its_defenses_within_eighty_columns():
     weak = {
         "defense": "secure_aggregation", "threat_model": "observer", "attack": "span", "adaptive": False,
