@@ -85,12 +85,13 @@ def write_benchmark(record: Record) -> pd.DataFrame:
 def benchmark_table(record: Record) -> pd.DataFrame:
     """The columns `COLUMNS`. *_ci95: half-width of the 95 % confidence interval over seeds (Student's t).
 
-    Each seed counts once: its value is the mean over rounds and clients. Clients that a defense hides are left out,
-    attacks that failed or ran out of time count as `failures` and have no value.
+    An attack is called by its label; one told the defense that has no label of its own shares that of the one that is
+    not, and differs in `adaptive`. Each seed counts once: its value is the mean over rounds and clients. Clients that a
+    defense hides are left out, attacks that failed or ran out of time count as `failures` and have no value.
     """
-    names = {config.label: config.name for config in record.scenario.adversary.attacks}
+    given = {f"{config.name}-adaptive": config.name for config in record.scenario.adversary.attacks}
     leakage = record.leakage[record.leakage.status != "skipped"]
-    leakage = leakage.assign(attack=leakage.attack.map(lambda label: names.get(label, label)))
+    leakage = leakage.assign(attack=leakage.attack.map(lambda label: given.get(label, label)))
     order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
     costs, utility = client_costs(record), last_round(record.utility)
     rows = []
