@@ -33,10 +33,10 @@ MEANS = (
 
 
 class BenchmarkConfig(Section):
-    """The section `benchmark` of a benchmark file."""
+    """Of a benchmark file only (`fedleak benchmark`): it compares chains of defenses."""
 
     defenses: list[list[Any] | str] = Field(min_length=1, description="chains: none, a name, or a list of defenses")
-    seeds: Count = 3
+    seeds: Count = Field(3, description="that every chain is run with, from the scenario's `seed` on")
     with_root: dict[str, Any] = Field(default_factory=dict, description="overrides where data.root is given")
     profiles: dict[str, dict[str, Any]] = Field(default_factory=dict, description="name: overrides, benchmark too")
 

@@ -87,8 +87,9 @@ class Scenario(Section):
     @cached_property
     def digest(self) -> str:
         """Identifies the experiment: equal digests mean equal tables on the same machine and version."""
+        output = True if self.output.diagnostics else {"root", "figures"}  # without diagnostics, columns are empty
         content = self.model_dump(
-            mode="json", exclude={"output": True, "engine": {"cpus", "gpus", "address", "attack_workers"}}
+            mode="json", exclude={"output": output, "engine": {"cpus", "gpus", "address", "attack_workers"}}
         )
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
         for path in (self.model.checkpoint, self.model.name.partition(":")[0]):

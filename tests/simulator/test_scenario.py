@@ -63,6 +63,8 @@ def test_the_digest_knows_what_changes_the_tables(write):
 
     assert digest() == digest("engine.cpus=2") == digest("output.root=elsewhere")
     assert digest() != digest("seed=1") and digest() != digest("model.width=3")
+    assert digest() == digest("output.diagnostics=true") != digest("output.diagnostics=false")
+    assert digest("output.diagnostics=false") == digest("output.diagnostics=false", "output.figures=false")
 
 
 def test_knowledge_by_name_or_by_value(write):
