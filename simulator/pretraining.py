@@ -125,18 +125,12 @@ def _same_source(one: DataConfig, other: DataConfig) -> bool:
 
 def _check_disjoint(source: DataConfig, images: Tensor, data: FederatedData) -> None:
     """Raise InputError where a client's image is among `images` (P, C, H, W), whatever file it came from."""
-    seen = set(_contents(images))
-    shared = sum(content in seen for client in range(len(data.shares)) for content in _contents(data.client(client)[0]))
+    shared = data.private_among(images)
     if shared:
         raise InputError(
             f"model.pretrain.data {source.name!r} holds {shared} of the {sum(data.client_sizes)} private images of the "
             "federation: name other images, or leave it out, and the public pool is used"
         )
-
-
-def _contents(images: Tensor) -> list[bytes]:
-    """A digest of the pixels of each image (N, C, H, W)."""
-    return [hashlib.sha256(image.numpy().tobytes()).digest() for image in images]
 
 
 def pretrain(model: nn.Module, config: ClientConfig, data: FederatedData, run_dir: Path, progress: Progress) -> None:
