@@ -33,7 +33,10 @@ class Belief:
         if inferred is None:
             knowledge.require(attack, "num_private", because="no trained layer sees the images")
         elif not inferred.clear and knowledge.num_private is None:
-            warnings.append(f"the first layer's spectrum has no clear gap: {inferred.count} private images is a guess")
+            warnings.append(
+                f"the first layer's spectrum has no clear gap: {inferred.count} private images is a guess "
+                "(more images than their effective rank, local Adam, weight decay or noise)"
+            )
         count = knowledge.num_private or (inferred.count if inferred is not None else 0)
         mean, unsure = believed_mean(observation, knowledge)
         return cls(max(1, count), None if inferred is None else inferred.count, mean, (*warnings, *unsure))
@@ -77,14 +80,6 @@ def check_told(attack: str, observation: Observation, knowledge: Knowledge) -> N
         raise InputError(
             f"knowledge pixel_mean has {len(knowledge.pixel_mean)} values, the images have {channels} channels"
         )
-
-
-def nonzero_update(observation: Observation) -> State:
-    """Δθ of the first pair, in float64; InputError where nothing moved."""
-    delta = observation.delta()
-    if not any(bool(value.any()) for value in delta.values()):
-        raise InputError("the update is zero: the client returned the checkpoint it was sent")
-    return delta
 
 
 def moved(state: State, device: torch.device, dtype: torch.dtype) -> State:

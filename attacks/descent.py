@@ -36,7 +36,8 @@ class Descent:
             parameter.grad = torch.zeros_like(parameter)  # never replaced: a graph writes where it wrote before
         self.advance: Callable[[], None] = self._advance
         if first.device.type == "cuda":
-            self.advance = self._captured() or self._advance
+            with torch.cuda.device(first.device):  # streams and graphs are made on the current one
+                self.advance = self._captured() or self._advance
 
     def step(self, beta: float, decay: float) -> None:
         """One step at inverse temperature beta, with every step size multiplied by decay."""

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 
 from attacks.base import Progress, Reconstruction, register, report_restart, silent
-from attacks.beliefs import Belief, check_told, moved, nonzero_update
+from attacks.beliefs import Belief, check_told, moved
 from attacks.errors import InputError
 from attacks.observation import Knowledge, Observation
 from attacks.options import check_values, choose_device
@@ -82,7 +82,8 @@ class GradientMatchingAttack(MatchingOptions):
         generator: torch.Generator,
         progress: Progress = silent,
     ) -> Reconstruction:
-        """Run the attack on the first pair of checkpoints.
+        """Run the attack on the first pair of checkpoints that differ; the number of images and their mean are inferred
+        from all pairs.
 
         learning_rate and steps are needed (or batches, which tell the steps); batch_size, labels, num_private,
         pixel_mean and pixel_range are used where known, else inferred or assumed. residual of a candidate: the distance
@@ -121,9 +122,10 @@ class GradientMatchingAttack(MatchingOptions):
         self, observation: Observation, knowledge: Knowledge, belief: Belief, generator: torch.Generator
     ) -> tuple[UpdateMatching, list[str]]:
         """(the optimization that these checkpoints and this knowledge define, warnings about what was assumed)."""
-        warnings = list(belief.warnings)
+        observation, ignored = observation.one_round()
+        warnings = [*belief.warnings, *ignored]
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
-        observed = moved(nonzero_update(observation), device, dtype)
+        observed = moved(observation.delta(), device, dtype)
         if observation.threat_model == "observer":
             warnings.append("one client's training is simulated, the update is an average over clients")
         initial = moved(observation.initial, device, dtype)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
-from attacks.beliefs import Belief, believed_mean, check_told, nonzero_update
+from attacks.beliefs import Belief, believed_mean, check_told
 from attacks.errors import InputError
 from attacks.inference import first_layer_update
 from attacks.observation import Knowledge, Observation, State
@@ -100,17 +100,19 @@ class BestPublic:
         start = time.perf_counter()
         public = _check_public(self.name, observation, knowledge)
         belief = Belief.of(self.name, observation, knowledge)
-        nonzero_update(observation)
-        residual = first_layer_residual(observation, public, belief.num_private)
+        one, ignored = observation.one_round()
+        residual = first_layer_residual(observation.moved(), public, belief.num_private)  # of all rounds
         if residual is None:
-            residual = gradient_residual(observation, public, progress)
+            residual = gradient_residual(one, public, progress)
+        else:
+            ignored = ()
         chosen = residual.argsort(stable=True)[: belief.num_private]
         return Reconstruction(
             images=public[chosen],
             residual=residual[chosen].float(),
             pixel_mean=belief.pixel_mean,
             num_inferred=belief.num_inferred,
-            warnings=(*belief.warnings, *_too_few(belief.num_private, public)),
+            warnings=(*belief.warnings, *ignored, *_too_few(belief.num_private, public)),
             seconds=time.perf_counter() - start,
         )
 

@@ -80,6 +80,8 @@ class KKTAttack:
         self.check(observation, knowledge)
         belief = Belief.of(NAME, observation, knowledge)
         problem = self.problem(observation, knowledge, belief)
+        rounds = len(observation.pairs)
+        ignored = (f"only the last of {rounds} returned checkpoints is used",) if rounds > 1 else ()
         solutions = []
         for restart in range(self.restarts):
             before, total = restart * self.iterations, self.restarts * self.iterations
@@ -95,7 +97,7 @@ class KKTAttack:
             num_inferred=belief.num_inferred,
             relative_residual=best.residual,
             loss_trace=best.trace,
-            warnings=belief.warnings,
+            warnings=(*belief.warnings, *ignored),
             seconds=time.perf_counter() - start,
         )
 

@@ -45,7 +45,7 @@ def infer_label_counts(observation: Observation, knowledge: Knowledge) -> Tensor
 def estimate_label_counts(
     observation: Observation, knowledge: Knowledge, loss: Loss | None = None, momentum: float = 0.0
 ) -> LabelCounts:
-    """Label counts of the private set.
+    """Label counts of the private set, from the first round whose update is not zero.
 
     Needs learning_rate and steps, and num_private where the update does not tell it; uses public_images where known.
     loss: default cross_entropy, for one output mse. momentum: of local training.
@@ -57,6 +57,7 @@ def estimate_label_counts(
     if layer is None or not {f"{layer}.weight", f"{layer}.bias"} & set(observation.trainable):
         name = type(observation.model).__name__
         raise InputError(f"label inference needs a trained linear last layer: model {name!r} has none (give labels)")
+    observation, _ = observation.one_round()
     initial, final = observation.pairs[0]
     probes = _probes(observation, knowledge)
     (first, features), (last, _) = (_run(observation.model, state, layer, probes) for state in (initial, final))

@@ -2,8 +2,8 @@
 
 import math
 import time
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import ClassVar, Literal
 
 import torch
@@ -11,12 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
-from attacks.beliefs import believed_mean
+from attacks.beliefs import Belief, check_told, moved
 from attacks.defended import kept_entries, known_distortion
 from attacks.descent import Descent
-from attacks.errors import InputError
 from attacks.history import StackedObjective, round_scales
-from attacks.inference import find_input_layer, infer_image_count
 from attacks.objective import Objective, backward_in_batches, make_objective, unexplained_without
 from attacks.observation import Knowledge, Observation, State
 from attacks.options import check_values, choose_device
@@ -70,8 +68,12 @@ class NTKAttack:
         check_values(
             self,
             ("candidates", "num_candidates", "iterations", "learning_rate", "image_std", "restarts", "batch_size"),
-            not_negative=("smoothness",),
-            choices={"kernel": ("final", "initial", "hybrid")},
+            not_negative=("smoothness", "range_penalty", "patience", "tolerance"),
+            choices={
+                "kernel": ("final", "initial", "hybrid"),
+                "schedule": ("cosine", "constant"),
+                "precision": ("float32", "float64"),
+            },
         )
 
     def reconstruct(
@@ -83,20 +85,10 @@ class NTKAttack:
     ) -> Reconstruction:
         """Run the attack. num_private, pixel_mean and pixel_range are used where known, else inferred or assumed."""
         start = time.perf_counter()
-        warnings: list[str] = []
         self.check(observation, knowledge)
         observation = observation.moved()
-        inferred = infer_image_count(observation)
-        if inferred is not None and not inferred.clear:
-            warnings.append(
-                f"the first layer's spectrum has no clear gap: {inferred.count} private images is a guess "
-                "(more images than their effective rank, local Adam, weight decay or noise)"
-            )
-        num_inferred = None if inferred is None else inferred.count
-        count = self._count(knowledge.num_private or num_inferred)
-        mean, unsure = believed_mean(observation, knowledge)
-        warnings += unsure
-        problem = self._problem(observation, count, mean, knowledge)
+        belief = Belief.of(self.name, observation, self._counted(knowledge))
+        problem = self._problem(observation, belief, knowledge)
 
         total = self.restarts * self.iterations
         solutions = [
@@ -110,41 +102,26 @@ class NTKAttack:
         return Reconstruction(
             images=images.float().cpu(),
             residual=share.float().cpu(),
-            pixel_mean=tuple(mean),
+            pixel_mean=belief.pixel_mean,
             duals=(duals / problem.dual_scales).float().cpu(),
-            num_inferred=num_inferred,
+            num_inferred=belief.num_inferred,
             relative_residual=best.residual,
             loss_trace=best.trace,
-            warnings=tuple(warnings),
+            warnings=belief.warnings,
             seconds=time.perf_counter() - start,
         )
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
-        layer = find_input_layer(observation.model, observation.input_shape)
-        if self.num_candidates is None and (layer is None or layer.weight not in observation.trainable):
-            knowledge.require("ntk", "num_private", because="no trained layer sees the images; or set num_candidates")
-        channels = observation.input_shape[0]
-        if knowledge.pixel_mean is not None and len(knowledge.pixel_mean) != channels:
-            told = len(knowledge.pixel_mean)
-            raise InputError(f"knowledge pixel_mean has {told} values, the images have {channels} channels")
+        check_told(self.name, observation, self._counted(knowledge))
 
-    def _count(self, num_private: int | None) -> int:
-        """M, the number of candidates."""
-        return self.num_candidates or max(1, round(self.candidates * (num_private or 1)))
+    def _counted(self, knowledge: Knowledge) -> Knowledge:
+        """Whoever says how many candidates need not know how many images there are."""
+        return replace(knowledge, num_private=knowledge.num_private or self.num_candidates)
 
-    def _problem(
-        self, observation: Observation, count: int, mean: tuple[float, ...], knowledge: Knowledge
-    ) -> "_Problem":
-        pixel_range = knowledge.pixel_range or (0.0, 1.0)
-        device = choose_device(self.device)
-        dtype = getattr(torch, self.precision)
-
-        def prepare(state: State) -> State:
-            return {
-                name: value.to(device, dtype if value.is_floating_point() else value.dtype)
-                for name, value in state.items()
-            }
-
+    def _problem(self, observation: Observation, belief: Belief, knowledge: Knowledge) -> "_Problem":
+        count = self.num_candidates or max(1, round(self.candidates * belief.num_private))
+        device, dtype = choose_device(self.device), getattr(torch, self.precision)
+        prepare = partial(moved, device=device, dtype=dtype)
         deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
         scales = round_scales(deltas)
         model = observation.model.to(device).eval()
@@ -161,8 +138,7 @@ class NTKAttack:
         with torch.no_grad():
             probe = torch.zeros((1, *observation.input_shape), device=device, dtype=dtype)
             outputs = torch.func.functional_call(model, prepare(observation.final), (probe,)).reshape(1, -1).shape[1]
-        channel = torch.tensor(mean, device=device, dtype=dtype).view(1, -1, 1, 1)
-        low, high = pixel_range[0] - channel, pixel_range[1] - channel
+        low, high = belief.bounds(knowledge, probe)
         factors = torch.tensor(dual_scales, device=device, dtype=dtype).view(-1, 1, 1)
         return _Problem(
             self, objective, (count, *observation.input_shape), outputs, factors, low, high, device, dtype, floor

@@ -65,16 +65,30 @@ class Observation:
         initial, final = self.pairs[pair]
         return {name: final[name].double() - initial[name].double() for name in self.trainable}
 
-    def moved(self) -> "Observation":
-        """Without the pairs whose update is zero: they say nothing. InputError where all are."""
-        pairs = tuple(
-            (initial, final)
-            for initial, final in self.pairs
+    @cached_property
+    def _moving(self) -> tuple[int, ...]:
+        """Indices of the pairs whose update is not zero. InputError where all are."""
+        moving = tuple(
+            i
+            for i, (initial, final) in enumerate(self.pairs)
             if any(not torch.equal(initial[name], final[name]) for name in self.trainable)
         )
-        if not pairs:
+        if not moving:
             raise InputError("the update is zero: the client returned the checkpoint it was sent")
-        return self if len(pairs) == len(self.pairs) else replace(self, pairs=pairs)
+        return moving
+
+    def moved(self) -> "Observation":
+        """Without the pairs whose update is zero: they say nothing. InputError where all are."""
+        if len(self._moving) == len(self.pairs):
+            return self
+        return replace(self, pairs=tuple(self.pairs[i] for i in self._moving))
+
+    def one_round(self) -> tuple["Observation", tuple[str, ...]]:
+        """(the first pair whose update is not zero, alone; a warning where others are not zero either): for what looks
+        at one round only. InputError where all are zero."""
+        first, *others = self._moving
+        one = replace(self, pairs=(self.pairs[first],))
+        return one, (f"only round {first + 1} of {len(self.pairs)} is used",) if others else ()
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,10 @@ class SpanAttack:
             other = self._found(observation, without_defense(knowledge), generator, progress, device)
             found = other if len(other.images) else found
         if self.joint_polish and len(found.images):
-            images, duals, residual = explain(observation, found.images, self.joint_polish, device)
-            found = replace(found, images=images, duals=duals, relative_residual=residual)
+            one, ignored = observation.one_round()
+            images, duals, residual = explain(one, found.images, self.joint_polish, device)
+            warnings = (*found.warnings, *(f"joint_polish: {said}" for said in ignored))
+            found = replace(found, images=images, duals=duals, relative_residual=residual, warnings=warnings)
         return replace(found, seconds=time.perf_counter() - start)
 
     def _found(

@@ -110,10 +110,12 @@ def reconstruct_behind(
     progress: Progress,
     device: torch.device,
 ) -> Reconstruction:
-    """`SpanAttack.reconstruct` on a network with fully connected layers behind others. num_private is needed.
+    """`SpanAttack.reconstruct` on a network with fully connected layers behind others, in the first round whose update
+    is not zero. num_private is needed.
 
     residual of the result is λ (`attacks.span_steps`).
     """
+    observation, ignored = observation.one_round()
     search, spectrum = search_of(
         network, observation, knowledge, device, attack.starts, attack.steps + attack.settle, attack.learning_rate
     )
@@ -121,6 +123,7 @@ def reconstruct_behind(
     initial = {name: _placed(value, device) for name, value in observation.initial.items()}
     rounds = Rounds(search, [initial], search.none(initial), Bounds(float("nan"), float("nan")))
     warnings, possible = assess(search, spectrum)
+    warnings += ignored
     if possible:
         rounds.run(attack.rounds, generator, progress)
         if not len(rounds.found):

@@ -16,6 +16,7 @@ from attacks.errors import InputError
 from attacks.inference import rank_above_noise
 from attacks.observation import Knowledge, Observation, State
 from attacks.span_features import FeatureNetwork, FeatureProblem, layer_of
+from attacks.span_layers import DRIFT, NARROWEST, WIDEST
 from attacks.span_pixels import PixelTest
 from attacks.span_search import SEPARATION, AffineSpan, SpanProblem, SpanTest, descend, distinct
 from attacks.span_steps import UpdateFactors, output_jacobian
@@ -24,9 +25,6 @@ from attacks.spectrum import Spectrum
 FEATURE_SPANS = (2.0, 3.0, 4.0)  # directions per image of the first layer's rows in which features are sought: at
 # first, and after one and two rounds that brought nothing
 SUB_ROUNDS = 3  # searches in feature space per round in pixels
-DRIFT = 4.0  # directions per image of the second layer's rows against which they are tested
-WIDEST = 0.4  # of the second layer's inputs: the most such directions
-NARROWEST = 1.2  # directions per image below which a row space cannot tell
 LAST_RANK = 0.9  # of the first layer's live units: the highest rank at which images are polished
 GRADIENT_RANK = 0.6  # the same for λ, whose equations are the other units
 FIRST_RANK = 4.0  # the rank per image at which polishing starts

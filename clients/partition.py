@@ -1,5 +1,6 @@
 """Who holds which images: a public pool, the private images of every client, and test images."""
 
+import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -53,8 +54,19 @@ class FederatedData:
     def test(self) -> Images:
         return self._read(self.dataset.test, self.test_indices)
 
+    def private_among(self, images: Tensor) -> int:
+        """How many of all clients' images are among `images` (P, C, H, W), float32 in [0, 1], pixel for pixel."""
+        known = set(_contents(images))
+        shares = range(len(self.shares))
+        return sum(content in known for client in shares for content in _contents(self.client(client)[0]))
+
     def _read(self, split: Split, indices: np.ndarray) -> Images:
         return split.images(indices), torch.from_numpy(self.task.apply(split.labels[indices]))
+
+
+def _contents(images: Tensor) -> list[bytes]:
+    """A digest of the pixels of each image (N, C, H, W)."""
+    return [hashlib.sha256(image.numpy().tobytes()).digest() for image in images]
 
 
 def split_data(data: DataConfig, partition: PartitionConfig, clients: int, seed: int) -> FederatedData:

@@ -52,9 +52,12 @@ def train(
     images = images.to(parameters[0].dtype)
     received = [parameter.detach().clone() for parameter in parameters]
     count = len(images)
+    optimizer = make_optimizer(parameters, config)
+    if proximal:  # in the optimizer: a defense that makes gradients of its own, as DP-SGD, wraps it
+        optimizer.register_step_pre_hook(lambda *_: _pull_back(parameters, received, proximal))
     run = LocalRun(
         linearize(model) if config.dynamics == "linearized" else model,
-        make_optimizer(parameters, config),
+        optimizer,
         _shuffled(count, min(config.batch_size or count, count), generator, images.device),
     )
     for defense, setting in defenses:
@@ -71,9 +74,8 @@ def train(
                 batch = defense.local_step(batch, generator)
             run.optimizer.zero_grad(set_to_none=True)
             loss = _weighted_loss(config.loss, run.predict(batch.inputs), batch)
-            penalty = _proximal_term(parameters, received, proximal) if proximal else 0.0
             if len(inputs):
-                (loss + penalty).backward()
+                loss.backward()
                 total += loss.detach() * len(inputs)
             run.optimizer.step()
             seen += len(inputs)
@@ -147,6 +149,9 @@ def _keep_batch_norm_statistics(model: nn.Module) -> None:
             module.eval()
 
 
-def _proximal_term(parameters: list[nn.Parameter], received: list[Tensor], strength: float) -> Tensor:
-    squared = [((now - before) ** 2).sum() for now, before in zip(parameters, received, strict=True)]
-    return 0.5 * strength * torch.stack(squared).sum()
+def _pull_back(parameters: list[nn.Parameter], received: list[Tensor], strength: float) -> None:
+    """Add the gradient of ½ μ ‖θ − θ₀‖², which holds no data, to those of the parameters."""
+    with torch.no_grad():
+        for parameter, before in zip(parameters, received, strict=True):
+            pull = strength * (parameter - before)
+            parameter.grad = pull if parameter.grad is None else parameter.grad + pull

@@ -11,6 +11,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from attacks.observation import State
 from attacks.seeding import derive_seed
@@ -22,6 +23,7 @@ from simulator.ledger import Ledger
 from simulator.scenario import Cell
 from simulator.storage import CellStore, Sight
 
+WEIGHT = "num-examples"  # of a client in the mean, as in FedAvg
 HIDDEN = "secure aggregation: the server sees the sum of the round's updates only; that is attacked as client -1"
 
 
@@ -54,8 +56,8 @@ class Adversary(Strategy):
         self.hidden = run.cell.scenario.hides_clients
         self.chosen: list[int] = []
         self.initial_name = ""
-        self.pairs: dict[int, list[tuple[str, str]]] = {}  # by client (-1: global), what was seen in the rounds so far
-        self.met: set[int] = set()  # clients whose images are in a global checkpoint
+        self.pairs: dict[tuple[int, str], list[tuple[str, str]]] = {}  # by client (-1: all) and who saw them
+        self.met: set[int] = set()  # clients whose images are in a checkpoint of all
 
     def summary(self) -> None:
         self.inner.summary()
@@ -80,8 +82,10 @@ class Adversary(Strategy):
         by_client = {self.partitions[reply.metadata.src_node_id]: reply for reply in replies}
         healthy = self._sort_out(server_round, by_client)
         np.random.seed(derive_seed(self.run.cell.scenario.seed, "aggregation", server_round, -1) % 2**32)  # Flower's DP
-        arrays, metrics = self.inner.aggregate_train(server_round, [by_client[client] for client in healthy])
-        self._look_at_round(server_round, healthy, arrays)
+        replies = [by_client[client] for client in healthy]
+        summed = self._save_sum(server_round, replies) if self.hidden else None  # strategies may write into replies
+        arrays, metrics = self.inner.aggregate_train(server_round, replies)
+        self._look_at_round(server_round, healthy, arrays, summed)
         return arrays, metrics
 
     def configure_evaluate(
@@ -122,21 +126,28 @@ class Adversary(Strategy):
             )
         return healthy
 
-    def _look_at_round(self, round: int, healthy: list[int], arrays: ArrayRecord | None) -> None:
-        """Record the round's observations and start their attacks."""
+    def _save_sum(self, round: int, replies: list[Message]) -> str:
+        """The file of all that secure aggregation shows the server, before it adds noise or takes a step of its own."""
+        mean = aggregate_arrayrecords([reply.content for reply in replies], WEIGHT)
+        return self.run.store.save_sum(round, mean.to_torch_state_dict())
+
+    def _look_at_round(self, round: int, healthy: list[int], arrays: ArrayRecord | None, summed: str | None) -> None:
+        """Record the round's observations and start their attacks. summed: the file of what the server sees of all."""
         final_name = None if arrays is None else self.run.store.save_global(round, arrays.to_torch_state_dict())
-        adversary = self.run.cell.scenario.adversary
-        pairs = {client: (self.initial_name, self.run.store.client_name(round, client)) for client in healthy}
-        if final_name is not None:
-            pairs[-1] = (self.initial_name, final_name)
-            self.initial_name = final_name
+        seen = {(client, "server"): self.run.store.client_name(round, client) for client in healthy}
+        seen |= {} if summed is None else {(-1, "server"): summed}
+        seen |= {} if final_name is None else {(-1, "observer"): final_name}
+        for key, name in seen.items():
+            self.pairs.setdefault(key, []).append((self.initial_name, name))
+        self.initial_name = final_name or self.initial_name
+        if any(client < 0 for client, _ in seen):
             self.met.update(healthy)
-        for client, pair in pairs.items():
-            self.pairs.setdefault(client, []).append(pair)
-            for view in adversary.views(client, self.hidden) if adversary.attacks_in(round) else []:
+        adversary = self.run.cell.scenario.adversary
+        for client in [*healthy, -1] if adversary.attacks_in(round) else []:
+            for view in adversary.views(client, self.hidden):
                 if self.hidden and client >= 0:
                     self._note_failure(Sight(round, client, view), "skipped", HIDDEN)
-                else:
+                elif (client, adversary.source(view, client, self.hidden)) in seen:
                     self._attack(Sight(round, client, view), healthy)
 
     def _keep_distilled(self, round: int, client: int, reply: Message) -> None:
@@ -151,7 +162,8 @@ class Adversary(Strategy):
         scenario, history = self.run.cell.scenario, sight.threat_model == "history"
         everyone = sorted(self.met) if history else healthy
         clients, pool = ([sight.client], healthy) if sight.client >= 0 else (everyone, everyone)
-        pairs = self.pairs[sight.client] if history else self.pairs[sight.client][-1:]
+        pairs = self.pairs[sight.client, scenario.adversary.source(sight.threat_model, sight.client, self.hidden)]
+        pairs = pairs if history else pairs[-1:]
         self.run.store.save_sight(sight, pairs, grant(scenario, self.run.data, clients))
         for job in self._jobs(sight, clients, pool):
             self.run.submit(job)

@@ -33,10 +33,10 @@ MEANS = (
 
 
 class BenchmarkConfig(Section):
-    """The section `benchmark` of a benchmark file."""
+    """Of a benchmark file only (`fedleak benchmark`): it compares chains of defenses."""
 
     defenses: list[list[Any] | str] = Field(min_length=1, description="chains: none, a name, or a list of defenses")
-    seeds: Count = 3
+    seeds: Count = Field(3, description="that every chain is run with, from the scenario's `seed` on")
     with_root: dict[str, Any] = Field(default_factory=dict, description="overrides where data.root is given")
     profiles: dict[str, dict[str, Any]] = Field(default_factory=dict, description="name: overrides, benchmark too")
 
@@ -85,12 +85,13 @@ def write_benchmark(record: Record) -> pd.DataFrame:
 def benchmark_table(record: Record) -> pd.DataFrame:
     """The columns `COLUMNS`. *_ci95: half-width of the 95 % confidence interval over seeds (Student's t).
 
-    Each seed counts once: its value is the mean over rounds and clients. Clients that a defense hides are left out,
-    attacks that failed or ran out of time count as `failures` and have no value.
+    An attack is called by its label; one told the defense that has no label of its own shares that of the one that is
+    not, and differs in `adaptive`. Each seed counts once: its value is the mean over rounds and clients. Clients that a
+    defense hides are left out, attacks that failed or ran out of time count as `failures` and have no value.
     """
-    names = {config.label: config.name for config in record.scenario.adversary.attacks}
+    given = {f"{config.name}-adaptive": config.name for config in record.scenario.adversary.attacks}
     leakage = record.leakage[record.leakage.status != "skipped"]
-    leakage = leakage.assign(attack=leakage.attack.map(lambda label: names.get(label, label)))
+    leakage = leakage.assign(attack=leakage.attack.map(lambda label: given.get(label, label)))
     order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
     costs, utility = client_costs(record), last_round(record.utility)
     rows = []

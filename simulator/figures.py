@@ -31,8 +31,9 @@ def draw_figures(record: Record) -> list[Path]:
     if good.empty:
         return []
     paths = [curves(record.samples, folder), leakage_over_rounds(good, folder)]
-    for (threat, attack), rows in good.groupby(["threat_model", "attack"]):
-        paths.append(image_grid(record, rows, folder / f"reconstructions_{threat}_{attack}.png"))
+    for (threat, attack, target), rows in good.groupby(["threat_model", "attack", "target"]):
+        name = "_".join(["reconstructions", threat, attack, *([] if target == "private" else [target])])
+        paths.append(image_grid(record, rows, folder / f"{name}.png"))
     return paths
 
 
@@ -56,8 +57,7 @@ def curves(samples: pd.DataFrame, folder: Path) -> Path:
 def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
     """Leakage of every client in every round; the union of a round's clients is a line of its own."""
     frame = leakage.assign(
-        who=leakage.client.map(lambda c: "all (observer)" if c < 0 else f"client {c}")
-        + leakage.threat_model.map(lambda threat: ", history" if threat == "history" else ""),
+        who=leakage.client.map(lambda c: "all" if c < 0 else f"client {c}") + ", " + leakage.threat_model,
         panel=panel_titles(leakage),
     )
     panels = sorted(frame.panel.unique())
@@ -74,9 +74,10 @@ def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
 
 
 def panel_titles(frame: pd.DataFrame) -> pd.Series:
-    """What tells one panel from another: attack, defense and the swept settings other than the seed."""
+    """What tells one panel from another: attack, defense, target and the swept settings other than the seed."""
     known = {"cell", "panel", *LEAKAGE_COLUMNS, *SAMPLE_COLUMNS}
     titles = frame.attack + frame.defense.map(lambda name: "" if name == "none" else f", {name}")
+    titles += frame.target.map(lambda name: "" if name == "private" else f", {name} images")
     for key in frame.columns:
         if key not in known:
             titles += f"\n{key.rpartition('.')[2]} = " + frame[key].astype(str)
@@ -94,26 +95,26 @@ def _panels(count: int) -> tuple[plt.Figure, list[plt.Axes]]:
 
 
 def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
-    """Private images (top of each pair of lines) above what was made of them, for each row's best images."""
+    """Each row's private (or distilled) images, above what was made of them, the best first."""
     blocks = []
     for _, row in rows.head(8).iterrows():
         cell = row.get("cell", "")
         sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
         found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
-        blocks.append((title_of(row, cell), *best_pairs(record, row, cell, found)))
-    columns = min(GRID_COLUMNS, max(len(private) for _, private, _, _ in blocks))
+        blocks.append((title_of(row, cell), row["target"], *best_pairs(record, row, cell, found)))
+    columns = min(GRID_COLUMNS, max(len(truth) for _, _, truth, _, _ in blocks))
     figure = plt.figure(figsize=(0.95 * columns + 0.3, 2.6 * len(blocks) + 0.3))
     outer = figure.add_gridspec(len(blocks), 1, hspace=0.28, top=0.97, bottom=0.01, left=0.02, right=0.98)
-    for line, (title, private, guesses, l2) in enumerate(blocks):
+    for line, (title, target, truth, guesses, l2) in enumerate(blocks):
         inner = outer[line].subgridspec(2, columns, hspace=0.2, wspace=0.08)
-        for column in range(min(columns, len(private))):
+        for column in range(min(columns, len(truth))):
             top, bottom = figure.add_subplot(inner[0, column]), figure.add_subplot(inner[1, column])
-            show(top, private[column])
+            show(top, truth[column])
             show(bottom, guesses[column])
             bottom.set_title(f"L2 {l2[column]:.2f}", fontsize=6, pad=2)
             if column == 0:
                 top.set_title(title, fontsize=8, loc="left", pad=4)
-                for axis, name in ((top, "private"), (bottom, "reconstructed")):
+                for axis, name in ((top, target), (bottom, "reconstructed")):
                     axis.annotate(
                         name, (-0.06, 0.5), xycoords="axes fraction", fontsize=6, rotation=90, va="center", ha="right"
                     )
@@ -136,19 +137,20 @@ def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
 def best_pairs(
     record: Record, row: pd.Series, cell: str, found: Tensor, most: int = GRID_COLUMNS
 ) -> tuple[Tensor, Tensor, np.ndarray]:
-    """(private images, their matched reconstructions, L2), closest first, of one row of the leakage table."""
+    """(private or distilled images, as the row's target says, their matched reconstructions, L2), closest first, of one
+    row of the leakage table."""
     samples = record.samples
     samples = samples[samples.cell == cell] if cell else samples
     keys = ["round", "client", "threat_model", "attack", "target"]
     own = samples[np.logical_and.reduce([samples[key] == row[key] for key in keys])]
     own = own[own.match >= 0].sort_values("l2").head(most)
-    clients = record.clients
-    clients = clients[clients.cell == cell] if cell else clients
-    rounds = clients["round"] <= row["round"] if row["threat_model"] == "history" else clients["round"] == row["round"]
-    replied = clients[rounds & (clients.status == "ok")].client
-    members = [int(row["client"])] if row["client"] >= 0 else sorted(replied.astype(int).unique())
-    truth = Truth.of(record.cells[cell].scenario, members, members)
-    return truth.private[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy()
+    round, members = int(row["round"]), record.members(int(row["round"]), int(row["client"]), row["threat_model"], cell)
+    if row["target"] == "distilled":
+        truth = record.store(cell).load_distilled(round, tuple(members))
+        assert truth is not None  # the row was scored against them
+    else:
+        truth = Truth.of(record.cells[cell].scenario, members, members).private
+    return truth[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy()
 
 
 def title_of(row: pd.Series, cell: str) -> str:

@@ -74,12 +74,12 @@ def run_job(job: Job) -> JobResult:
             found = run_attack(job.attack, observation, knowledge, scenario.seed, scenario.engine.threads, progress)
         save_reconstruction(store.reconstruction_path(job.sight, job.attack.label), found)
         truth = Truth.of(job.scenario, list(job.clients), list(job.round_clients))
-        distilled = store.load_distilled(job.sight.round, job.clients)
+        distilled = of_distilled(truth, store, job)
         columns, samples, notes = evaluate(truth, observation, knowledge, found, job.row_key)
         if distilled is not None:
-            columns |= truth.nearness(distilled)
+            columns |= truth.nearness(distilled.private)
             key = {**job.row_key, "target": "distilled"}
-            scored.append((key, *evaluate(replace(truth, private=distilled), observation, knowledge, found, key)))
+            scored.append((key, *evaluate(distilled, observation, knowledge, found, key)))
         scored.insert(0, (job.row_key, columns, samples, notes))
         status, detail = "ok", list(found.warnings)
     except TimeoutError:
@@ -109,6 +109,14 @@ def run_job(job: Job) -> JobResult:
         for key, columns, samples, notes in (scored if status == "ok" else [(job.row_key, {}, [], [])])
     ]
     return replace(results[0], more=tuple(results[1:]))
+
+
+def of_distilled(truth: Truth, store: CellStore, job: Job) -> Truth | None:
+    """The same with what clients trained on instead of their images, in the pool too; None where some did not."""
+    own, of_round = (store.load_distilled(job.sight.round, who) for who in (job.clients, job.round_clients))
+    if own is None or of_round is None:
+        return None
+    return replace(truth, private=own, pool=replace(truth.pool, private=of_round))
 
 
 def lost(job: Job, reason: str, status: str = "failed") -> JobResult:

@@ -17,7 +17,7 @@ from attacks import InputError
 from attacks.base import Progress, silent
 from attacks.seeding import derive_seed, torch_generator
 from clients.client import centered, load_targets, num_outputs
-from clients.config import ClientConfig, PartitionConfig, PretrainConfig
+from clients.config import ClientConfig, DataConfig, PartitionConfig, PretrainConfig
 from clients.models import build_model, load_checkpoint, load_weights
 from clients.partition import FederatedData, split_data
 from clients.targets import Task
@@ -54,7 +54,7 @@ class Pretraining:
         assert training is not None
         source = data
         if training.data is not None:
-            if (training.data.name, training.data.root) == (config.data.name, config.data.root):
+            if _same_source(training.data, config.data):
                 raise InputError(
                     f"model.pretrain.data is the federation's own {config.data.name!r}, private images among it: leave "
                     "it out, and the public pool is used"
@@ -70,6 +70,8 @@ class Pretraining:
             model = model.model_copy(update={"outputs": None, "replace_head": model.checkpoint is not None})
         own = config.model_copy(update={"training": training, "data": training.data or config.data, "model": model})
         images, labels = source.public()
+        if training.data is not None:
+            _check_disjoint(training.data, images, data)
         if source.shape != data.shape:
             images = F.interpolate(images, data.shape[1:], mode="area")
         targets = load_targets(own, source.task, labels)
@@ -112,6 +114,23 @@ class Pretraining:
     def first_steps(self, steps: int) -> "Pretraining":
         """The same with so many steps, to see what one costs."""
         return replace(self, training=self.training.model_copy(update={"steps": steps, "epochs": None}))
+
+
+def _same_source(one: DataConfig, other: DataConfig) -> bool:
+    """Whether both read the same images; `root` of a scenario is an absolute path, and does not choose them for digits
+    and the hub."""
+    rootless = one.name == "digits" or "/" in one.name
+    return one.name == other.name and (rootless or one.root == other.root)
+
+
+def _check_disjoint(source: DataConfig, images: Tensor, data: FederatedData) -> None:
+    """Raise InputError where a client's image is among `images` (P, C, H, W), whatever file it came from."""
+    shared = data.private_among(images)
+    if shared:
+        raise InputError(
+            f"model.pretrain.data {source.name!r} holds {shared} of the {sum(data.client_sizes)} private images of the "
+            "federation: name other images, or leave it out, and the public pool is used"
+        )
 
 
 def pretrain(model: nn.Module, config: ClientConfig, data: FederatedData, run_dir: Path, progress: Progress) -> None:

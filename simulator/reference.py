@@ -12,6 +12,7 @@ from attacks import ATTACKS, Knowledge, get_attack
 from attacks.base import option_names
 from clients.config import DefenseConfig
 from clients.defenses import DEFENSES, Defense
+from simulator.benchmark import BenchmarkConfig
 from simulator.scenario import Scenario
 from simulator.sections import AttackConfig
 
@@ -25,14 +26,10 @@ the nearest valid one. `extends: FILE` takes over another scenario: mappings mer
 
 def reference() -> str:
     """The whole page, Markdown."""
-    top, sections = [], []
-    for name, field in Scenario.model_fields.items():
-        section = section_of(field.annotation)
-        if section is None:
-            top.append(row(name, field))
-        else:
-            rows = "\n".join(row(key, value) for key, value in section.model_fields.items())
-            sections.append(f"## {name}\n\n{section.__doc__ or ''}\n\n{TABLE}\n{rows}\n")
+    named = {name: section_of(field.annotation) for name, field in Scenario.model_fields.items()}
+    top = [row(name, field) for name, field in Scenario.model_fields.items() if named[name] is None]
+    known = {section: name for name, section in named.items() if section is not None}
+    sections = [text for section, name in list(known.items()) for text in section_texts(name, section, known)]
     attacks = "\n".join(f"- `{name}`: {options_of(name) or 'no options'}" for name in ATTACKS)
     defenses = "\n".join(f"- `{name}`: {defaults_of(DEFENSES[name]) or 'no options'}" for name in DEFENSES)
     knowledge = ", ".join(f"`{name}`" for name in Knowledge.names())
@@ -41,11 +38,34 @@ def reference() -> str:
             HEAD,
             f"## Top level\n\n{TABLE}\n" + "\n".join(top) + "\n",
             *sections,
+            *section_texts("benchmark", BenchmarkConfig, {}),
             f"## Attacks and their options (defaults)\n\n{attacks}\n",
             f"## Defenses and their options (defaults)\n\n{defenses}\n",
             f"## What can be granted under `adversary.knowledge`\n\n{knowledge}\n",
         ]
     )
+
+
+def section_texts(path: str, section: type[BaseModel], known: dict[type[BaseModel], str]) -> list[str]:
+    """A section and those inside it that are not `known`, by their dotted path; they are added."""
+    base = next((base for base in section.__bases__ if base in known), None)
+    own = {k: field for k, field in section.model_fields.items() if base is None or k not in base.model_fields}
+    inherited = "" if base is None else f" The keys of `{known[base]}`, and:"
+    rows = "\n".join(row(key, field) for key, field in own.items())
+    texts = [f"{'###' if '.' in path else '##'} {path}\n\n{section.__doc__ or ''}{inherited}\n\n{TABLE}\n{rows}\n"]
+    for key, field in own.items():
+        for inner in sections_in(field.annotation):
+            if inner not in known:
+                known[inner] = f"{path}.{key}"
+                texts += section_texts(known[inner], inner, known)
+    return texts
+
+
+def sections_in(annotation: object) -> list[type[BaseModel]]:
+    """The sections that a key takes, one, some of a list, or none."""
+    section = section_of(annotation)
+    inner = [found for part in typing.get_args(annotation) for found in sections_in(part)]
+    return inner if section is None else [section]
 
 
 def options_of(attack: str) -> str:
@@ -98,7 +118,8 @@ def describe(annotation: object) -> str:
 
 def default_of(field: FieldInfo) -> str:
     if field.default is PydanticUndefined:
-        return "required" if field.default_factory is None else ""
+        filled_in = field.default_factory is not None or "default" in (field.description or "")
+        return "" if filled_in else "required"
     if isinstance(field.default, BaseModel):
         return ""
     return "" if field.default is None else f"`{field.default}`"

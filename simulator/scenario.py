@@ -32,15 +32,32 @@ from simulator.sections import (
 )
 from simulator.yaml_source import Source, assign, parse_value, read_yaml
 
+PATHS = (
+    ("data", "root"),
+    ("model", "checkpoint"),
+    ("model", "name"),
+    ("model", "pretrain", "folder"),
+    ("model", "pretrain", "data", "root"),
+)
+NEED_EACH_UPDATE = (
+    *("DifferentialPrivacyServerSide", "FedMedian", "FedTrimmedAvg"),
+    *("Krum", "MultiKrum", "Bulyan", "QFedAvg"),
+)
 
-def _clipping_on_server(strategy: StrategyConfig) -> str:
-    """The name of a Flower strategy that clips each client's update on the server, also inside others; else ""."""
-    if strategy.name.startswith("DifferentialPrivacyServerSide"):
-        return strategy.name
+
+def _strategy_names(strategy: StrategyConfig) -> list[str]:
+    """A Flower strategy and those inside it, outermost first."""
     inner = strategy.options.get("strategy")
     if not inner:
-        return ""
-    return _clipping_on_server(StrategyConfig.model_validate({"name": inner} if isinstance(inner, str) else inner))
+        return [strategy.name]
+    parts = StrategyConfig.model_validate({"name": inner} if isinstance(inner, str) else inner)
+    return [strategy.name, *_strategy_names(parts)]
+
+
+def _needs_each_update(strategy: StrategyConfig) -> str:
+    """The name of a Flower strategy that clips, sorts or compares the updates of single clients, also inside others;
+    else ""."""
+    return next((name for name in _strategy_names(strategy) if name.startswith(NEED_EACH_UPDATE)), "")
 
 
 class Scenario(Section):
@@ -70,8 +87,9 @@ class Scenario(Section):
     @cached_property
     def digest(self) -> str:
         """Identifies the experiment: equal digests mean equal tables on the same machine and version."""
+        output = True if self.output.diagnostics else {"root", "figures"}  # without diagnostics, columns are empty
         content = self.model_dump(
-            mode="json", exclude={"output": True, "engine": {"cpus", "gpus", "address", "attack_workers"}}
+            mode="json", exclude={"output": output, "engine": {"cpus", "gpus", "address", "attack_workers"}}
         )
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
         for path in (self.model.checkpoint, self.model.name.partition(":")[0]):
@@ -120,22 +138,22 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _chain_is_possible(self) -> "Scenario":
-        hidden = ""
         labels = [defense.label for defense in self.defenses]
-        for defense in self.defenses:
-            if labels.count(defense.label) > 1:
-                raise ValueError(f"defenses: two are called {defense.label!r}: give each a `label` of its own")
-            made = defense.make()
-            if hidden and getattr(made, "clipping", None) == "server":
-                raise ValueError(
-                    f"defenses: {hidden} before {defense.name} leaves the server sums, and nothing to clip per client: "
-                    f"use {{name: {defense.name}, clipping: client}}"
-                )
-            hidden = defense.name if made.hides_clients else hidden
-        if hidden and (strategy := _clipping_on_server(self.federation.strategy)):
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"defenses: two are called {label!r}: give each a `label` of its own")
+        chain = [(defense.name, defense.make()) for defense in self.defenses]
+        hidden = next((name for name, made in chain if made.hides_clients), "")
+        clips = next((name for name, made in chain if getattr(made, "clipping", None) == "server"), "")
+        if hidden and clips:  # in any order: it is the server that clips
             raise ValueError(
-                f"defenses: {hidden} leaves the server sums, and federation.strategy {strategy!r} nothing to clip per "
-                "client: clip on the clients, with the defense clipping"
+                f"defenses: {hidden} with {clips} leaves the server sums, and nothing to clip per client: "
+                f"use {{name: {clips}, clipping: client}}"
+            )
+        if hidden and (strategy := _needs_each_update(self.federation.strategy)):
+            raise ValueError(
+                f"defenses: {hidden} leaves the server sums, and federation.strategy {strategy!r} needs the update of "
+                "each client: use one that averages, as FedAvg or FedAdam; to clip, the defense clipping on the clients"
             )
         return self
 
@@ -231,13 +249,24 @@ def _expand_shorthands(data: dict[str, Any]) -> None:
 
 def _absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
     """Workers on other nodes and in other folders, and later readers of a run, have to find the same files."""
-    for section, key in (("data", "root"), ("model", "checkpoint"), ("model", "name")):
-        value = data[section].get(key) if isinstance(data.get(section), dict) else None
-        if isinstance(value, str) and (key != "name" or ".py:" in value):
-            file, colon, factory = value.partition(".py:")
-            path = str(Path(file + colon.rstrip(":")).expanduser().resolve())
-            data = {**data, section: {**data[section], key: f"{path}:{factory}" if colon else path}}
+    for keys in PATHS:
+        data = _absolute_at(data, keys)
     return data
+
+
+def _absolute_at(value: Any, keys: tuple[str, ...]) -> Any:
+    """`value`, a nested mapping, with the path under `keys` absolute where there is one."""
+    if not isinstance(value, dict) or keys[0] not in value:
+        return value
+    key, *rest = keys
+    below = value[key]
+    if rest:
+        return {**value, key: _absolute_at(below, tuple(rest))}
+    if not isinstance(below, str) or (key == "name" and ".py:" not in below):
+        return value
+    file, colon, factory = below.partition(".py:")
+    path = str(Path(file + colon.rstrip(":")).expanduser().resolve())
+    return {**value, key: f"{path}:{factory}" if colon else path}
 
 
 def validate(source: Source) -> Scenario:

@@ -13,8 +13,10 @@ from clients.config import Count, Fraction, Positive, Section, made_with
 class StrategyConfig(Section):
     """A Flower strategy by its class name, with keyword arguments of its constructor."""
 
-    name: str = "FedAvg"
-    options: dict[str, Any] = Field(default_factory=dict)
+    name: str = Field("FedAvg", description="any strategy of flwr.serverapp.strategy that aggregates tensors")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="its keyword arguments; `strategy` names the one that it wraps, if it does"
+    )
 
 
 class FederationConfig(Section):
@@ -50,15 +52,18 @@ class EngineConfig(Section):
 
 
 class AttackConfig(Section):
-    """One attack of the adversary: its name, its options beside it, and a label where a name occurs twice.
+    """One attack of the adversary: its name, its options beside it, and a label where a name occurs twice."""
 
-    adaptive: whether it is told which defense is in force (`Knowledge`: noise, mask, quantization, clip bound).
-    """
-
-    name: str
-    label: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    adaptive: bool = False
-    options: dict[str, Any] = Field(default_factory=dict)
+    name: str = Field(description="of the attack")
+    label: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="how tables call it; default: its name, of an adaptive one NAME-adaptive",
+    )
+    adaptive: bool = Field(
+        False,
+        description="whether it is told which defense is in force: noise, entries left out, quantization, clip bound",
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="of the attack; also beside `name`")
 
     @model_validator(mode="before")
     @classmethod
@@ -140,6 +145,14 @@ class AdversaryConfig(Section):
         listed = single in self.threat_models
         follows = listed or (client >= 0 and "observer" not in self.threat_models)
         return [single] * listed + ["history"] * ("history" in self.threat_models and follows)
+
+    def source(self, view: str, client: int, hidden: bool = False) -> str:
+        """What a threat model that looks at a client, or at −1, goes over: what the `server` was returned, which for
+        −1 is the sum of secure aggregation (`hidden`), or the global checkpoints of the `observer`."""
+        if view != "history":
+            return view
+        sums = hidden and ("server" in self.threat_models or "observer" not in self.threat_models)
+        return "server" if client >= 0 or sums else "observer"
 
 
 class OutputConfig(Section):

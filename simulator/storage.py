@@ -90,6 +90,10 @@ class CellStore:
     def save_client(self, round: int, client: int, state: State) -> str:
         return self._save(self.client_name(round, client), state)
 
+    def save_sum(self, round: int, state: State) -> str:
+        """What secure aggregation shows the server of a round: the mean of the checkpoints that clients returned."""
+        return self._save(f"sum_{round:04d}.safetensors", state)
+
     def client_name(self, round: int, client: int) -> str:
         """The file of what a client returned."""
         return f"client_{client:02d}_round_{round:04d}.safetensors"

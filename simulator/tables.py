@@ -54,7 +54,11 @@ COLUMNS: dict[str, Callable[[pd.Series], str]] = {
 def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Callable[[pd.Series], str]]:
     """The columns worth showing: attack, grants and whatever identifies a row only where they differ between rows."""
     swept = [name for name in swept if name != "defenses"]  # shown as the column `defense`
-    varying = [name for name in ("defense", "seed", *swept) if name in frame and frame[name].nunique(dropna=False) > 1]
+    varying = [
+        name
+        for name in ("defense", "seed", "target", *swept)
+        if name in frame and frame[name].nunique(dropna=False) > 1
+    ]
     first = {name.rpartition(".")[2]: (lambda row, name=name: str(row[name])) for name in dict.fromkeys(varying)}
     constant = {name for name, column in (("attack", "attack"), ("told", "knowledge")) if frame[column].nunique() < 2}
     rest = {name: show for name, show in COLUMNS.items() if name not in constant}

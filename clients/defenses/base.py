@@ -114,7 +114,7 @@ class Defense:
         return {}
 
     def public_facts(self) -> dict[str, float]:
-        """What an adversary who knows that this defense is in force may use, as fields of `attacks.Defended`."""
+        """What an adversary who knows that this defense is in force may use, as fields of `attacks.Knowledge`."""
         return {}
 
 

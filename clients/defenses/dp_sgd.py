@@ -71,12 +71,13 @@ class DPSGD(Defense):
 
     def instrument(self, run: LocalRun, count: int, setting: Setting) -> LocalRun:
         from opacus import GradSampleModule
-        from opacus.optimizers import DPOptimizer
+
+        from clients.defenses.dp_optimizer import SeededDPOptimizer
 
         batch = min(setting.config.training.batch_size or count, count)
         warnings.filterwarnings("ignore", message="Full backward hook")  # images need no gradient: that is expected
         module = GradSampleModule(setting.model)
-        optimizer = DPOptimizer(
+        optimizer = SeededDPOptimizer(
             run.optimizer,
             noise_multiplier=self.noise(setting, count),
             max_grad_norm=self.max_grad_norm,

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -218,3 +220,71 @@ def test_zeros_that_every_round_repeats_certify_nothing():
         stacked = torch.cat([left, left])
         duals = DualSpace(stacked, rows, values, 1e-12, (stacked[:, :0], stacked[:, :0]), repeated)
         assert duals.zeros(mixture).tolist() == [18] and len(duals.certified(mixture)) == certified
+
+
+ONE_ROUND = {
+    "gradient_matching": {"iterations": 3},
+    "best_public": {},
+    "span": {"rounds": 1, "starts": 20, "steps": 20, "settle": 10, "polish": 10},
+}
+
+
+def two_rounds(model):
+    """The pairs of a client that takes a step on three digits in each of two rounds."""
+    states = [{name: value.clone() for name, value in model.state_dict().items()}]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(digits(3) - 0.3), torch.arange(3)).backward()
+        optimizer.step()
+        states.append({name: value.clone() for name, value in model.state_dict().items()})
+    return tuple(itertools.pairwise(states))
+
+
+@pytest.fixture(scope="module")
+def pairs_behind_a_convolution():
+    """Two rounds of a client with three digits, and one in which nothing moves, of a network behind a convolution."""
+    torch.manual_seed(0)
+    dense = [nn.Linear(144, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10)]
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), *dense)
+    first, second = two_rounds(model)
+    return model, first, second, (first[0], first[0])
+
+
+@pytest.mark.parametrize("name", ONE_ROUND)
+def test_attacks_on_one_round_take_the_first_that_moved_and_say_what_they_leave(name, pairs_behind_a_convolution):
+    model, first, second, idle = pairs_behind_a_convolution
+    told = Knowledge(
+        num_private=3, pixel_mean=(0.3,), learning_rate=0.1, steps=1, labels=(0, 1, 2), public_images=digits(20) - 0.3
+    )
+
+    def attack(*pairs):
+        generator = torch.Generator().manual_seed(0)
+        found = get_attack(name, **ONE_ROUND[name]).reconstruct(Observation(model, pairs, (1, 8, 8)), told, generator)
+        ignored = [warning for warning in found.warnings if warning.startswith("only round")]
+        return (found.images, found.residual, found.relative_residual), ignored
+
+    alone, nothing = attack(second)
+    assert nothing == []
+    for pairs, said in (((idle, second), []), ((idle, second, first), ["only round 2 of 3 is used"])):
+        found, ignored = attack(*pairs)
+        assert ignored == said
+        torch.testing.assert_close(found, alone, rtol=0, atol=0, equal_nan=True)
+
+
+def test_kkt_says_that_it_reads_the_last_checkpoint_only(pairs_behind_a_convolution):
+    model, first, second, _ = pairs_behind_a_convolution
+    observation = Observation(model, (first, second), (1, 8, 8))
+    told = Knowledge(num_private=1, pixel_mean=(0.3,))
+    found = get_attack("kkt", iterations=1).reconstruct(observation, told, torch.Generator().manual_seed(0))
+    assert "only the last of 2 returned checkpoints is used" in found.warnings
+
+
+def test_a_joint_polish_explains_one_round_and_says_so():
+    """A plain network, whose images come from both rounds."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
+    observation = Observation(model, two_rounds(model), (1, 8, 8))
+    attack = get_attack("span", joint_polish=2, starts=50, rounds=3)
+    found = attack.reconstruct(observation, Knowledge(), torch.Generator().manual_seed(0))
+    assert len(found.images) and "joint_polish: only round 1 of 2 is used" in found.warnings

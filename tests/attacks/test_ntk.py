@@ -93,6 +93,23 @@ def test_candidates_as_multiple_or_number():
     )
 
 
+@pytest.mark.parametrize("option", ["patience", "tolerance", "range_penalty"])
+def test_negative_options_are_refused(option):
+    with pytest.raises(InputError, match=f"attack 'ntk': {option} is -1, it must not be negative"):
+        get_attack("ntk", **{option: -1})
+
+
+def test_whoever_says_how_many_candidates_need_not_know_how_many_images():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
+    model[0].requires_grad_(False)  # no trained layer sees the images
+    observation = client(model, digits(3) - 0.3)
+    found = get_attack("ntk", iterations=2, num_candidates=4).reconstruct(observation, Knowledge(), generator())
+    assert len(found.images) == 4 and found.num_inferred is None
+    with pytest.raises(InputError, match="needs num_private"):
+        get_attack("ntk", iterations=2).reconstruct(observation, Knowledge(), generator())
+
+
 def test_a_flat_loss_stops_early():
     observation = client(mlp(64), digits(3) - 0.3)
     attack = get_attack("ntk", iterations=1000, patience=20, tolerance=0.5)

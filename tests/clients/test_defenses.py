@@ -170,17 +170,40 @@ def linear_data():
     return model, torch.randn(8, 1, 2, 2), torch.arange(8) % 3
 
 
-def test_dp_sgd_without_noise_and_with_a_wide_bound_is_sgd():
+@pytest.mark.parametrize("proximal", [0.0, 1.5])
+def test_dp_sgd_without_noise_and_with_a_wide_bound_is_sgd(proximal):
     model, images, targets = linear_data()
     plain, private = (nn.Sequential(nn.Flatten(), nn.Linear(4, 3)) for _ in range(2))
     for copy in (plain, private):
         copy.load_state_dict(model.state_dict())
     training = TrainingConfig(steps=5, learning_rate=0.5)
-    train(plain, images, targets, training, torch.Generator().manual_seed(0))
+    train(plain, images, targets, training, torch.Generator().manual_seed(0), proximal)
     defense = make("dp_sgd", noise_multiplier=1e-9, max_grad_norm=100.0)
     chain = [(defense, setting(model=private, steps=5, epochs=None, batch_size=None))]
-    train(private, images, targets, training, torch.Generator().manual_seed(0), defenses=chain)
+    train(private, images, targets, training, torch.Generator().manual_seed(0), proximal, chain)
     torch.testing.assert_close(private[1].weight, plain[1].weight, rtol=1e-4, atol=1e-5)
+
+
+def test_dp_sgd_draws_its_noise_on_the_cpu_as_opacus_does_there():
+    from opacus.optimizers import DPOptimizer
+
+    from clients.defenses.dp_optimizer import SeededDPOptimizer
+
+    def step(kind, device):
+        parameters = [nn.Parameter(torch.zeros(shape, device=device)) for shape in ((3, 4), (5,))]
+        generator = torch.Generator().manual_seed(3)
+        inner = torch.optim.SGD(parameters, lr=1.0)
+        options = {"noise_multiplier": 1.3, "max_grad_norm": 0.7, "expected_batch_size": 2, "generator": generator}
+        optimizer = kind(inner, **options)
+        for parameter in parameters:
+            parameter.grad_sample = torch.ones((2, *parameter.shape), device=device)
+        optimizer.step()
+        return parameters, generator.get_state()
+
+    (theirs, drawn), (ours, _) = step(DPOptimizer, "cpu"), step(SeededDPOptimizer, "cpu")
+    assert all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
+    elsewhere, used = step(SeededDPOptimizer, "meta")  # a device that draws nothing itself
+    assert torch.equal(used, drawn) and all(parameter.grad.device.type == "meta" for parameter in elsewhere)
 
 
 def test_dp_sgd_clips_the_gradient_of_each_image():

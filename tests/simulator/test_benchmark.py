@@ -69,6 +69,18 @@ def test_seeds_are_what_is_averaged_not_clients():
     assert second.recovered_fraction == pytest.approx(0.5) and second.bytes == 50
 
 
+def test_attacks_of_one_name_and_labels_of_their_own_are_not_averaged():
+    leakage = pd.DataFrame(
+        [row("none", 0, 0, value, attack=label) for label, value in (("ntk-a", 1.0), ("ntk-b", 0.0))]
+    )
+    utility = pd.DataFrame([{"round": 1, "defense": "none", "seed": 0, "test_accuracy": 0.5, "epsilon": np.nan}])
+    clients = pd.DataFrame([{"defense": "none", "status": "ok", "bytes": 1, "seconds": 1.0}])
+    ran = record(leakage, utility, clients)
+    ran.scenario.adversary.attacks = [SimpleNamespace(label=label, name="ntk") for label in ("ntk-a", "ntk-b")]
+    table = benchmark_table(ran)
+    assert list(zip(table.attack, table.recovered_fraction, strict=True)) == [("ntk-a", 1.0), ("ntk-b", 0.0)]
+
+
 def test_the_frontier_is_what_nothing_beats_in_both():
     rows = pd.DataFrame(
         {

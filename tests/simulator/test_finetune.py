@@ -1,6 +1,7 @@
 """Fine-tuning end to end: pretraining, a client that fine-tunes, both attacks, and the claims made of it."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -28,7 +29,7 @@ def test_plans_of_both_profiles_pass_every_check(name, profile, tmp_path):
 
 def test_the_scenario_names_what_has_to_be_given():
     scenario = load_scenario("scenarios/finetune.yaml", ["data.root=here", "model.pretrain.data.root=there"])
-    assert scenario.model.pretrain.data.root == "there" and scenario.model.head == [512, 512]
+    assert scenario.model.pretrain.data.root == str(Path("there").resolve()) and scenario.model.head == [512, 512]
     ready = ["model.pretrain=null", "model.replace_head=true", "model.checkpoint=resnet18.pth"]
     assert load_scenario("scenarios/finetune.yaml", ready).model.pretrain is None
 

@@ -1,7 +1,9 @@
 import json
 import time
+from dataclasses import replace
 
 import pytest
+import torch
 
 from attacks import Knowledge
 from clients.client import make_model
@@ -48,6 +50,19 @@ def test_an_attack_that_fails_gives_a_row_that_says_why(tmp_path):
     (CellStore(job.root).checkpoints / "client_00_round_0001.safetensors").unlink()
     row = run_job(job).row
     assert row["status"] == "failed" and "does not exist" in row["detail"]
+
+
+def test_distilled_images_are_singled_out_of_those_of_the_round(tmp_path):
+    """A uniform guess of 0.5: next to the 0.4 of client 0, but the 0.45 of client 1 is nearer to it."""
+    job = make_job(tmp_path, attack="mean_image")
+    store = CellStore(job.root)
+    for client, shade in ((0, 0.4), (1, 0.45)):
+        store.save_distilled(1, client, torch.full((1, 1, 8, 8), shade))
+    rows = {client: run_job(replace(job, clients=(client,))) for client in (0, 1)}
+    targets = {client: result.more[0] for client, result in rows.items()}
+    assert all(result.row["target"] == "distilled" for result in targets.values())
+    assert [targets[client].samples[0]["identified"] for client in (0, 1)] == [False, True]
+    assert targets[0].row["l2_median"] == pytest.approx(0.8, rel=1e-4)  # 0.1 on each of 64 pixels
 
 
 def test_time_limit_interrupts_and_leaves_nothing_behind():

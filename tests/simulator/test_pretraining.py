@@ -11,13 +11,13 @@ from simulator.scenario import validate
 from simulator.yaml_source import Source
 
 
-def scenario(data=None, replace_head=False, **pretraining):
+def scenario(data=None, replace_head=False, own=None, **pretraining):
     section = {"steps": 4, "batch_size": 20, "learning_rate": 0.05, **pretraining}
     if data is not None:
         section["data"] = data
     content = {
         "name": "fine",
-        "data": {"public": 40, "test": 40},
+        "data": {**(own or {}), "public": 40 if own is None else 4, "test": 40},
         "partition": {"images": 4},
         "federation": {"clients": 1},
         "model": {"name": "resnet18", "channels": 4, "replace_head": replace_head, "pretrain": section},
@@ -94,10 +94,35 @@ def test_a_head_drawn_anew_is_not_the_one_that_features_grew_towards(tmp_path):
     assert torch.equal(model.fc.weight, before) and bool(model.bn1.running_mean.any())
 
 
-def test_the_federation_s_own_data_is_refused_since_private_images_are_in_it():
-    _, config, data = start(scenario(data={"name": "digits", "public": 40}))
+@pytest.mark.parametrize("root", [None, "/tmp"])
+def test_the_federation_s_own_data_is_refused_since_private_images_are_in_it(root):
+    _, config, data = start(scenario(data={"name": "digits", "root": root, "public": 40}))
+    with pytest.raises(InputError, match="the federation's own"):
+        Pretraining.of(config, data)
+
+
+@pytest.fixture
+def own_images(tmp_path, monkeypatch):
+    """40 random images of 8x8 pixels in d.npz and, the same, in copy.npz, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    images, labels = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8), np.arange(40) % 2
+    for name in ("d.npz", "copy.npz"):
+        np.savez(tmp_path / name, x_train=images, y_train=labels)
+    return tmp_path
+
+
+@pytest.mark.parametrize("root", ["d.npz", "./d.npz", "{folder}/../{name}/d.npz", "copy.npz"])
+def test_private_images_are_refused_however_their_file_is_written(own_images, root):
+    root = root.format(folder=own_images, name=own_images.name)
+    plan = scenario(data={"name": "npz", "root": root, "public": 20}, own={"name": "npz", "root": "d.npz"})
+    _, config, data = start(plan)
     with pytest.raises(InputError, match="private images"):
         Pretraining.of(config, data)
+    assert plan.model.pretrain.data.root == str((own_images / root).resolve())
+
+
+def test_the_folder_of_weights_does_not_depend_on_where_a_run_is_read(own_images):
+    assert scenario(folder="kept").model.pretrain.folder == str(own_images / "kept")
 
 
 def test_data_with_other_channels_is_refused(tmp_path):

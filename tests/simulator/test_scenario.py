@@ -63,6 +63,8 @@ def test_the_digest_knows_what_changes_the_tables(write):
 
     assert digest() == digest("engine.cpus=2") == digest("output.root=elsewhere")
     assert digest() != digest("seed=1") and digest() != digest("model.width=3")
+    assert digest() == digest("output.diagnostics=true") != digest("output.diagnostics=false")
+    assert digest("output.diagnostics=false") == digest("output.diagnostics=false", "output.figures=false")
 
 
 def test_knowledge_by_name_or_by_value(write):
@@ -105,11 +107,23 @@ def test_knowledge_by_name_or_by_value(write):
         ("name: s\nadversary: {attacks: [{name: ntk, batch_size: 0}]}\n", "batch_size is 0"),
         ("name: s\nadversary: {attacks: [{name: ntk, device: gpu}]}\n", "device is 'gpu'"),
         ("name: s\ndefenses: [dp]\n", "defenses"),
+        ("name: s\ndefenses: [noise, noise]\n", "two are called 'noise'"),
         ("name: s\ndefenses: [secure_aggregation, central_dp]\n", "nothing to clip per client"),
+        ("name: s\ndefenses: [central_dp, secure_aggregation]\n", "nothing to clip per client"),
+        *(
+            (
+                f"name: s\ndefenses: [secure_aggregation]\nfederation: {{strategy: {name}}}\n",
+                f"{name!r} needs the update",
+            )
+            for name in (
+                *("DifferentialPrivacyServerSideFixedClipping", "FedMedian", "FedTrimmedAvg"),
+                *("Krum", "MultiKrum", "Bulyan", "QFedAvg"),
+            )
+        ),
         (
-            "name: s\ndefenses: [secure_aggregation]\n"
-            "federation: {strategy: DifferentialPrivacyServerSideFixedClipping}\n",
-            "'DifferentialPrivacyServerSideFixedClipping' nothing to clip per client",
+            "name: s\ndefenses: [secure_aggregation]\nfederation: {strategy: {name: "
+            "DifferentialPrivacyClientSideFixedClipping, options: {strategy: Krum}}}\n",
+            "'Krum' needs the update of each client",
         ),
     ],
 )
@@ -118,6 +132,13 @@ def test_bad_scenarios_give_one_clear_line(write, text, says):
         load_scenario(write(text))
     assert says in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("strategy", ["FedAvg", "FedProx", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi"])
+def test_strategies_of_averages_run_behind_secure_aggregation(write, strategy):
+    chain = "[{name: central_dp, clipping: client}, secure_aggregation]"
+    scenario = load_scenario(write(f"name: s\ndefenses: {chain}\nfederation: {{strategy: {strategy}}}\n"))
+    assert scenario.hides_clients
 
 
 def test_shorthands_can_be_overridden_in_part(write):

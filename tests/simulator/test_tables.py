@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from rich.console import Console
 
 from simulator.ledger import LEAKAGE_COLUMNS
@@ -54,6 +55,11 @@ def test_columns_that_differ_are_shown_and_constant_ones_are_not():
     assert "width" in table and "attack" in table and "span" in table
 
 
+def test_rows_of_one_attack_say_which_images_they_were_scored_against():
+    table = text(rows().assign(target=["private", "distilled"]), width=100).splitlines()
+    assert [line.split()[0] for line in table[1:] if line.strip("─ ")] == ["target", "private", "distilled"]
+
+
 def test_the_benchmark_names_its_defenses_within_eighty_columns():
     weak = {
         "defense": "secure_aggregation", "threat_model": "observer", "attack": "span", "adaptive": False,
@@ -64,6 +70,20 @@ def test_the_benchmark_names_its_defenses_within_eighty_columns():
     table = printed(benchmark_view(pd.DataFrame([weak, strong]))).splitlines()
     assert table[3].split() == "secure_aggregation observer ntk* 0.50 ±0.12 0.50 0.75 0.50 ±0.25 12.3 1204".split()
     assert len(table) == 4  # the strongest attack alone
+
+
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [
+        ("### model.pretrain", "data folder"),
+        ("### federation.strategy", "name options"),
+        ("### adversary.attacks", "name label adaptive options"),
+        ("## benchmark", "defenses seeds with_root profiles"),
+    ],
+)
+def test_the_page_of_keys_descends_into_sections_of_sections(section, keys):
+    text = reference().split(f"{section}\n")[1].split("\n## ")[0].split("\n### ")[0]
+    assert [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")] == keys.split()
 
 
 def test_the_page_of_keys_is_up_to_date():
