@@ -20,6 +20,7 @@ from simulator.storage import Sight, load_images
 GRID_COLUMNS = 10
 PANEL_COLUMNS = 4
 FLOOR_COLOUR = "0.55"
+KNOW_NOTHING = {"floor_l2": ("--", "floor: public images"), "mean_image_l2": (":", "floor: their mean")}
 
 
 def draw_figures(record: Record) -> list[Path]:
@@ -38,16 +39,19 @@ def draw_figures(record: Record) -> list[Path]:
 
 
 def curves(samples: pd.DataFrame, folder: Path) -> Path:
-    """Sorted L2 distances of each private set (Loo et al. 2024, figure 2), with the floor's in grey."""
+    """Sorted L2 distances of each private set (Loo et al. 2024, figure 2), with those of who knows nothing in grey."""
     panels = samples.assign(panel=panel_titles(samples), threat=samples.threat_model).groupby(["threat", "panel"])
     figure, axes = _panels(len(panels))
+    floors = {name: drawn for name, drawn in KNOW_NOTHING.items() if name in samples}  # older runs have the first alone
     for axis, ((threat, panel), group) in zip(axes, panels, strict=False):
         for _, cell in group.groupby(["round", "client", "seed"]):
             rank = np.arange(1, len(cell) + 1)
-            axis.plot(rank, np.sort(cell.floor_l2), color=FLOOR_COLOUR, linestyle="--", linewidth=1)
+            for name, (style, _) in floors.items():
+                axis.plot(rank, np.sort(cell[name]), color=FLOOR_COLOUR, linestyle=style, linewidth=1)
             axis.plot(rank, np.sort(cell.l2), color=sns.color_palette()[0], alpha=0.8)
         axis.plot([], [], color=sns.color_palette()[0], label="reconstructed")
-        axis.plot([], [], color=FLOOR_COLOUR, linestyle="--", label="floor: public images")
+        for style, label in floors.values():
+            axis.plot([], [], color=FLOOR_COLOUR, linestyle=style, label=label)
         axis.set(title=f"{threat}, {panel}", ylim=(0, None))
         axis.set(xlabel="private image, easiest first", ylabel="L2 distance")
         axis.legend()
