@@ -115,10 +115,10 @@ def benchmark_table(record: Record) -> pd.DataFrame:
 
 
 def client_costs(record: Record) -> pd.DataFrame:
-    """By defense: bytes that a client sends in a round, and seconds that it trains."""
+    """By defense: bytes that a client sends in a round, and seconds that it trains; NaN where every client failed."""
     clients = record.clients[record.clients.status == "ok"]
     costs = clients.groupby("defense").agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))
-    return costs.assign(bytes=costs.bytes.round())
+    return costs.assign(bytes=costs.bytes.round()).reindex(record.clients.defense.unique())
 
 
 def last_round(utility: pd.DataFrame) -> pd.DataFrame:

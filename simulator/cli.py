@@ -9,7 +9,7 @@ from rich.console import Console
 
 from attacks.errors import InputError
 from simulator import update_commands
-from simulator.errors import RunError
+from simulator.errors import CellsFailed, RunError
 
 cli = typer.Typer(
     name="fedleak",
@@ -70,7 +70,11 @@ def benchmark(
         from simulator.display import Bars
         from simulator.engine import simulate
 
-        simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
+        try:
+            simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
+        except CellsFailed:  # the other cells are worth comparing
+            write_benchmark(Record(plan.run_dir))
+            raise
     record = Record(plan.run_dir)
     table = write_benchmark(record)
     if plan.scenario.output.figures:
