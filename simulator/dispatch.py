@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
 
 from simulator.jobs import Job, JobResult, lost, run_job
@@ -93,14 +95,19 @@ class RayDispatcher:
 
 
 class ProcessDispatcher:
-    """Spawned processes: used by deployments and by Ray clusters that offer no `attack` slots."""
+    """Spawned processes: used by deployments and by Ray clusters that offer no `attack` slots.
+
+    Every thread has one process of its own, so that a process that dies takes no job but its own with it.
+    """
 
     def __init__(self, workers: int):
-        self.pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+        self.threads = ThreadPoolExecutor(workers)
+        self.own = threading.local()
+        self.processes: set[ProcessPoolExecutor] = set()
         self.jobs: dict[Future[JobResult], Job] = {}
 
     def submit(self, job: Job) -> None:
-        self.jobs[self.pool.submit(run_job, job)] = job
+        self.jobs[self.threads.submit(self._run, job)] = job
 
     @property
     def pending(self) -> list[Job]:
@@ -108,12 +115,30 @@ class ProcessDispatcher:
 
     def collect(self, timeout: float) -> list[tuple[Job, JobResult]]:
         finished, _ = wait(self.jobs, timeout=timeout, return_when=FIRST_COMPLETED)
-        results = []
-        for future in finished:
-            job = self.jobs.pop(future)
-            error = future.exception()
-            results.append((job, lost(job, f"the attack's worker died: {error}") if error else future.result()))
-        return results
+        return [(self.jobs.pop(future), future.result()) for future in finished]
 
     def close(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        for process in list(self.processes):
+            process.shutdown(wait=False)
+
+    def _run(self, job: Job) -> JobResult:
+        """In the process of this thread; once more in a new one where that died, as Ray does."""
+        for _ in range(2):
+            process = self._process()
+            try:
+                return process.submit(run_job, job).result()
+            except BrokenProcessPool as error:
+                reason = f"the attack's worker died: {error}"
+                self.processes.discard(process)
+                del self.own.process
+            except Exception as error:
+                return lost(job, f"the attack's worker failed: {error}")
+        return lost(job, reason)
+
+    def _process(self) -> ProcessPoolExecutor:
+        """That of this thread."""
+        if not hasattr(self.own, "process"):
+            self.own.process = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+            self.processes.add(self.own.process)
+        return self.own.process
