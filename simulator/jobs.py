@@ -66,12 +66,14 @@ def run_job(job: Job) -> JobResult:
     knowledge: Knowledge | None = None
     scored: list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]], list[str]]] = []
     try:
+        show_life(job)
         observation, knowledge = store.load(job.sight)
         knowledge = adapted(knowledge, job.attack, job.scenario)
         progress = progress_writer(job.progress_path)
         with time_limit(job.scenario.adversary.timeout):
             scenario = job.scenario
             found = run_attack(job.attack, observation, knowledge, scenario.seed, scenario.engine.threads, progress)
+        show_life(job)
         save_reconstruction(store.reconstruction_path(job.sight, job.attack.label), found)
         truth = Truth.of(job.scenario, list(job.clients), list(job.round_clients))
         distilled = store.load_distilled(job.sight.round, job.clients)
@@ -109,6 +111,12 @@ def run_job(job: Job) -> JobResult:
         for key, columns, samples, notes in (scored if status == "ok" else [(job.row_key, {}, [], [])])
     ]
     return replace(results[0], more=tuple(results[1:]))
+
+
+def show_life(job: Job) -> None:
+    """Tell the dispatcher that the job is running: it gives up those that have been silent for too long."""
+    if job.progress_path is not None:
+        job.progress_path.touch()
 
 
 def lost(job: Job, reason: str, status: str = "failed") -> JobResult:

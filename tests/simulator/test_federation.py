@@ -48,7 +48,7 @@ def start(tmp_path, monkeypatch):
 
 
 def test_a_cell_that_fails_keeps_none_of_the_others_from_running(tmp_path, start):
-    with pytest.raises(CellsFailed, match="^1 of 3 cells failed: learning_rate=10.0 .*3 of 3 clients failed"):
+    with pytest.raises(CellsFailed, match=r"^1 of 3 cells failed: learning_rate=10.0 .*3 of 3 clients failed"):
         start("learning_rate=10.0")
     assert finished_cells(tmp_path / "out") == {"learning_rate=0.1", "learning_rate=0.05"}
     rows = pd.read_parquet(tmp_path / "out" / "utility.parquet")
@@ -56,7 +56,7 @@ def test_a_cell_that_fails_keeps_none_of_the_others_from_running(tmp_path, start
 
 
 def test_a_run_without_a_sweep_says_why_it_failed_and_no_more(start):
-    with pytest.raises(CellsFailed, match="^round 1: 3 of 3 clients failed$"):
+    with pytest.raises(CellsFailed, match=r"^round 1: 3 of 3 clients failed$"):
         start("", sweep="")
 
 

@@ -1,10 +1,13 @@
 import json
+import os
 import time
+from dataclasses import replace
 
 import pytest
 
-from attacks import Knowledge
+from attacks import Knowledge, get_attack, torch_generator
 from clients.client import make_model
+from simulator.dispatch import sign_of_life
 from simulator.jobs import Job, progress_writer, run_job, time_limit
 from simulator.plan import cell_data
 from simulator.scenario import load_scenario
@@ -48,6 +51,25 @@ def test_an_attack_that_fails_gives_a_row_that_says_why(tmp_path):
     (CellStore(job.root).checkpoints / "client_00_round_0001.safetensors").unlink()
     row = run_job(job).row
     assert row["status"] == "failed" and "does not exist" in row["detail"]
+
+
+def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
+    job = replace(make_job(tmp_path), progress_path=tmp_path / "progress")
+    ages = []
+
+    def slow_attack(*arguments):
+        assert sign_of_life(job) is not None  # from the start on
+        os.utime(job.progress_path, (0, 0))
+        return get_attack("mean_image").reconstruct(*arguments[1:3], torch_generator(0, "t"))
+
+    def score(*arguments):
+        ages.append(time.time() - sign_of_life(job))
+        return {}, [], []
+
+    monkeypatch.setattr("simulator.jobs.run_attack", slow_attack)
+    monkeypatch.setattr("simulator.jobs.evaluate", score)
+    assert run_job(job).row["status"] == "ok"
+    assert len(ages) == 1 and ages[0] < 60 and sign_of_life(job) is None
 
 
 def test_time_limit_interrupts_and_leaves_nothing_behind():
