@@ -1,10 +1,7 @@
 """The server's half of a run: for every cell a federation with the adversary around its strategy, then the tables."""
 
-import contextlib
-import fcntl
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -31,28 +28,10 @@ NODE_WAIT = 120.0  # seconds that nodes have to register with the server
 
 
 def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
-    """Run every cell that is not done yet inside this one simulation, and write the tables.
+    """Run every cell that is not done yet inside this one simulation, and write the tables. Its directory has to be `claimed`.
 
     A cell that has to stop keeps none of the others from running; CellsFailed names those that did.
     """
-    with claimed(plan.run_dir):
-        _run_cells(grid, plan, display)
-
-
-@contextlib.contextmanager
-def claimed(run_dir: Path) -> Iterator[None]:
-    """Keep other processes out of a run directory: two runs would write over each other's journal."""
-    with (run_dir / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"another process is running in {str(run_dir)!r}: wait for it, or choose another --out"
-            ) from None
-        yield
-
-
-def _run_cells(grid: Grid, plan: RunPlan, display: Display) -> None:
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]

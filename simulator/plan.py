@@ -1,7 +1,10 @@
 """From a scenario to a run that can start: every input is checked and the folder chosen before anything is written."""
 
+import contextlib
 import datetime
+import fcntl
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +16,7 @@ from attacks import InputError, Observation
 from clients.client import load_targets, make_model
 from clients.defenses import Setting
 from clients.partition import FederatedData, split_data
+from simulator.errors import RunError
 from simulator.knowledge import adapted, grant
 from simulator.ledger import JOURNAL, TABLES, finished_cells
 from simulator.pretraining import Pretraining
@@ -20,7 +24,7 @@ from simulator.scenario import Cell, Scenario
 from simulator.storage import write_atomically
 from simulator.strategies import defended_strategy
 
-DESCRIPTION = "scenario.yaml"
+DESCRIPTION, LOCK = "scenario.yaml", ".lock"
 RECORDED_VERSIONS = ("fedleak", "torch", "numpy", "flwr", "ray", "flwr-datasets", "scipy", "scikit-image")
 
 
@@ -84,7 +88,7 @@ def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
     """
     if plan.run_dir.exists() and not plan.run_dir.is_dir():
         raise InputError(f"{str(plan.run_dir)!r} is a file: choose another --out")
-    if not plan.run_dir.exists() or not any(plan.run_dir.iterdir()):
+    if not plan.run_dir.exists() or not any(path.name != LOCK for path in plan.run_dir.iterdir()):
         return True
     description = plan.run_dir / DESCRIPTION
     found = read_description(description).get("digest") if description.exists() else None
@@ -95,9 +99,25 @@ def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
     return overwrite or not {cell.name for cell in plan.cells} <= finished_cells(plan.run_dir)
 
 
-def claim_directory(plan: RunPlan, overwrite: bool = False) -> None:
-    """Make the run directory and describe the run in it; with `overwrite`, forget the tables of an earlier one."""
+@contextlib.contextmanager
+def claimed(plan: RunPlan, overwrite: bool = False) -> Iterator[None]:
+    """Make the run directory and describe the run in it; with `overwrite`, forget the tables of an earlier one.
+
+    Inside, other processes are kept out: two runs would write over each other's journal. RunError where one is in.
+    """
     plan.run_dir.mkdir(parents=True, exist_ok=True)
+    with (plan.run_dir / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"another process is running in {str(plan.run_dir)!r}: wait for it, or choose another --out"
+            ) from None
+        _begin(plan, overwrite)
+        yield
+
+
+def _begin(plan: RunPlan, overwrite: bool) -> None:
     if overwrite:
         for name in (JOURNAL, "leakage.csv", *(f"{table}.parquet" for table in TABLES)):
             (plan.run_dir / name).unlink(missing_ok=True)

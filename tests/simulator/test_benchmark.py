@@ -16,7 +16,7 @@ from simulator.benchmark_figures import draw_benchmark, frontier_of
 from simulator.errors import CellsFailed
 from simulator.jobs import JobResult
 from simulator.ledger import Ledger
-from simulator.plan import claim_directory
+from simulator.plan import claimed
 
 DEFENSES = Path(__file__).parents[2] / "scenarios" / "defenses.yaml"
 
@@ -87,8 +87,8 @@ def test_a_defense_whose_clients_all_failed_has_a_row_without_costs():
 
 def test_a_benchmark_with_failed_cells_writes_the_table_of_the_others(tmp_path, monkeypatch, fedleak):
     def run_all_but_one(plan, display, overwrite, verbose):
-        claim_directory(plan)
-        ledger = Ledger(plan.run_dir)
+        with claimed(plan):
+            ledger = Ledger(plan.run_dir)
         key = {"round": 1, "client": 0, "seed": 0}
         ledger.add_result("a", JobResult((0,), row("none", 0, 0, 0.5)))
         ledger.add("clients", "a", (0,), {**key, "defense": "none", "status": "ok", "bytes": 8, "seconds": 1.0})

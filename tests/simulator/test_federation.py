@@ -7,7 +7,7 @@ from simulator import federation
 from simulator.display import Silent
 from simulator.errors import CellsFailed, RunError
 from simulator.ledger import finished_cells
-from simulator.plan import claim_directory, make_plan
+from simulator.plan import claimed, make_plan
 from simulator.scenario import load_scenario
 
 
@@ -38,8 +38,8 @@ def start(tmp_path, monkeypatch):
         path = tmp_path / "s.yaml"
         path.write_text(f"name: s\n{sweep}\n")
         plan = make_plan(load_scenario(path), tmp_path / "out")
-        claim_directory(plan)
-        federation.run_federation(None, plan, Silent())
+        with claimed(plan):
+            federation.run_federation(None, plan, Silent())
 
     monkeypatch.setattr(federation, "run_cell", run_cell)
     monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients: {})
