@@ -117,7 +117,9 @@ def distill(
 
     from clients.distillation import DistillOptions
     from simulator.distillation import Owner, accuracy_lines, distill_scenario, run_distillation
+    from simulator.storage import check_out
 
+    check_out(out_dir)
     options = DistillOptions(method=method, iterations=iterations)
     owner = Owner.of(distill_scenario(overrides, train, seed))
     with Progress(console=Console(stderr=True), transient=True) as bar:

@@ -21,7 +21,7 @@ from simulator.knowledge import adapted, grant
 from simulator.ledger import JOURNAL, TABLES, finished_cells
 from simulator.pretraining import Pretraining
 from simulator.scenario import Cell, Scenario
-from simulator.storage import write_atomically
+from simulator.storage import check_out, make_out, write_atomically
 from simulator.strategies import defended_strategy
 
 DESCRIPTION, LOCK = "scenario.yaml", ".lock"
@@ -86,8 +86,7 @@ def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
 
     False where this scenario already finished there and is to be kept; InputError where something else lies there.
     """
-    if plan.run_dir.exists() and not plan.run_dir.is_dir():
-        raise InputError(f"{str(plan.run_dir)!r} is a file: choose another --out")
+    check_out(plan.run_dir)
     if not plan.run_dir.exists() or not any(path.name != LOCK for path in plan.run_dir.iterdir()):
         return True
     description = plan.run_dir / DESCRIPTION
@@ -105,7 +104,7 @@ def claimed(plan: RunPlan, overwrite: bool = False) -> Iterator[None]:
 
     Inside, other processes are kept out: two runs would write over each other's journal. RunError where one is in.
     """
-    plan.run_dir.mkdir(parents=True, exist_ok=True)
+    make_out(plan.run_dir)
     with (plan.run_dir / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ from attacks.inference import infer_pixel_mean
 from clients.config import ModelConfig
 from clients.models.factory import construct
 from simulator.sections import AttackConfig
-from simulator.storage import load_state, make_knowledge, write_atomically
+from simulator.storage import load_state, make_knowledge, make_out, write_atomically
 from simulator.yaml_source import parse_value
 
 
@@ -66,7 +66,7 @@ def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowl
     pixels: images in [0, 1], as a run stores them; otherwise in the model's own input space, since two checkpoints
     alone do not tell what was subtracted before training.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    make_out(out)
     images = found.pixels() if pixels else found.images
     np.savez_compressed(out / "reconstructions.npz", images=images.numpy(), residual=found.residual.numpy())
     facts = {
@@ -119,7 +119,7 @@ def to_input_space(images: Tensor, observation: Observation, knowledge: Knowledg
 
 def write_membership(out: Path, residual: Tensor) -> None:
     """membership.csv: index, residual ρ, and the score −log ρ, higher for members."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_out(out)
     frame = pd.DataFrame(
         {"index": range(len(residual)), "residual": residual.numpy(), "score": -residual.log().numpy()}
     )

@@ -202,6 +202,28 @@ def test_bad_attack_arguments(fedleak, pair, tmp_path, change, says):
     assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("command", ["attack", "member", "diagnose", "run"])
+def test_where_the_result_cannot_be_written_nothing_is_computed(
+    fedleak, scenario, pair, tmp_path, monkeypatch, command
+):
+    def compute(*args, **options):
+        raise AssertionError("computed")
+
+    for work in ("jobs.run_attack", "diagnosis.diagnose", "engine.start_ray"):
+        monkeypatch.setattr(f"simulator.{work}", compute)
+    monkeypatch.setattr("attacks.membership.MembershipTest.of", compute)
+    np.savez(tmp_path / "some.npz", images=np.zeros((2, 1, 8, 8), np.float32))
+    update = ["--model", f"{tmp_path / 'nets.py'}:make", *pair]
+    arguments = {
+        "attack": [*update, "--attack", "ntk"],
+        "member": [*update, "--candidates", tmp_path / "some.npz"],
+        "diagnose": [*update, "--images", tmp_path / "some.npz"],
+        "run": [scenario("name: s\n")],
+    }
+    result = fedleak(command, *arguments[command], "--out", tmp_path / "nets.py" / "out")
+    assert result.returncode == 2 and "nets.py' is a file: choose another --out" in result.stderr, result.stderr
+
+
 def test_membership_of_two_checkpoints(fedleak, pair, tmp_path):
     torch.manual_seed(0)
     scope = {}
