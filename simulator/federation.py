@@ -30,7 +30,8 @@ NODE_WAIT = 120.0  # seconds that nodes have to register with the server
 def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
     """Run every cell that is not done yet inside this one simulation, and write the tables.
 
-    The directory has to be `claimed`. A cell that has to stop keeps none of the others from running; CellsFailed names those that did.
+    The directory has to be `claimed`. A cell that has to stop keeps none of the others from running: CellsFailed names
+    those that did, at the end.
     """
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir)

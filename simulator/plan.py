@@ -142,6 +142,10 @@ def describe(scenario: Scenario) -> dict[str, object]:
 
 
 def read_description(path: Path) -> dict:
-    """scenario.yaml of a run directory."""
-    content = yaml.safe_load(path.read_text())
+    """scenario.yaml of a run directory; InputError where it is damaged."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{str(path)!r} cannot be read ({reason}): the run directory is damaged") from None
     return content if isinstance(content, dict) else {}

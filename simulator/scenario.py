@@ -19,6 +19,7 @@ from clients.config import (
     PartitionConfig,
     Section,
     TrainingConfig,
+    as_json,
 )
 from simulator.axes import as_column, axis_keys, axis_points, short_name
 from simulator.explain import explain
@@ -242,9 +243,8 @@ def _absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
 
 def validate(source: Source) -> Scenario:
     """A Scenario, or one InputError that names the key, its line, the value and the nearest valid name."""
+    text = as_json(_absolute_paths(source.data), "a scenario")
     try:
-        return Scenario.model_validate_json(json.dumps(_absolute_paths(source.data)))
+        return Scenario.model_validate_json(text)
     except ValidationError as error:
-        raise InputError(explain(error.errors()[0], source, Scenario)) from None
-    except TypeError as error:
-        raise InputError(f"a scenario holds plain YAML values only: {error}") from None
+        raise InputError(explain(error.errors(), source, Scenario)) from None

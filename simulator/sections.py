@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from attacks import ATTACKS, Attack, Knowledge
 from attacks.base import check_options
 from attacks.errors import nearest
-from clients.config import Count, Fraction, Positive, Section, made_with
+from clients.config import Count, Fraction, Positive, Seconds, Section, made_with
 
 
 class StrategyConfig(Section):
@@ -24,7 +24,7 @@ class FederationConfig(Section):
     clients: Count = 3
     fraction: Fraction = Field(1.0, description="share of the clients that trains in a round")
     strategy: StrategyConfig = Field(StrategyConfig(), description="a Flower strategy: its name, or {name, options}")
-    timeout: Positive = Field(600.0, description="seconds that the server waits for a round's replies")
+    timeout: Seconds = Field(600.0, description="seconds that the server waits for a round's replies")
     max_failures: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="stop the run when more than this share of a round's clients fails"
     )
@@ -105,7 +105,7 @@ class AdversaryConfig(Section):
         default_factory=dict, description="field: true to grant the true value, or the value the adversary believes"
     )
     when: Literal["every"] | list[Count] = Field("every", description="rounds to attack: every, or a list")
-    timeout: Positive = Field(3600.0, description="seconds that one attack may take")
+    timeout: Seconds = Field(3600.0, description="seconds that one attack may take")
 
     @model_validator(mode="before")
     @classmethod

@@ -6,6 +6,7 @@ from typing import Any
 
 import flwr.serverapp.strategy as flower
 from flwr.serverapp.strategy import Strategy
+from pydantic import ValidationError
 
 from attacks.errors import InputError, nearest
 from clients.defenses.central_dp import CentralDP
@@ -58,7 +59,12 @@ def _make(federation: FederationConfig, name: str, given: dict[str, Any]) -> Str
     options = {key: value for key, value in defaults.items() if key in accepted} | given
     if "strategy" in accepted:
         inner = options.get("strategy", "FedAvg")
-        parts = StrategyConfig(name=inner) if isinstance(inner, str) else StrategyConfig.model_validate(inner)
+        try:
+            parts = StrategyConfig.model_validate({"name": inner} if isinstance(inner, str) else inner)
+        except ValidationError:
+            raise InputError(
+                f"federation.strategy {name!r}: its option strategy is {inner!r}: give a name, or {{name, options}}"
+            ) from None
         options["strategy"] = _make(federation, parts.name, parts.options)
     logger = logging.getLogger("flwr")
     level = logger.level

@@ -8,8 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
+
+from attacks import Knowledge
+from simulator.plan import claimed, make_plan
+from simulator.scenario import load_scenario
+from simulator.storage import CellStore, Sight
 
 FACTORY = """
 import torch
@@ -88,6 +93,22 @@ BAD = {
     "strategy with a bad option": ("name: s\nfederation: {strategy: {name: FedAvg, options: {x: 1}}}\n", "'x'"),
     "a round that never comes": ("name: s\nadversary: {when: [5]}\n", "names round 5"),
     "knowledge of the wrong kind": ("name: s\nadversary: {knowledge: {public_images: 3}}\n", "public_images"),
+    "knowledge of a defense that is not there": ("name: s\nadversary: {knowledge: [noise_std]}\n", "noise_std is true"),
+    "strategy inside a strategy": (
+        "name: s\nfederation: {strategy: {name: DifferentialPrivacyServerSideFixedClipping, options: {strategy: 5}}}\n",
+        "its option strategy is 5",
+    ),
+    "mean that is no number": (
+        "name: s\ndata: {mean: [.nan]}\n",
+        "data.mean.0 is nan: input should be a finite number",
+    ),
+    "round before the first": ("name: s\nadversary: {when: [0]}\n", "adversary.when.0 is 0: input should be greater"),
+    "infinite learning rate": ("name: s\ntraining: {learning_rate: .inf}\n", "input should be a finite number"),
+    "infinite option": ("name: s\nadversary: {attacks: [{name: ntk, learning_rate: .inf}]}\n", "has to be finite"),
+    "time limit beyond any timer": ("name: s\nadversary: {timeout: 1.0e+30}\n", "less than or equal to 31536000"),
+    "device of no name": ("name: s\nadversary: {attacks: [{name: ntk, device: 'cuda:x'}]}\n", "choose auto, cpu"),
+    "set": ("name: s\npartition: {images: !!set {a}}\n", "plain YAML values only"),
+    "date": ("name: s\nseed: 2024-01-01\n", "seed is '2024-01-01'"),
     "empty file": ("", "the file is empty"),
 }
 
@@ -191,6 +212,14 @@ def test_attack_on_two_checkpoints(fedleak, pair, tmp_path):
         ({"--model": None}, "Give --run RUN, or --model"),
         ({"--run": "somewhere"}, "leave out --model, --initial, --final, --shape"),
         ({"--option": "iterations=many"}, "'iterations' is 'many'"),
+        ({"--option": "iterations=2024-01-01"}, "'iterations' is '2024-01-01'"),
+        ({"--option": "device=cuda:99"}, "device is 'cuda:99', this machine has"),
+        ({"--know": "steps=2024-01-01"}, "steps is '2024-01-01'"),
+        ({"--know": "steps=!!set {a}"}, "plain YAML values only"),
+        ({"--know": "labels=[]"}, "knowledge labels is ()"),
+        ({"--know": "learning_rate=.nan"}, "knowledge learning_rate is nan"),
+        ({"--shape": "1,5,5"}, "cannot take images of shape (1, 5, 5)"),
+        ({"--final": "."}, "'.' is no safetensors file"),
     ],
 )
 def test_bad_attack_arguments(fedleak, pair, tmp_path, change, says):
@@ -224,6 +253,60 @@ def test_where_the_result_cannot_be_written_nothing_is_computed(
     assert result.returncode == 2 and "nets.py' is a file: choose another --out" in result.stderr, result.stderr
 
 
+def test_a_checkpoint_that_diverged_is_refused(fedleak, pair, tmp_path):
+    state = load_file(tmp_path / "b.safetensors")
+    state["1.weight"][0, 0] = torch.nan
+    save_file(state, tmp_path / "b.safetensors")
+    result = fedleak("attack", "--model", f"{tmp_path / 'nets.py'}:make", *pair, "--attack", "ntk", "--out", tmp_path)
+    assert result.returncode == 2 and "'1.weight' holds NaN or Inf" in result.stderr
+
+
+def test_facts_are_json_where_a_number_is_missing(fedleak, pair, tmp_path):
+    out = tmp_path / "out"
+    result = fedleak("attack", "--model", f"{tmp_path / 'nets.py'}:make", *pair, "--attack", "mean_image", "--out", out)
+    assert result.returncode == 0, result.stderr
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    facts = json.loads((out / "facts.json").read_text(), parse_constant=refuse)
+    assert facts["relative_residual"] is None  # the mean image explains no update
+
+
+@pytest.fixture
+def recorded(pair, scenario, tmp_path):
+    """A run directory with one observation, of client 0 in round 1."""
+    path = scenario(f"name: s\nmodel: {{name: '{tmp_path / 'nets.py'}:make'}}\ndata: {{public: 30, test: 30}}\n")
+    plan = make_plan(load_scenario(path), tmp_path / "run")
+    store = CellStore(plan.run_dir)
+    with claimed(plan):
+        store.create(plan.scenario.model, (1, 8, 8), 10, 0)
+        states = [load_file(tmp_path / f"{name}.safetensors") for name in "ab"]
+        names = store.save_global(0, states[0]), store.save_client(1, 0, states[1])
+        store.save_sight(Sight(1, 0, "server"), [names], Knowledge(num_private=3))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("broken", "attack", "says"),
+    [
+        ("", "nope", "unknown attack 'nope'"),
+        ("scenario.yaml", "mean_image", "scenario.yaml' cannot be read"),
+        ("checkpoints/architecture.json", "mean_image", "architecture.json' cannot be read"),
+        ("checkpoints/round_0001_client_00_server.json", "mean_image", "server.json' cannot be read"),
+    ],
+)
+def test_a_damaged_run_directory_is_said_to_be(fedleak, recorded, tmp_path, broken, attack, says):
+    arguments = ["--run", recorded.root, "--client", 0, "--out", tmp_path / "out"]
+    assert fedleak("attack", *arguments, "--attack", "mean_image").returncode == 0
+    if broken:
+        path = recorded.root / broken
+        path.write_text("{" + path.read_text() + "[")
+    result = fedleak("attack", *arguments, "--attack", attack)
+    assert result.returncode == 2 and says in result.stderr, result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
 def test_membership_of_two_checkpoints(fedleak, pair, tmp_path):
     torch.manual_seed(0)
     scope = {}
@@ -249,6 +332,7 @@ def test_membership_of_two_checkpoints(fedleak, pair, tmp_path):
         ({"images": np.zeros((2, 1, 8, 8), np.uint8)}, "has to be float"),
         ({"images": np.zeros((2, 64))}, "number, channels, height, width"),
         ({"images": np.full((2, 1, 8, 8), np.nan)}, "not finite"),
+        ({"images": np.zeros((0, 1, 8, 8))}, "`images` is empty"),
         ({"images": np.zeros((2, 1, 28, 28))}, "expected (number, 1, 8, 8)"),
     ],
 )

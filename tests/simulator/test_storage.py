@@ -122,5 +122,5 @@ def test_a_folder_that_cannot_be_made_is_refused_and_none_is_left_behind(tmp_pat
     check_out(tmp_path / "new" / "folder")
     check_out(tmp_path)
     assert sorted(tmp_path.iterdir()) == [file, link]
-    with pytest.raises(InputError, match="cannot be made .*: choose another --out"):
+    with pytest.raises(InputError, match=r"cannot be made .*: choose another --out"):
         make_out(tmp_path / ("x" * 300))
