@@ -182,8 +182,12 @@ class DefenseConfig(Section):
         if not isinstance(values, dict) or not isinstance(values.get("name"), str):
             return values
         options = {key: value for key, value in values.items() if key not in ("name", "label", "options")}
-        label = values.get("label", values["name"].rpartition(":")[2])
-        return {"name": values["name"], "label": label, "options": {**values.get("options", {}), **options}}
+        given = values.get("options", {})
+        return {
+            "name": values["name"],
+            "label": values.get("label", values["name"].rpartition(":")[2]),
+            "options": {**given, **options} if isinstance(given, dict) else given,
+        }
 
     @model_validator(mode="after")
     def _known(self) -> "DefenseConfig":

@@ -61,6 +61,10 @@ def load_benchmark(path: Path, profile: str | None = None, overrides: list[str] 
     data = given.data.get("data")
     if isinstance(data, dict) and data.get("root") and config.with_root:
         given = prepare(Source(merge(source.data, config.with_root), source.lines), overrides)
+    if given.data.get("sweep"):
+        where = given.where(("sweep",))
+        prefix = f"{where}: " if where else ""
+        raise InputError(f"{prefix}a benchmark sweeps over its defenses and seeds alone: remove `sweep`")
     first = validate(given).seed
     given.data["sweep"] = {"defenses": config.chains(), "seed": [first + i for i in range(config.seeds)]}
     return load_source(given)

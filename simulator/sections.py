@@ -69,12 +69,13 @@ class AttackConfig(Section):
         if not isinstance(values, dict) or "name" not in values:
             return values
         options = {key: value for key, value in values.items() if key not in ("name", "label", "adaptive", "options")}
+        given = values.get("options", {})
         adaptive = values.get("adaptive", False)
         return {
             "name": values["name"],
             "label": values.get("label", f"{values['name']}-adaptive" if adaptive is True else values["name"]),
             "adaptive": adaptive,
-            "options": {**values.get("options", {}), **options},
+            "options": {**given, **options} if isinstance(given, dict) else given,
         }
 
     @model_validator(mode="after")

@@ -12,8 +12,27 @@ from attacks.errors import InputError
 Key = tuple[str | int, ...]
 
 
+class _DuplicateKey(yaml.MarkedYAMLError):
+    """A key that stands twice in one mapping."""
+
+
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads 1e-3 as a number and 2024-01-01 as text, as YAML 1.2 and every other language do."""
+    """SafeLoader that reads 1e-3 as a number and 2024-01-01 as text, as YAML 1.2 and every other language do.
+
+    A key that stands twice in a mapping is an error: PyYAML keeps the last one and drops the first in silence.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.value in lines:
+                problem = f"key {key.value!r} stands in line {lines[key.value]} already: remove one of the two"
+                raise _DuplicateKey(problem=problem, problem_mark=key.start_mark)
+            lines[key.value] = key.start_mark.line + 1
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -49,6 +68,8 @@ def parse_value(text: str) -> Any:
     """The right-hand side of `--set key=value` and `--know key=value`, as YAML."""
     try:
         return yaml.load(text, _Loader)
+    except _DuplicateKey as error:
+        raise InputError(f"value {text!r}: {error.problem}") from None
     except yaml.YAMLError:
         raise InputError(f"value {text!r} is not YAML: quote it") from None
 
@@ -111,7 +132,8 @@ def _read_one(path: Path) -> Source:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise InputError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
+        wrong = "" if isinstance(error, _DuplicateKey) else "not YAML: "
+        raise InputError(f"{path}{line}: {wrong}{getattr(error, 'problem', None) or error}") from None
     if data is None:
         raise InputError(f"{path}: the file is empty; a scenario is at least `name: something`")
     if not isinstance(data, dict):

@@ -142,6 +142,7 @@ def test_mnist_takes_the_place_of_digits_where_its_folder_is_given():
         ("name: x\nseed: null\nbenchmark: {defenses: [none]}\n", None, "line 2: seed is None"),
         ("name: x\ndata: [1]\nbenchmark: {defenses: [none]}\n", None, "line 2: data is [1]"),
         ("name: x\ndata: digits\nbenchmark: {defenses: [none], with_root: {data: {}}}\n", None, "data is 'digits'"),
+        ("name: x\nsweep: {seed: [1]}\nbenchmark: {defenses: [none]}\n", None, "line 2: a benchmark sweeps over its"),
         ("name: x\nbenchmark: {defenses: [cliping]}\n", None, "did you mean 'clipping'?"),
         (
             "name: x\nbenchmark: {defenses: [[secure_aggregation, central_dp]]}\n",

@@ -103,6 +103,20 @@ BAD = {
         "data.mean.0 is nan: input should be a finite number",
     ),
     "round before the first": ("name: s\nadversary: {when: [0]}\n", "adversary.when.0 is 0: input should be greater"),
+    "key that stands twice": ("name: s\nseed: 1\nseed: 2\n", "line 3: key 'seed' stands in line 2 already"),
+    "section that stands twice": (
+        "name: s\ntraining: {epochs: 1}\nmodel: {width: 8}\ntraining: {batch_size: 2}\n",
+        "line 4: key 'training' stands in line 2 already",
+    ),
+    "key that stands twice in a line": ("name: s\nmodel: {width: 8, width: 9}\n", "'width' stands in line 2 already"),
+    "attack without options": (
+        "name: s\nadversary: {attacks: [{name: ntk, options: null}]}\n",
+        "line 2: adversary.attacks.0.options is None: input should be an object",
+    ),
+    "defense without options": (
+        "name: s\ndefenses: [{name: noise, options: null}]\n",
+        "line 2: defenses.0.options is None: input should be an object",
+    ),
     "infinite learning rate": ("name: s\ntraining: {learning_rate: .inf}\n", "input should be a finite number"),
     "infinite option": ("name: s\nadversary: {attacks: [{name: ntk, learning_rate: .inf}]}\n", "has to be finite"),
     "time limit beyond any timer": ("name: s\nadversary: {timeout: 1.0e+30}\n", "less than or equal to 31536000"),

@@ -186,3 +186,17 @@ def test_history_follows_the_threat_models_beside_it(write, listed, of_a_client,
     histories = 3 * ("history" in of_a_client) + ("history" in of_all)
     assert sorted(pairs) == sorted([1] * 3 * (3 * ("server" in of_a_client) + ("observer" in of_all))
                                    + [1, 2, 3] * histories)  # fmt: skip
+
+
+def test_a_merged_mapping_may_be_overridden_key_by_key(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text("name: s\ntraining: &base {epochs: 3, batch_size: 4}\nmodel: {pretrain: {<<: *base, epochs: 7}}\n")
+    pretrain = load_scenario(path).model.pretrain
+    assert (pretrain.epochs, pretrain.batch_size) == (7, 4)
+
+
+def test_a_value_of_the_command_line_has_no_key_twice(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text("name: s\n")
+    with pytest.raises(InputError, match=r"'\{width: 1, width: 2\}': key 'width' stands in line 1 already"):
+        load_scenario(path, ["model={width: 1, width: 2}"])
