@@ -21,7 +21,7 @@ from clients.config import (
     TrainingConfig,
     as_json,
 )
-from simulator.axes import as_column, axis_keys, axis_points, short_name
+from simulator.axes import as_column, axis_keys, axis_points, short_keys, short_name
 from simulator.explain import explain
 from simulator.sections import (
     AdversaryConfig,
@@ -31,7 +31,7 @@ from simulator.sections import (
     OutputConfig,
     StrategyConfig,
 )
-from simulator.yaml_source import Source, assign, parse_value, read_yaml
+from simulator.yaml_source import Source, as_key, assign, parse_value, read_yaml
 
 
 def _clipping_on_server(strategy: StrategyConfig) -> str:
@@ -140,19 +140,25 @@ class Scenario(Section):
             )
         return self
 
-    def cells(self) -> list["Cell"]:
-        """The grid of the sweep, seeds innermost so that paired cells stand together; one cell without a sweep."""
+    def cells(self, source: Source | None = None) -> list["Cell"]:
+        """The grid of the sweep, seeds innermost so that paired cells stand together; one cell without a sweep.
+
+        source: where the sweep was written; errors then name the line of the axis.
+        """
         base = self.model_dump(mode="json", exclude={"sweep"})
         axes = [axis_points(axis, self.sweep[axis]) for axis in sorted(self.sweep, key=lambda axis: axis == "seed")]
         values = {key: [point[key] for point in points] for points in axes for key in points[0]}
+        where = {} if source is None else {axis: source.where(("sweep", axis)) for axis in self.sweep}
+        lines = {as_key(key): line for axis, line in where.items() for key in axis_keys(axis)}
+        short = short_keys(list(values))
         cells: dict[str, Cell] = {}
         for combination in itertools.product(*axes):
             swept = {key: value for point in combination for key, value in point.items()}
             data = base
             for key, value in swept.items():
                 data = assign(data, key, value)
-            scenario = validate(Source(data))
-            parts = {key.rpartition(".")[2]: short_name(value) for key, value in swept.items()}
+            scenario = validate(Source(data, lines))
+            parts = {short[key]: short_name(value) for key, value in swept.items()}
             if "defenses" in swept:  # tables have a column for the chain
                 parts = {"defense": short_name(scenario.defense), **parts}
                 del parts["defenses"]
@@ -206,7 +212,7 @@ def prepare(source: Source, overrides: list[str] | None = None) -> Source:
 def load_source(source: Source) -> Scenario:
     """Validated, with every cell of its sweep."""
     scenario = validate(source)
-    scenario.cells()  # a bad value of the sweep is an error now, not in the middle of the run
+    scenario.cells(source)  # a bad value of the sweep is an error now, not in the middle of the run
     return scenario
 
 
@@ -217,7 +223,7 @@ def apply_overrides(source: Source, overrides: list[str]) -> None:
         if not equals:
             raise InputError(f"--set {override!r}: write key=value")
         source.data = assign(source.data, key.strip(), parse_value(text))
-        source.lines[tuple(key.strip().split("."))] = f"--set {override}"
+        source.lines[as_key(key.strip())] = f"--set {override}"
 
 
 def _expand_shorthands(data: dict[str, Any]) -> None:

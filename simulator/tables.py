@@ -7,6 +7,8 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
+from simulator.axes import short_keys
+
 MAX_ROWS = 60
 LEGEND = (
     "leakage: 1 is exact; in parentheses stands the floor, the same score for guesses with public images. "
@@ -50,7 +52,7 @@ def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Callable
     """The columns worth showing: attack, grants and whatever identifies a row only where they differ between rows."""
     swept = [name for name in swept if name != "defenses"]  # shown as the column `defense`
     varying = [name for name in ("defense", "seed", *swept) if name in frame and frame[name].nunique(dropna=False) > 1]
-    first = {name.rpartition(".")[2]: (lambda row, name=name: str(row[name])) for name in dict.fromkeys(varying)}
+    first = {short: (lambda row, name=name: str(row[name])) for name, short in short_keys(varying).items()}
     constant = {name for name, column in (("attack", "attack"), ("told", "knowledge")) if frame[column].nunique() < 2}
     rest = {name: show for name, show in COLUMNS.items() if name not in constant}
     return first | rest

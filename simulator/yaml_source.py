@@ -98,6 +98,11 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def as_key(dotted: str) -> Key:
+    """ "a.0.b" as pydantic and `Source.lines` write it: numbers index lists."""
+    return tuple(int(part) if part.isdigit() else part for part in dotted.split("."))
+
+
 def assign(data: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     """A copy of `data` with the dotted `key` set; numbers index lists."""
     head, _, rest = key.partition(".")
