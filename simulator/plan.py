@@ -13,8 +13,11 @@ import torch
 import yaml
 
 from attacks import InputError, Observation
+from attacks.beliefs import check_knowledge
 from clients.client import load_targets, make_model
+from clients.client_app import load_mod
 from clients.defenses import Setting
+from clients.defenses.flower_mod import FlowerMod, LocalDP
 from clients.partition import FederatedData, split_data
 from simulator.errors import RunError
 from simulator.knowledge import adapted, grant
@@ -65,9 +68,12 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
         Pretraining.of(config, data).network()
     defended_strategy(scenario)
     for defense in (entry.make() for entry in scenario.defenses):
+        if isinstance(defense, FlowerMod | LocalDP):
+            load_mod(defense)
         defense.check(Setting(config, round=1, client=0, model=model))
     knowledge, state = grant(scenario, data, [0]), model.state_dict()
     observation = Observation(model, ((state, state),), data.shape)
+    check_knowledge(observation, knowledge)
     for attack in scenario.attacks:
         attack.make().check(observation, adapted(knowledge, attack, scenario))
     if scenario.adversary.when != "every":

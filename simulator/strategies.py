@@ -13,6 +13,7 @@ from clients.defenses.central_dp import CentralDP
 from simulator.scenario import Scenario
 from simulator.sections import FederationConfig, StrategyConfig
 
+MINIMUMS = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")
 TREES = ("FedXgbBagging", "FedXgbCyclic")  # they aggregate trees, not tensors
 
 
@@ -57,6 +58,12 @@ def _make(federation: FederationConfig, name: str, given: dict[str, Any]) -> Str
     }
     accepted = inspect.signature(strategy.__init__).parameters
     options = {key: value for key, value in defaults.items() if key in accepted} | given
+    for key, value in given.items():
+        if key in MINIMUMS and not (isinstance(value, int) and 0 <= value <= federation.clients):
+            raise InputError(
+                f"federation.strategy {name!r}: {key} is {value!r}, it has to be 0 to federation.clients = "
+                f"{federation.clients}: Flower would wait for more for ever"
+            )
     if "strategy" in accepted:
         inner = options.get("strategy", "FedAvg")
         try:

@@ -54,8 +54,7 @@ def load_factory(name: str) -> Callable[..., nn.Module]:
     source, _, attribute = name.rpartition(":")
     if not source:
         raise InputError(f"model.name is {name!r}{nearest(name, sorted(MODELS))}; your own is package.module:factory")
-    if os.getcwd() not in sys.path:  # an installed command does not look there by itself
-        sys.path.append(os.getcwd())
+    look_in_working_folder()
     try:
         module = _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
     except InputError:
@@ -70,6 +69,12 @@ def load_factory(name: str) -> Callable[..., nn.Module]:
         known = sorted(n for n, value in vars(module).items() if callable(value) and not n.startswith("_"))
         raise InputError(f"model.name {name!r}: {source} has no function {attribute!r}{nearest(attribute, known)}")
     return getattr(module, attribute)
+
+
+def look_in_working_folder() -> None:
+    """For the user's own modules: an installed command does not look there by itself."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 def _load_file(path: Path):

@@ -113,3 +113,9 @@ def test_where_the_first_layer_did_not_move_the_gradients_of_the_others_tell():
     public = torch.cat([digits(40)[10:], digits(1)])
     found = run("best_public", still, Knowledge(num_private=1, pixel_mean=MEAN, public_images=public))
     assert torch.equal(found.images, digits(1))
+
+
+@pytest.mark.parametrize("name", ["mean_image", "span", "ntk", "random_public"])
+def test_a_mean_of_other_channels_is_refused_by_every_attack(name):
+    with pytest.raises(InputError, match="pixel_mean has 2 values, the images have 1 channels"):
+        run(name, client(digits(2)), Knowledge(pixel_mean=(0.1, 0.2), public_images=PUBLIC))

@@ -117,6 +117,33 @@ BAD = {
         "name: s\ndefenses: [{name: noise, options: null}]\n",
         "line 2: defenses.0.options is None: input should be an object",
     ),
+    "nodes that are not there": (
+        "name: s\nfederation: {clients: 3, strategy: {name: FedAvg, options: {min_available_nodes: 10}}}\n",
+        "min_available_nodes is 10, it has to be 0 to federation.clients = 3",
+    ),
+    "training nodes that are not there": (
+        "name: s\nfederation: {strategy: {name: FedMedian, options: {min_train_nodes: 4}}}\n",
+        "min_train_nodes is 4",
+    ),
+    "mean of too many channels for span": (
+        "name: s\nadversary: {attacks: [span], knowledge: {pixel_mean: [0.1, 0.2]}}\n",
+        "pixel_mean has 2 values, the images have 1 channels",
+    ),
+    "mean of too many channels for the mean image": (
+        "name: s\nadversary: {attacks: [mean_image], knowledge: {pixel_mean: [0.1, 0.2]}}\n",
+        "pixel_mean has 2 values, the images have 1 channels",
+    ),
+    "label of no class": (
+        "name: s\nadversary: {knowledge: {labels: [1, 2, 99]}}\n",
+        "labels go up to 99, the network tells 10 classes apart",
+    ),
+    "share above one": ("name: s\nadversary: {knowledge: {kept_fraction: 5.0}}\n", "kept_fraction is 5.0, it has"),
+    "bits of no computer": (
+        "name: s\nadversary: {knowledge: {quantization_bits: 100000}}\n",
+        "quantization_bits is 100000, it has to be at most 32",
+    ),
+    "mod of no package": ("name: s\ndefenses: ['a.b:c']\n", "defense 'a.b:c' cannot be loaded: No module named 'a'"),
+    "mod that is none": ("name: s\ndefenses: ['math:pi']\n", "defense 'math:pi' is a float, no Flower mod"),
     "infinite learning rate": ("name: s\ntraining: {learning_rate: .inf}\n", "input should be a finite number"),
     "infinite option": ("name: s\nadversary: {attacks: [{name: ntk, learning_rate: .inf}]}\n", "has to be finite"),
     "time limit beyond any timer": ("name: s\nadversary: {timeout: 1.0e+30}\n", "less than or equal to 31536000"),
@@ -151,6 +178,14 @@ def test_check_estimates_attacks_that_need_knowledge(fedleak, scenario):
     assert result.returncode == 0 and "gradient_matching, kkt, mean_image" in result.stdout
     result = fedleak("check", scenario(text % (attacks, "knowledge: [num_private]")))
     assert result.returncode == 2 and "needs learning_rate" in result.stderr
+
+
+def test_a_mod_in_the_working_folder_is_found(fedleak, scenario, tmp_path, monkeypatch):
+    (tmp_path / "own_mods.py").write_text("def quiet(message, context, reply):\n    return reply(message, context)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [part for part in sys.path if part not in ("", str(tmp_path))])
+    result = fedleak("check", scenario("name: s\nmodel: {width: 8}\ndefenses: ['own_mods:quiet']\n"))
+    assert result.returncode == 0, result.stderr
 
 
 def test_check_says_what_would_run(fedleak, scenario):
