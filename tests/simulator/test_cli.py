@@ -176,6 +176,7 @@ def test_check_estimates_attacks_that_need_knowledge(fedleak, scenario):
     text = "name: s\nmodel: {width: 16}\nadversary: {%s, %s}\n"
     result = fedleak("check", scenario(text % (attacks, told)))
     assert result.returncode == 0 and "gradient_matching, kkt, mean_image" in result.stdout
+    assert "at most, not counting mean_image, random_public, best_public" in " ".join(result.stdout.split())
     result = fedleak("check", scenario(text % (attacks, "knowledge: [num_private]")))
     assert result.returncode == 2 and "needs learning_rate" in result.stderr
 
@@ -194,6 +195,7 @@ def test_check_says_what_would_run(fedleak, scenario):
     assert result.returncode == 0, result.stderr
     assert "2 rounds, 3 clients with 8 images each, FedAvg" in result.stdout
     assert "8 (ntk; server, observer; told nothing)" in result.stdout and "cost:" in result.stdout
+    assert result.stdout.rstrip().endswith("at most")
 
 
 def test_folders_that_hold_something_else_are_left_alone(fedleak, scenario, tmp_path):
