@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,7 @@ from simulator.sections import (
     OutputConfig,
     StrategyConfig,
 )
-from simulator.yaml_source import Source, as_key, assign, parse_value, read_yaml
+from simulator.yaml_source import Source, as_key, assign, leaves, parse_value, read_yaml
 
 
 def _clipping_on_server(strategy: StrategyConfig) -> str:
@@ -249,6 +250,11 @@ def _absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
 
 def validate(source: Source) -> Scenario:
     """A Scenario, or one InputError that names the key, its line, the value and the nearest valid name."""
+    for key, value in leaves(source.data):
+        if isinstance(value, float) and not math.isfinite(value):  # JSON would make null of it, which says "not given"
+            where = source.where(key)
+            prefix = f"{where}: " if where else ""
+            raise InputError(f"{prefix}{'.'.join(map(str, key))} is {value}: input should be a finite number")
     text = as_json(_absolute_paths(source.data), "a scenario")
     try:
         return Scenario.model_validate_json(text)

@@ -1,6 +1,7 @@
 """YAML with memory: every key knows the file and line it came from, and `extends:` merges files."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,15 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = merge(merged[key], value) if both else value
     return merged
+
+
+def leaves(data: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Every value that is neither a mapping nor a list, with its key."""
+    if not isinstance(data, dict | list):
+        yield key, data
+        return
+    for part, value in data.items() if isinstance(data, dict) else enumerate(data):
+        yield from leaves(value, (*key, part))
 
 
 def as_key(dotted: str) -> Key:

@@ -145,7 +145,15 @@ BAD = {
     "mod of no package": ("name: s\ndefenses: ['a.b:c']\n", "defense 'a.b:c' cannot be loaded: No module named 'a'"),
     "mod that is none": ("name: s\ndefenses: ['math:pi']\n", "defense 'math:pi' is a float, no Flower mod"),
     "infinite learning rate": ("name: s\ntraining: {learning_rate: .inf}\n", "input should be a finite number"),
-    "infinite option": ("name: s\nadversary: {attacks: [{name: ntk, learning_rate: .inf}]}\n", "has to be finite"),
+    "infinite option": (
+        "name: s\nadversary: {attacks: [{name: ntk, learning_rate: .inf}]}\n",
+        "adversary.attacks.0.learning_rate is inf: input should be a finite number",
+    ),
+    "belief that is no number": (
+        "name: s\nadversary: {knowledge: {learning_rate: .nan}}\n",
+        "line 2: adversary.knowledge.learning_rate is nan: input should be a finite number",
+    ),
+    "infinite option of a factory": ("name: s\nmodel: {options: {x: [-.inf]}}\n", "model.options.x.0 is -inf: input"),
     "time limit beyond any timer": ("name: s\nadversary: {timeout: 1.0e+30}\n", "less than or equal to 31536000"),
     "device of no name": ("name: s\nadversary: {attacks: [{name: ntk, device: 'cuda:x'}]}\n", "choose auto, cpu"),
     "set": ("name: s\npartition: {images: !!set {a}}\n", "plain YAML values only"),
