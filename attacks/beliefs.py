@@ -49,7 +49,11 @@ class Belief:
 
 
 def believed_mean(observation: Observation, knowledge: Knowledge) -> tuple[tuple[float, ...], tuple[str, ...]]:
-    """(per-channel mean that was subtracted, warnings): told, else inferred, else 0.5."""
+    """(per-channel mean that was subtracted, warnings): told, else inferred, else 0.5.
+
+    Raises InputError where what was told does not fit.
+    """
+    check_knowledge(observation, knowledge)
     mean = knowledge.pixel_mean or infer_pixel_mean(observation)
     if mean is not None:
         return tuple(mean), ()
@@ -71,15 +75,33 @@ def infer_background(images: Tensor) -> tuple[float, ...] | None:
 
 
 def check_told(attack: str, observation: Observation, knowledge: Knowledge) -> None:
-    """Raise InputError where the number of images cannot be known, or where the mean told does not fit the images."""
+    """Raise InputError where the number of images cannot be known, or where what is told does not fit the network."""
     layer = find_input_layer(observation.model, observation.input_shape)
     if layer is None or layer.weight not in observation.trainable:
         knowledge.require(attack, "num_private", because="no trained layer sees the images")
+    check_knowledge(observation, knowledge)
+
+
+def check_knowledge(observation: Observation, knowledge: Knowledge) -> None:
+    """Raise InputError where what the adversary was told does not fit the network under attack, whatever the attack."""
     channels = observation.input_shape[0]
     if knowledge.pixel_mean is not None and len(knowledge.pixel_mean) != channels:
         raise InputError(
             f"knowledge pixel_mean has {len(knowledge.pixel_mean)} values, the images have {channels} channels"
         )
+    if knowledge.labels is not None:
+        classes = max(2, _outputs(observation))  # one output tells two classes
+        if max(knowledge.labels) >= classes:
+            raise InputError(
+                f"knowledge labels go up to {max(knowledge.labels)}, the network tells {classes} classes apart: "
+                f"count them from 0 to {classes - 1}"
+            )
+
+
+def _outputs(observation: Observation) -> int:
+    parameter = next(observation.model.parameters())
+    with torch.no_grad():
+        return observation.model.eval()(torch.zeros(1, *observation.input_shape).to(parameter)).numel()
 
 
 def moved(state: State, device: torch.device, dtype: torch.dtype) -> State:

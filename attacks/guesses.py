@@ -119,11 +119,13 @@ class BestPublic:
 
 def first_layer_residual(observation: Observation, images: Tensor, rank: int) -> Tensor | None:
     """ρ of images (P, C, H, W) against the `rank` strongest directions of [ΔW | Δb], (P,) in float64; None where no
-    trained layer sees the images."""
+    trained layer sees the images, or where that layer did not move."""
     layer = first_layer_update(observation)
     if layer is None:
         return None
     weight, bias = layer
+    if not weight.any() and (bias is None or not bias.any()):
+        return None
     points = images.double().flatten(1).to(weight.device)
     if bias is not None:
         weight = torch.cat([weight, bias[:, None]], 1)

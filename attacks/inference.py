@@ -99,7 +99,7 @@ def read_spectrum(update: Tensor) -> ImageCount:
 def rank_above_noise(spectrum: Tensor, rows: int, columns: int) -> ImageCount:
     """`read_spectrum` from the singular values, largest first, of a matrix (rows, columns) without empty ones."""
     if min(rows, columns) < 2:
-        return ImageCount(min(rows, columns), True)
+        return ImageCount(min(rows, columns), min(rows, columns) == 1)  # a zero update says nothing of the images
     floor = spectrum.median()
     threshold = gavish_donoho(rows, columns) * floor
     clamped = spectrum.clamp_min(floor.clamp_min(spectrum[0] * 1e-12))
@@ -147,7 +147,7 @@ def infer_pixel_mean(observation: Observation) -> tuple[float, ...] | None:
     if layer is None:
         return None
     weight, bias = layer
-    if bias is None:
+    if bias is None or not bias.any():
         return None
     means = []
     for channel in weight.reshape(len(weight), observation.input_shape[0], -1).unbind(1):

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, report_restart, silent
 from attacks.beliefs import Belief, check_told, moved
-from attacks.errors import InputError
 from attacks.ntk import inverse_temperature, outside_range, squared_norm
 from attacks.objective import Objective, make_objective, unexplained_without
 from attacks.observation import Knowledge, Observation
@@ -116,8 +115,6 @@ class KKTAttack:
 
         classes = max(2, outputs(probe).shape[1])
         known = torch.tensor(knowledge.labels if knowledge.labels is not None else range(classes))
-        if int(known.min()) < 0 or int(known.max()) >= classes:
-            raise InputError(f"knowledge labels go up to {int(known.max())}, the model tells {classes} classes apart")
         labels = known.repeat(math.ceil(count / len(known)))[:count].to(device)
         shape = (count, *observation.input_shape)
         return _Problem(self, objective, outputs, labels, shape, belief.bounds(knowledge, probe))

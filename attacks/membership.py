@@ -65,6 +65,8 @@ class MembershipTest:
         clear = inferred is not None and inferred.clear
         if inferred is None:
             knowledge.require("member", "num_private", because="no trained layer sees the images")
+        elif inferred.count == 0:
+            knowledge.require("member", "num_private", because="the first layer's update shows no image")
         count = knowledge.num_private or (inferred.count if inferred is not None else 0)
         warnings = []
         if not clear and knowledge.num_private is None:

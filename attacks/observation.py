@@ -3,6 +3,7 @@
 Neither has a place for private images or labels unless `Knowledge` names them: what is not here, no attack can see.
 """
 
+import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ from attacks.errors import InputError, nearest
 
 State = dict[str, Tensor]
 DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits")
+MOST_BITS = 32  # of an entry: more than parameters have say nothing
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Observation:
                         f"checkpoint tensor {name!r} has shape {tuple(state[name].shape)}, "
                         f"the model wants {tuple(expected[name].shape)}: use the model the checkpoint was made with"
                     )
+                if not torch.isfinite(state[name]).all():
+                    raise InputError(f"checkpoint tensor {name!r} holds NaN or Inf: its training diverged")
 
     @property
     def initial(self) -> State:
@@ -143,7 +147,19 @@ class Knowledge:
     def __post_init__(self) -> None:
         for name in ("num_private", "steps", "batch_size", "learning_rate", *DEFENSE_FIELDS):
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise InputError(f"knowledge {name} is {value}, it has to be positive")
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise InputError(f"knowledge {name} is {value}, it has to be positive and finite")
+        for name, most in (("kept_fraction", 1), ("quantization_bits", MOST_BITS)):
+            value = getattr(self, name)
+            if value is not None and value > most:
+                raise InputError(f"knowledge {name} is {value}, it has to be at most {most}")
+        if self.pixel_mean is not None and not all(map(math.isfinite, self.pixel_mean)):
+            raise InputError(f"knowledge pixel_mean is {self.pixel_mean}, every channel's has to be finite")
+        if self.pixel_range is not None:
+            low, high = self.pixel_range
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise InputError(f"knowledge pixel_range is {self.pixel_range}, it has to be (lowest, highest), finite")
+        if self.labels is not None and not (self.labels and min(self.labels) >= 0):
+            raise InputError(f"knowledge labels is {self.labels}: name the class of every image, from 0")
         if self.batches is not None and not (self.batches and all(self.batches)):
             raise InputError("knowledge batches has no step, or a step without images: list the images of every step")

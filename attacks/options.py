@@ -1,5 +1,6 @@
 """Checks of an attack's options, each with one line that names the attack, the option, its value and the remedy."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -31,10 +32,16 @@ def check_values(
                 f"attack {attack.name!r}: {name} is {value!r}, choose {', '.join(known[:-1])} or {known[-1]}"
             )
     device = getattr(attack, "device", "auto")
-    if device != "auto" and device.partition(":")[0] not in ("cpu", "cuda"):
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise InputError(f"attack {attack.name!r}: device is {device!r}, choose auto, cpu, cuda or cuda:0")
 
 
 def choose_device(device: str) -> torch.device:
-    """auto: CUDA where there is one."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    """auto: CUDA where there is one. InputError for a device that this machine lacks; another may run the attack."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = torch.device(device)
+    there = torch.cuda.device_count()
+    if chosen.type == "cuda" and (chosen.index or 0) >= there:
+        raise InputError(f"device is {device!r}, this machine has {there} CUDA devices: choose auto or cpu")
+    return chosen

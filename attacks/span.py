@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Progress, Reconstruction, register, silent
+from attacks.beliefs import check_knowledge
 from attacks.dense import ACTIVATIONS
 from attacks.inference import ROUNDING, infer_pixel_mean
 from attacks.observation import DEFENSE_FIELDS, Knowledge, Observation
@@ -67,6 +68,7 @@ class SpanAttack:
         check_values(self, positive=numbers, not_negative=("joint_polish",))
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
+        check_knowledge(observation, knowledge)
         behind, head = _behind(observation)
         if head is not None:
             plain_network(head.observation)
@@ -88,6 +90,7 @@ class SpanAttack:
         layers it needs; an update that is not of their form gives no images, and a warning with what was measured.
         """
         start = time.perf_counter()
+        check_knowledge(observation, knowledge)
         device = choose_device(self.device)
         found = self._found(observation, knowledge, generator, progress, device)
         if not len(found.images) and tells(observation, knowledge):

@@ -59,9 +59,9 @@ def undefended(
         return None
     mean = (sum(deviation**2 for deviation in told) / len(told)) ** 0.5
     if not cells:
-        spectrum = Spectrum.of(first)
+        spectrum, seconds = Spectrum.of(first), [Spectrum.of(update) for update in second if update.any()]
         # the mean of several clients' updates has less noise than each, and shows it
-        deviations = tuple(min(mean, _median_deviation(part)) for part in (spectrum, *map(Spectrum.of, second)))
+        deviations = tuple(min(mean, _median_deviation(part)) for part in (spectrum, *seconds))
         above = above_edge(spectrum, deviations[0])
         count = min(knowledge.num_private or above, above)
         warnings = []

@@ -21,6 +21,7 @@ NOISY = 1e-3  # the same: from here on images are less exact
 UNCLEAN = 1e-4  # the same: from here on weight decay is looked for
 CLEAR = 1.5  # ratio of the N-th singular value to the next above which noise leaves no doubt about N
 CAPPED = 0.8  # of the rank that pixels allow: from here on the rank is a lower bound on N
+NOTHING = "the update of one of the first two layers is zero: there is nothing to attack"
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,12 @@ class FirstLayers:
     @classmethod
     def of(cls, observation: Observation, network: DenseNetwork, device: torch.device) -> "FirstLayers":
         """Raises InputError where one of them did not change."""
-        observation, warnings, facts = _without_decay(observation.moved(), network, device)
+        observation, warnings, facts = _without_decay(_with_images(observation.moved(), network), network, device)
         before, after = ([_layers(pair[end], network, device) for pair in observation.pairs] for end in (0, 1))
         initial, final = (torch.cat([layers[0] for layers in end]) for end in (before, after))
         second = torch.stack([new[1] - old[1] for old, new in zip(before, after, strict=True)])
-        if not (final - initial).any() or not second.any():
-            raise InputError("the update of one of the first two layers is zero: there is nothing to attack")
+        if not second.any():
+            raise InputError(NOTHING)
         return cls(initial, final, second, tuple(warnings), facts)
 
     @property
@@ -177,6 +178,21 @@ def _layers(state: State, network: DenseNetwork, device: torch.device) -> tuple[
     return first, second
 
 
+def _with_images(observation: Observation, network: DenseNetwork) -> Observation:
+    """Without the pairs whose first layer did not move (only dead units, say): no image left a trace there.
+
+    Raises InputError where none did."""
+    first = (network.weights[0], network.biases[0] or "")
+    pairs = tuple(
+        (initial, final)
+        for initial, final in observation.pairs
+        if any(not torch.equal(initial[name], final[name]) for name in first)
+    )
+    if not pairs:
+        raise InputError(NOTHING)
+    return replace(observation, pairs=pairs)
+
+
 def _without_decay(
     observation: Observation, network: DenseNetwork, device: torch.device
 ) -> tuple[Observation, list[str], dict[str, float]]:
@@ -185,7 +201,7 @@ def _without_decay(
     for pair in observation.pairs:
         first, last = (_layers(state, network, device)[0] for state in pair)
         spectrum, factor = Spectrum.of(last - first), 1.0
-        if spectrum.values[0] > 0 and spectrum.outside(spectrum.count()) > UNCLEAN:
+        if spectrum.outside(spectrum.count()) > UNCLEAN:
             factor = decay_factor(first[:, :-1], last[:, :-1])
         own = replace(observation, pairs=(pair,))
         pairs.append((without_decay(own, factor) if factor < 1 else own).pairs[0])

@@ -13,7 +13,7 @@ class Spectrum:
     """The singular values of an update (out, in) and its row space.
 
     values: (R,), largest first, R the smaller side once empty rows and columns are gone; rows, columns: how many are
-    left of each. vectors: (R, in), the right singular vectors, float64.
+    left of each. vectors: (R, in), the right singular vectors, float64. R is 0 for an update of zero.
     """
 
     values: Tensor
@@ -28,6 +28,8 @@ class Spectrum:
         filled = update.abs().sum(0) > 0
         kept = update[update.abs().sum(1) > 0][:, filled].double()
         rows, columns = kept.shape
+        if not rows:
+            return cls(kept.new_zeros(0), kept.new_zeros(0, update.shape[1]), 0, 0)
         if rows < columns:
             squares, left = torch.linalg.eigh(kept @ kept.T)
             right = left.T @ kept

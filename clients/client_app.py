@@ -16,6 +16,7 @@ from attacks.seeding import derive_seed
 from clients.client import code_version, local_update, whereabouts
 from clients.config import ClientConfig
 from clients.defenses.flower_mod import FlowerMod, LocalDP
+from clients.models.factory import look_in_working_folder
 
 app = ClientApp()
 MEMORY = "defenses"  # in the node's state: what defenses keep between rounds, by cell
@@ -91,11 +92,15 @@ def trained(message: Message, context: Context) -> RecordDict:
 
 
 def load_mod(defense: FlowerMod | LocalDP) -> Any:
-    """The Flower mod of a defense, from its import path."""
+    """The Flower mod of a defense, from its import path; InputError where there is none."""
     path, options = defense.mod()
+    look_in_working_folder()
     module, _, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-        return found(**options) if isinstance(found, type) else found
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"defense {path!r} cannot be loaded: {error}") from None
+        mod = found(**options) if isinstance(found, type) else found
+    except Exception as error:  # the module is the user's
+        raise InputError(f"defense {path!r} cannot be loaded: {' '.join(str(error).split())}") from None
+    if not callable(mod):
+        raise InputError(f"defense {path!r} is a {type(mod).__name__}, no Flower mod: name a function or a class")
+    return mod

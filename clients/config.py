@@ -1,6 +1,7 @@
 """What a client needs to know, validated: data, partition, model, local training, defenses."""
 
 import json
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -13,15 +14,30 @@ if TYPE_CHECKING:
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=365 * 86400)]  # at most a year: timers take no more than a time of day can
 
 
 Made = TypeVar("Made")
 
 
+def as_json(values: dict[str, Any], called: str) -> str:
+    """The values for pydantic's strict reading of JSON; InputError, of what is `called` so, where one is no plain YAML
+    value (a set, bytes, or a mapping whose keys are no text, a list in
+    itself)."""
+    try:
+        return json.dumps(values)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{called} holds plain YAML values only: {error}") from None
+
+
 def made_with(kind: type[Made], called: str, options: dict[str, Any]) -> Made:
     """A dataclass made with type-checked options; InputError names the option that is wrong, of what is `called` so."""
+    for option, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{called}: option {option!r} is {value}: it has to be finite")
+    text = as_json(options, called)
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(options), strict=True)
+        return TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         wrong = error.errors()[0]
         message = wrong["msg"].removeprefix("Value error, ")
@@ -30,9 +46,9 @@ def made_with(kind: type[Made], called: str, options: dict[str, Any]) -> Made:
 
 
 class Section(BaseModel):
-    """A section of a scenario: immutable, no unknown keys, no numbers from strings."""
+    """A section of a scenario: immutable, no unknown keys, no numbers from strings, none that JSON cannot hold."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class DataConfig(Section):
@@ -166,8 +182,12 @@ class DefenseConfig(Section):
         if not isinstance(values, dict) or not isinstance(values.get("name"), str):
             return values
         options = {key: value for key, value in values.items() if key not in ("name", "label", "options")}
-        label = values.get("label", values["name"].rpartition(":")[2])
-        return {"name": values["name"], "label": label, "options": {**values.get("options", {}), **options}}
+        given = values.get("options", {})
+        return {
+            "name": values["name"],
+            "label": values.get("label", values["name"].rpartition(":")[2]),
+            "options": {**given, **options} if isinstance(given, dict) else given,
+        }
 
     @model_validator(mode="after")
     def _known(self) -> "DefenseConfig":

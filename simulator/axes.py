@@ -23,6 +23,18 @@ def axis_points(axis: str, values: list[Any]) -> list[dict[str, Any]]:
     return [dict(zip(keys, value, strict=True)) for value in values]
 
 
+def short_keys(keys: list[str]) -> dict[str, str]:
+    """How the dotted keys of one sweep are called: the fewest last parts that tell each from all others."""
+    parts = {key: key.split(".") for key in keys}
+    called = {}
+    for key, own in parts.items():
+        for length in range(1, len(own) + 1):
+            called[key] = ".".join(own[-length:])
+            if sum(other[-length:] == own[-length:] for other in parts.values()) == 1:
+                break
+    return called
+
+
 def as_column(value: Any, values: list[Any]) -> Any:
     """A swept value as the tables hold it: itself where all are plain and of one type, else as JSON text."""
     plain = all(isinstance(other, bool | int | float | str) for other in values)

@@ -16,7 +16,7 @@ from scipy import stats
 from attacks.errors import InputError, nearest
 from clients.config import Count, Section
 from simulator.record import Record
-from simulator.scenario import Scenario, load_source, prepare
+from simulator.scenario import Scenario, load_source, prepare, validate
 from simulator.storage import write_atomically
 from simulator.yaml_source import Source, merge, read_yaml
 
@@ -58,9 +58,14 @@ def load_benchmark(path: Path, profile: str | None = None, overrides: list[str] 
         config = _section(source)
     del source.data["benchmark"]
     given = prepare(Source(source.data, source.lines), overrides)
-    if (given.data.get("data") or {}).get("root") and config.with_root:
+    data = given.data.get("data")
+    if isinstance(data, dict) and data.get("root") and config.with_root:
         given = prepare(Source(merge(source.data, config.with_root), source.lines), overrides)
-    first = given.data.get("seed", 0)
+    if given.data.get("sweep"):
+        where = given.where(("sweep",))
+        prefix = f"{where}: " if where else ""
+        raise InputError(f"{prefix}a benchmark sweeps over its defenses and seeds alone: remove `sweep`")
+    first = validate(given).seed
     given.data["sweep"] = {"defenses": config.chains(), "seed": [first + i for i in range(config.seeds)]}
     return load_source(given)
 
@@ -116,10 +121,10 @@ def benchmark_table(record: Record) -> pd.DataFrame:
 
 
 def client_costs(record: Record) -> pd.DataFrame:
-    """By defense: bytes that a client sends in a round, and seconds that it trains."""
+    """By defense: bytes that a client sends in a round, and seconds that it trains; NaN where every client failed."""
     clients = record.clients[record.clients.status == "ok"]
     costs = clients.groupby("defense").agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))
-    return costs.assign(bytes=costs.bytes.round())
+    return costs.assign(bytes=costs.bytes.round()).reindex(record.clients.defense.unique())
 
 
 def last_round(utility: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from attacks.errors import InputError
 from simulator import update_commands
-from simulator.errors import RunError
+from simulator.errors import CellsFailed, RunError
 
 cli = typer.Typer(
     name="fedleak",
@@ -70,7 +70,11 @@ def benchmark(
         from simulator.display import Bars
         from simulator.engine import simulate
 
-        simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
+        try:
+            simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
+        except CellsFailed:  # the other cells are worth comparing
+            write_benchmark(Record(plan.run_dir))
+            raise
     record = Record(plan.run_dir)
     table = write_benchmark(record)
     if plan.scenario.output.figures:
@@ -113,7 +117,9 @@ def distill(
 
     from clients.distillation import DistillOptions
     from simulator.distillation import Owner, accuracy_lines, distill_scenario, run_distillation
+    from simulator.storage import check_out
 
+    check_out(out_dir)
     options = DistillOptions(method=method, iterations=iterations)
     owner = Owner.of(distill_scenario(overrides, train, seed))
     with Progress(console=Console(stderr=True), transient=True) as bar:

@@ -1,6 +1,5 @@
 """`fedleak diagnose`: is this update in the kernel regime? Of two checkpoints, or of an observation of a run."""
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,7 @@ from clients.client import centered
 from simulator.evaluator import Truth
 from simulator.record import Record
 from simulator.single import load_candidates, to_input_space
-from simulator.storage import write_atomically
+from simulator.storage import make_out, write_atomically, write_json
 
 ROWS = {
     "delta_l2": "‖Δθ‖₂",
@@ -70,10 +69,8 @@ def adversary_images(
 def write_diagnosis(out: Path, found: Linearity, view: str, source: str) -> None:
     """diagnose.json: every number, null where there is none, with `view` (adversary or evaluator) and the `source` of
     the images; layers.csv: one row per layer."""
-    out.mkdir(parents=True, exist_ok=True)
-    facts = {"view": view, "source": source, **found.facts()}
-    facts = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in facts.items()}
-    write_atomically(out / "diagnose.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    make_out(out)
+    write_json(out / "diagnose.json", {"view": view, "source": source, **found.facts()})
     frame = pd.DataFrame([asdict(layer) for layer in found.layers])
     write_atomically(out / "layers.csv", frame.to_csv(index=False))
 

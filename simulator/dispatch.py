@@ -2,14 +2,16 @@
 
 import multiprocessing
 import os
+import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
 
 from simulator.jobs import Job, JobResult, lost, run_job
 
 ATTACK_RESOURCE = "attack"
-GRACE = 120.0  # seconds beyond its own time limit after which a silent worker is given up
+GRACE = 120.0  # seconds beyond its own time limit after which a job that gives no sign of life is given up
 
 
 class Dispatcher(Protocol):
@@ -76,31 +78,60 @@ class RayDispatcher:
                 finished.append((job, lost(job, f"the attack's worker died: {error}")))
         if finished:
             self.last_sign = time.monotonic()
-        elif time.monotonic() - self.last_sign > GRACE + max(j.scenario.adversary.timeout for j in self.jobs.values()):
-            finished = self._give_up()
-        return finished
+        return finished or [self._give_up(reference) for reference in self._silent()]
 
-    def _give_up(self) -> list[tuple[Job, JobResult]]:
-        for reference in self.jobs:
-            self.ray.cancel(reference, force=True)
-        given_up = [(job, lost(job, "its worker stopped answering", "timeout")) for job in self.jobs.values()]
-        self.jobs.clear()
-        return given_up
+    def _silent(self) -> list[Any]:
+        """The jobs whose worker gives no sign of life; all of them where none has one, and none came back for long."""
+        now = time.time()
+        signs = {reference: sign_of_life(job) for reference, job in self.jobs.items()}
+        running = {reference: sign for reference, sign in signs.items() if sign is not None}
+        if running:  # what waits for a slot has all the time that others take
+            return [reference for reference, sign in running.items() if now - sign > patience(self.jobs[reference])]
+        stuck = time.monotonic() - self.last_sign > max(map(patience, self.jobs.values()), default=0.0)
+        return list(self.jobs) if stuck else []
+
+    def _give_up(self, reference: Any) -> tuple[Job, JobResult]:
+        self.ray.cancel(reference, force=True)
+        job = self.jobs.pop(reference)
+        if job.progress_path is not None:
+            job.progress_path.unlink(missing_ok=True)
+        return job, lost(job, "its worker stopped answering", "timeout")
 
     def close(self) -> None:
         for reference in self.jobs:
             self.ray.cancel(reference, force=True)
 
 
+def patience(job: Job) -> float:
+    """Seconds without a sign of life after which a job is given up."""
+    return GRACE + job.scenario.adversary.timeout
+
+
+def sign_of_life(job: Job) -> float | None:
+    """When its worker last wrote to the file of its progress, seconds since the epoch; None before and after it runs.
+
+    It writes at the start, during the attack and before scoring, so that scoring has time of its own.
+    """
+    try:
+        return job.progress_path.stat().st_mtime if job.progress_path is not None else None
+    except FileNotFoundError:
+        return None
+
+
 class ProcessDispatcher:
-    """Spawned processes: used by deployments and by Ray clusters that offer no `attack` slots."""
+    """Spawned processes: used by deployments and by Ray clusters that offer no `attack` slots.
+
+    Every thread has one process of its own, so that a process that dies takes no job but its own with it.
+    """
 
     def __init__(self, workers: int):
-        self.pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+        self.threads = ThreadPoolExecutor(workers)
+        self.own = threading.local()
+        self.processes: set[ProcessPoolExecutor] = set()
         self.jobs: dict[Future[JobResult], Job] = {}
 
     def submit(self, job: Job) -> None:
-        self.jobs[self.pool.submit(run_job, job)] = job
+        self.jobs[self.threads.submit(self._run, job)] = job
 
     @property
     def pending(self) -> list[Job]:
@@ -108,12 +139,30 @@ class ProcessDispatcher:
 
     def collect(self, timeout: float) -> list[tuple[Job, JobResult]]:
         finished, _ = wait(self.jobs, timeout=timeout, return_when=FIRST_COMPLETED)
-        results = []
-        for future in finished:
-            job = self.jobs.pop(future)
-            error = future.exception()
-            results.append((job, lost(job, f"the attack's worker died: {error}") if error else future.result()))
-        return results
+        return [(self.jobs.pop(future), future.result()) for future in finished]
 
     def close(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        for process in list(self.processes):
+            process.shutdown(wait=False)
+
+    def _run(self, job: Job) -> JobResult:
+        """In the process of this thread; once more in a new one where that died, as Ray does."""
+        for _ in range(2):
+            process = self._process()
+            try:
+                return process.submit(run_job, job).result()
+            except BrokenProcessPool as error:
+                reason = f"the attack's worker died: {error}"
+                self.processes.discard(process)
+                del self.own.process
+            except Exception as error:
+                return lost(job, f"the attack's worker failed: {error}")
+        return lost(job, reason)
+
+    def _process(self) -> ProcessPoolExecutor:
+        """That of this thread."""
+        if not hasattr(self.own, "process"):
+            self.own.process = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+            self.processes.add(self.own.process)
+        return self.own.process

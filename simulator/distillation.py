@@ -24,7 +24,7 @@ from clients.partition import FederatedData
 from clients.targets import encode_targets
 from simulator.plan import cell_data
 from simulator.scenario import Scenario, apply_overrides, validate
-from simulator.storage import write_atomically
+from simulator.storage import make_out, write_atomically
 from simulator.yaml_source import Source
 
 TEST_IMAGES = 2_000
@@ -190,7 +190,7 @@ def write(out: Path, found: Distilled, pixel_mean: tuple[float, ...], facts: dic
     """distilled.npz: `images` in the model's input space, `targets`, and the `pixel_mean` that makes them pixels."""
     from simulator.figures import image_sheet
 
-    out.mkdir(parents=True, exist_ok=True)
+    make_out(out)
     arrays = {"images": found.images.numpy(), "targets": found.targets.numpy(), "pixel_mean": np.array(pixel_mean)}
     np.savez_compressed(out / "distilled.npz", allow_pickle=False, **arrays)
     pixels = (found.images + torch.tensor(pixel_mean).view(1, -1, 1, 1)).clamp(0, 1)

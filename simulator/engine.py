@@ -24,7 +24,7 @@ from simulator.dispatch import ATTACK_RESOURCE, attack_gpu_share
 from simulator.display import Display
 from simulator.errors import InputError, RunError
 from simulator.federation import run_federation
-from simulator.plan import RunPlan, claim_directory
+from simulator.plan import RunPlan, claimed
 from simulator.sections import EngineConfig
 
 DEFAULT_GPU_SHARE = 0.3  # three clients on a GPU, and a tenth left for attacks
@@ -49,8 +49,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
     quiet(verbose)
     start_ray(plan.scenario.engine)
     resources = backend_config(plan.scenario.engine)
-    claim_directory(plan, overwrite)
-    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+    with claimed(plan, overwrite), warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore", DeprecationWarning)
         if not verbose:  # Ray prints the fate of every worker, ended on purpose or not
             log = stack.enter_context((plan.run_dir / "ray.log").open("a"))

@@ -17,6 +17,7 @@ from simulator.knowledge import adapted, grant
 from simulator.plan import RunPlan, cell_data, check_cell
 from simulator.pretraining import Pretraining
 from simulator.scenario import Cell
+from simulator.sections import AttackConfig
 
 PROBE_ITERATIONS = 20
 PROBE_STEPS = 3
@@ -40,6 +41,7 @@ def describe_plan(plan: RunPlan) -> str:
     training, attacking = estimate(plan.cells[typical])
     scale = sum(work) / work[typical]
     federation, adversary = scenario.federation, scenario.adversary
+    uncounted = ", ".join(attack.label for attack in adversary.attacks if iterations_of(attack) is None)
     images = span(size for cell in sizes for size in cell)
     lines = [
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
@@ -52,7 +54,7 @@ def describe_plan(plan: RunPlan) -> str:
         f"output:  {plan.run_dir}",
         f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on this machine "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "
-        f"attacks {clock(attacking * scale)}), at most",
+        f"attacks {clock(attacking * scale)}), at most{f', not counting {uncounted}' if uncounted else ''}",
     ]
     return "\n".join(lines)
 
@@ -97,8 +99,7 @@ def estimate(cell: Cell) -> tuple[float, float]:
     knowledge = replace(knowledge, num_private=knowledge.num_private or len(images))
     attacking = 0.0
     for attack_config in cell.scenario.attacks:
-        attack = attack_config.make()
-        iterations = getattr(attack, "iterations", None)
+        iterations = iterations_of(attack_config)
         if iterations is None:
             continue
         short = get_attack(attack_config.name, **attack_config.options | {"iterations": PROBE_ITERATIONS})
@@ -106,6 +107,11 @@ def estimate(cell: Cell) -> tuple[float, float]:
         short.reconstruct(observation, adapted(knowledge, attack_config, cell.scenario), torch_generator(0, "estimate"))
         attacking += (time.perf_counter() - start) * iterations / PROBE_ITERATIONS * sights / workers
     return training, attacking
+
+
+def iterations_of(attack: AttackConfig) -> int | None:
+    """None where an attack has no such option: what it costs depends on what it finds, and is not estimated."""
+    return getattr(attack.make(), "iterations", None)
 
 
 def estimate_pretraining(plan: RunPlan) -> float:

@@ -7,9 +7,10 @@ from clients.config import Section
 from simulator.yaml_source import Key, Source
 
 
-def explain(error: Any, source: Source, whole: type[Section]) -> str:
-    """error: one of pydantic's. whole: the model that was validated."""
-    key: Key = tuple(part for part in error["loc"] if not _is_union_branch(part))
+def explain(errors: list[Any], source: Source, whole: type[Section]) -> str:
+    """errors: pydantic's; the first is explained. whole: the model that was validated."""
+    error = _branch_meant(errors)
+    key = _key_of(error)
     dotted = ".".join(map(str, key))
     where = source.where(key)
     prefix = f"{where}: " if where else ""
@@ -22,6 +23,16 @@ def explain(error: Any, source: Source, whole: type[Section]) -> str:
     value = error["input"]
     shown = f" is {value!r}" if not isinstance(value, dict) and len(repr(value)) < 60 else ""
     return f"{prefix}{dotted or 'scenario'}{shown}: {message}"
+
+
+def _branch_meant(errors: list[Any]) -> Any:
+    """The first error; where a value fits no branch of a union, that of the branch which reads furthest into it."""
+    key = _key_of(errors[0])
+    return max((error for error in errors if _key_of(error)[: len(key)] == key), key=lambda error: len(_key_of(error)))
+
+
+def _key_of(error: Any) -> Key:
+    return tuple(part for part in error["loc"] if not _is_union_branch(part))
 
 
 def _is_union_branch(part: str | int) -> bool:

@@ -1,10 +1,7 @@
 """The server's half of a run: for every cell a federation with the adversary around its strategy, then the tables."""
 
-import contextlib
-import fcntl
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -18,7 +15,7 @@ from clients.partition import FederatedData
 from simulator.adversary import Adversary, CellRun
 from simulator.dispatch import Dispatcher, attack_gpu_share, make_dispatcher
 from simulator.display import Display
-from simulator.errors import RunError
+from simulator.errors import CellsFailed, RunError
 from simulator.jobs import lost
 from simulator.ledger import Ledger
 from simulator.plan import RunPlan, cell_data
@@ -31,25 +28,11 @@ NODE_WAIT = 120.0  # seconds that nodes have to register with the server
 
 
 def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
-    """Run every cell that is not done yet inside this one simulation, and write the tables."""
-    with claimed(plan.run_dir):
-        _run_cells(grid, plan, display)
+    """Run every cell that is not done yet inside this one simulation, and write the tables.
 
-
-@contextlib.contextmanager
-def claimed(run_dir: Path) -> Iterator[None]:
-    """Keep other processes out of a run directory: two runs would write over each other's journal."""
-    with (run_dir / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"another process is running in {str(run_dir)!r}: wait for it, or choose another --out"
-            ) from None
-        yield
-
-
-def _run_cells(grid: Grid, plan: RunPlan, display: Display) -> None:
+    The directory has to be `claimed`. A cell that has to stop keeps none of the others from running: CellsFailed names
+    those that did, at the end.
+    """
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
@@ -60,10 +43,14 @@ def _run_cells(grid: Grid, plan: RunPlan, display: Display) -> None:
     display.start(
         rounds=sum(cell.scenario.federation.rounds for cell in todo), attacks=sum(map(expected_attacks, todo))
     )
+    failed: dict[str, RunError] = {}
     try:
         nodes = identify_nodes(grid, plan.clients)
         for cell in todo:
-            run_cell(grid, plan, cell, nodes, collector, progress_dir)
+            try:
+                run_cell(grid, plan, cell, nodes, collector, progress_dir)
+            except RunError as error:
+                failed[cell.name] = error
         while dispatcher.pending:
             collector.collect(timeout=0.5)
     finally:  # whatever stopped the run, what was found is kept
@@ -72,6 +59,16 @@ def _run_cells(grid: Grid, plan: RunPlan, display: Display) -> None:
         display.stop()
         ledger.write_tables()
         shutil.rmtree(progress_dir, ignore_errors=True)  # a worker may be writing there this very moment
+    if failed:
+        raise CellsFailed(describe_failures(failed, len(plan.cells)))
+
+
+def describe_failures(failed: dict[str, RunError], cells: int) -> str:
+    """One line about the cells that had to stop, with the reason of the first; without a sweep, the reason alone."""
+    name, error = next(iter(failed.items()))
+    if not name:
+        return str(error)
+    return f"{len(failed)} of {cells} cells failed: {'; '.join(failed)} (the first: {error}); the others are kept"
 
 
 class Collector:

@@ -66,12 +66,14 @@ def run_job(job: Job) -> JobResult:
     knowledge: Knowledge | None = None
     scored: list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]], list[str]]] = []
     try:
+        show_life(job)
         observation, knowledge = store.load(job.sight)
         knowledge = adapted(knowledge, job.attack, job.scenario)
         progress = progress_writer(job.progress_path)
         with time_limit(job.scenario.adversary.timeout):
             scenario = job.scenario
             found = run_attack(job.attack, observation, knowledge, scenario.seed, scenario.engine.threads, progress)
+        show_life(job)
         save_reconstruction(store.reconstruction_path(job.sight, job.attack.label), found)
         truth = Truth.of(job.scenario, list(job.clients), list(job.round_clients))
         distilled = of_distilled(truth, store, job)
@@ -90,7 +92,7 @@ def run_job(job: Job) -> JobResult:
         if job.progress_path is not None:
             job.progress_path.unlink(missing_ok=True)
     told = json.dumps(knowledge.given()) if knowledge is not None else ""
-    seconds = round(time.perf_counter() - start, 3)
+    seconds = round(found.seconds if status == "ok" else time.perf_counter() - start, 3)  # without scoring
     results = [
         JobResult(
             row_order(job.cell, key),
@@ -117,6 +119,12 @@ def of_distilled(truth: Truth, store: CellStore, job: Job) -> Truth | None:
     if own is None or of_round is None:
         return None
     return replace(truth, private=own, pool=replace(truth.pool, private=of_round))
+
+
+def show_life(job: Job) -> None:
+    """Tell the dispatcher that the job is running: it gives up those that have been silent for too long."""
+    if job.progress_path is not None:
+        job.progress_path.touch()
 
 
 def lost(job: Job, reason: str, status: str = "failed") -> JobResult:

@@ -24,6 +24,11 @@ def grant(scenario: Scenario, data: FederatedData, clients: list[int]) -> Knowle
     truth = _truth(scenario, data, clients, set(wanted))
     if wanted.get("batches") is True:
         raise InputError("adversary.knowledge.batches is true: every round has its own order; give lists of indices")
+    for name in (name for name, value in wanted.items() if value is True and name not in truth):
+        raise InputError(
+            f"adversary.knowledge.{name} is true: the defense in force, {scenario.defense!r}, has none to tell; "
+            "give the value that the adversary believes"
+        )
     believed = {name: truth[name] if value is True else value for name, value in wanted.items() if value is not None}
     images = believed.pop("public_images", None)
     if images is not None and not isinstance(images, Tensor):
@@ -50,10 +55,14 @@ def _truth(scenario: Scenario, data: FederatedData, clients: list[int], wanted: 
         truth["pixel_mean"] = list(data.pixel_mean)
     if "public_images" in wanted:
         truth["public_images"] = centered(data.public()[0], data.pixel_mean)
-    return truth | {
-        "pixel_range": (0.0, 1.0),
-        "learning_rate": training.learning_rate,
-        "steps": max(planned_steps(training, size) for size in sizes),
-        "batch_size": min(training.batch_size or max(sizes), max(sizes)),
-        "optimizer": training.optimizer,
-    }
+    return (
+        scenario.defense_facts()
+        | truth
+        | {
+            "pixel_range": (0.0, 1.0),
+            "learning_rate": training.learning_rate,
+            "steps": max(planned_steps(training, size) for size in sizes),
+            "batch_size": min(training.batch_size or max(sizes), max(sizes)),
+            "optimizer": training.optimizer,
+        }
+    )

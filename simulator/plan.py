@@ -1,7 +1,10 @@
 """From a scenario to a run that can start: every input is checked and the folder chosen before anything is written."""
 
+import contextlib
 import datetime
+import fcntl
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -10,17 +13,21 @@ import torch
 import yaml
 
 from attacks import InputError, Observation
+from attacks.beliefs import check_knowledge
 from clients.client import load_targets, make_model
+from clients.client_app import load_mod
 from clients.defenses import Setting
+from clients.defenses.flower_mod import FlowerMod, LocalDP
 from clients.partition import FederatedData, split_data
+from simulator.errors import RunError
 from simulator.knowledge import adapted, grant
 from simulator.ledger import JOURNAL, TABLES, finished_cells
 from simulator.pretraining import Pretraining
 from simulator.scenario import Cell, Scenario
-from simulator.storage import write_atomically
+from simulator.storage import check_out, make_out, write_atomically
 from simulator.strategies import defended_strategy
 
-DESCRIPTION = "scenario.yaml"
+DESCRIPTION, LOCK = "scenario.yaml", ".lock"
 RECORDED_VERSIONS = ("fedleak", "torch", "numpy", "flwr", "ray", "flwr-datasets", "scipy", "scikit-image")
 
 
@@ -61,9 +68,12 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
         Pretraining.of(config, data).network()
     defended_strategy(scenario)
     for defense in (entry.make() for entry in scenario.defenses):
+        if isinstance(defense, FlowerMod | LocalDP):
+            load_mod(defense)
         defense.check(Setting(config, round=1, client=0, model=model))
     knowledge, state = grant(scenario, data, [0]), model.state_dict()
     observation = Observation(model, ((state, state),), data.shape)
+    check_knowledge(observation, knowledge)
     for attack in scenario.attacks:
         attack.make().check(observation, adapted(knowledge, attack, scenario))
     if scenario.adversary.when != "every":
@@ -82,9 +92,8 @@ def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
 
     False where this scenario already finished there and is to be kept; InputError where something else lies there.
     """
-    if plan.run_dir.exists() and not plan.run_dir.is_dir():
-        raise InputError(f"{str(plan.run_dir)!r} is a file: choose another --out")
-    if not plan.run_dir.exists() or not any(plan.run_dir.iterdir()):
+    check_out(plan.run_dir)
+    if not plan.run_dir.exists() or not any(path.name != LOCK for path in plan.run_dir.iterdir()):
         return True
     description = plan.run_dir / DESCRIPTION
     found = read_description(description).get("digest") if description.exists() else None
@@ -95,9 +104,25 @@ def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
     return overwrite or not {cell.name for cell in plan.cells} <= finished_cells(plan.run_dir)
 
 
-def claim_directory(plan: RunPlan, overwrite: bool = False) -> None:
-    """Make the run directory and describe the run in it; with `overwrite`, forget the tables of an earlier one."""
-    plan.run_dir.mkdir(parents=True, exist_ok=True)
+@contextlib.contextmanager
+def claimed(plan: RunPlan, overwrite: bool = False) -> Iterator[None]:
+    """Make the run directory and describe the run in it; with `overwrite`, forget the tables of an earlier one.
+
+    Inside, other processes are kept out: two runs would write over each other's journal. RunError where one is in.
+    """
+    make_out(plan.run_dir)
+    with (plan.run_dir / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"another process is running in {str(plan.run_dir)!r}: wait for it, or choose another --out"
+            ) from None
+        _begin(plan, overwrite)
+        yield
+
+
+def _begin(plan: RunPlan, overwrite: bool) -> None:
     if overwrite:
         for name in (JOURNAL, "leakage.csv", *(f"{table}.parquet" for table in TABLES)):
             (plan.run_dir / name).unlink(missing_ok=True)
@@ -123,6 +148,10 @@ def describe(scenario: Scenario) -> dict[str, object]:
 
 
 def read_description(path: Path) -> dict:
-    """scenario.yaml of a run directory."""
-    content = yaml.safe_load(path.read_text())
+    """scenario.yaml of a run directory; InputError where it is damaged."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{str(path)!r} cannot be read ({reason}): the run directory is damaged") from None
     return content if isinstance(content, dict) else {}

@@ -31,6 +31,8 @@ class Record:
         if not (self.path / DESCRIPTION).exists():
             raise InputError(f"{str(path)!r} is no run directory: it has no {DESCRIPTION}")
         self.description = read_description(self.path / DESCRIPTION)
+        if not isinstance(self.description.get("scenario"), dict):
+            raise InputError(f"{str(self.path / DESCRIPTION)!r} describes no run: it has no `scenario`")
 
     @cached_property
     def scenario(self) -> Scenario:
@@ -99,7 +101,7 @@ class Record:
         for config in self.cells[cell].scenario.adversary.attacks:
             if config.label == name:
                 return config
-        config = AttackConfig(name=name, label=name)
+        config = AttackConfig.model_construct(name=name, label=name)  # a wrong name is for make() to refuse
         config.make()
         return config
 

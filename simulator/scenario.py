@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +20,9 @@ from clients.config import (
     PartitionConfig,
     Section,
     TrainingConfig,
+    as_json,
 )
-from simulator.axes import as_column, axis_keys, axis_points, short_name
+from simulator.axes import as_column, axis_keys, axis_points, short_keys, short_name
 from simulator.explain import explain
 from simulator.sections import (
     AdversaryConfig,
@@ -30,7 +32,7 @@ from simulator.sections import (
     OutputConfig,
     StrategyConfig,
 )
-from simulator.yaml_source import Source, assign, parse_value, read_yaml
+from simulator.yaml_source import Source, as_key, assign, leaves, parse_value, read_yaml
 
 PATHS = (
     ("data", "root"),
@@ -157,19 +159,25 @@ class Scenario(Section):
             )
         return self
 
-    def cells(self) -> list["Cell"]:
-        """The grid of the sweep, seeds innermost so that paired cells stand together; one cell without a sweep."""
+    def cells(self, source: Source | None = None) -> list["Cell"]:
+        """The grid of the sweep, seeds innermost so that paired cells stand together; one cell without a sweep.
+
+        source: where the sweep was written; errors then name the line of the axis.
+        """
         base = self.model_dump(mode="json", exclude={"sweep"})
         axes = [axis_points(axis, self.sweep[axis]) for axis in sorted(self.sweep, key=lambda axis: axis == "seed")]
         values = {key: [point[key] for point in points] for points in axes for key in points[0]}
+        where = {} if source is None else {axis: source.where(("sweep", axis)) for axis in self.sweep}
+        lines = {as_key(key): line for axis, line in where.items() for key in axis_keys(axis)}
+        short = short_keys(list(values))
         cells: dict[str, Cell] = {}
         for combination in itertools.product(*axes):
             swept = {key: value for point in combination for key, value in point.items()}
             data = base
             for key, value in swept.items():
                 data = assign(data, key, value)
-            scenario = validate(Source(data))
-            parts = {key.rpartition(".")[2]: short_name(value) for key, value in swept.items()}
+            scenario = validate(Source(data, lines))
+            parts = {short[key]: short_name(value) for key, value in swept.items()}
             if "defenses" in swept:  # tables have a column for the chain
                 parts = {"defense": short_name(scenario.defense), **parts}
                 del parts["defenses"]
@@ -223,7 +231,7 @@ def prepare(source: Source, overrides: list[str] | None = None) -> Source:
 def load_source(source: Source) -> Scenario:
     """Validated, with every cell of its sweep."""
     scenario = validate(source)
-    scenario.cells()  # a bad value of the sweep is an error now, not in the middle of the run
+    scenario.cells(source)  # a bad value of the sweep is an error now, not in the middle of the run
     return scenario
 
 
@@ -234,7 +242,7 @@ def apply_overrides(source: Source, overrides: list[str]) -> None:
         if not equals:
             raise InputError(f"--set {override!r}: write key=value")
         source.data = assign(source.data, key.strip(), parse_value(text))
-        source.lines[tuple(key.strip().split("."))] = f"--set {override}"
+        source.lines[as_key(key.strip())] = f"--set {override}"
 
 
 def _expand_shorthands(data: dict[str, Any]) -> None:
@@ -271,9 +279,13 @@ def _absolute_at(value: Any, keys: tuple[str, ...]) -> Any:
 
 def validate(source: Source) -> Scenario:
     """A Scenario, or one InputError that names the key, its line, the value and the nearest valid name."""
+    for key, value in leaves(source.data):
+        if isinstance(value, float) and not math.isfinite(value):  # JSON would make null of it, which says "not given"
+            where = source.where(key)
+            prefix = f"{where}: " if where else ""
+            raise InputError(f"{prefix}{'.'.join(map(str, key))} is {value}: input should be a finite number")
+    text = as_json(_absolute_paths(source.data), "a scenario")
     try:
-        return Scenario.model_validate_json(json.dumps(_absolute_paths(source.data)))
+        return Scenario.model_validate_json(text)
     except ValidationError as error:
-        raise InputError(explain(error.errors()[0], source, Scenario)) from None
-    except TypeError as error:
-        raise InputError(f"a scenario holds plain YAML values only: {error}") from None
+        raise InputError(explain(error.errors(), source, Scenario)) from None

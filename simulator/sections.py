@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from attacks import ATTACKS, Attack, Knowledge
 from attacks.base import check_options
 from attacks.errors import nearest
-from clients.config import Count, Fraction, Positive, Section, made_with
+from clients.config import Count, Fraction, Positive, Seconds, Section, made_with
 
 
 class StrategyConfig(Section):
@@ -26,7 +26,7 @@ class FederationConfig(Section):
     clients: Count = 3
     fraction: Fraction = Field(1.0, description="share of the clients that trains in a round")
     strategy: StrategyConfig = Field(StrategyConfig(), description="a Flower strategy: its name, or {name, options}")
-    timeout: Positive = Field(600.0, description="seconds that the server waits for a round's replies")
+    timeout: Seconds = Field(600.0, description="seconds that the server waits for a round's replies")
     max_failures: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="stop the run when more than this share of a round's clients fails"
     )
@@ -74,12 +74,13 @@ class AttackConfig(Section):
         if not isinstance(values, dict) or "name" not in values:
             return values
         options = {key: value for key, value in values.items() if key not in ("name", "label", "adaptive", "options")}
+        given = values.get("options", {})
         adaptive = values.get("adaptive", False)
         return {
             "name": values["name"],
             "label": values.get("label", f"{values['name']}-adaptive" if adaptive is True else values["name"]),
             "adaptive": adaptive,
-            "options": {**values.get("options", {}), **options},
+            "options": {**given, **options} if isinstance(given, dict) else given,
         }
 
     @model_validator(mode="after")
@@ -110,7 +111,7 @@ class AdversaryConfig(Section):
         default_factory=dict, description="field: true to grant the true value, or the value the adversary believes"
     )
     when: Literal["every"] | list[Count] = Field("every", description="rounds to attack: every, or a list")
-    timeout: Positive = Field(3600.0, description="seconds that one attack may take")
+    timeout: Seconds = Field(3600.0, description="seconds that one attack may take")
 
     @model_validator(mode="before")
     @classmethod

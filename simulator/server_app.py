@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from simulator.display import Silent
 from simulator.federation import run_federation, wait_for_nodes
-from simulator.plan import claim_directory, make_plan, needs_run
+from simulator.plan import claimed, make_plan, needs_run
 from simulator.report import write_report
 from simulator.scenario import load_scenario
 
@@ -37,8 +37,8 @@ def main(grid: Grid, context: Context) -> None:
     out = str(context.run_config.get("out", ""))
     plan = make_plan(scenario, Path(out) if out else None)
     if needs_run(plan):
-        claim_directory(plan)
-        run_federation(grid, plan, Silent())
+        with claimed(plan):
+            run_federation(grid, plan, Silent())
         if scenario.output.figures:
             write_report(plan.run_dir)
     print(f"leakage table: {(plan.run_dir / 'leakage.csv').resolve()}")

@@ -1,6 +1,5 @@
 """One attack outside a run, on any two checkpoints, or once more on a recorded observation; needs no private image."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.errors import nearest
 from attacks.inference import infer_pixel_mean
 from clients.config import ModelConfig
-from clients.models.factory import construct
+from clients.models.factory import construct, outputs_of
 from simulator.sections import AttackConfig
-from simulator.storage import load_state, make_knowledge, write_atomically
+from simulator.storage import load_state, make_knowledge, make_out, write_atomically, write_json
 from simulator.yaml_source import parse_value
 
 
@@ -33,6 +32,7 @@ def observe_pair(model: str | None, initial: Path | None, final: Path | None, sh
         raise InputError(f"--shape {shape!r}: write channels,height,width, e.g. 1,28,28")
     size = (int(parts[0]), int(parts[1]), int(parts[2]))
     module = construct(ModelConfig(name=model), size, outputs=0)
+    outputs_of(module, model, size)
     return Observation(module, ((load_state(initial), load_state(final)),), size, round=1, client=0)
 
 
@@ -66,7 +66,7 @@ def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowl
     pixels: images in [0, 1], as a run stores them; otherwise in the model's own input space, since two checkpoints
     alone do not tell what was subtracted before training.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    make_out(out)
     images = found.pixels() if pixels else found.images
     np.savez_compressed(out / "reconstructions.npz", images=images.numpy(), residual=found.residual.numpy())
     facts = {
@@ -80,7 +80,7 @@ def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowl
         "warnings": found.warnings,
         **found.facts,
     }
-    write_atomically(out / "facts.json", json.dumps(facts, indent=1) + "\n")
+    write_json(out / "facts.json", facts)
 
 
 def load_candidates(path: Path, called: str = "candidates") -> Tensor:
@@ -97,6 +97,8 @@ def load_candidates(path: Path, called: str = "candidates") -> Tensor:
         ) from None
     if images is None:
         raise InputError(f"{called} {str(path)!r} hold {', '.join(held) or 'nothing'}, no array `images`")
+    if not len(images):
+        raise InputError(f"{called} {str(path)!r}: `images` is empty: give at least one")
     if images.ndim != 4 or not np.issubdtype(images.dtype, np.floating):
         raise InputError(
             f"{called} {str(path)!r}: `images` is {images.dtype} {images.shape}, it has to be float "
@@ -119,7 +121,7 @@ def to_input_space(images: Tensor, observation: Observation, knowledge: Knowledg
 
 def write_membership(out: Path, residual: Tensor) -> None:
     """membership.csv: index, residual ρ, and the score −log ρ, higher for members."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_out(out)
     frame = pd.DataFrame(
         {"index": range(len(residual)), "residual": residual.numpy(), "score": -residual.log().numpy()}
     )

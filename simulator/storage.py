@@ -1,6 +1,7 @@
 """The files of a run: checkpoints as safetensors, observations as JSON beside them, reconstructions as npz."""
 
 import json
+import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.observation import State
-from clients.config import ModelConfig
+from clients.config import ModelConfig, as_json
 from clients.models import build_model
 
 
@@ -28,11 +29,47 @@ class _KnowledgeFields(Knowledge):
 KNOWLEDGE = TypeAdapter(_KnowledgeFields)
 
 
+def check_out(path: Path) -> None:
+    """Raise InputError where no folder can be at `path`. Nothing is made: what follows may still find bad input."""
+    there = next(part for part in (path.absolute(), *path.absolute().parents) if os.path.lexists(part))
+    if not there.is_dir():
+        raise InputError(f"{str(there)!r} is a file: choose another --out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{str(there)!r} cannot be written: choose another --out")
+
+
+def make_out(path: Path) -> None:
+    """The folder, where it is not there yet; InputError where that does not work."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"folder {str(path)!r} cannot be made ({error.strerror}): choose another --out") from None
+
+
 def write_atomically(path: Path, text: str) -> None:
     """A reader finds the old file or the new one, never half of one."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text)
     os.replace(partial, path)
+
+
+def write_json(path: Path, facts: dict[str, Any]) -> None:
+    """JSON has no NaN and no Inf: null stands for them."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
+    write_atomically(path, json.dumps(finite, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object that a run wrote; InputError where the file is missing or damaged."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{str(path)!r} does not exist: the run directory is not complete") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{str(path)!r} cannot be read ({error}): the run directory is damaged") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{str(path)!r} holds a {type(content).__name__}, no object: the run directory is damaged")
+    return content
 
 
 def save_state(path: Path, state: State) -> None:
@@ -47,7 +84,7 @@ def load_state(path: Path) -> State:
         return load_file(path)
     except FileNotFoundError:
         raise InputError(f"checkpoint {str(path)!r} does not exist") from None
-    except (SafetensorError, IsADirectoryError) as error:
+    except (SafetensorError, OSError) as error:
         raise InputError(f"checkpoint {str(path)!r} is no safetensors file ({error})") from None
 
 
@@ -120,7 +157,7 @@ class CellStore:
 
     def sights(self) -> list[Sight]:
         """All observations, in order of round, client and threat model."""
-        found = [json.loads(path.read_text()) for path in self.checkpoints.glob("round_*.json")]
+        found = [read_json(path) for path in self.checkpoints.glob("round_*.json")]
         sights = [Sight(f["round"], f["client"], f["threat_model"]) for f in found]
         return sorted(sights, key=lambda s: (s.round, s.client, s.threat_model))
 
@@ -130,7 +167,7 @@ class CellStore:
         if not path.exists():
             known = ", ".join(s.name for s in self.sights()[:6]) or "none"
             raise InputError(f"no observation {sight.name!r} in {str(self.root)!r}; recorded: {known}")
-        content = json.loads(path.read_text())
+        content = read_json(path)
         model, shape = self.architecture()
         files = dict.fromkeys(name for pair in content["pairs"] for name in pair)  # rounds share global checkpoints
         states = {name: load_state(self.checkpoints / name) for name in files}
@@ -140,7 +177,7 @@ class CellStore:
 
     def architecture(self) -> tuple[nn.Module, tuple[int, int, int]]:
         """(the model, its weights meaningless; (C, H, W) of its input)."""
-        content = json.loads((self.checkpoints / "architecture.json").read_text())
+        content = read_json(self.checkpoints / "architecture.json")
         shape = tuple(content["shape"])
         model = ModelConfig.model_validate_json(json.dumps(content["model"]))
         return build_model(model, shape, content["outputs"], content["seed"]), shape
@@ -164,8 +201,9 @@ def make_knowledge(given: dict[str, Any]) -> Knowledge:
     """Knowledge from plain values, as `given()` wrote them or a user typed them; InputError names a wrong one."""
     mean = given.get("pixel_mean")
     values = given | {"pixel_mean": [mean]} if isinstance(mean, int | float) else given
+    text = as_json(values, "knowledge")
     try:
-        return Knowledge(**vars(KNOWLEDGE.validate_json(json.dumps(values), strict=True)))
+        return Knowledge(**vars(KNOWLEDGE.validate_json(text, strict=True)))
     except ValidationError as error:
         wrong = error.errors()[0]
         if not wrong["loc"]:  # Knowledge itself refused

@@ -6,12 +6,14 @@ from typing import Any
 
 import flwr.serverapp.strategy as flower
 from flwr.serverapp.strategy import Strategy
+from pydantic import ValidationError
 
 from attacks.errors import InputError, nearest
 from clients.defenses.central_dp import CentralDP
 from simulator.scenario import Scenario
 from simulator.sections import FederationConfig, StrategyConfig
 
+MINIMUMS = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")
 TREES = ("FedXgbBagging", "FedXgbCyclic")  # they aggregate trees, not tensors
 
 
@@ -56,9 +58,20 @@ def _make(federation: FederationConfig, name: str, given: dict[str, Any]) -> Str
     }
     accepted = inspect.signature(strategy.__init__).parameters
     options = {key: value for key, value in defaults.items() if key in accepted} | given
+    for key, value in given.items():
+        if key in MINIMUMS and not (isinstance(value, int) and 0 <= value <= federation.clients):
+            raise InputError(
+                f"federation.strategy {name!r}: {key} is {value!r}, it has to be 0 to federation.clients = "
+                f"{federation.clients}: Flower would wait for more for ever"
+            )
     if "strategy" in accepted:
         inner = options.get("strategy", "FedAvg")
-        parts = StrategyConfig(name=inner) if isinstance(inner, str) else StrategyConfig.model_validate(inner)
+        try:
+            parts = StrategyConfig.model_validate({"name": inner} if isinstance(inner, str) else inner)
+        except ValidationError:
+            raise InputError(
+                f"federation.strategy {name!r}: its option strategy is {inner!r}: give a name, or {{name, options}}"
+            ) from None
         options["strategy"] = _make(federation, parts.name, parts.options)
     logger = logging.getLogger("flwr")
     level = logger.level

@@ -8,6 +8,8 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
+from simulator.axes import short_keys
+
 MAX_ROWS = 60
 LEGEND = (
     "leakage: 1 is exact; in parentheses stands the floor, the same score for who knows nothing: the better of as "
@@ -59,7 +61,7 @@ def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Callable
         for name in ("defense", "seed", "target", *swept)
         if name in frame and frame[name].nunique(dropna=False) > 1
     ]
-    first = {name.rpartition(".")[2]: (lambda row, name=name: str(row[name])) for name in dict.fromkeys(varying)}
+    first = {short: (lambda row, name=name: str(row[name])) for name, short in short_keys(varying).items()}
     constant = {name for name, column in (("attack", "attack"), ("told", "knowledge")) if frame[column].nunique() < 2}
     rest = {name: show for name, show in COLUMNS.items() if name not in constant}
     return first | rest

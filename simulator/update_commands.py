@@ -26,7 +26,9 @@ def attack(
     from simulator.jobs import run_attack
     from simulator.knowledge import adapted
     from simulator.single import parse_options, write_result
+    from simulator.storage import check_out
 
+    check_out(out_dir)
     seen, threads = target.observe(), 1
     knowledge, record = seen.knowledge, seen.record
     if record is None:
@@ -61,7 +63,9 @@ def member(
     """
     from attacks.membership import MembershipTest
     from simulator.single import load_candidates, to_input_space, write_membership
+    from simulator.storage import check_out
 
+    check_out(out_dir)
     images = load_candidates(candidates)
     observation, knowledge, record = target.observe()
     if record is not None:
@@ -89,7 +93,9 @@ def diagnose(
     """
     from simulator.diagnosis import adversary_images, diagnosis_tables, private_images, write_diagnosis
     from simulator.diagnosis import diagnose as measure
+    from simulator.storage import check_out
 
+    check_out(out_dir)
     if evaluator and (target.run is None or images is not None):
         raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
     observation, knowledge, record = target.observe()

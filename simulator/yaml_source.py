@@ -1,6 +1,7 @@
 """YAML with memory: every key knows the file and line it came from, and `extends:` merges files."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,33 @@ from attacks.errors import InputError
 Key = tuple[str | int, ...]
 
 
+class _DuplicateKey(yaml.MarkedYAMLError):
+    """A key that stands twice in one mapping."""
+
+
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads 1e-3 as a number, as YAML 1.2 and every other language do."""
+    """SafeLoader that reads 1e-3 as a number and 2024-01-01 as text, as YAML 1.2 and every other language do.
+
+    A key that stands twice in a mapping is an error: PyYAML keeps the last one and drops the first in silence.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.value in lines:
+                problem = f"key {key.value!r} stands in line {lines[key.value]} already: remove one of the two"
+                raise _DuplicateKey(problem=problem, problem_mark=key.start_mark)
+            lines[key.value] = key.start_mark.line + 1
+        return node
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 _Loader.add_implicit_resolver(
@@ -43,6 +69,8 @@ def parse_value(text: str) -> Any:
     """The right-hand side of `--set key=value` and `--know key=value`, as YAML."""
     try:
         return yaml.load(text, _Loader)
+    except _DuplicateKey as error:
+        raise InputError(f"value {text!r}: {error.problem}") from None
     except yaml.YAMLError:
         raise InputError(f"value {text!r} is not YAML: quote it") from None
 
@@ -69,6 +97,20 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = merge(merged[key], value) if both else value
     return merged
+
+
+def leaves(data: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Every value that is neither a mapping nor a list, with its key."""
+    if not isinstance(data, dict | list):
+        yield key, data
+        return
+    for part, value in data.items() if isinstance(data, dict) else enumerate(data):
+        yield from leaves(value, (*key, part))
+
+
+def as_key(dotted: str) -> Key:
+    """ "a.0.b" as pydantic and `Source.lines` write it: numbers index lists."""
+    return tuple(int(part) if part.isdigit() else part for part in dotted.split("."))
 
 
 def assign(data: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
@@ -105,7 +147,8 @@ def _read_one(path: Path) -> Source:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise InputError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
+        wrong = "" if isinstance(error, _DuplicateKey) else "not YAML: "
+        raise InputError(f"{path}{line}: {wrong}{getattr(error, 'problem', None) or error}") from None
     if data is None:
         raise InputError(f"{path}: the file is empty; a scenario is at least `name: something`")
     if not isinstance(data, dict):

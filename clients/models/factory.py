@@ -54,8 +54,7 @@ def load_factory(name: str) -> Callable[..., nn.Module]:
     source, _, attribute = name.rpartition(":")
     if not source:
         raise InputError(f"model.name is {name!r}{nearest(name, sorted(MODELS))}; your own is package.module:factory")
-    if os.getcwd() not in sys.path:  # an installed command does not look there by itself
-        sys.path.append(os.getcwd())
+    look_in_working_folder()
     try:
         module = _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
     except InputError:
@@ -70,6 +69,12 @@ def load_factory(name: str) -> Callable[..., nn.Module]:
         known = sorted(n for n, value in vars(module).items() if callable(value) and not n.startswith("_"))
         raise InputError(f"model.name {name!r}: {source} has no function {attribute!r}{nearest(attribute, known)}")
     return getattr(module, attribute)
+
+
+def look_in_working_folder() -> None:
+    """For the user's own modules: an installed command does not look there by itself."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 def _load_file(path: Path):
@@ -121,10 +126,12 @@ def _freeze(model: nn.Module, patterns: list[str]) -> None:
         raise InputError(f"model.frozen {patterns} leaves no parameter to train")
 
 
-def _check_outputs(model: nn.Module, name: str, shape: tuple[int, int, int], outputs: int) -> None:
+def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tuple[int, ...]:
+    """The shape of the model's outputs for one image (C, H, W); InputError where it cannot take such images."""
+    parameter = next(model.parameters(), torch.zeros(()))
     try:
         with torch.no_grad():
-            found = model.eval()(torch.zeros(2, *shape))
+            found = model.eval()(torch.zeros(2, *shape).to(parameter))
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"model.name {name!r} cannot take images of shape {shape}: {reason}") from None
@@ -132,8 +139,13 @@ def _check_outputs(model: nn.Module, name: str, shape: tuple[int, int, int], out
         raise InputError(f"model.name {name!r} raised on images of shape {shape}:\n{_own_traceback(error)}") from None
     if not isinstance(found, Tensor):
         raise InputError(f"model.name {name!r} returns {type(found).__name__}, it has to be one tensor of outputs")
-    if found.shape != (2, outputs):
+    return tuple(found.shape[1:])
+
+
+def _check_outputs(model: nn.Module, name: str, shape: tuple[int, int, int], outputs: int) -> None:
+    found = outputs_of(model, name, shape)
+    if found != (outputs,):
         raise InputError(
-            f"model.name {name!r} has outputs of shape {tuple(found.shape[1:])}, the labels need ({outputs},): "
+            f"model.name {name!r} has outputs of shape {found}, the labels need ({outputs},): "
             "change the model's last layer, or data.task and training.loss"
         )

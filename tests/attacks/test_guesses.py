@@ -103,3 +103,19 @@ def test_public_images_are_needed_by_name(name):
         run(name, client(digits(2)), Knowledge())
     with pytest.raises(InputError, match=r"shape \(3, 1, 4, 4\)"):
         run(name, client(digits(2)), Knowledge(public_images=torch.zeros(3, 1, 4, 4)))
+
+
+def test_where_the_first_layer_did_not_move_the_gradients_of_the_others_tell():
+    observation = client(digits(1), steps=1)
+    initial, final = observation.pairs[0]
+    final = {name: initial[name] if name.startswith("1.") else value for name, value in final.items()}
+    still = Observation(observation.model, ((initial, final),), (1, 8, 8))
+    public = torch.cat([digits(40)[10:], digits(1)])
+    found = run("best_public", still, Knowledge(num_private=1, pixel_mean=MEAN, public_images=public))
+    assert torch.equal(found.images, digits(1))
+
+
+@pytest.mark.parametrize("name", ["mean_image", "span", "ntk", "random_public"])
+def test_a_mean_of_other_channels_is_refused_by_every_attack(name):
+    with pytest.raises(InputError, match="pixel_mean has 2 values, the images have 1 channels"):
+        run(name, client(digits(2)), Knowledge(pixel_mean=(0.1, 0.2), public_images=PUBLIC))

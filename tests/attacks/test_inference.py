@@ -4,6 +4,7 @@ from torch import nn
 
 from attacks import Observation
 from attacks.inference import (
+    ImageCount,
     count_images,
     find_input_layer,
     gavish_donoho,
@@ -116,3 +117,12 @@ def test_more_images_than_half_of_the_rank_are_counted():
     rounded = update + 1e-5 * torch.randn(200, 65, generator=generator)
     assert read_spectrum(rounded.double()).count == 50
     assert read_spectrum(torch.randn(200, 65, generator=generator, dtype=torch.float64)).clear is False
+
+
+def test_a_first_layer_that_did_not_move_says_nothing():
+    observation = trained_pair(torch.rand(3, 1, 8, 8))
+    initial, final = observation.pairs[0]
+    final = {name: initial[name] if name.startswith("1.") else value for name, value in final.items()}
+    still = Observation(observation.model, ((initial, final),), (1, 8, 8))
+    assert infer_image_count(still) == ImageCount(0, clear=False)
+    assert infer_pixel_mean(still) is None

@@ -158,3 +158,14 @@ def test_what_cannot_be_tested_says_why():
         MembershipTest.of(narrow, Knowledge(num_private=60))
     with pytest.raises(InputError, match="expected"):
         MembershipTest.of(client(mlp(64, 64), *digits(0, 5)), Knowledge()).residual(torch.zeros(2, 1, 7, 8))
+
+
+def test_a_first_layer_that_did_not_move_does_not_tell_the_number():
+    images, labels = digits(0, 5)
+    observation = client(mlp(64, 64), images, labels)
+    initial, final = observation.pairs[0]
+    final = {name: initial[name] if name.startswith("1.") else value for name, value in final.items()}
+    still = Observation(observation.model, ((initial, final),), (1, 8, 8))
+    with pytest.raises(InputError, match=r"needs num_private.*shows no image"):
+        MembershipTest.of(still, Knowledge())
+    assert MembershipTest.of(still, Knowledge(num_private=2)).num_private == 2

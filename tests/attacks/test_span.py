@@ -330,3 +330,23 @@ def test_noise_is_measured_by_the_median_singular_value():
 def test_nothing_found_is_said():
     nothing = Candidates.empty(*reversed(parts(client(mlp(), digits(8)))))
     assert "no candidate" in nothing.veto(torch.ones(1, 256, 257), torch.Generator())[0]
+
+
+def dead_round(observation):
+    """(sent, returned) of a round in which nothing but the last layer moved."""
+    initial = observation.final
+    return initial, {name: value + 0.01 if name.startswith("5.") else value for name, value in initial.items()}
+
+
+def test_an_update_of_the_last_layer_alone_is_refused(federated):
+    _, observation, _ = federated
+    with pytest.raises(InputError, match="one of the first two layers is zero"):
+        run(Observation(observation.model, (dead_round(observation),), (1, 8, 8)))
+
+
+def test_a_dead_round_of_a_history_costs_nothing(federated):
+    images, observation, alone = federated
+    history = Observation(observation.model, (*observation.pairs, dead_round(observation)), (1, 8, 8))
+    found = run(history)
+    assert found.num_inferred == 8 and (nearest(images, found) < 1e-2).all()
+    assert torch.equal(found.images, alone.images)

@@ -13,6 +13,10 @@ from attacks import InputError
 from clients.partition import split_data
 from simulator.benchmark import COLUMNS, benchmark_table, half_width, load_benchmark, write_benchmark
 from simulator.benchmark_figures import draw_benchmark, frontier_of
+from simulator.errors import CellsFailed
+from simulator.jobs import JobResult
+from simulator.ledger import Ledger
+from simulator.plan import claimed
 
 DEFENSES = Path(__file__).parents[2] / "scenarios" / "defenses.yaml"
 
@@ -81,6 +85,39 @@ def test_attacks_of_one_name_and_labels_of_their_own_are_not_averaged():
     assert list(zip(table.attack, table.recovered_fraction, strict=True)) == [("ntk-a", 1.0), ("ntk-b", 0.0)]
 
 
+def test_a_defense_whose_clients_all_failed_has_a_row_without_costs():
+    leakage = pd.DataFrame([row("none", 0, 0, 1.0), row("noise", 0, 0, 0.0, "failed")])
+    utility = pd.DataFrame([{"round": 1, "defense": "none", "seed": 0, "test_accuracy": 0.5, "epsilon": np.nan}])
+    clients = pd.DataFrame(
+        [
+            {"defense": "none", "status": "ok", "bytes": 100, "seconds": 1.0},
+            {"defense": "noise", "status": "failed", "bytes": np.nan, "seconds": np.nan},
+        ]
+    )
+    table = benchmark_table(record(leakage, utility, clients))
+    assert table.defense.tolist() == ["none", "noise"] and table.failures.tolist() == [0, 1]
+    assert table.bytes[0] == 100 and math.isnan(table.bytes[1]) and math.isnan(table.leakage[1])
+
+
+def test_a_benchmark_with_failed_cells_writes_the_table_of_the_others(tmp_path, monkeypatch, fedleak):
+    def run_all_but_one(plan, display, overwrite, verbose):
+        with claimed(plan):
+            ledger = Ledger(plan.run_dir)
+        key = {"round": 1, "client": 0, "seed": 0}
+        ledger.add_result("a", JobResult((0,), row("none", 0, 0, 0.5)))
+        ledger.add("clients", "a", (0,), {**key, "defense": "none", "status": "ok", "bytes": 8, "seconds": 1.0})
+        ledger.add("utility", "a", (0,), {**key, "defense": "none", "test_accuracy": 0.5})
+        ledger.write_tables()
+        raise CellsFailed("1 of 2 cells failed: b")
+
+    monkeypatch.setattr("simulator.engine.simulate", run_all_but_one)
+    path = tmp_path / "b.yaml"
+    path.write_text("name: b\nbenchmark: {defenses: [none, noise], seeds: 1}\n")
+    stopped = fedleak("benchmark", path, "--out", tmp_path / "out")
+    assert (stopped.returncode, stopped.stderr) == (1, "fedleak: 1 of 2 cells failed: b\n")
+    assert pd.read_csv(tmp_path / "out" / "benchmark.csv").leakage.tolist() == [0.5]
+
+
 def test_the_frontier_is_what_nothing_beats_in_both():
     rows = pd.DataFrame(
         {
@@ -115,6 +152,11 @@ def test_mnist_takes_the_place_of_digits_where_its_folder_is_given():
         ("name: x\nbenchmark: {defenses: [none], profiles: {quick: {}}}\n", "quik", "did you mean 'quick'?"),
         ("name: x\nbenchmark: {defenses: []}\n", None, "benchmark.defenses"),
         ("name: x\nbenchmark: {defenses: [none], seed: 3}\n", None, "benchmark.seed"),
+        ("name: x\nseed: abc\nbenchmark: {defenses: [none]}\n", None, "line 2: seed is 'abc'"),
+        ("name: x\nseed: null\nbenchmark: {defenses: [none]}\n", None, "line 2: seed is None"),
+        ("name: x\ndata: [1]\nbenchmark: {defenses: [none]}\n", None, "line 2: data is [1]"),
+        ("name: x\ndata: digits\nbenchmark: {defenses: [none], with_root: {data: {}}}\n", None, "data is 'digits'"),
+        ("name: x\nsweep: {seed: [1]}\nbenchmark: {defenses: [none]}\n", None, "line 2: a benchmark sweeps over its"),
         ("name: x\nbenchmark: {defenses: [cliping]}\n", None, "did you mean 'clipping'?"),
         (
             "name: x\nbenchmark: {defenses: [[secure_aggregation, central_dp]]}\n",

@@ -8,8 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
+
+from attacks import Knowledge
+from simulator.plan import claimed, make_plan
+from simulator.scenario import load_scenario
+from simulator.storage import CellStore, Sight
 
 FACTORY = """
 import torch
@@ -88,6 +93,71 @@ BAD = {
     "strategy with a bad option": ("name: s\nfederation: {strategy: {name: FedAvg, options: {x: 1}}}\n", "'x'"),
     "a round that never comes": ("name: s\nadversary: {when: [5]}\n", "names round 5"),
     "knowledge of the wrong kind": ("name: s\nadversary: {knowledge: {public_images: 3}}\n", "public_images"),
+    "knowledge of a defense that is not there": ("name: s\nadversary: {knowledge: [noise_std]}\n", "noise_std is true"),
+    "strategy inside a strategy": (
+        "name: s\nfederation: {strategy: {name: DifferentialPrivacyServerSideFixedClipping, options: {strategy: 5}}}\n",
+        "its option strategy is 5",
+    ),
+    "mean that is no number": (
+        "name: s\ndata: {mean: [.nan]}\n",
+        "data.mean.0 is nan: input should be a finite number",
+    ),
+    "round before the first": ("name: s\nadversary: {when: [0]}\n", "adversary.when.0 is 0: input should be greater"),
+    "key that stands twice": ("name: s\nseed: 1\nseed: 2\n", "line 3: key 'seed' stands in line 2 already"),
+    "section that stands twice": (
+        "name: s\ntraining: {epochs: 1}\nmodel: {width: 8}\ntraining: {batch_size: 2}\n",
+        "line 4: key 'training' stands in line 2 already",
+    ),
+    "key that stands twice in a line": ("name: s\nmodel: {width: 8, width: 9}\n", "'width' stands in line 2 already"),
+    "attack without options": (
+        "name: s\nadversary: {attacks: [{name: ntk, options: null}]}\n",
+        "line 2: adversary.attacks.0.options is None: input should be an object",
+    ),
+    "defense without options": (
+        "name: s\ndefenses: [{name: noise, options: null}]\n",
+        "line 2: defenses.0.options is None: input should be an object",
+    ),
+    "nodes that are not there": (
+        "name: s\nfederation: {clients: 3, strategy: {name: FedAvg, options: {min_available_nodes: 10}}}\n",
+        "min_available_nodes is 10, it has to be 0 to federation.clients = 3",
+    ),
+    "training nodes that are not there": (
+        "name: s\nfederation: {strategy: {name: FedMedian, options: {min_train_nodes: 4}}}\n",
+        "min_train_nodes is 4",
+    ),
+    "mean of too many channels for span": (
+        "name: s\nadversary: {attacks: [span], knowledge: {pixel_mean: [0.1, 0.2]}}\n",
+        "pixel_mean has 2 values, the images have 1 channels",
+    ),
+    "mean of too many channels for the mean image": (
+        "name: s\nadversary: {attacks: [mean_image], knowledge: {pixel_mean: [0.1, 0.2]}}\n",
+        "pixel_mean has 2 values, the images have 1 channels",
+    ),
+    "label of no class": (
+        "name: s\nadversary: {knowledge: {labels: [1, 2, 99]}}\n",
+        "labels go up to 99, the network tells 10 classes apart",
+    ),
+    "share above one": ("name: s\nadversary: {knowledge: {kept_fraction: 5.0}}\n", "kept_fraction is 5.0, it has"),
+    "bits of no computer": (
+        "name: s\nadversary: {knowledge: {quantization_bits: 100000}}\n",
+        "quantization_bits is 100000, it has to be at most 32",
+    ),
+    "mod of no package": ("name: s\ndefenses: ['a.b:c']\n", "defense 'a.b:c' cannot be loaded: No module named 'a'"),
+    "mod that is none": ("name: s\ndefenses: ['math:pi']\n", "defense 'math:pi' is a float, no Flower mod"),
+    "infinite learning rate": ("name: s\ntraining: {learning_rate: .inf}\n", "input should be a finite number"),
+    "infinite option": (
+        "name: s\nadversary: {attacks: [{name: ntk, learning_rate: .inf}]}\n",
+        "adversary.attacks.0.learning_rate is inf: input should be a finite number",
+    ),
+    "belief that is no number": (
+        "name: s\nadversary: {knowledge: {learning_rate: .nan}}\n",
+        "line 2: adversary.knowledge.learning_rate is nan: input should be a finite number",
+    ),
+    "infinite option of a factory": ("name: s\nmodel: {options: {x: [-.inf]}}\n", "model.options.x.0 is -inf: input"),
+    "time limit beyond any timer": ("name: s\nadversary: {timeout: 1.0e+30}\n", "less than or equal to 31536000"),
+    "device of no name": ("name: s\nadversary: {attacks: [{name: ntk, device: 'cuda:x'}]}\n", "choose auto, cpu"),
+    "set": ("name: s\npartition: {images: !!set {a}}\n", "plain YAML values only"),
+    "date": ("name: s\nseed: 2024-01-01\n", "seed is '2024-01-01'"),
     "empty file": ("", "the file is empty"),
 }
 
@@ -114,8 +184,17 @@ def test_check_estimates_attacks_that_need_knowledge(fedleak, scenario):
     text = "name: s\nmodel: {width: 16}\nadversary: {%s, %s}\n"
     result = fedleak("check", scenario(text % (attacks, told)))
     assert result.returncode == 0 and "gradient_matching, kkt, mean_image" in result.stdout
+    assert "at most, not counting mean_image, random_public, best_public" in " ".join(result.stdout.split())
     result = fedleak("check", scenario(text % (attacks, "knowledge: [num_private]")))
     assert result.returncode == 2 and "needs learning_rate" in result.stderr
+
+
+def test_a_mod_in_the_working_folder_is_found(fedleak, scenario, tmp_path, monkeypatch):
+    (tmp_path / "own_mods.py").write_text("def quiet(message, context, reply):\n    return reply(message, context)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [part for part in sys.path if part not in ("", str(tmp_path))])
+    result = fedleak("check", scenario("name: s\nmodel: {width: 8}\ndefenses: ['own_mods:quiet']\n"))
+    assert result.returncode == 0, result.stderr
 
 
 def test_check_says_what_would_run(fedleak, scenario):
@@ -124,6 +203,7 @@ def test_check_says_what_would_run(fedleak, scenario):
     assert result.returncode == 0, result.stderr
     assert "2 rounds, 3 clients with 8 images each, FedAvg" in result.stdout
     assert "8 (ntk; server, observer; told nothing)" in result.stdout and "cost:" in result.stdout
+    assert result.stdout.rstrip().endswith("at most")
 
 
 def test_folders_that_hold_something_else_are_left_alone(fedleak, scenario, tmp_path):
@@ -191,6 +271,14 @@ def test_attack_on_two_checkpoints(fedleak, pair, tmp_path):
         ({"--model": None}, "Give --run RUN, or --model"),
         ({"--run": "somewhere"}, "leave out --model, --initial, --final, --shape"),
         ({"--option": "iterations=many"}, "'iterations' is 'many'"),
+        ({"--option": "iterations=2024-01-01"}, "'iterations' is '2024-01-01'"),
+        ({"--option": "device=cuda:99"}, "device is 'cuda:99', this machine has"),
+        ({"--know": "steps=2024-01-01"}, "steps is '2024-01-01'"),
+        ({"--know": "steps=!!set {a}"}, "plain YAML values only"),
+        ({"--know": "labels=[]"}, "knowledge labels is ()"),
+        ({"--know": "learning_rate=.nan"}, "knowledge learning_rate is nan"),
+        ({"--shape": "1,5,5"}, "cannot take images of shape (1, 5, 5)"),
+        ({"--final": "."}, "'.' is no safetensors file"),
     ],
 )
 def test_bad_attack_arguments(fedleak, pair, tmp_path, change, says):
@@ -200,6 +288,82 @@ def test_bad_attack_arguments(fedleak, pair, tmp_path, change, says):
     result = fedleak("attack", *(part.replace("NETS", str(tmp_path / "nets.py")) for part in flat))
     assert result.returncode == 2 and says in result.stderr, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["attack", "member", "diagnose", "run"])
+def test_where_the_result_cannot_be_written_nothing_is_computed(
+    fedleak, scenario, pair, tmp_path, monkeypatch, command
+):
+    def compute(*args, **options):
+        raise AssertionError("computed")
+
+    for work in ("jobs.run_attack", "diagnosis.diagnose", "engine.start_ray"):
+        monkeypatch.setattr(f"simulator.{work}", compute)
+    monkeypatch.setattr("attacks.membership.MembershipTest.of", compute)
+    np.savez(tmp_path / "some.npz", images=np.zeros((2, 1, 8, 8), np.float32))
+    update = ["--model", f"{tmp_path / 'nets.py'}:make", *pair]
+    arguments = {
+        "attack": [*update, "--attack", "ntk"],
+        "member": [*update, "--candidates", tmp_path / "some.npz"],
+        "diagnose": [*update, "--images", tmp_path / "some.npz"],
+        "run": [scenario("name: s\n")],
+    }
+    result = fedleak(command, *arguments[command], "--out", tmp_path / "nets.py" / "out")
+    assert result.returncode == 2 and "nets.py' is a file: choose another --out" in result.stderr, result.stderr
+
+
+def test_a_checkpoint_that_diverged_is_refused(fedleak, pair, tmp_path):
+    state = load_file(tmp_path / "b.safetensors")
+    state["1.weight"][0, 0] = torch.nan
+    save_file(state, tmp_path / "b.safetensors")
+    result = fedleak("attack", "--model", f"{tmp_path / 'nets.py'}:make", *pair, "--attack", "ntk", "--out", tmp_path)
+    assert result.returncode == 2 and "'1.weight' holds NaN or Inf" in result.stderr
+
+
+def test_facts_are_json_where_a_number_is_missing(fedleak, pair, tmp_path):
+    out = tmp_path / "out"
+    result = fedleak("attack", "--model", f"{tmp_path / 'nets.py'}:make", *pair, "--attack", "mean_image", "--out", out)
+    assert result.returncode == 0, result.stderr
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    facts = json.loads((out / "facts.json").read_text(), parse_constant=refuse)
+    assert facts["relative_residual"] is None  # the mean image explains no update
+
+
+@pytest.fixture
+def recorded(pair, scenario, tmp_path):
+    """A run directory with one observation, of client 0 in round 1."""
+    path = scenario(f"name: s\nmodel: {{name: '{tmp_path / 'nets.py'}:make'}}\ndata: {{public: 30, test: 30}}\n")
+    plan = make_plan(load_scenario(path), tmp_path / "run")
+    store = CellStore(plan.run_dir)
+    with claimed(plan):
+        store.create(plan.scenario.model, (1, 8, 8), 10, 0)
+        states = [load_file(tmp_path / f"{name}.safetensors") for name in "ab"]
+        names = store.save_global(0, states[0]), store.save_client(1, 0, states[1])
+        store.save_sight(Sight(1, 0, "server"), [names], Knowledge(num_private=3))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("broken", "attack", "says"),
+    [
+        ("", "nope", "unknown attack 'nope'"),
+        ("scenario.yaml", "mean_image", "scenario.yaml' cannot be read"),
+        ("checkpoints/architecture.json", "mean_image", "architecture.json' cannot be read"),
+        ("checkpoints/round_0001_client_00_server.json", "mean_image", "server.json' cannot be read"),
+    ],
+)
+def test_a_damaged_run_directory_is_said_to_be(fedleak, recorded, tmp_path, broken, attack, says):
+    arguments = ["--run", recorded.root, "--client", 0, "--out", tmp_path / "out"]
+    assert fedleak("attack", *arguments, "--attack", "mean_image").returncode == 0
+    if broken:
+        path = recorded.root / broken
+        path.write_text("{" + path.read_text() + "[")
+    result = fedleak("attack", *arguments, "--attack", attack)
+    assert result.returncode == 2 and says in result.stderr, result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_membership_of_two_checkpoints(fedleak, pair, tmp_path):
@@ -227,6 +391,7 @@ def test_membership_of_two_checkpoints(fedleak, pair, tmp_path):
         ({"images": np.zeros((2, 1, 8, 8), np.uint8)}, "has to be float"),
         ({"images": np.zeros((2, 64))}, "number, channels, height, width"),
         ({"images": np.full((2, 1, 8, 8), np.nan)}, "not finite"),
+        ({"images": np.zeros((0, 1, 8, 8))}, "`images` is empty"),
         ({"images": np.zeros((2, 1, 28, 28))}, "expected (number, 1, 8, 8)"),
     ],
 )

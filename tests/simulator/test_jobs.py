@@ -1,12 +1,14 @@
 import json
+import os
 import time
 from dataclasses import replace
 
 import pytest
 import torch
 
-from attacks import Knowledge
+from attacks import Knowledge, get_attack, torch_generator
 from clients.client import make_model
+from simulator.dispatch import sign_of_life
 from simulator.jobs import Job, progress_writer, run_job, time_limit
 from simulator.plan import cell_data
 from simulator.scenario import load_scenario
@@ -63,6 +65,25 @@ def test_distilled_images_are_singled_out_of_those_of_the_round(tmp_path):
     assert all(result.row["target"] == "distilled" for result in targets.values())
     assert [targets[client].samples[0]["identified"] for client in (0, 1)] == [False, True]
     assert targets[0].row["l2_median"] == pytest.approx(0.8, rel=1e-4)  # 0.1 on each of 64 pixels
+
+
+def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
+    job = replace(make_job(tmp_path), progress_path=tmp_path / "progress")
+    ages = []
+
+    def slow_attack(*arguments):
+        assert sign_of_life(job) is not None  # from the start on
+        os.utime(job.progress_path, (0, 0))
+        return get_attack("mean_image").reconstruct(*arguments[1:3], torch_generator(0, "t"))
+
+    def score(*arguments):
+        ages.append(time.time() - sign_of_life(job))
+        return {}, [], []
+
+    monkeypatch.setattr("simulator.jobs.run_attack", slow_attack)
+    monkeypatch.setattr("simulator.jobs.evaluate", score)
+    assert run_job(job).row["status"] == "ok"
+    assert len(ages) == 1 and ages[0] < 60 and sign_of_life(job) is None
 
 
 def test_time_limit_interrupts_and_leaves_nothing_behind():

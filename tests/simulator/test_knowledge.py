@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from attacks import InputError
+from attacks import InputError, Knowledge
 from simulator.knowledge import grant
 from simulator.plan import cell_data
 from simulator.scenario import load_scenario
@@ -9,11 +9,11 @@ from simulator.scenario import load_scenario
 
 @pytest.fixture
 def granted(tmp_path):
-    def grant_to(knowledge, clients, training="{epochs: 5, batch_size: 3, learning_rate: 0.1}"):
+    def grant_to(knowledge, clients, training="{epochs: 5, batch_size: 3, learning_rate: 0.1}", defenses="[]"):
         path = tmp_path / "s.yaml"
         path.write_text(
             "name: s\npartition: {images: [4, 7]}\nfederation: {clients: 2}\ndata: {public: 30, test: 30}\n"
-            f"training: {training}\nadversary: {{knowledge: {knowledge}}}\n"
+            f"training: {training}\ndefenses: {defenses}\nadversary: {{knowledge: {knowledge}}}\n"
         )
         scenario = load_scenario(path)
         data = cell_data(scenario)
@@ -54,3 +54,28 @@ def test_the_order_of_the_images_is_believed_not_granted(granted):
     assert granted("{batches: [[0, 1, 2], [3]]}", [0])[0].batches == ((0, 1, 2), (3,))
     with pytest.raises(InputError, match="give lists of indices"):
         granted("{batches: true}", [0])
+
+
+def test_true_grants_what_the_defense_in_force_has(granted):
+    knowledge, _ = granted("[noise_scale, kept_fraction]", [0], defenses="[{name: noise, scale: 0.5}, {name: top_k}]")
+    assert (knowledge.noise_scale, knowledge.kept_fraction) == (0.5, 0.1)
+    with pytest.raises(InputError, match=r"quantization_bits is true: the defense in force, 'noise', has none to tell"):
+        granted("[quantization_bits]", [0], defenses="[{name: noise, scale: 0.5}]")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("learning_rate", float("nan")),
+        ("clip_norm", float("inf")),
+        ("kept_fraction", 5.0),
+        ("quantization_bits", 100_000),
+        ("pixel_mean", (float("nan"),)),
+        ("pixel_range", (1.0, 0.0)),
+        ("labels", ()),
+        ("labels", (1, -1)),
+    ],
+)
+def test_what_cannot_be_true_is_refused_by_name(field, value):
+    with pytest.raises(InputError, match=f"^knowledge {field} is "):
+        Knowledge(**{field: value})

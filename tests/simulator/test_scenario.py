@@ -1,6 +1,7 @@
 import pytest
 
 from attacks import InputError
+from simulator.axes import short_keys
 from simulator.federation import expected_pairs
 from simulator.scenario import load_scenario
 
@@ -98,7 +99,8 @@ def test_knowledge_by_name_or_by_value(write):
         ("name: s\nadversary: {attacks: [{name: ntk, iterations: 0}]}\n", "iterations is 0"),
         ("name: s\nadversary: {attacks: [ntk, ntk]}\n", "two attacks are called 'ntk'"),
         ("name: s\nadversary: {knowledge: [labls]}\n", "did you mean 'labels'?"),
-        ("name: s\nsweep: {model.widht: [1]}\n", "unknown key 'model.widht'"),
+        ("name: s\nsweep: {model.widht: [1]}\n", "s.yaml, line 2: unknown key 'model.widht'"),
+        ("name: s\nsweep:\n  seed: [0]\n  training.epochs: [1, 0]\n", "line 4: training.epochs is 0: input should"),
         ("name: s\nextends: nowhere.yaml\n", "does not exist"),
         ("name: s\nsweep: {seed: []}\n", "at least 1 item"),
         ("name: s\nsweep: {engine.cpus: [1, 2]}\n", "the same for the whole run"),
@@ -207,3 +209,41 @@ def test_history_follows_the_threat_models_beside_it(write, listed, of_a_client,
     histories = 3 * ("history" in of_a_client) + ("history" in of_all)
     assert sorted(pairs) == sorted([1] * 3 * (3 * ("server" in of_a_client) + ("observer" in of_all))
                                    + [1, 2, 3] * histories)  # fmt: skip
+
+
+def test_a_merged_mapping_may_be_overridden_key_by_key(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text("name: s\ntraining: &base {epochs: 3, batch_size: 4}\nmodel: {pretrain: {<<: *base, epochs: 7}}\n")
+    pretrain = load_scenario(path).model.pretrain
+    assert (pretrain.epochs, pretrain.batch_size) == (7, 4)
+
+
+def test_a_value_of_the_command_line_has_no_key_twice(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text("name: s\n")
+    with pytest.raises(InputError, match=r"'\{width: 1, width: 2\}': key 'width' stands in line 1 already"):
+        load_scenario(path, ["model={width: 1, width: 2}"])
+
+
+def test_keys_of_a_sweep_that_end_alike_are_told_apart(write):
+    attack = "adversary: {attacks: [{name: gradient_matching}]}"
+    axes = "{training.learning_rate: [0.1, 0.2], adversary.attacks.0.learning_rate: [0.01, 0.02], model.width: [8, 9]}"
+    names = [cell.name for cell in load_scenario(write(f"name: s\n{attack}\nsweep: {axes}\n")).cells()]
+    assert len(set(names)) == 8 and names[0] == "training.learning_rate=0.1,0.learning_rate=0.01,width=8"
+
+
+def test_a_key_that_ends_another_keeps_its_name():
+    assert short_keys(["name", "data.name", "model.name", "model.depth"]) == {
+        "name": "name",
+        "data.name": "data.name",
+        "model.name": "model.name",
+        "model.depth": "depth",
+    }
+    assert (
+        short_keys(["training.epochs", "model.pretrain.epochs", "seed"])["model.pretrain.epochs"] == "pretrain.epochs"
+    )
+
+
+def test_an_override_below_a_list_is_named_where_it_is_wrong(write):
+    with pytest.raises(InputError, match=r"^--set partition.images.1=-3: partition.images.1 is -3"):
+        load_scenario(write("name: s\npartition: {images: [1, 2]}\n"), ["partition.images.1=-3"])

@@ -8,7 +8,17 @@ import torch
 from attacks import InputError, Knowledge, Reconstruction
 from clients.config import ModelConfig
 from clients.models import build_model
-from simulator.storage import CellStore, Sight, load_images, load_state, make_knowledge, save_reconstruction, save_state
+from simulator.storage import (
+    CellStore,
+    Sight,
+    check_out,
+    load_images,
+    load_state,
+    make_knowledge,
+    make_out,
+    save_reconstruction,
+    save_state,
+)
 
 SHAPE = (1, 8, 8)
 
@@ -100,3 +110,17 @@ def test_a_history_names_the_checkpoints_of_its_rounds_and_reads_each_once(store
     for i, pair in enumerate(observation.pairs):
         for state, expected in zip(pair, states[i : i + 2], strict=True):
             assert all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_and_none_is_left_behind(tmp_path):
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    link.symlink_to(tmp_path / "nowhere")
+    for path in (file, file / "below" / "it", link):
+        with pytest.raises(InputError, match=f"'{file if path != link else link}' is a file: choose another --out"):
+            check_out(path)
+    check_out(tmp_path / "new" / "folder")
+    check_out(tmp_path)
+    assert sorted(tmp_path.iterdir()) == [file, link]
+    with pytest.raises(InputError, match=r"cannot be made .*: choose another --out"):
+        make_out(tmp_path / ("x" * 300))

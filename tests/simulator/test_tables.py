@@ -89,3 +89,9 @@ def test_the_page_of_keys_descends_into_sections_of_sections(section, keys):
 def test_the_page_of_keys_is_up_to_date():
     page = Path(__file__).parents[2] / "docs" / "scenarios.md"
     assert page.read_text() == reference(), "run: python -m simulator.reference > docs/scenarios.md"
+
+
+def test_swept_columns_that_end_alike_are_both_shown():
+    keys = ["training.epochs", "model.pretrain.epochs"]
+    table = text(rows().assign(**{key: [1, 2] for key in keys}), keys, 160)
+    assert table.splitlines()[1].split()[:2] == ["training.epochs", "pretrain.epochs"]
