@@ -270,7 +270,7 @@ def _absolute_at(value: Any, keys: tuple[str, ...]) -> Any:
     below = value[key]
     if rest:
         return {**value, key: _absolute_at(below, tuple(rest))}
-    if not isinstance(below, str) or (key == "name" and ".py:" not in below):
+    if not isinstance(below, str) or not below or (key == "name" and ".py:" not in below):
         return value
     file, colon, factory = below.partition(".py:")
     path = str(Path(file + colon.rstrip(":")).expanduser().resolve())

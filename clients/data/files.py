@@ -25,7 +25,7 @@ def bad_root(config: DataConfig, expected: str, found: str = "") -> InputError:
 
 def require_root(config: DataConfig, expected: str) -> Path:
     """The path that `data.root` names, which exists."""
-    if config.root is None:
+    if not config.root:
         raise bad_root(config, expected)
     root = Path(config.root).expanduser()
     if not root.exists():
