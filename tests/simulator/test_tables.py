@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from simulator.ledger import LEAKAGE_COLUMNS
+from simulator.benchmark import COLUMNS as BENCHMARK_COLUMNS
+from simulator.ledger import LEAKAGE_COLUMNS, TABLES
 from simulator.reference import reference
 from simulator.tables import benchmark_view, leakage_table
 
@@ -95,3 +96,9 @@ def test_swept_columns_that_end_alike_are_both_shown():
     keys = ["training.epochs", "model.pretrain.epochs"]
     table = text(rows().assign(**{key: [1, 2] for key in keys}), keys, 160)
     assert table.splitlines()[1].split()[:2] == ["training.epochs", "pretrain.epochs"]
+
+
+def test_every_column_of_every_table_is_defined_in_the_docs():
+    text = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    columns = {name for table in TABLES.values() for name in table} | set(BENCHMARK_COLUMNS)
+    assert not sorted(name for name in columns if f"`{name}`" not in text)
