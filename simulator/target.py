@@ -71,6 +71,6 @@ def takes_target(command: Callable[..., None]) -> Callable[..., None]:
         command(target=target, **given)
 
     shown = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in own]
-    with_options.__signature__ = signature(command).replace(parameters=shown + options)  # type: ignore[attr-defined]
+    vars(with_options)["__signature__"] = signature(command).replace(parameters=shown + options)
     with_options.__annotations__ = {p.name: p.annotation for p in shown + options}
     return with_options
