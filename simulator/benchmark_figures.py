@@ -11,6 +11,7 @@ from simulator.record import Record
 from simulator.storage import Sight, load_images
 
 COLUMNS = 8
+LETTER = 0.011  # of test accuracy: as wide as a letter of a name beside its point
 
 
 def draw_benchmark(record: Record, table: pd.DataFrame) -> list[Path]:
@@ -35,13 +36,22 @@ def frontier(table: pd.DataFrame, path: Path) -> Path:
             worst.test_accuracy, worst.recovered_fraction, xerr=worst.test_accuracy_ci95.fillna(0),
             yerr=worst.recovered_fraction_ci95.fillna(0), fmt="none", ecolor="0.8", zorder=1,
         )  # fmt: skip
-        sns.scatterplot(worst, x="test_accuracy", y="recovered_fraction", hue="defense", s=70, ax=axis, legend=False)
+        colours = dict(zip(worst.defense, sns.husl_palette(len(worst), l=0.5), strict=True))
+        sns.scatterplot(
+            worst,
+            x="test_accuracy",
+            y="recovered_fraction",
+            hue="defense",
+            palette=colours,
+            s=70,
+            ax=axis,
+            legend=False,
+        )
         steps = best.sort_values("test_accuracy")
         axis.plot(steps.test_accuracy, steps.recovered_fraction, color="0.4", linestyle="--", linewidth=1, zorder=0)
-        _label(axis, worst)
-        left, right = axis.get_xlim()
-        axis.set_xlim(left, right + 0.1 * (right - left))  # room for the last name
-        axis.set(title=f"{view}: strongest attack on each defense", ylim=(-0.06, 1.12))
+        _label(axis, worst, colours)
+        right = max(1.04, worst.test_accuracy.max() + LETTER * worst.defense.str.len().max())  # room for the last name
+        axis.set(title=f"{view}: strongest attack on each defense", xlim=(-0.04, right), ylim=(-0.06, 1.12))
         axis.set(xlabel="test accuracy", ylabel="share of private images recovered")
     return save(figure, path)
 
@@ -59,13 +69,12 @@ def frontier_of(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[keep]
 
 
-def _label(axis: plt.Axes, rows: pd.DataFrame) -> None:
-    """Names beside the points; those of points that lie together are one list, away from the nearer edge."""
-    reach = 0.09 * max(rows.test_accuracy.max() - rows.test_accuracy.min(), 0.1)
+def _label(axis: plt.Axes, rows: pd.DataFrame, colours: dict[str, tuple[float, float, float]]) -> None:
+    """Names beside the points, in their colours; those that would overlap are one list, away from the nearer edge."""
     clusters: list[list[pd.Series]] = []
     for _, row in rows.sort_values("test_accuracy").iterrows():
         for cluster in clusters:
-            near = abs(cluster[-1].test_accuracy - row.test_accuracy) <= reach
+            near = row.test_accuracy - cluster[-1].test_accuracy <= 0.02 + LETTER * max(len(r.defense) for r in cluster)
             if near and abs(cluster[-1].recovered_fraction - row.recovered_fraction) <= 0.05:
                 cluster.append(row)
                 break
@@ -73,14 +82,16 @@ def _label(axis: plt.Axes, rows: pd.DataFrame) -> None:
             clusters.append([row])
     for cluster in clusters:
         low = cluster[0].recovered_fraction < 0.5
-        axis.annotate(
-            "\n".join(row.defense for row in cluster),
-            (cluster[-1].test_accuracy, cluster[-1].recovered_fraction),
-            xytext=(6, 3 if low else -3),
-            textcoords="offset points",
-            va="bottom" if low else "top",
-            fontsize=7,
-        )
+        for line, row in enumerate(cluster[::-1] if low else cluster):
+            axis.annotate(
+                row.defense,
+                (cluster[-1].test_accuracy, cluster[-1].recovered_fraction),
+                xytext=(6, (3 + 8 * line) * (1 if low else -1)),
+                textcoords="offset points",
+                va="bottom" if low else "top",
+                fontsize=7,
+                color=colours[row.defense],
+            )
 
 
 def defense_grid(record: Record, path: Path) -> Path | None:
