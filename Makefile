@@ -7,13 +7,13 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test bench lint clean
 
 demo: $(INSTALLED)
-	$(BIN)/fedleak run scenarios/quickstart.yaml --out runs/demo
+	$(BIN)/fedspill run scenarios/quickstart.yaml --out runs/demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
 
 bench: $(INSTALLED)
-	$(BIN)/python -m attacks.bench
+	$(BIN)/python -m tests.benchmarks
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -21,7 +21,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 $(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), f'fedleak needs Python 3.11 or later, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...'"
+	$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), f'fedspill needs Python 3.11 or later, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...'"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"

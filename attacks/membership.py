@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
-from attacks.errors import InputError
-from attacks.inference import infer_image_count
-from attacks.observation import Knowledge, Observation, State
-from attacks.spectrum import Spectrum
+from attacks.interface.errors import InputError
+from attacks.interface.observation import Knowledge, Observation, State
+from attacks.update.inference import infer_image_count
+from attacks.update.spectrum import Spectrum
 
 EXACT, BLURRED, DRIFTING = 1.0, 2.0, 4.0  # k / N: first layer with a clear gap, without one, deeper layers
 ROOMY, FULL = 0.4, 0.9  # of a row space's dimension: the k that is preferred, and the largest that says anything

@@ -10,12 +10,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from attacks.errors import InputError
-from attacks.observation import State
-from attacks.seeding import derive_seed
-from clients.client import code_version, local_update, whereabouts
+from attacks.interface.errors import InputError
+from attacks.interface.observation import State
+from attacks.interface.seeding import derive_seed
 from clients.config import ClientConfig
 from clients.defenses.flower_mod import FlowerMod, LocalDP
+from clients.local_update import code_version, local_update, whereabouts
 from clients.models.factory import look_in_working_folder
 
 app = ClientApp()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from attacks.errors import InputError, nearest
+from attacks.interface.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from clients.defenses import Defense

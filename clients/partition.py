@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.errors import InputError
-from attacks.seeding import derive_seed, numpy_generator
+from attacks.interface.errors import InputError
+from attacks.interface.seeding import derive_seed, numpy_generator
 from clients.config import DataConfig, PartitionConfig
 from clients.data import Dataset, Split, load_dataset
 from clients.data.quiet import quiet

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.errors import InputError, nearest
+from attacks.interface.errors import InputError, nearest
 
 UNUSED = -1
 ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse")

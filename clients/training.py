@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Progress, silent
+from attacks.interface.attack import Progress, silent
 from clients.config import TrainingConfig
 from clients.defenses.base import Batch, Defense, LocalRun, Setting
 from clients.losses import training_loss

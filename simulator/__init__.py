@@ -14,7 +14,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 def __getattr__(name: str) -> Any:
     """Record and load are imported when asked for: the command line starts without pandas and torch."""
     if name in ("Record", "load"):
-        from simulator import record
+        from simulator.results import record
 
         return getattr(record, name)
     raise AttributeError(f"module 'simulator' has no attribute {name!r}")

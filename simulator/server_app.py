@@ -6,11 +6,11 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from simulator.display import Silent
-from simulator.federation import run_federation, wait_for_nodes
-from simulator.plan import claimed, make_plan, needs_run
-from simulator.report import write_report
-from simulator.scenario import load_scenario
+from simulator.reports.report import write_report
+from simulator.run.federation import run_federation, wait_for_nodes
+from simulator.run.plan import claimed, make_plan, needs_run
+from simulator.run.progress import Silent
+from simulator.scenario.scenario import load_scenario
 
 app = ServerApp()
 PROJECT = Path(__file__).resolve().parents[1]

@@ -11,8 +11,8 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real images: FEDLEAK_DATA, or shared/data beside the project."""
-    folder = Path(os.environ.get("FEDLEAK_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    """The folder of real images: FEDSPILL_DATA, or shared/data beside the project."""
+    folder = Path(os.environ.get("FEDSPILL_DATA") or Path(__file__).parents[2] / "shared" / "data")
     if not folder.is_dir():
-        pytest.skip(f"no real images at {folder}: let FEDLEAK_DATA name their folder")
+        pytest.skip(f"no real images at {folder}: let FEDSPILL_DATA name their folder")
     return folder

@@ -41,7 +41,7 @@ def test_clients_do_not_know_the_simulator_and_only_the_client_app_knows_flower(
 def test_only_the_scorer_s_callers_touch_private_images():
     """In the simulator, whoever reads a client's images is the evaluator, the knowledge door or the cost estimate; and
     the distillation command, which has no adversary."""
-    readers = [p.name for p in (PROJECT / "simulator").glob("*.py") if "data.client(" in p.read_text()]
+    readers = [p.name for p in (PROJECT / "simulator").rglob("*.py") if "data.client(" in p.read_text()]
     assert sorted(readers) == ["distillation.py", "estimate.py", "evaluator.py", "knowledge.py"]
 
 
@@ -55,7 +55,7 @@ def test_attacks_import_without_flower_and_ray():
 
 def test_telemetry_is_off_by_default():
     code = (
-        "import simulator.cli, simulator.engine, os; from flwr.supercore import telemetry; "
+        "import simulator.cli.main, simulator.run.engine, os; from flwr.supercore import telemetry; "
         "print(telemetry.FLWR_TELEMETRY_ENABLED, os.environ['RAY_USAGE_STATS_ENABLED'])"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR", "RAY"))}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import lru_cache
 
-from attacks.errors import InputError, nearest
+from attacks.interface.errors import InputError, nearest
 from clients.config import DataConfig
 from clients.data import cifar10, digits, folder, hub, idx, npz, tiny_imagenet
 from clients.data.base import Dataset, Split

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.errors import InputError
-from attacks.seeding import numpy_generator
+from attacks.interface.errors import InputError
+from attacks.interface.seeding import numpy_generator
 
 
 @dataclass(frozen=True, eq=False)

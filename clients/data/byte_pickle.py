@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.data.files import one_line
 
 PLAIN = {"set": set, "frozenset": frozenset, "list": list, "dict": dict, "tuple": tuple, "bytes": bytes}

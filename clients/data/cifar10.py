@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.config import DataConfig
 from clients.data.arrays import ArraySplit
 from clients.data.base import Dataset

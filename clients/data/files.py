@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.config import DataConfig
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.config import DataConfig
 from clients.data.arrays import ArraySplit, holdout, index_classes
 from clients.data.base import Dataset

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.data.files import one_line
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.config import DataConfig
 from clients.data.base import Dataset
 from clients.data.files import bad_root, read_npz, require_root

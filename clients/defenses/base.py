@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attacks.errors import InputError
-from attacks.observation import State
-from attacks.seeding import torch_generator
+from attacks.interface.errors import InputError
+from attacks.interface.observation import State
+from attacks.interface.seeding import torch_generator
 
 if TYPE_CHECKING:
     from clients.config import ClientConfig

@@ -8,8 +8,8 @@ import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from attacks.errors import InputError
-from attacks.observation import State
+from attacks.interface.errors import InputError
+from attacks.interface.observation import State
 from clients.defenses.base import Defense, Metrics, Setting, norm, positive, register, scaled
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attacks.observation import State
+from attacks.interface.observation import State
 from clients.defenses.base import Defense, Metrics, Setting, norm, positive, register, scaled
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from attacks.errors import InputError
-from attacks.infinite_ntk import InfiniteNTK
+from attacks.interface.errors import InputError
+from attacks.kernel.infinite import InfiniteNTK
 from clients.defenses.base import Defense, Metrics, Setting, TrainingSet, register
 from clients.distillation import DistillOptions, distill
 from clients.partition import split_data

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.defenses.base import Defense, LocalRun, Metrics, Setting, positive, register
 
 LARGEST_EPSILON = 1000.0

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.defenses.base import Defense, Encoding, Metrics, Setting, positive, register
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.defenses.base import Batch, Defense, Setting, positive, register
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from attacks.observation import State
+from attacks.interface.observation import State
 from clients.defenses.base import Defense, Encoding, Metrics, Setting, norm, positive, register
 
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.errors import InputError
-from attacks.kernels import empirical_ntk
+from attacks.interface.errors import InputError
+from attacks.kernel.empirical import empirical_ntk
 from clients.defenses.base import Defense, Metrics, Setting, TrainingSet, register
 
 RIDGE = 1e-6  # of the kernel's mean diagonal

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.errors import InputError
-from attacks.observation import State
+from attacks.interface.errors import InputError
+from attacks.interface.observation import State
 from clients.defenses.base import Defense, Encoding, Metrics, Setting, register
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.observation import State
+from attacks.interface.observation import State
 from clients.defenses.base import Defense, Encoding, Metrics, Setting, positive, register
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Progress, silent
-from attacks.errors import InputError, nearest
-from attacks.infinite_ntk import InfiniteNTK
+from attacks.interface.attack import Progress, silent
+from attacks.interface.errors import InputError, nearest
+from attacks.kernel.infinite import InfiniteNTK
 from clients.distillation.kip import KIP
 from clients.distillation.result import Distilled
 from clients.distillation.rkip import RKIP

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.kernels import empirical_ntk_blocks, kernel_duals, kernel_regression
-from attacks.observation import State
+from attacks.interface.observation import State
+from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals, kernel_regression
 from clients.config import TrainingConfig
 from clients.distillation.kip import Kernel
 from clients.losses import accuracy

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from attacks.kernels import kernel_duals
+from attacks.kernel.empirical import kernel_duals
 
 Kernel = Callable[..., Tensor]
 """(N, C, H, W) images, and (M, C, H, W) others or none -> (N, M) or (N, N); differentiable."""

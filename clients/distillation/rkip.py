@@ -5,7 +5,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from attacks.kernels import kernel_duals
+from attacks.kernel.empirical import kernel_duals
 from clients.distillation.kip import Kernel
 
 

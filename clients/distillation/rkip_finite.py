@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Progress, silent
-from attacks.kernels import empirical_ntk_blocks, kernel_duals
-from attacks.ntk import NTKAttack
-from attacks.objective import make_objective
-from attacks.observation import Knowledge, Observation, State
+from attacks.interface.attack import Progress, silent
+from attacks.interface.observation import Knowledge, Observation, State
+from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals
+from attacks.ntk.attack import NTKAttack
+from attacks.ntk.objective import make_objective
 from clients.distillation.result import Distilled
 
 

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 
 PYTORCH = (".pt", ".pth")  # published weights are stored under these
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from attacks.errors import InputError, nearest
-from attacks.seeding import derive_seed, torch_generator
+from attacks.interface.errors import InputError, nearest
+from attacks.interface.seeding import derive_seed, torch_generator
 from clients.config import ModelConfig
 from clients.models.checkpoint import load_checkpoint
 from clients.models.initialization import initialize

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.config import ModelConfig
 from clients.models.mlp import ACTIVATIONS, output_layer
 

@@ -5,7 +5,8 @@ import pkgutil
 
 from simulator.paper.base import EXPERIMENTS, Claim, Experiment, Job, Result, Strip, experiment, get_experiment
 
-for module in pkgutil.iter_modules(__path__):  # each registers its experiments: a new one is a new file
-    importlib.import_module(f"{__name__}.{module.name}")
+# each module registers its experiments when imported: a new one is a new file
+for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(module.name)
 
 __all__ = ["EXPERIMENTS", "Claim", "Experiment", "Job", "Result", "Strip", "experiment", "get_experiment"]

@@ -11,13 +11,13 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from attacks.errors import InputError, nearest
+from attacks.interface.errors import InputError, nearest
 from clients.config import Section
-from simulator.display import Display
 from simulator.errors import RunError
-from simulator.record import Record
-from simulator.scenario import Scenario, load_source
-from simulator.yaml_source import Source
+from simulator.results.record import Record
+from simulator.run.progress import Display
+from simulator.scenario.scenario import Scenario, load_source
+from simulator.scenario.yaml_source import Source
 
 Settings = TypeVar("Settings", bound=Section)
 Report = Callable[[str, int, int], None]
@@ -105,12 +105,12 @@ class Job:
     def sweep(self, scenario: Scenario | None = None, folder: str = "run") -> Record:
         """Run a federation (default: the file's, with its whole sweep) in a folder of its own below `out`.
 
-        It is an ordinary run: cells that are done are kept, and `fedleak report` reads it. RunError where an attack
+        It is an ordinary run: cells that are done are kept, and `fedspill report` reads it. RunError where an attack
         failed, since a figure with holes in it decides nothing.
         """
-        from simulator.engine import simulate
-        from simulator.estimate import describe_plan
-        from simulator.plan import make_plan, needs_run
+        from simulator.run.engine import simulate
+        from simulator.run.estimate import describe_plan
+        from simulator.run.plan import make_plan, needs_run
 
         plan = make_plan(scenario or self.scenario, self.out / folder)
         if needs_run(plan):
@@ -168,5 +168,5 @@ def experiment(
 
 def get_experiment(name: str) -> Experiment:
     if name not in EXPERIMENTS:
-        raise InputError(f"unknown experiment {name!r}{nearest(name, list(EXPERIMENTS))}; fedleak paper --list")
+        raise InputError(f"unknown experiment {name!r}{nearest(name, list(EXPERIMENTS))}; fedspill paper --list")
     return EXPERIMENTS[name]

@@ -1,4 +1,4 @@
-"""`fedleak paper FIGURE`: measure one experiment, and write its figures, its claims and its pictures."""
+"""`fedspill paper FIGURE`: measure one experiment, and write its figures, its claims and its pictures."""
 
 import contextlib
 import dataclasses
@@ -10,13 +10,13 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from attacks import InputError
-from simulator.display import Bars
-from simulator.estimate import clock
 from simulator.paper.base import EXPERIMENTS, Claim, Job, Result, get_experiment
 from simulator.paper.files import identity, load_file
 from simulator.paper.pictures import draw_sheet
-from simulator.storage import write_atomically
-from simulator.yaml_source import Source
+from simulator.results.storage import write_atomically
+from simulator.run.estimate import clock
+from simulator.run.progress import Bars
+from simulator.scenario.yaml_source import Source
 
 IDENTITY = "experiment.json"
 

@@ -5,10 +5,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from attacks.errors import InputError, nearest
-from simulator.axes import axis_keys, axis_points
-from simulator.scenario import apply_overrides, prepare
-from simulator.yaml_source import Source, merge, parse_value, read_yaml
+from attacks.interface.errors import InputError, nearest
+from simulator.scenario.scenario import apply_overrides, prepare
+from simulator.scenario.sweep import axis_keys, axis_points
+from simulator.scenario.yaml_source import Source, merge, parse_value, read_yaml
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "paper"
 EMBEDDED = "digits"

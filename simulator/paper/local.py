@@ -6,12 +6,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.observation import State
+from attacks.interface.observation import State
 from clients.config import TrainingConfig
 from clients.defenses import Defense, LocalRun, Setting
 from clients.training import TrainingReport, train
-from simulator.distillation import Owner
-from simulator.scenario import Cell
+from simulator.scenario.scenario import Cell
+from simulator.tools.distillation import Owner
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import pandas as pd
 from torch import Tensor
 
-from attacks.errors import InputError
-from attacks.scoring import distances, matched_l2
-from simulator.figures import best_pairs
+from attacks.interface.errors import InputError
+from attacks.scoring.leakage import distances, matched_l2
 from simulator.paper.base import Strip
-from simulator.record import Record
-from simulator.scenario import Cell
-from simulator.storage import Sight, load_images
+from simulator.reports.figures import best_pairs
+from simulator.results.record import Record
+from simulator.results.storage import Sight, load_images
+from simulator.scenario.scenario import Cell
 
 SHEET_IMAGES = 20
 

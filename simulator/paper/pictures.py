@@ -8,8 +8,8 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from simulator.figures import FLOOR_COLOUR, GRID_COLUMNS, save, show
 from simulator.paper.base import Strip
+from simulator.reports.figures import FLOOR_COLOUR, GRID_COLUMNS, save, show
 
 
 def themed() -> None:

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from torch import nn
 
 from attacks import InputError
-from clients.client import local_update, make_model
 from clients.config import ClientConfig, DataConfig, DefenseConfig, ModelConfig, PartitionConfig, TrainingConfig
 from clients.defenses import DEFENSES, Batch, Encoding, Setting, TrainingSet
 from clients.defenses.dp_sgd import LARGEST_ORDER, smallest_epsilon
 from clients.defenses.prune_easiest import duals
+from clients.local_update import local_update, make_model
 from clients.partition import split_data
 from clients.training import train
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.config import DataConfig, PartitionConfig
 from clients.partition import _split_data, split_data
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.losses import training_loss
 from clients.targets import encode_targets, make_task
 

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simulator.cli import main
-from simulator.display import Silent
-from simulator.engine import simulate, stop_ray
-from simulator.plan import make_plan
-from simulator.record import Record
-from simulator.scenario import load_scenario
+from simulator.cli.main import main
+from simulator.results.record import Record
+from simulator.run.engine import simulate, stop_ray
+from simulator.run.plan import make_plan
+from simulator.run.progress import Silent
+from simulator.scenario.scenario import load_scenario
 
 
 @pytest.fixture(scope="session")
 def run_scenario():
-    """Run a scenario given as a mapping; the same path as `fedleak run`, without its table and figures."""
+    """Run a scenario given as a mapping; the same path as `fedspill run`, without its table and figures."""
 
     def run(content: dict, out: Path) -> Record:
         path = out.with_suffix(".yaml")
@@ -31,11 +31,11 @@ def run_scenario():
 
 
 @pytest.fixture
-def fedleak(monkeypatch, capsys):
+def fedspill(monkeypatch, capsys):
     """Call the command in this process: starting a new one costs four seconds of imports each time."""
 
     def call(*args):
-        monkeypatch.setattr(sys, "argv", ["fedleak", *map(str, args)])
+        monkeypatch.setattr(sys, "argv", ["fedspill", *map(str, args)])
         capsys.readouterr()
         try:
             main()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
 from clients.config import DataConfig
 from clients.data import load_dataset
 

@@ -4,9 +4,9 @@ import struct
 import numpy as np
 import pytest
 import torch
-from data_sources import images_of, load, patterns, refused
 
 from clients.data.cifar10 import BATCHES
+from tests.clients.data.data_sources import images_of, load, patterns, refused
 
 
 def write_cifar_npz(path, seed=0):

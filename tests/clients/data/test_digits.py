@@ -1,6 +1,7 @@
 import numpy as np
 import torch
-from data_sources import load
+
+from tests.clients.data.data_sources import load
 
 
 def test_digits():

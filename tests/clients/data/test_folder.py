@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from data_sources import images_of, load, patterns, refused
 from PIL import Image
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
+from tests.clients.data.data_sources import images_of, load, patterns, refused
 
 
 def save(path, color, mode="RGB", size=(6, 4)):

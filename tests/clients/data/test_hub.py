@@ -2,10 +2,10 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from data_sources import images_of, load, refused
 from PIL import Image
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
+from tests.clients.data.data_sources import images_of, load, refused
 
 
 @pytest.fixture

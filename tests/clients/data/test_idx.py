@@ -4,7 +4,8 @@ import struct
 import numpy as np
 import pytest
 import torch
-from data_sources import images_of, load, patterns, refused
+
+from tests.clients.data.data_sources import images_of, load, patterns, refused
 
 
 def write_idx(path, array, magic=None, packed=True):

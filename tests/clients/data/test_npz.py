@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from data_sources import images_of, load, patterns, refused
+
+from tests.clients.data.data_sources import images_of, load, patterns, refused
 
 
 def write_npz(path, **arrays):

@@ -2,9 +2,9 @@ import subprocess
 import sys
 
 import pytest
-from data_sources import load, refused
 
 from clients.data import SOURCES
+from tests.clients.data.data_sources import load, refused
 
 
 def test_importing_the_sources_is_cheap():

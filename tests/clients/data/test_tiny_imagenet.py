@@ -2,10 +2,10 @@ import io
 
 import numpy as np
 import pytest
-from data_sources import images_of, load, refused
 from PIL import Image
 
-from attacks.errors import InputError
+from attacks.interface.errors import InputError
+from tests.clients.data.data_sources import images_of, load, refused
 
 
 def jpeg(color, mode="RGB", size=(64, 64)):

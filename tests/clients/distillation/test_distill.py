@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from attacks import InputError
-from attacks.infinite_ntk import InfiniteNTK
-from attacks.kernels import kernel_regression
+from attacks.kernel.empirical import kernel_regression
+from attacks.kernel.infinite import InfiniteNTK
 from clients.config import ModelConfig
 from clients.distillation import DistillOptions, distill
 from clients.distillation.distill import balanced_targets

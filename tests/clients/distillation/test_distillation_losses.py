@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.kernels import empirical_ntk
-from attacks.objective import AutogradObjective
+from attacks.kernel.empirical import empirical_ntk
+from attacks.ntk.objective import AutogradObjective
 from clients.distillation.kip import KIP
 from clients.distillation.rkip import RKIP
 

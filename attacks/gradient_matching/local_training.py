@@ -1,0 +1,76 @@
+"""A client's local training as a differentiable function of its images and labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attacks.interface.observation import State
+
+Loss = Literal["cross_entropy", "mse"]
+CODINGS = {True: (-1.0, 1.0), False: (-0.1, 0.9)}
+"""Targets of mean squared error, (other classes, right class), for one output and for several."""
+
+
+def soft_loss(loss: Loss, outputs: Tensor, classes: Tensor) -> Tensor:
+    """Mean loss of outputs (N, K) against class probabilities (N, K); one-hot rows are ordinary labels.
+
+    cross_entropy: softmax, or logistic for one output. mse: ½ Σ_k (f_k − y_k)² against −0.1 and 0.9, or ±1 for one
+    output. With K = 1 `classes` holds the probability of class 1.
+    """
+    single = outputs.shape[1] == 1
+    if loss == "mse":
+        low, high = CODINGS[single]
+        return 0.5 * ((outputs - low - (high - low) * classes) ** 2).sum(1).mean()
+    if single:
+        return F.binary_cross_entropy_with_logits(outputs, classes)
+    return -(classes * F.log_softmax(outputs, 1)).sum(1).mean()
+
+
+def one_hot(labels: Tensor, outputs: int) -> Tensor:
+    """Classes (N,) -> probabilities (N, K) as `soft_loss` takes them, in float64."""
+    return labels.double()[:, None] if outputs == 1 else F.one_hot(labels.long(), outputs).double()
+
+
+def step_weights(steps: int, momentum: float) -> Tensor:
+    """By how many learning rates each step's gradient moves the last parameters, (steps,) in float64.
+
+    Heavy-ball momentum μ carries the gradient of step t on: 1 + μ + … + μ^(steps − t).
+    """
+    return torch.cumsum(momentum ** torch.arange(steps, dtype=torch.float64), 0).flip(0)
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """SGD with heavy-ball momentum from `initial`, as torch.optim.SGD takes it.
+
+    initial: full state dict, of the dtype and on the device to compute in. trained: the parameters that move.
+    """
+
+    model: nn.Module
+    initial: State
+    trained: tuple[str, ...]
+    loss: Loss
+    learning_rate: float
+    momentum: float = 0.0
+
+    def update(self, images: Tensor, classes: Tensor, batches: Sequence[Tensor]) -> State:
+        """Δθ after one step per entry of `batches`, differentiable in images (N, C, H, W) and classes (N, K).
+
+        One batch of all images gives −η ∇L, the gradient that Zhu et al. (2019) match. Memory grows with the steps.
+        """
+        start = {name: self.initial[name].detach().requires_grad_() for name in self.trained}
+        delta = {name: torch.zeros_like(value) for name, value in start.items()}
+        velocity: State = {}
+        for batch in batches:
+            current = {name: value + delta[name] for name, value in start.items()}
+            outputs = torch.func.functional_call(self.model, {**self.initial, **current}, (images[batch],))
+            loss = soft_loss(self.loss, outputs.reshape(len(batch), -1), classes[batch])
+            gradients = torch.autograd.grad(loss, [current[name] for name in self.trained], create_graph=True)
+            for name, gradient in zip(self.trained, gradients, strict=True):
+                velocity[name] = gradient + self.momentum * velocity[name] if name in velocity else gradient
+            delta = {name: delta[name] - self.learning_rate * velocity[name] for name in self.trained}
+        return delta

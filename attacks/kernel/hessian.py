@@ -1,0 +1,195 @@
+"""The spectral norm of a model's Hessian, ‖∂²f_k(x)/∂θ²‖₂ for every image and output, by power iteration.
+
+It is the model's Hessian, not the loss's: what moves the tangent kernel, since |f − f_lin| ≤ ½ sup ‖H‖₂ ‖Δθ‖₂² (Liu,
+Zhu, Belkin 2020). Autograd's Hessian leaves out the kinks of ReLU and max pooling: judge those by the kernel.
+
+The gradient of one output in W, of a linear layer z = Wa + b, is δaᵀ. Its derivative in any direction is δ̇aᵀ + δȧᵀ, so
+the eigenvectors of H with non-zero eigenvalues have the form paᵀ + δqᵀ in that layer, and power iteration on (p, q) is
+power iteration on H: exact, and without a vector of the size of the parameters for every image.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.interface.observation import State
+from attacks.networks.jacobian import Jacobian, parameter_names
+from attacks.networks.probing import watched
+
+CHUNK_BYTES = 256 * 2**20  # of vectors that the iteration works on at a time
+COPIES = 12  # of such a vector that live in the graph of one Hessian-vector product
+
+Perturbed = Callable[[State], Tensor]
+"""f_k(x) at perturbed parameters, (B,), one entry for each pair of an image and an output, from (B, …) tensors."""
+
+
+@dataclass(frozen=True)
+class HessianNorms:
+    """values: (N, K), ‖H‖₂ of every image and output; from below, as power iteration has it. iterations: the most that
+    were taken. converged: whether the last one changed no value by more than the tolerance."""
+
+    values: Tensor
+    iterations: int
+    converged: bool
+
+    @property
+    def largest(self) -> float:
+        return float(self.values.max())
+
+
+def hessian_norms(
+    model: nn.Module,
+    state: State,
+    images: Tensor,
+    generator: torch.Generator,
+    iterations: int = 50,
+    tolerance: float = 1e-3,
+) -> HessianNorms:
+    """‖H‖₂ in the trained parameters of `model` at `state`, in whose dtype and on whose device it is computed.
+
+    images: (N, C, H, W). generator: on the CPU, draws the start. Takes ‖Hv‖ / ‖v‖, since the spectrum of a ReLU network
+    is symmetric about 0, until it grows by less than `tolerance` (relative) in an iteration.
+    """
+    model = model.eval()
+    values, most, converged = [], 0, True
+    for perturbed, zeros in _problems(Jacobian(model, state), images):
+        norms, taken, settled = _power_iteration(perturbed, zeros, generator, iterations, tolerance)
+        values.append(norms)
+        most, converged = max(most, taken), converged and settled
+    return HessianNorms(torch.cat(values).view(len(images), -1), most, converged)
+
+
+def _power_iteration(
+    perturbed: Perturbed, zeros: State, generator: torch.Generator, iterations: int, tolerance: float
+) -> tuple[Tensor, int, bool]:
+    """(‖H‖₂ of every pair (B,), iterations taken, whether they sufficed). zeros: perturbations (B, …) of no size."""
+    names = list(zeros)
+    with torch.enable_grad():
+        at = {name: value.requires_grad_() for name, value in zeros.items()}
+        outputs = perturbed(at)
+        gradients = torch.autograd.grad(outputs.sum(), list(at.values()), create_graph=True, materialize_grads=True)
+    curved = [i for i, gradient in enumerate(gradients) if gradient.requires_grad]
+    if not curved:
+        return outputs.new_zeros(len(outputs)).detach(), 0, True
+
+    def product(vector: State) -> State:
+        """Hv, by a second pass backwards through the gradient: H is symmetric."""
+        found = torch.autograd.grad(
+            [gradients[i] for i in curved],
+            list(at.values()),
+            [vector[names[i]] for i in curved],
+            retain_graph=True,
+            materialize_grads=True,
+        )
+        return dict(zip(names, found, strict=True))
+
+    start = {k: torch.randn(v.shape, generator=generator, dtype=v.dtype).to(v.device) for k, v in zeros.items()}
+    vector = product(start)  # inside the range of H from here on
+    norms, last = _norms(vector), outputs.new_zeros(len(outputs)).detach()
+    for taken in range(1, iterations + 1):
+        vector = product({name: _divide(value, norms) for name, value in vector.items()})
+        norms = _norms(vector)
+        if bool((norms - last <= tolerance * norms).all()):
+            return norms, taken, True
+        last = norms
+    return norms, iterations, False
+
+
+def _norms(vector: State) -> Tensor:
+    return torch.stack([value.flatten(1).square().sum(1) for value in vector.values()]).sum(0).sqrt()
+
+
+def _divide(value: Tensor, norms: Tensor) -> Tensor:
+    """Each vector by its norm; one of zeros stays."""
+    return value / norms.clamp_min(torch.finfo(norms.dtype).tiny).view(-1, *[1] * (value.dim() - 1))
+
+
+def _problems(jacobian: Jacobian, images: Tensor) -> Iterator[tuple[Perturbed, State]]:
+    """The pairs of images and outputs in chunks, images first: f as a function of perturbations, and their zeros."""
+    outputs, calls = jacobian.linear_calls(images[:1])
+    ks = torch.arange(outputs, device=images.device)
+    if is_factored(jacobian, calls):
+        size = sum(call.inputs.shape[1] + 2 * call.signals.shape[2] for call in calls.values()) * outputs
+        for batch in images.split(_chunk(size, images)):
+            yield _factored(jacobian, batch, batch.repeat_interleave(outputs, 0), ks.repeat(len(batch))[:, None])
+    else:
+        size = sum(jacobian.state[name].numel() for name in jacobian.trained)
+        repeated, chosen = images.repeat_interleave(outputs, 0), ks.repeat(len(images))[:, None]
+        for pairs in torch.arange(len(repeated)).split(_chunk(size, images)):
+            yield _explicit(jacobian, repeated[pairs], chosen[pairs])
+
+
+def is_factored(jacobian: Jacobian, calls: Mapping[str, object]) -> bool:
+    """Whether every trained parameter belongs to one of the linear layers that are called once with a vector."""
+    return {name for layer in calls for name in parameter_names(layer)} >= set(jacobian.trained)
+
+
+def _chunk(size: int, images: Tensor) -> int:
+    return max(1, CHUNK_BYTES // (COPIES * size * images.element_size()))
+
+
+def _explicit(jacobian: Jacobian, images: Tensor, chosen: Tensor) -> tuple[Perturbed, State]:
+    """Every pair has perturbed parameters of its own."""
+    trained = {name: jacobian.state[name] for name in jacobian.trained}
+    fixed = {name: value for name, value in jacobian.state.items() if name not in trained}
+
+    def output(perturbation: State, image: Tensor, k: Tensor) -> Tensor:
+        state = {**fixed, **{name: value + perturbation[name] for name, value in trained.items()}}
+        return torch.func.functional_call(jacobian.model, state, (image[None],)).reshape(-1).gather(0, k)[0]
+
+    batched = torch.func.vmap(output)
+    zeros = {name: value.new_zeros(len(images), *value.shape) for name, value in trained.items()}
+    return lambda perturbation: batched(perturbation, images, chosen), zeros
+
+
+def _factored(jacobian: Jacobian, batch: Tensor, images: Tensor, chosen: Tensor) -> tuple[Perturbed, State]:
+    """Weights are perturbed by p âᵀ + δ̂ q⊥ᵀ, q⊥ = q − â(âᵀq) with unit vectors â and δ̂.
+
+    The map (p, q) ↦ perturbation keeps norms wherever q ⟂ â and loses the rest, so H restricted to its image and H seen
+    through it have the same eigenvalues.
+    """
+    outputs, calls = jacobian.linear_calls(batch)
+    zeros: State = {}
+    hooks: dict[str, Callable[[State, Tensor, Tensor], Tensor]] = {}
+    for name, call in calls.items():
+        weight, bias = parameter_names(name)
+        given = _unit(call.inputs.repeat_interleave(outputs, 0))
+        signal = _unit(call.signals.flatten(0, 1))
+        if weight in jacobian.trained:
+            zeros[f"{name}/p"], zeros[f"{name}/q"] = torch.zeros_like(signal), torch.zeros_like(given)
+        if bias in jacobian.trained:
+            zeros[f"{name}/c"] = torch.zeros_like(signal)
+        hooks[name] = _perturb(name, given, signal, call.scale)
+
+    def perturbed(perturbation: State) -> Tensor:
+        def bound(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+            return lambda layer, inputs, output: hooks[name](perturbation, inputs[0], output)
+
+        with watched({name: jacobian.linear[name] for name in calls}, bound):
+            values = torch.func.functional_call(jacobian.model, jacobian.state, (images,))
+        return values.reshape(len(images), -1).gather(1, chosen)[:, 0]
+
+    return perturbed, zeros
+
+
+def _perturb(name: str, given: Tensor, signal: Tensor, scale: float) -> Callable[[State, Tensor, Tensor], Tensor]:
+    """The output of a layer under a perturbation of its weight and bias, (B, S), from its input (B, I)."""
+
+    def apply(perturbation: State, inputs: Tensor, output: Tensor) -> Tensor:
+        if f"{name}/p" in perturbation:
+            p, q = perturbation[f"{name}/p"], perturbation[f"{name}/q"]
+            across = q - given * (given * q).sum(1, keepdim=True)
+            along = p * (given * inputs).sum(1, keepdim=True) + signal * (across * inputs).sum(1, keepdim=True)
+            output = output + scale * along
+        if f"{name}/c" in perturbation:
+            output = output + perturbation[f"{name}/c"]
+        return output
+
+    return apply
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """(B, D), each of norm 1; zeros stay."""
+    return vectors / vectors.norm(dim=1, keepdim=True).clamp_min(torch.finfo(vectors.dtype).tiny)

@@ -1,0 +1,115 @@
+"""A model beside its linearization at the parameters that were sent, f_lin = f_θ₀ + ∇f_θ₀ᵀ (θ − θ₀)."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.interface.errors import InputError
+from attacks.interface.observation import State
+from attacks.kernel.empirical import empirical_ntk_blocks
+from attacks.networks.jacobian import parameter_names
+from attacks.networks.probing import watched
+
+MAX_GRADIENTS = 1000  # images × outputs up to which duals are solved for: the cost is cubic
+CURVED = 1e-6  # relative second difference that rounding in float64 does not reach and a non-linearity does
+
+
+def linearization_error(model: nn.Module, initial: State, final: State, images: Tensor) -> tuple[float, float]:
+    """(‖f − f_lin‖ / ‖f − f_θ₀‖ over images and outputs, the largest |f − f_lin|); NaN where no output moved.
+
+    images: (N, C, H, W). f is taken at `final`, f_lin linearized at `initial` in the trained parameters; other tensors
+    are those of `final` in both. Since f − f_lin = ∫ (∇f_θ − ∇f_θ₀)·Δθ along the way, the first is also how far the
+    mean gradient on the way is from that at θ₀, along the update.
+    """
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    fixed = {name: value for name, value in final.items() if name not in trained}
+
+    def outputs(parameters: State) -> Tensor:
+        return torch.func.functional_call(model, {**fixed, **parameters}, (images,)).reshape(len(images), -1)
+
+    start = {name: initial[name] for name in trained}
+    step = {name: final[name] - initial[name] for name in trained}
+    with torch.no_grad():
+        linearized = torch.func.jvp(outputs, (start,), (step,))
+        after = outputs({name: final[name] for name in trained})
+    change = after - linearized[0]
+    missed, went = change - linearized[1], float(change.norm())
+    return float(missed.norm()) / went if went else math.nan, float(missed.abs().max())
+
+
+def unexplained_share(model: nn.Module, state: State, delta: State, images: Tensor) -> float:
+    """‖Δθ − Σ_jk α_jk ∇f_k(x_j)‖ / ‖Δθ‖ at the parameters `state` and the best duals; NaN where Δθ is 0 or there are
+    more than 1,000 gradients. All in float64; images: (N, C, H, W)."""
+    norm = torch.stack([value.norm() for value in delta.values()]).norm()
+
+    def outputs(parameters: State) -> Tensor:
+        return torch.func.functional_call(model, {**state, **parameters}, (images,)).reshape(len(images), -1)
+
+    start = {name: state[name] for name in delta}
+    with torch.no_grad():
+        products = torch.func.jvp(outputs, (start,), (delta,))[1].flatten()  # of every gradient with Δθ
+    if not norm or len(products) > MAX_GRADIENTS:
+        return math.nan
+    kernel = empirical_ntk_blocks(model, state, images).reshape(len(products), -1)
+    duals = torch.linalg.lstsq(kernel.cpu(), products[:, None].cpu(), driver="gelsd").solution
+    return float((1 - (products.cpu() @ duals).sum() / norm.cpu() ** 2).clamp_min(0).sqrt())
+
+
+def share_left_by(model: nn.Module, state: State, delta: State, images: Tensor, duals: Tensor) -> float:
+    """The same with given duals (N, K) in the place of the best ones; in the dtype of all, for any number of them."""
+
+    def outputs(parameters: State) -> Tensor:
+        return torch.func.functional_call(model, {**state, **parameters}, (images,)).reshape(len(images), -1)
+
+    pullback = torch.func.vjp(outputs, {name: state[name] for name in delta})[1]
+    (sums,) = pullback(duals)
+    rest = torch.stack([(value - sums[name]).norm() for name, value in delta.items()]).norm()
+    return float(rest / torch.stack([value.norm() for value in delta.values()]).norm())
+
+
+def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
+    """Whether the outputs are linear in the parameters of the layer that is called last, as they are unless something
+    non-linear follows it. state, images: in float64.
+
+    Compares f at equal steps θ, θ + v, θ + 2v of that layer, whose second difference is then rounding error; short and
+    long steps, so that neither a saturated sigmoid nor a distant kink goes unseen.
+    """
+    name = _last_layer(model, state, images)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for length in (0.1, 1.0, 100.0):
+            step: State = {}
+            for key in parameter_names(name):
+                if key in state:
+                    noise = torch.randn(state[key].shape, generator=generator, dtype=torch.float64).to(state[key])
+                    step[key] = length * noise / max(1.0, noise[0].numel()) ** 0.5
+            values = [
+                torch.func.functional_call(
+                    model, {**state, **{key: state[key] + i * v for key, v in step.items()}}, (images,)
+                )
+                for i in range(3)
+            ]
+            second = (values[2] - values[1]) - (values[1] - values[0])
+            if float(second.norm()) > CURVED * sum(float(value.norm()) for value in values):
+                return False
+    return True
+
+
+def _last_layer(model: nn.Module, state: State, images: Tensor) -> str:
+    """The module with a weight of its own that is called last."""
+    called: list[str] = []
+
+    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        return lambda module, inputs, output: called.append(name)
+
+    owners = {name: module for name, module in model.named_modules() if parameter_names(name)[0] in state}
+    with watched(owners, watch), torch.no_grad():
+        torch.func.functional_call(model, state, (images[:1],))
+    if not called:
+        raise InputError(
+            f"model {type(model).__name__!r} calls no layer with a weight: nothing says what its output is"
+        )
+    return called[-1]

@@ -1,0 +1,190 @@
+"""Is a client in the kernel regime? What an update and a few images say of it, in numbers and in words.
+
+The NTK attack takes Δθ for Σ_j α_j ∇f(x_j) at one set of parameters. That holds as far as the model is linear in its
+parameters along the update, f ≈ f_lin = f_θ₀ + ∇f_θ₀ᵀ Δθ, and |f − f_lin| ≤ ½ sup ‖H‖₂ ‖Δθ‖₂² with the model's Hessian
+H on the way (Liu, Zhu, Belkin 2020). The span attack needs no linearity, only a first layer whose update has low rank.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.interface.errors import InputError
+from attacks.interface.observation import Observation, State
+from attacks.kernel.empirical import affordable_images, empirical_ntk, kernel_distance
+from attacks.kernel.hessian import hessian_norms, is_factored
+from attacks.kernel.linearization import has_linear_output, linearization_error, unexplained_share
+from attacks.networks.jacobian import Jacobian
+from attacks.update.inference import find_input_layer
+from attacks.update.layer_ranks import LayerUpdate, layer_updates
+from attacks.update.private_set import moved
+
+ZERO = "zero update: the client returned what it was sent"
+KERNEL_REGIME = "kernel regime: the NTK attack should work"
+LARGE_STEP = "linear output but large step: expect the span attack only"
+NONLINEAR_OUTPUT = "non-linear output layer: the kernel is not constant at any width"
+UNMOVED = "outputs did not move on these images: they say nothing of the update"
+NO_RANK = "no clear rank: local Adam, noise, or more images than a layer holds; expect no exact attack"
+
+# Up to these the NTK attack with one kernel recovers most images: docs/diagnose.md has the measurement.
+SMALL_ERROR = 0.3  # linearization error: how far the mean gradient on the way is from that at θ₀, along the update
+SPANNED = 0.5  # share of the update left over by the images' own gradients: 0.8 under Adam, 0.2 to 0.4 under SGD
+MAX_IMAGES = 32  # that the diagnostics are measured on
+FACTORED, EXPLICIT = 2e9, 5e7  # images × outputs × parameters up to which Hessians are affordable, by their path
+
+
+@dataclass(frozen=True)
+class Linearity:
+    """delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞. hessian_norm: the largest ‖H‖₂ over images, outputs and the points of the
+    update in `Linearity.of`; NaN where the model is too large for it. kernel_distance: between both ends, trace form.
+
+    linearization_error: ‖f − f_lin‖ / ‖f − f_θ₀‖ over images and outputs. remainder: the largest |f − f_lin|. bound:
+    ½ ‖H‖₂ ‖Δθ‖₂², which holds for the remainder as far as the largest ‖H‖₂ on the way was met: over `hessian_images`
+    images, all or as many as were affordable. unexplained:
+    ‖Δθ − Σ_jk α_jk ∇f_k(x_j)‖ / ‖Δθ‖ at θ₀ with the best duals, what the NTK attack leaves over with the images
+    themselves; NaN where not all of them were looked at. linear_output: whether nothing non-linear follows the last
+    layer. images_layer: the layer that the images are fed to. images: how many were looked at.
+    """
+
+    delta_l2: float
+    delta_linf: float
+    hessian_norm: float
+    kernel_distance: float
+    linearization_error: float
+    remainder: float
+    bound: float
+    unexplained: float
+    linear_output: bool
+    layers: tuple[LayerUpdate, ...]
+    images_layer: str | None
+    images: int
+    hessian_images: int
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        initial: State,
+        final: State,
+        images: Tensor,
+        generator: torch.Generator,
+        complete: bool = False,
+        points: tuple[float, ...] = (0.0, 0.5, 1.0),
+        distance: float | None = None,
+    ) -> "Linearity":
+        """Of the update from `initial` to `final` on images (N, C, H, W) in the model's input space, the first 32.
+
+        generator: on the CPU, starts the power iteration. complete: whether these are the images that were trained on,
+        all of them, as the evaluator has them. points: where on the segment from θ₀ (0) to θ_f (1) ‖H‖₂ is taken.
+        distance: the kernel distance, where it is known already. Computed in float64, ‖H‖₂ in float32. Raises
+        InputError without images.
+        """
+        if not len(images):
+            raise InputError("linearity needs at least one image")
+        shape = (images.shape[1], images.shape[2], images.shape[3])
+        observation = Observation(model, ((initial, final),), shape)
+        delta, layer = observation.delta(), find_input_layer(model, shape)
+        flat = torch.cat([value.flatten() for value in delta.values()])
+        l2 = float(flat.norm())
+        start = moved(initial, flat.device, torch.float64)
+        inputs = images[:MAX_IMAGES].to(flat.device, torch.float64)
+        complete = complete and len(images) <= min(MAX_IMAGES, affordable_images(observation))
+        on_images = cls._on(observation, inputs, generator, points, l2, distance)
+        return cls(
+            delta_l2=l2,
+            delta_linf=float(flat.abs().max()),
+            unexplained=unexplained_share(model, start, delta, inputs) if complete else math.nan,
+            layers=layer_updates(model, delta, generator),
+            images_layer=None if layer is None else layer.weight.removesuffix(".weight"),
+            **on_images,
+        )
+
+    def on(
+        self,
+        model: nn.Module,
+        initial: State,
+        final: State,
+        images: Tensor,
+        generator: torch.Generator,
+        points: tuple[float, ...] = (0.0, 0.5, 1.0),
+    ) -> "Linearity":
+        """The same update on other images (M, C, H, W), nothing of the first ones left; arguments as of `of`."""
+        observation = Observation(model, ((initial, final),), (images.shape[1], images.shape[2], images.shape[3]))
+        device = next(iter(initial.values())).device
+        inputs = images[:MAX_IMAGES].to(device, torch.float64)
+        on_images = self._on(observation, inputs, generator, points, self.delta_l2, None)
+        return replace(self, unexplained=math.nan, **on_images)
+
+    @staticmethod
+    def _on(
+        observation: Observation,
+        inputs: Tensor,
+        generator: torch.Generator,
+        points: tuple[float, ...],
+        delta_l2: float,
+        distance: float | None,
+    ) -> dict[str, Any]:
+        """The fields that depend on the images (N, C, H, W), in float64 on the device of the update."""
+        model, (initial, final) = observation.model.eval(), observation.pairs[0]
+        double = [moved(state, inputs.device, torch.float64) for state in (initial, final)]
+        if distance is None:
+            limit = affordable_images(observation)
+            distance = kernel_distance(*(empirical_ntk(model, state, inputs[:limit]) for state in double))
+        error, remainder = linearization_error(model, double[0], double[1], inputs)
+        affordable = inputs[: _affordable(model, initial, inputs.float())].float()
+        ends = [_between(initial, final, point) for point in points] if len(affordable) else []
+        norm = max((hessian_norms(model, state, affordable, generator).largest for state in ends), default=math.nan)
+        return {
+            "kernel_distance": distance,
+            "linearization_error": error,
+            "remainder": remainder,
+            "hessian_norm": norm,
+            "bound": 0.5 * norm * delta_l2**2,
+            "linear_output": has_linear_output(model, double[0], inputs),
+            "images": len(inputs),
+            "hessian_images": len(affordable),
+        }
+
+    @property
+    def verdict(self) -> str:
+        """In words. A non-linear output is said whatever the step, an update of no clear rank only where it matters."""
+        if self.delta_linf == 0:
+            return ZERO
+        if not self.linear_output:
+            return NONLINEAR_OUTPUT
+        if math.isnan(self.linearization_error):
+            return UNMOVED
+        if self.linearization_error > SMALL_ERROR:
+            return LARGE_STEP if self.has_rank else NO_RANK
+        spanned = self.has_rank if math.isnan(self.unexplained) else self.unexplained <= SPANNED
+        return KERNEL_REGIME if spanned else NO_RANK
+
+    @property
+    def has_rank(self) -> bool:
+        """A clear rank, below the full one, of the layer that the images are fed to or, where there is none, of any."""
+        own = [layer for layer in self.layers if layer.name == self.images_layer] or self.layers
+        return any(layer.clear and layer.rank < min(layer.rows, layer.columns) for layer in own)
+
+    def facts(self) -> dict[str, Any]:
+        """The numbers as plain values, layers left out."""
+        hidden = ("layers", "images_layer")
+        return {name: value for name, value in vars(self).items() if name not in hidden} | {"verdict": self.verdict}
+
+
+def _affordable(model: nn.Module, state: State, images: Tensor) -> int:
+    """Of how many images Hessians cost seconds and not minutes."""
+    jacobian = Jacobian(model, moved(state, images.device, images.dtype))
+    outputs, calls = jacobian.linear_calls(images[:1])
+    parameters = sum(jacobian.state[name].numel() for name in jacobian.trained)
+    return int((FACTORED if is_factored(jacobian, calls) else EXPLICIT) / (outputs * parameters))
+
+
+def _between(initial: State, final: State, point: float) -> State:
+    """The point of the segment, in float32."""
+    return {
+        name: torch.lerp(value.float(), final[name].float(), point) if value.is_floating_point() else final[name]
+        for name, value in initial.items()
+    }

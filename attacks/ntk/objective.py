@@ -1,0 +1,133 @@
+"""The reconstruction loss ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇_θ f^k_{θ_v}(x_j)‖² (Loo et al. 2024, eq. 7, appendices F, I).
+
+v runs over the kernels in use: one (final or initial parameters) or two (hybrid). Two implementations share one
+interface: `DenseObjective` for plain MLPs, in closed form, and `AutogradObjective` for every other network.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from attacks.interface.observation import State
+from attacks.networks.mlp import Beta, find_dense_network, softplus
+from attacks.ntk.mlp_objective import DenseObjective
+
+
+class Objective(Protocol):
+    """images: (M, C, H, W). duals: (V, M, K). beta: inverse temperature of softplus in place of ReLU, a
+    number or a scalar tensor, or None."""
+
+    delta: State
+
+    def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
+        """The squared residual, a scalar in squared parameter units, differentiable in images and duals."""
+
+    def gradient_sum(self, images: Tensor, duals: Tensor, beta: Beta) -> State:
+        """Σ_v Σ_j Σ_k α^v_jk ∇f^k(x_j), by parameter; no graph is kept."""
+
+    def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
+        """⟨direction, gradient sum⟩, a scalar, differentiable in images and duals."""
+
+
+def make_objective(
+    model: nn.Module,
+    input_shape: tuple[int, int, int],
+    delta: State,
+    views: Sequence[State],
+    double_backward: bool = False,
+    kept: State | None = None,
+) -> Objective:
+    """The closed form where `model` is a plain MLP, autograd elsewhere (or everywhere, with `double_backward`).
+
+    delta: trained parameters only. views: full state dicts, one per kernel, of the dtype and device to compute in.
+    kept: 1 for the entries of delta that count and 0 for the others, None where all do.
+    """
+    network = None if double_backward else find_dense_network(model, input_shape)
+    if network is not None:
+        return DenseObjective(network, delta, views, kept)
+    return AutogradObjective(model, delta, views, kept)
+
+
+class SoftplusForReLU(TorchFunctionMode):
+    """While active, every ReLU, module or function, is softplus(βx)/β: its gradient is smooth in the input."""
+
+    def __init__(self, beta: Beta):
+        super().__init__()
+        self.beta = beta
+        self.relus = {F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self.beta is not None and func in self.relus:
+            return softplus(args[0], self.beta)
+        return func(*args, **(kwargs or {}))
+
+
+class AutogradObjective:
+    """Any network: Σ_j α_j ∇f(x_j) = ∇ Σ_j α_j f(x_j), one backward pass; the loss differentiates it again."""
+
+    def __init__(self, model: nn.Module, delta: State, views: Sequence[State], kept: State | None = None):
+        self.model, self.kept = model, kept
+        self.delta = delta if kept is None else {name: value * kept[name] for name, value in delta.items()}
+        self.views = [
+            {name: value.detach().requires_grad_(name in delta) for name, value in view.items()} for view in views
+        ]
+
+    def _sums(self, images: Tensor, duals: Tensor, beta: Beta, create_graph: bool) -> State:
+        sums: State = {}
+        for view, dual in zip(self.views, duals, strict=True):
+            with SoftplusForReLU(beta):
+                outputs = torch.func.functional_call(self.model, view, (images,))
+            scalar = (outputs.reshape(len(images), -1) * dual).sum()
+            grads = torch.autograd.grad(scalar, [view[name] for name in self.delta], create_graph=create_graph)
+            for name, grad in zip(self.delta, grads, strict=True):
+                counted = grad if self.kept is None else grad * self.kept[name]
+                sums[name] = sums[name] + counted if name in sums else counted
+        return sums
+
+    def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
+        sums = self._sums(images, duals, beta, create_graph=True)
+        return torch.stack([((sums[name] - delta) ** 2).sum() for name, delta in self.delta.items()]).sum()
+
+    def gradient_sum(self, images: Tensor, duals: Tensor, beta: Beta) -> State:
+        with torch.enable_grad():
+            return {k: v.detach() for k, v in self._sums(images, duals, beta, create_graph=False).items()}
+
+    def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
+        sums = self._sums(images, duals, beta, create_graph=True)
+        return torch.stack([(sums[name] * direction[name]).sum() for name in direction]).sum()
+
+
+def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, beta: Beta, batch_size: int) -> Tensor:
+    """Algorithm 2 (Loo et al. 2024, app. B): the loss, with its gradients accumulated batch by batch.
+
+    The buffer G = Σ_j α_j φ(x_j) is summed first; then, for each batch B, the gradient of
+    ‖Δθ − (G − detach(G_B) + G_B)‖² is that of 2⟨G − Δθ, G_B⟩. Memory is O(P + batch), the result that of the full loss.
+    Accumulates into images.grad and duals.grad; returns the loss, a scalar without graph.
+    """
+    residual = {name: -delta for name, delta in objective.delta.items()}
+    batches = [slice(i, i + batch_size) for i in range(0, len(images), batch_size)]
+    for batch in batches:
+        part = objective.gradient_sum(images[batch].detach(), duals[:, batch].detach(), beta)
+        for name, value in part.items():
+            residual[name] += value
+    for batch in batches:
+        (2 * objective.inner(residual, images[batch], duals[:, batch], beta)).backward(inputs=[images, duals])
+    return torch.stack([(value**2).sum() for value in residual.values()]).sum()
+
+
+def unexplained_without(objective: Objective, images: Tensor, duals: Tensor) -> Tensor:
+    """(M,): ‖R‖ / ‖R + g_j‖ of every candidate, where g_j is its part of the gradient sum and R what all together leave
+    unexplained. Near 0: the update cannot be explained without it. images: (M, C, H, W). duals: (V, M, K)."""
+    total = objective.gradient_sum(images, duals, None)
+    rest = {name: delta - total[name] for name, delta in objective.delta.items()}
+    squared = torch.stack([(value**2).sum() for value in rest.values()]).sum()
+    ratios = []
+    for j in range(len(images)):
+        part = objective.gradient_sum(images[j : j + 1], duals[:, j : j + 1], None)
+        without = torch.stack([((rest[name] + part[name]) ** 2).sum() for name in rest]).sum()
+        ratios.append((squared / without.clamp_min(torch.finfo(without.dtype).tiny)).sqrt())
+    return torch.stack(ratios)

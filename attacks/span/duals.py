@@ -1,0 +1,137 @@
+"""Exact images from approximate ones: the duals of a ReLU layer vanish on the units that an image leaves inactive.
+
+With N images, the first layer's update is exactly [ΔW | Δb] = Σ_i d_i x̃_iᵀ, x̃_i = [x_i; 1], where d_i (W,) is what
+image i contributed to every unit: it is zero on each unit that x_i never activated while the client trained. With the
+singular value decomposition [ΔW | Δb] = L S Vᵀ of rank N,
+
+    d_i = L c_i,    x̃_i = V S y_i,    y_i · c_j = 0 for i ≠ j.
+
+`attacks.span_sparse` finds the c_i from rough images. Given all of them, the last relation yields every image, to the
+rounding error of the parameters, however rough the candidates were.
+
+A vector of a generic N-dimensional space can be zero on N − 1 units of choice, not on many more: zeros
+beyond that certify that the candidate led to a private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity
+on single gradients; it holds just as well over any number of local steps, for the units that stay inactive.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.ntk.rounds_objective import repeats
+from attacks.update.spectrum import Spectrum
+
+NOISE_WIDTHS = 8.0  # an entry of L c is zero below so many standard deviations of its rounding error
+CLEAN = 0.02  # entries this small happen by chance on 1.6 % of the units; zeros are told only below it (rms of d: 1)
+CHANCE = 0.05  # share of units whose entry may be zero by chance
+INDEPENDENT = 0.05  # of a unit vector c, its part outside the span of sparser ones; 0.4 and more for private images
+
+
+@dataclass(frozen=True)
+class DualSpace:
+    """The factors of a first layer's update, in float64, and the units' parameters at both ends of training.
+
+    left: (W, N), L. rows: (N, in + 1), Vᵀ. values: (N,), S. noise: standard deviation of an entry of the update beyond
+    its N-dimensional part. ends: two (W, in + 1), [W | b] before and after. Units that did not change are left out.
+    repeats: in how many rounds a unit has the same row of L, up to scale and noise; 1 for a single round.
+    """
+
+    left: Tensor
+    rows: Tensor
+    values: Tensor
+    noise: float
+    ends: tuple[Tensor, Tensor]
+    repeats: float = 1.0
+
+    @classmethod
+    def of(cls, initial: Tensor, final: Tensor, spectrum: Spectrum, count: int, rounds: int = 1) -> "DualSpace":
+        """initial, final: [W | b], (W, in + 1), of several rounds one below the other. spectrum: of the change."""
+        rows, values = spectrum.vectors[:count], spectrum.values[:count]
+        alive = (final != initial).any(1)
+        inside = (final - initial) @ rows.T
+        noise = spectrum.noise(count)
+        repeated = repeats(inside.unflatten(0, (rounds, -1)), NOISE_WIDTHS * noise) if rounds > 1 else 1.0
+        return cls(inside[alive] / values, rows, values, noise, (initial[alive], final[alive]), repeated)
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return len(self.values)
+
+    def coordinates(self, images: Tensor) -> Tensor:
+        """y (M, N) of images (M, in)."""
+        return (images.double() @ self.rows[:, :-1].T + self.rows[:, -1]) / self.values
+
+    def images(self, coordinates: Tensor) -> Tensor:
+        """(M, in) of y (M, N), each scaled so that the last component of x̃ is 1."""
+        points = coordinates * self.values @ self.rows
+        return points[:, :-1] / points[:, -1:]
+
+    def remaining_rows(self, directions: Tensor) -> Tensor:
+        """(N − F, in + 1): rows that span all x̃ but those of the F images with directions c (F, N)."""
+        if len(directions) == 0:
+            return self.values[:, None] * self.rows
+        basis = torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :]
+        return basis.T * self.values @ self.rows
+
+    def without(self, coordinates: Tensor, directions: Tensor) -> Tensor:
+        """y (M, N) freed from what they share with the images of the directions c (F, N)."""
+        if len(directions) == 0:
+            return coordinates
+        basis = torch.linalg.qr(directions.T)[0]
+        return coordinates - coordinates @ basis @ basis.T
+
+    def disentangle(self, coordinates: Tensor, directions: Tensor) -> Tensor:
+        """y (F, N) of the images whose directions are c (F, N), from rough ones: y_i · c_j = 0 for j ≠ i.
+
+        Exact whatever the rough ones are once F = N.
+        """
+        overlaps = coordinates @ directions.T
+        overlaps.fill_diagonal_(0)
+        # for every i the least-norm change that cancels y_i · c_j for all j ≠ i: by the inverse of the Gram matrix of
+        # all c, with the one change along c_i free, chosen so that the result has no multiplier there
+        inverse = torch.linalg.inv(directions @ directions.T)
+        multipliers = overlaps @ inverse
+        own = torch.diagonal(multipliers) / torch.diagonal(inverse)
+        multipliers = multipliers - own[:, None] * inverse
+        return coordinates - multipliers @ directions
+
+    def inactive(self, coordinates: Tensor) -> list[Tensor]:
+        """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends.
+
+        Those farthest from activation come first: they are the least likely to have been active in between.
+        """
+        points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
+        nearest = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T)
+        order, idle = nearest.argsort(dim=1, stable=True), (nearest < 0).sum(1).tolist()
+        return [self.left[units[:number]] for units, number in zip(order, idle, strict=True)]
+
+    def zeros(self, directions: Tensor) -> Tensor:
+        """On how many units L c is zero, (M,), for c (M, N); none where rounding errors hide zeros."""
+        tolerance = self.tolerance(directions)
+        clean = tolerance * len(self.left) ** 0.5 < CLEAN
+        return (((directions @ self.left.T).abs() < tolerance) & clean).sum(1)
+
+    def certified(self, directions: Tensor) -> Tensor:
+        """Indices of independent c among (M, N), sparsest first, whose L c has more zeros than can be explained. A
+        mixture of duals has many zeros too, but fewer than its parts, on which it depends."""
+        zeros, enough, count = self.zeros(directions), self.explained(), len(self.values)
+        kept: list[int] = []
+        basis = directions.new_zeros(0, count)
+        for i in zeros.argsort(descending=True, stable=True).tolist():
+            rest = directions[i] - (directions[i] @ basis.T) @ basis
+            if zeros[i] > enough and rest.norm() > INDEPENDENT:
+                rest = rest - (rest @ basis.T) @ basis
+                basis = torch.cat([basis, (rest / rest.norm())[None]])
+                kept.append(i)
+        return torch.tensor(kept, dtype=torch.long, device=directions.device)
+
+    def explained(self) -> float:
+        """How many zeros N − 1 free choices (each as often as rounds repeat a unit's duals) and chance explain."""
+        width, count = self.left.shape
+        return 1.25 * count * self.repeats + CHANCE * width
+
+    def tolerance(self, directions: Tensor) -> Tensor:
+        """(M, 1): below it an entry of L c = [ΔW | Δb] V S⁻¹ c is rounding error, of deviation noise · ‖S⁻¹ c‖."""
+        return NOISE_WIDTHS * self.noise * (directions / self.values).norm(dim=1, keepdim=True)

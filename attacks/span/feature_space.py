@@ -1,0 +1,133 @@
+"""The span attack one level up: what fully connected layers behind other layers tell about the features fed to them.
+
+For the first of them, z = W h(x) + b, any sequence of SGD steps leaves [ΔW | Δb] = Σ_t Σ_i δ_i(t) [h_i(t); 1]ᵀ: its
+row space holds the feature vectors of the private images, as that of a multilayer perceptron's first layer holds the
+images. They are found there by the same search (`attacks.span_search`), with the row space of the next fully connected
+layer as the test.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from attacks.interface.observation import State
+from attacks.networks.mlp import ACTIVATIONS, Activation
+from attacks.networks.probing import linear_layers, watched
+from attacks.span.search import AffineSpan, SpanProblem
+
+NEGATIVE = 1.0  # weight of ‖relu(−h)‖² / ‖h‖² beside ρ
+PROBES = 8  # random inputs by which a network is read
+
+
+@dataclass(frozen=True)
+class FeatureNetwork:
+    """Where the features of an image enter fully connected layers.
+
+    model: any module. layers: names of its linear layers that are fed one vector per image, in the order of their use,
+    the first not by the pixels themselves. activation: σ with σ(first layer's output) = second layer's input, None
+    where there is no second layer or something else lies between. nonnegative: whether no feature of random images is
+    negative, as behind ReLU and pooling.
+    """
+
+    model: nn.Module
+    layers: tuple[str, ...]
+    activation: Activation | None
+    nonnegative: bool
+
+    def features(self, state: State, images: Tensor) -> Tensor:
+        """h (M, D), what the first of the layers is fed, for images (M, C, H, W) at the parameters `state`."""
+        return first_input(self.model, self.layers[0], state, images)
+
+
+class _Reached(Exception):
+    """Ends a forward pass where its result is no longer needed."""
+
+
+def first_input(model: nn.Module, layer: str, state: State, images: Tensor) -> Tensor:
+    """What the submodule `layer` is fed on `images` at the parameters `state`; the pass ends there."""
+    caught: list[Tensor] = []
+
+    def catch(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        caught.append(inputs[0])
+        raise _Reached
+
+    handle = model.get_submodule(layer).register_forward_pre_hook(catch)
+    try:
+        torch.func.functional_call(model, state, (images,))
+    except _Reached:
+        pass
+    finally:
+        handle.remove()
+    return caught[0]
+
+
+def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) -> FeatureNetwork | None:
+    """Found by watching what every linear layer is given and gives on random images, whatever surrounds it; None where
+    no linear layer is fed one vector per image, or where the first of them sees the pixels."""
+    seen: list[tuple[str, Tensor, Tensor]] = []
+
+    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        return lambda module, inputs, output: seen.append((name, inputs[0], output))
+
+    parameter = next(model.parameters())
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn((PROBES, *input_shape), generator=generator).to(parameter.device, parameter.dtype)
+    with watched(linear_layers(model), watch), torch.no_grad():
+        model.eval()(probe)
+    seen = [(name, fed, given) for name, fed, given in seen if fed.dim() == 2 and len(fed) == PROBES]
+    if not seen or (seen[0][1].shape[1] == probe[0].numel() and torch.equal(seen[0][1], probe.flatten(1))):
+        return None
+    names = tuple(name for name, _, _ in seen)
+    if len(set(names)) < len(names):  # a layer that is used twice has no single input
+        return None
+    features = seen[0][1]
+    return FeatureNetwork(model, names, _between(seen), bool((features >= 0).all()))
+
+
+def _between(seen: list[tuple[str, Tensor, Tensor]]) -> Activation | None:
+    if len(seen) < 2:
+        return None
+    given, fed = seen[0][2], seen[1][1]
+    for activate in ACTIVATIONS.values():
+        if given.shape == fed.shape and torch.allclose(activate(given, None)[0], fed, atol=1e-5):
+            return activate
+    return None
+
+
+@dataclass(frozen=True)
+class FeatureProblem:
+    """ρ of the second fully connected layer in the span of the first one's rows, and a penalty on negative features.
+
+    span: the points h with [h; 1] in the first layer's row space. Its interface is that of `SpanProblem`.
+    """
+
+    rho: SpanProblem
+    origin: Tensor
+    directions: Tensor
+    nonnegative: bool
+
+    @classmethod
+    def of(cls, rho: SpanProblem, span: AffineSpan, nonnegative: bool) -> "FeatureProblem":
+        dtype = rho.rows.dtype
+        return cls(rho, span.origin[:-1].to(dtype), span.directions[:, :-1].to(dtype).contiguous(), nonnegative)
+
+    def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """ρ + ‖relu(−h)‖² / ‖h‖² (M,) and its gradient (M, n − 1)."""
+        value, gradient = self.rho.value_and_gradient(coordinates, found)
+        if not self.nonnegative:
+            return value, gradient
+        h = torch.addmm(self.origin, coordinates, self.directions)
+        negative = h.clamp_max(0)
+        size = h.square().sum(1)
+        share = negative.square().sum(1) / size
+        pull = (negative - share[:, None] * h) * (2 * NEGATIVE / size)[:, None]
+        return value + NEGATIVE * share, gradient.addmm_(pull, self.directions.T)
+
+
+def layer_of(state: State, name: str, device: torch.device) -> Tensor:
+    """[W | b] of a linear layer, (out, in + 1), float64."""
+    weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
+    return cast(Tensor, torch.cat([weight, bias[:, None]], 1).to(device, torch.float64))

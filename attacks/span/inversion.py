@@ -1,0 +1,101 @@
+"""From feature vectors to pixels, and from rough pixels to exact ones.
+
+A feature vector h is inverted through the layers before the fully connected ones, min ‖h(x) − h‖² / ‖h‖², and the image
+is then drawn to the zeros of ρ(x) = ‖g − P_k g‖² / ‖g‖², g = [h(x); 1], P_k the projection on the k leading right
+singular vectors of the first fully connected layer's update. Small k leaves few local minima, large k leaves out less
+of what a private image adds: k climbs a ladder. A prior on images multiplies ρ and so never outweighs it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.interface.observation import State
+from attacks.span.feature_space import FeatureNetwork
+from attacks.span.search import DEFLATION_FLOOR, outside
+
+TINY = 1e-11  # below it ρ is rounding error of float32
+PRIOR = 10.0  # ρ · (1 + PRIOR · prior)
+ROUGHNESS = 0.01  # weight of the mean squared difference of neighbouring pixels in the prior
+BLUR = 0.01  # the same beside ‖h(x) − h‖² / ‖h‖²
+
+
+@dataclass(frozen=True)
+class PixelTest:
+    """ρ of images. state: parameters at which features are taken. rows: (R, D + 1), right singular vectors of the first
+    fully connected layer's update, leading ones first. pixel_range: (low, high), (C, 1, 1) each, of the model's input
+    space, where known."""
+
+    network: FeatureNetwork
+    state: State
+    rows: Tensor
+    pixel_range: tuple[Tensor, Tensor] | None = None
+
+    def points(self, images: Tensor) -> Tensor:
+        """g = [h; 1], (M, D + 1), for images (M, C, H, W)."""
+        h = self.network.features(self.state, images)
+        return torch.cat([h, h.new_ones(len(h), 1)], 1)
+
+    def residual(self, images: Tensor, rank: int, found: Tensor | None = None) -> Tensor:
+        """ρ (M,) against the `rank` leading rows, deflated by the orthonormal rows `found` (F, D + 1) where given."""
+        g = self.points(images)
+        size = g.square().sum(1)
+        missed = outside(g, self.rows[:rank]).square().sum(1)
+        return missed / (size if found is None else outside(g, found).square().sum(1) + DEFLATION_FLOOR * size)
+
+    def invert(self, features: Tensor, images: Tensor, steps: int, learning_rate: float, blur: float = BLUR) -> Tensor:
+        """Images (M, C, H, W) whose features are those given (M, D), from starting images. blur: weight of the
+        roughness beside ‖h(x) − h‖² / ‖h‖²."""
+        size = features.square().sum(1)
+
+        def loss(x: Tensor) -> Tensor:
+            missed = (self.network.features(self.state, x) - features).square().sum(1)
+            return missed / size + blur * roughness(x)
+
+        return descend_pixels(loss, images, steps, learning_rate)
+
+    def polish(
+        self, images: Tensor, rank: int, steps: int, learning_rate: float, found: Tensor | None = None
+    ) -> Tensor:
+        """Descend log ρ + log(1 + PRIOR · prior), ρ deflated by the orthonormal rows `found` (F, D + 1) where given."""
+
+        def loss(x: Tensor) -> Tensor:
+            value = (self.residual(x, rank, found) + TINY).log()
+            return value + (PRIOR * self._prior(x)).log1p()
+
+        return descend_pixels(loss, images, steps, learning_rate)
+
+    def _prior(self, images: Tensor) -> Tensor:
+        value = ROUGHNESS * roughness(images)
+        if self.pixel_range is not None:
+            low, high = self.pixel_range
+            value = value + ((images - high).relu() + (low - images).relu()).square().flatten(1).mean(1)
+        return value
+
+
+def roughness(images: Tensor) -> Tensor:
+    """Mean squared difference of horizontal and of vertical neighbours, (M,)."""
+    return sum((images.diff(dim=axis).square().flatten(1).mean(1) for axis in (2, 3)), images.new_zeros(len(images)))
+
+
+def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, steps: int, learning_rate: float) -> Tensor:
+    """Adam on a loss (M,) of images (M, C, H, W), its step size on a half cosine to 0.
+
+    The gradient of every image is scaled to length 1: that of log ρ grows without bound towards a zero of ρ, and Adam's
+    second moments would remember it.
+    """
+    images = images.clone()
+    mean, square = torch.zeros_like(images), torch.zeros_like(images)
+    for step in range(steps):
+        images = images.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(images).sum(), images)
+        gradient = gradient / gradient.flatten(1).norm(dim=1).clamp_min(TINY).view(-1, 1, 1, 1)
+        mean.lerp_(gradient, 0.1)
+        square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        rate = learning_rate * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+        correction = math.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
+        images = images.detach().addcdiv_(mean, square.sqrt().add_(1e-12), value=-rate * correction)
+    return images.detach()

@@ -1,0 +1,80 @@
+"""Duals for images that are found already, and a joint polish of both with the reconstruction loss of the NTK attack.
+
+With images fixed, ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇f^k_{θ_v}(x_j)‖² (Loo et al. 2024, eq. 7 and appendix I; v: the initial and
+the final parameters) is a linear least-squares problem in the duals, solved by conjugate gradients. Images and duals
+then descend together. The loss is exact only where the tangent space hardly moves: it explains the whole update, but
+images that the span attack made exact need not be its minimum.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from attacks.interface.observation import Observation, State
+from attacks.ntk.objective import Objective, make_objective
+
+FIT = 60  # iterations of conjugate gradients for the duals
+RATE = 1e-3  # step size of the images; the duals' is this share of their root mean square
+
+
+def fit_duals(objective: Objective, images: Tensor, duals: Tensor, iterations: int = FIT) -> Tensor:
+    """Least-squares duals (V, M, K) of images (M, C, H, W), from a start, by conjugate gradients on the normal
+    equations (CGLS, Björck 1996, algorithm 7.4.1)."""
+
+    def adjoint(direction: State) -> Tensor:
+        variable = duals.detach().clone().requires_grad_()
+        return torch.autograd.grad(objective.inner(direction, images, variable, None), variable)[0]
+
+    def image(variable: Tensor) -> State:
+        return objective.gradient_sum(images, variable, None)
+
+    duals, explained = duals.detach().clone(), image(duals)
+    rest = {name: value - explained[name] for name, value in objective.delta.items()}
+    slope = adjoint(rest)
+    step, size = slope, slope.square().sum()
+    for _ in range(iterations):
+        moved = image(step)
+        length = torch.stack([value.square().sum() for value in moved.values()]).sum()
+        if not (size > 0 and length > 0):
+            break
+        rate = size / length
+        duals += rate * step
+        rest = {name: value - rate * moved[name] for name, value in rest.items()}
+        slope = adjoint(rest)
+        size, before = slope.square().sum(), size
+        step = slope + size / before * step
+    return duals
+
+
+def explain(
+    observation: Observation, images: Tensor, iterations: int, device: torch.device
+) -> tuple[Tensor, Tensor, float]:
+    """(images (M, C, H, W), duals (2, M, K), ‖Δθ − Σ‖ / ‖Δθ‖), after `iterations` joint steps of Adam.
+
+    duals[0] are those at the initial parameters, duals[1] at the final ones.
+    """
+
+    def placed(state: State) -> State:
+        return {name: value.to(device, torch.float32) for name, value in state.items()}
+
+    model = observation.model.to(device).eval()
+    initial, final = (placed(state) for state in observation.pairs[0])
+    objective = make_objective(model, observation.input_shape, placed(observation.delta()), [initial, final])
+    images = images.to(device, torch.float32)
+    with torch.no_grad():
+        outputs = torch.func.functional_call(model, initial, (images[:1],)).numel()
+    duals = fit_duals(objective, images, images.new_zeros(2, len(images), outputs))
+    scale = float(duals.square().mean().sqrt())
+    images, duals = images.clone().requires_grad_(), duals.requires_grad_()
+    optimizer = torch.optim.Adam([{"params": [images], "lr": RATE}, {"params": [duals], "lr": RATE * scale}])
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 + 0.5 * math.cos(math.pi * i / iterations))
+    for _ in range(iterations):
+        optimizer.zero_grad()
+        objective.loss(images, duals, None).backward()
+        optimizer.step()
+        schedule.step()
+    duals = fit_duals(objective, images.detach(), duals)
+    size = math.sqrt(sum(float(value.square().sum()) for value in objective.delta.values()))
+    left = math.sqrt(float(objective.loss(images.detach(), duals, None).detach()))
+    return images.detach().cpu(), duals.cpu(), left / size

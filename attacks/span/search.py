@@ -1,0 +1,215 @@
+"""Search for the private images in the span of a first layer's update, with the second layer's span as the test.
+
+A candidate is a point x of the affine space that the first layer's rows leave, {x : [x; 1] in their span}. With
+g = [h(x); 1], h its hidden features at the initial parameters, P the projection onto the second layer's row space and
+Q the one onto the features of the images found so far,
+
+    ρ(x) = ‖g − P g‖² / ‖g‖²,    deflated:  ‖g − P g‖² / (‖g − Q g‖² + ε ‖g‖²).
+
+Both are functions of one candidate, so every start is independent and all advance in the same matrix products.
+
+Where the client was seen in R rounds, each has hidden features and a second layer of its own: g lists the features of
+all rounds, P is the projection round by round, and ρ = Σ_r ‖g_r − P_r g_r‖² / Σ_r ‖g_r‖².
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from attacks.networks.mlp import Activation
+
+DEFLATION_FLOOR = 1e-3  # ε: keeps the deflated residual finite on an image that is found already
+SEPARATION = 0.1  # of the median distance: nearer candidates count as one
+
+
+@dataclass(frozen=True)
+class AffineSpan:
+    """{x : [x; 1] = origin + b · directions}, points by their coordinates b (…, n − 1).
+
+    origin: (in + 1,). directions: (n − 1, in + 1), last component 0.
+    """
+
+    origin: Tensor
+    directions: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, generator: torch.Generator) -> "AffineSpan":
+        """The points with last component 1 in the span of the rows of an update, or of S Vᵀ, (n, in + 1).
+
+        Coordinates are those of an orthonormal basis in a random frame, in units of the origin's length.
+        """
+        squares, left = torch.linalg.eigh(rows @ rows.T)
+        basis = left.T @ rows / squares.clamp_min(squares[-1] * 1e-16).sqrt()[:, None]
+        last = basis[:, -1]
+        start = last / (last @ last)
+        noise = torch.randn(len(rows), len(rows) - 1, generator=generator, dtype=rows.dtype).to(rows.device)
+        frame = torch.linalg.qr(torch.cat([last[:, None], noise], 1))[0][:, 1:]
+        directions = start.norm() * frame.T @ basis
+        directions[:, -1] = 0
+        return cls(start @ basis, directions)
+
+    def images(self, coordinates: Tensor) -> Tensor:
+        """(M, in) for coordinates (M, n − 1)."""
+        return self.origin[:-1] + coordinates @ self.directions[:, :-1].to(coordinates.dtype)
+
+
+@dataclass(frozen=True)
+class SpanTest:
+    """ρ of any image. first: (R·W, in + 1), [W₁ | b₁] at the initial parameters of one round below the other. rows:
+    (R, k, W + 1), orthonormal, the second layer's row space in each round."""
+
+    first: Tensor
+    rows: Tensor
+    activate: Activation
+
+    def features(self, images: Tensor) -> Tensor:
+        """g = [h; 1] of one round after the other, (M, R·(W + 1)), for images (M, in)."""
+        hidden = self.activate(torch.addmm(self.first[:, -1], images, self.first[:, :-1].T), None)[0]
+        by_round = hidden.unflatten(1, (len(self.rows), self.rows.shape[2] - 1))
+        return torch.nn.functional.pad(by_round, (0, 1), value=1.0).flatten(1)
+
+    def residual(self, images: Tensor) -> Tensor:
+        """ρ, (M,)."""
+        g = self.features(images)
+        return outside_rounds(g, self.rows).square().sum(1) / g.square().sum(1)
+
+
+@dataclass(frozen=True)
+class SpanProblem:
+    """ρ in the coordinates of an affine span.
+
+    base: (R·(W + 1),) and slope: (n − 1, R·(W + 1)): the first layer's output at b is base + b · slope; the last unit
+    of every round is the constant 1 of g. rows: as in SpanTest.
+    """
+
+    base: Tensor
+    slope: Tensor
+    rows: Tensor
+    activate: Activation
+
+    @classmethod
+    def of(cls, test: SpanTest, span: AffineSpan) -> "SpanProblem":
+        first = test.first.double()
+        base, slope = first @ span.origin, span.directions @ first.T
+        rounds, dtype = len(test.rows), test.rows.dtype
+        padded = [
+            torch.nn.functional.pad(part.view(-1, rounds, len(base) // rounds), (0, 1), value=last).flatten(1).to(dtype)
+            for part, last in ((base, 1.0), (slope, 0.0))
+        ]
+        return cls(padded[0][0], padded[1], test.rows, test.activate)
+
+    def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """ρ (M,) and its gradient (M, n − 1), deflated by the orthonormal rows `found` (F, W + 1) where given.
+
+        With m = g − P g, f = g − Q g and D the denominator: ∂ρ/∂g = 2 (m − ρ (f + ε g)) / D, as ∂‖m‖²/∂g = 2 m.
+        """
+        g, slopes = self._activated(coordinates)
+        missed = outside_rounds(g, self.rows)
+        if found is None:
+            against = g
+            size = g.square().sum(1)
+        else:
+            rest = outside(g, found)
+            size = rest.square().sum(1) + DEFLATION_FLOOR * g.square().sum(1)
+            against = rest.add_(g, alpha=DEFLATION_FLOOR)
+        value = missed.square().sum(1) / size
+        pull = missed.sub_(against.mul_(value[:, None])).mul_((2 / size)[:, None]).mul_(slopes)
+        return value, pull @ self.slope.T
+
+    def _activated(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+        value, slopes = self.activate(torch.addmm(self.base, coordinates, self.slope), None)
+        width = self.rows.shape[2]
+        value[:, width - 1 :: width] = 1
+        return value, slopes
+
+
+@dataclass(frozen=True)
+class FreeProblem:
+    """ρ of points that are known but for few directions: x̃_i ∝ p_i + t · D, with t (M, K) of every point its own.
+
+    test: whose ρ is meant. points: (M, in + 1), p_i. free: (K, in + 1), D.
+    """
+
+    test: SpanTest
+    points: Tensor
+    free: Tensor
+
+    def images(self, coordinates: Tensor) -> Tensor:
+        """(M, in)."""
+        points = self.points + coordinates @ self.free
+        return points[:, :-1] / points[:, -1:]
+
+    def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            coordinates = coordinates.detach().requires_grad_()
+            value = self.test.residual(self.images(coordinates))
+            (gradient,) = torch.autograd.grad(value.sum(), coordinates)
+        return value.detach(), gradient
+
+
+def outside(points: Tensor, rows: Tensor) -> Tensor:
+    """z − P z for points z (M, W) and orthonormal rows: 1 − ‖P z‖² would lose all below 1e-7 in float32."""
+    return torch.addmm(points, points @ rows.T, rows, alpha=-1)
+
+
+def outside_rounds(points: Tensor, rows: Tensor) -> Tensor:
+    """`outside` round by round, for points (M, R·W) and rows (R, k, W)."""
+    if len(rows) == 1:
+        return outside(points, rows[0])
+    parts = points.split(rows.shape[2], 1)
+    return torch.cat([outside(part, row) for part, row in zip(parts, rows, strict=True)], 1)
+
+
+class Problem(Protocol):
+    """A function of points (M, n), deflated by orthonormal rows `found` (F, W + 1) where given."""
+
+    def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+def descend(
+    problem: Problem,
+    start: Tensor,
+    steps: int,
+    learning_rate: float,
+    final_rate: float = 0.0,
+    found: Tensor | None = None,
+    thin: float = 1.0,
+) -> Tensor:
+    """Adam from `start` (M, n − 1), its step size on a half cosine from learning_rate to final_rate.
+
+    Adam's step does not depend on the scale of a gradient, so every candidate advances at its own. thin: share of the
+    steps after which points that have come together go on as one.
+    """
+    point, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
+    for step in range(steps):
+        value, gradient = problem.value_and_gradient(point, found)
+        if step == int(thin * steps):
+            kept = value.argsort(stable=True)
+            kept = kept[distinct(point[kept])]
+            point, mean, square, gradient = point[kept], mean[kept], square[kept], gradient[kept]
+        mean.lerp_(gradient, 0.1)
+        square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        decay = 0.5 + 0.5 * math.cos(math.pi * step / steps)
+        rate = final_rate + (learning_rate - final_rate) * decay
+        correction = math.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
+        point.addcdiv_(mean, square.sqrt().add_(1e-12), value=-rate * correction)
+    return point
+
+
+def distinct(points: Tensor) -> Tensor:
+    """Indices of the points (M, n), best first, that lie farther from every better one kept than a tenth of the median
+    distance."""
+    if len(points) < 2:
+        return torch.arange(len(points), device=points.device)
+    distances = torch.cdist(points, points)
+    near = (distances <= SEPARATION * distances.median()).cpu()
+    kept: list[int] = []
+    covered = torch.zeros(len(points), dtype=torch.bool)
+    for i in range(len(points)):
+        if not covered[i]:
+            kept.append(i)
+            covered |= near[i]
+    return torch.tensor(kept, dtype=torch.long, device=points.device)

@@ -1,0 +1,75 @@
+"""What an update tells about the client's steps: which images a step used, with which duals, and where it led.
+
+An image x that the step from θ used adds δ gᵀ to the update of the first fully connected layer, z = W h(x) + b, with
+g = [h(x); 1] and δ = Jᵀ α: J (K, W) is the derivative of the outputs by z at (x, θ), α (K,) the step size times the
+negative derivative of the loss by the outputs. So δ lies in the column space of the update, spanned by the orthonormal
+U (W, R):
+
+    λ(x) = min_α ‖Jᵀα − U Uᵀ Jᵀα‖² / ‖Jᵀα‖²
+
+vanishes. This equation is independent of ρ(x), which asks for g in the row space. Where the rank R of the update falls
+short of its size, both hold exactly, and δ gᵀ is a summand of it exactly if taking it off lowers the rank, that is if
+
+    gᵀ Δ⁺ δ = 1    (Wedderburn's rank reduction),
+
+which gives α its scale. All images of the step together give the parameters after it, θ + Σ_i Σ_k α_ik ∇f_k(x_i), with
+neither learning rate nor loss nor labels known: images first used at a later step are then sought at the parameters
+that the client had at that time. Momentum makes α too large by a common factor.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.interface.observation import State
+from attacks.span.feature_space import FeatureNetwork
+
+
+@dataclass(frozen=True)
+class UpdateFactors:
+    """U S Vᵀ of the first fully connected layer's update, cut to its rank, float64.
+
+    left: (W, R). values: (R,). rows: (R, D + 1). exact: whether the rank falls short of the update's size, by a gap.
+    """
+
+    left: Tensor
+    values: Tensor
+    rows: Tensor
+    exact: bool
+
+    def duals(self, jacobian: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+        """(α (M, K), λ (M,)) for J (M, K, W) and g (M, D + 1)."""
+        jacobian, points = jacobian.double(), points.double()
+        basis, triangle = torch.linalg.qr(jacobian.mT)  # Jᵀ = Q R: (M, W, K), (M, K, K)
+        beside = basis - self.left @ (self.left.T @ basis)
+        _, singular, right = torch.linalg.svd(beside, full_matrices=False)
+        delta = (basis @ right[:, -1, :, None])[..., 0]
+        scale = ((points @ self.rows.T / self.values) * (delta @ self.left)).sum(1)
+        duals = torch.linalg.lstsq(triangle, right[:, -1, :, None]).solution[..., 0]
+        return duals / scale[:, None], singular[:, -1].square()
+
+
+def output_jacobian(network: FeatureNetwork, state: State, images: Tensor) -> Tensor:
+    """∂f_k / ∂z (M, K, W), z the output of the first fully connected layer, for images (M, C, H, W)."""
+    caught: list[Tensor] = []
+    layer = network.model.get_submodule(network.layers[0])
+    handle = layer.register_forward_hook(lambda module, inputs, output: caught.append(output))
+    try:
+        with torch.enable_grad():
+            outputs = torch.func.functional_call(network.model, state, (images.detach().requires_grad_(),))
+    finally:
+        handle.remove()
+    sums = outputs.reshape(len(images), -1).sum(0)
+    rows = [torch.autograd.grad(value, caught[0], retain_graph=True)[0] for value in sums]
+    return torch.stack(rows, 1)
+
+
+def after_step(network: FeatureNetwork, state: State, names: tuple[str, ...], images: Tensor, duals: Tensor) -> State:
+    """θ + Σ_i Σ_k α_ik ∇f_k(x_i) in the parameters `names`; images: (M, C, H, W), duals: (M, K)."""
+    moved = {name: state[name].detach().clone().requires_grad_() for name in names}
+    with torch.enable_grad():
+        outputs = torch.func.functional_call(network.model, {**state, **moved}, (images,)).reshape(len(images), -1)
+        gradients = torch.autograd.grad((outputs * duals.to(outputs.dtype)).sum(), list(moved.values()))
+    steps = zip(moved.items(), gradients, strict=True)
+    return {**state, **{name: (value + gradient).detach() for (name, value), gradient in steps}}

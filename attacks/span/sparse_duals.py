@@ -1,0 +1,160 @@
+"""The directions c whose duals L c are sparsest (`attacks.span_duals`): one for every private image.
+
+An approximate image y tells which units are inactive, the surest those farthest from activation, and c is the sparsest
+L c on them with y · c = 1 (so that the duals of no other image will do): the least Σ_r log((l_r · c)² + ε²) for falling
+ε, by iteratively reweighted least squares (Candès, Wakin and Boyd 2008); the usual Σ_r |l_r · c| fails on clients that
+drift far, where a unit that is inactive at both ends of training need not have been so in between.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from attacks.span.duals import DualSpace
+
+AVOID = 100.0  # weight of y_j · c = 0 in the start, against the energy of L c on inactive units
+SUREST = 0.5, 0.25, 0.125  # of the inactive units, those farthest from activation: where the search for c starts
+REWEIGHTINGS, BLUNTEST, SHARPEST = 20, 0.3, 1e-3  # ε of the first and the last, relative to the rms of d
+SMALL = 1e-2  # of the rms of d: smaller entries are zeros, or about to be
+STILL = 1e-8  # 1 − |c · c'| of two reweightings, once there are more zeros than a mixture has: only trims are left
+HALFWAY, HOPELESS = 10, 0.5  # the reweighting at which so many zeros of those that certify have to be there
+TRIMS = 4  # last steps, on the units that look like zeros alone, the bound falling tenfold from the sharpest ε
+MIXED = 32  # directions nearest to one that may be mixed into it
+DOUBTFUL = 0.25  # of the directions, those with the fewest zeros: mixtures of duals are among them
+
+
+def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor) -> Tensor:
+    """c (M, N) of unit length, L c as sparse as possible on the units that the candidate y (M, N) leaves inactive.
+
+    sure: (M,) bool, candidates that are close to a private image. known: (F, N), y of images found. The start is
+    the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0.
+    """
+    unit = coordinates / coordinates.norm(dim=1, keepdim=True)
+    others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
+    avoid = others.T @ others
+    found = [
+        _best_of_starts(space, units, own, avoid - own.outer(own), len(SUREST))
+        if certain
+        else _best_of_starts(space, units, own, avoid)
+        for units, own, certain in zip(space.inactive(coordinates), unit, sure.tolist(), strict=True)
+    ]
+    return torch.stack(found) if found else coordinates
+
+
+def settled(space: DualSpace, coordinates: Tensor, directions: Tensor) -> Tensor:
+    """c (F, N), the doubtful ones sought again from images that the others make exact, until none gains a zero.
+
+    coordinates: (F, N), rough y of the images. A mixture a c_i + b c_j can pass for the image i where c_j is known;
+    y_i, orthogonal to every other direction, is then exact all the same, and with it the units i leaves inactive.
+    """
+    directions = purified(space, directions)
+    doubtful = fewest_zeros(space, directions)
+    while len(doubtful):
+        y = space.disentangle(coordinates, directions)
+        unit = y / y.norm(dim=1, keepdim=True)
+        others = [torch.cat([unit[:j], unit[j + 1 :]]) for j in doubtful.tolist()]
+        sought = torch.stack(
+            [
+                _best_of_starts(space, units, own, known.T @ known)
+                for units, own, known in zip(space.inactive(y[doubtful]), unit[doubtful], others, strict=True)
+            ]
+        )
+        better = space.zeros(sought) > space.zeros(directions[doubtful])
+        doubtful, sought = doubtful[better], sought[better]
+        directions = directions.index_copy(0, doubtful, sought)
+    return directions
+
+
+def fewest_zeros(space: DualSpace, directions: Tensor) -> Tensor:
+    """Indices of the c (F, N) with the fewest zeros."""
+    return space.zeros(directions).argsort(stable=True)[: math.ceil(DOUBTFUL * len(directions))]
+
+
+def purified(space: DualSpace, directions: Tensor) -> Tensor:
+    """c (F, N), every one freed from what known others are mixed into it, as long as that brings zeros.
+
+    Where c_i is a mixture of another c and c_j, (L c_i)_r / (L c_j)_r is one and the same number t on all units
+    where that other dual is zero and that of j is not: c_i − t c_j, for the most frequent ratio, has the zeros.
+    """
+    mixed = torch.arange(len(directions), device=directions.device)
+    while len(mixed) and len(directions) > 1:
+        pure = torch.stack([_purest(space, directions, i) for i in mixed.tolist()])
+        better = space.zeros(pure) > space.zeros(directions[mixed])
+        mixed = mixed[better]
+        directions = directions.index_copy(0, mixed, pure[better])
+    return directions
+
+
+def _purest(space: DualSpace, directions: Tensor, index: int) -> Tensor:
+    own = directions[index]
+    overlaps = (directions @ own).abs()
+    overlaps[index] = -1
+    others = directions[overlaps.argsort(descending=True, stable=True)[: min(MIXED, len(directions) - 1)]]
+    duals, parts = space.left @ own, others @ space.left.T
+    ratios = torch.where(parts.abs() > space.tolerance(others), duals / parts, torch.inf).sort(dim=1).values
+    width = space.tolerance(own[None])[0, 0] / parts.square().mean(1).sqrt()
+    votes = torch.searchsorted(ratios, ratios + width[:, None], right=True)
+    votes -= torch.arange(ratios.shape[1], device=ratios.device)
+    first = torch.where(ratios.isfinite(), votes, 0).argmax(1, keepdim=True)
+    middle = first + votes.gather(1, first) // 2
+    pure = own - ratios.gather(1, middle).nan_to_num(posinf=0) * others
+    pure = pure / pure.norm(dim=1, keepdim=True)
+    return pure[space.zeros(pure).argmax()]
+
+
+def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1) -> Tensor:
+    """c (N,) for one candidate: units (·, N), of L, surest zeros first. starts: tried until one is certified."""
+    best = own
+    for share in SUREST[:starts]:
+        surest = units[: max(int(share * len(units)), len(own))]
+        c = _reweighted(space, units, own, _least(surest.T @ surest + AVOID * avoid, own))
+        c = _trimmed(space, units, own, c)
+        zeros = space.zeros(torch.stack([best, c]))
+        best = c if zeros[1] > zeros[0] else best
+        if zeros.max() > space.explained():
+            break
+    return best
+
+
+def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
+    """c (N,) from a start, of the least Σ_r log((l_r · c)² + ε²) over `units`, as ε falls."""
+    enough, sure = space.explained(), False
+    for i in range(REWEIGHTINGS):
+        duals = units @ c
+        rms = duals.square().mean().sqrt()
+        epsilon = rms * (SHARPEST if sure else BLUNTEST * (SHARPEST / BLUNTEST) ** (i / (REWEIGHTINGS - 1)))
+        small = int((duals.abs() < SMALL * rms).sum())
+        if i == HALFWAY and small < HOPELESS * enough:
+            break
+        last, c = c, _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
+        if sure:
+            break
+        sure = small > enough and 1 - abs(float(last @ c)) < STILL
+    return c
+
+
+def _trimmed(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
+    """c (N,) after least squares on the units alone that look like zeros, with a bound that falls to rounding."""
+    zero = None
+    for i in range(TRIMS):
+        duals = (units @ c).abs()
+        bound = SHARPEST * 0.1**i * duals.square().mean().sqrt()
+        zero, before = duals < torch.maximum(space.tolerance(c[None])[0, 0], bound), zero
+        if before is None or not torch.equal(zero, before):
+            c = _least(_weighted(units, zero.to(duals.dtype) + 1e-9), own)
+    return c
+
+
+def _weighted(units: Tensor, weight: Tensor) -> Tensor:
+    return (units * (weight / weight.mean())[:, None]).T @ units
+
+
+def _least(gram: Tensor, own: Tensor) -> Tensor:
+    """The c (N,) of least c · gram c among those with own · c = 1, at unit length."""
+    gram.diagonal().add_(1e-13 * gram.diagonal().mean())
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if failed:
+        return own
+    c = torch.cholesky_solve(own[:, None], factor)[:, 0]
+    return c / c.norm()

@@ -1,0 +1,141 @@
+"""What an adaptive attacker knows of the distance between the update it sees and the one that training made.
+
+Added Gaussian noise has a standard deviation. What quantization and sparsification did is sharper: every entry lay in
+an interval, of the width of a step, of no width where an entry was sent as it is, without end where nothing is known.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.interface.observation import Knowledge, State
+
+HARD = 0.01  # smallest sent entry over the median one, from which on only the largest ones were sent
+OFF_GRID = 0.1  # of a step: what rounding of the parameters may shift a level by
+INWARDS = 0.01  # of the way from the end of an interval to what was sent, its middle: where estimates are drawn to
+TAIL = 2.02  # 99 % quantile of the Tracy-Widom law of order one
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The interval in which every entry of an update lay: lowest, highest, of the update's shape, ±∞ where unknown."""
+
+    lowest: Tensor
+    highest: Tensor
+
+    def nearest(self, values: Tensor) -> Tensor:
+        """The nearest point of every interval."""
+        return torch.maximum(torch.minimum(values, self.highest), self.lowest)
+
+    def middle(self) -> Tensor:
+        """What was sent: the middle of every interval, 0 in those that hold it."""
+        return torch.where(self.sent(), (self.lowest + self.highest) / 2, 0)
+
+    def bounded(self) -> Tensor:
+        """Bool, where something is known."""
+        return self.lowest.isfinite() & self.highest.isfinite()
+
+    def sent(self) -> Tensor:
+        """Bool, where the interval does not hold 0: the entry was sent, and is no level of 0."""
+        return (self.lowest > 0) | (self.highest < 0)
+
+    def wider(self) -> "Cells":
+        """Twice as wide, as rounding up or down at random leaves them."""
+        half = (self.highest - self.lowest) / 2
+        return Cells(self.lowest - half, self.highest + half)
+
+    def without(self, hidden: Tensor) -> "Cells":
+        """With nothing known of the entries `hidden`, bool."""
+        return Cells(self.lowest.masked_fill(hidden, -math.inf), self.highest.masked_fill(hidden, math.inf))
+
+
+def noise_deviation(delta: State, knowledge: Knowledge) -> float:
+    """Standard deviation of the Gaussian noise on an entry of an update; 0 where none is known of.
+
+    noise_scale s is relative to the update before noise, of which ‖Δθ‖² / (1 + s²) is left.
+    """
+    squares, entries = 0.0, 0
+    for value in delta.values():
+        squares, entries = squares + float(value.double().square().sum()), entries + value.numel()
+    relative = knowledge.noise_scale or 0.0
+    return math.hypot(knowledge.noise_std or 0.0, relative * (squares / (1 + relative**2) / entries) ** 0.5)
+
+
+def quantization_step(value: Tensor, bits: int) -> float:
+    """Distance of two levels of a tensor that was quantized between its extremes, which are levels themselves."""
+    return float(value.max() - value.min()) / (2**bits - 1)
+
+
+def quantization_deviation(value: Tensor, bits: int) -> float:
+    """Standard deviation of an entry's rounding error, step / √12 of a uniform law."""
+    return quantization_step(value, bits) / 12**0.5
+
+
+def cells_of(delta: State, knowledge: Knowledge) -> dict[str, Cells] | None:
+    """The intervals of every tensor's entries; None where neither levels nor left-out entries are known of, and where
+    the update shows others, as a sum over clients does.
+
+    Rounding is taken to be to the nearest level. What was left out is unknown, unless the sent entries end in a gap
+    around zero: then only the largest ones were sent, and the others are no larger than the smallest of those.
+    """
+    if knowledge.quantization_bits is None and knowledge.kept_fraction is None:
+        return None
+    if knowledge.quantization_bits and not all(
+        _on_grid(value, knowledge.quantization_bits) for value in delta.values()
+    ):
+        return None
+    cells = {name: _rounded(value.double(), knowledge.quantization_bits) for name, value in delta.items()}
+    if knowledge.kept_fraction is None:
+        return cells
+    left_out = {name: ~own.sent() for name, own in cells.items()}
+    number = sum(int((~part).sum()) for part in left_out.values())
+    if number > knowledge.kept_fraction * sum(value.numel() for value in delta.values()) + 1:
+        return None
+    sent = torch.cat([value[~left_out[name]].abs().flatten() for name, value in delta.items()]).double()
+    threshold = float(sent.min()) if len(sent) and sent.min() > HARD * sent.median() else math.inf
+    return {
+        name: Cells(
+            own.lowest.masked_fill(left_out[name], -threshold), own.highest.masked_fill(left_out[name], threshold)
+        )
+        for name, own in cells.items()
+    }
+
+
+def _on_grid(value: Tensor, bits: int) -> bool:
+    step = quantization_step(value.double(), bits)
+    levels = (value.double() - value.min().double()) / max(step, 1e-300)
+    return step == 0 or bool(((levels - levels.round()).abs() < OFF_GRID).all())
+
+
+def _rounded(value: Tensor, bits: int | None) -> Cells:
+    half = 0.0 if bits is None else 0.5 * quantization_step(value, bits)
+    return Cells(value - half, value + half)
+
+
+def kept_entries(delta: State, knowledge: Knowledge) -> State | None:
+    """1 for the entries of every tensor that were sent and 0 for those left out; None where none is known to be."""
+    cells = cells_of(delta, knowledge) if knowledge.kept_fraction is not None else None
+    return None if cells is None else {name: part.sent().to(delta[name].dtype) for name, part in cells.items()}
+
+
+def known_distortion(delta: State, knowledge: Knowledge) -> float:
+    """‖E‖², expected, of noise and quantization that the adversary knows of: no model of the update leaves less."""
+    entries = sum(value.numel() for value in delta.values())
+    squared = noise_deviation(delta, knowledge) ** 2 * entries
+    if knowledge.quantization_bits is not None and cells_of(delta, knowledge) is not None:
+        for value in delta.values():
+            squared += quantization_deviation(value, knowledge.quantization_bits) ** 2 * int((value != 0).sum())
+    return squared
+
+
+def noise_edge(rows: int, columns: int) -> float:
+    """The largest singular value of noise of deviation 1, (rows, columns): exceeded once in a hundred times.
+
+    The edge of the Marchenko-Pastur law, and the Tracy-Widom fluctuation above it (Johnstone 2001, theorem 1.1).
+    """
+    larger, smaller = max(rows, columns, 2), min(rows, columns)
+    edge = (larger - 1) ** 0.5 + smaller**0.5
+    width = edge * ((larger - 1) ** -0.5 + smaller**-0.5) ** (1 / 3)
+    return (edge**2 + TAIL * width) ** 0.5

@@ -1,0 +1,68 @@
+"""What a scenario grants its adversary, as values: the only door by which truth about a client reaches an attack."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks import InputError, Knowledge
+from clients.local_update import centered
+from clients.partition import FederatedData
+from clients.training import planned_steps
+from simulator.results.storage import make_knowledge
+from simulator.scenario.scenario import Scenario
+from simulator.scenario.sections import AttackConfig
+
+
+def grant(scenario: Scenario, data: FederatedData, clients: list[int]) -> Knowledge:
+    """Knowledge about the private set that `clients` form together.
+
+    A field set to true is granted as it is; any other value is what the adversary believes, right or wrong.
+    """
+    wanted = scenario.adversary.knowledge
+    truth = _truth(scenario, data, clients, set(wanted))
+    if wanted.get("batches") is True:
+        raise InputError("adversary.knowledge.batches is true: every round has its own order; give lists of indices")
+    for name in (name for name, value in wanted.items() if value is True and name not in truth):
+        raise InputError(
+            f"adversary.knowledge.{name} is true: the defense in force, {scenario.defense!r}, has none to tell; "
+            "give the value that the adversary believes"
+        )
+    believed = {name: truth[name] if value is True else value for name, value in wanted.items() if value is not None}
+    images = believed.pop("public_images", None)
+    if images is not None and not isinstance(images, Tensor):
+        raise InputError(f"adversary.knowledge.public_images is {images!r}: true grants the public pool")
+    knowledge = make_knowledge({k: v for k, v in believed.items() if v is not False})
+    return replace(knowledge, public_images=images)
+
+
+def adapted(knowledge: Knowledge, attack: AttackConfig, scenario: Scenario) -> Knowledge:
+    """What one attack is told: an adaptive one knows the defense in force too."""
+    return replace(knowledge, **scenario.defense_facts()) if attack.adaptive else knowledge
+
+
+def _truth(scenario: Scenario, data: FederatedData, clients: list[int], wanted: set[str]) -> dict[str, Any]:
+    """True values of the wanted fields only: what is not asked for is not even read."""
+    training = scenario.training
+    truth: dict[str, Any] = {}
+    sizes = [data.client_sizes[client] for client in clients]
+    if "num_private" in wanted:
+        truth["num_private"] = sum(sizes)
+    if "labels" in wanted:
+        truth["labels"] = torch.cat([data.client(client)[1] for client in clients]).tolist()
+    if "pixel_mean" in wanted:
+        truth["pixel_mean"] = list(data.pixel_mean)
+    if "public_images" in wanted:
+        truth["public_images"] = centered(data.public()[0], data.pixel_mean)
+    return (
+        scenario.defense_facts()
+        | truth
+        | {
+            "pixel_range": (0.0, 1.0),
+            "learning_rate": training.learning_rate,
+            "steps": max(planned_steps(training, size) for size in sizes),
+            "batch_size": min(training.batch_size or max(sizes), max(sizes)),
+            "optimizer": training.optimizer,
+        }
+    )

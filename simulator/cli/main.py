@@ -1,0 +1,218 @@
+"""The command line. Heavy imports happen inside the commands, so that `fedspill --help` answers at once."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from attacks.interface.errors import InputError
+from simulator.cli import update as update_commands
+from simulator.errors import CellsFailed, RunError
+
+cli = typer.Typer(
+    name="fedspill",
+    help="Federated-learning attack simulator: what does my federation leak?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out = Console()
+
+Overrides = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")
+]
+ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="a scenario, e.g. scenarios/quickstart.yaml")]
+
+
+@cli.command()
+def run(
+    file: ScenarioFile,
+    out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")] = None,
+    overrides: Overrides = [],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished run again")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+) -> None:
+    """Run a scenario: federate, attack every round, and print the leakage table."""
+    from simulator.run.plan import make_plan, needs_run
+    from simulator.scenario.scenario import load_scenario
+
+    plan = make_plan(load_scenario(file, overrides), out_dir)
+    if not needs_run(plan, overwrite):
+        out.print(f"{plan.run_dir} holds this run already, finished; --overwrite does it again", highlight=False)
+        show_run(plan.run_dir)
+        return
+    from simulator.run.engine import simulate
+    from simulator.run.progress import Bars
+
+    simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
+    finish_run(plan.run_dir, figures=plan.scenario.output.figures)
+
+
+@cli.command()
+def benchmark(
+    file: ScenarioFile,
+    out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")] = None,
+    profile: Annotated[str | None, typer.Option(help="of the file's benchmark.profiles, e.g. quick")] = None,
+    overrides: Overrides = [],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished benchmark again")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+) -> None:
+    """Compare defenses: each against every attack and threat model, over several seeds. Resumes where it stopped."""
+    from simulator.reports.benchmark import TABLE, load_benchmark, write_benchmark
+    from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view
+    from simulator.results.record import Record
+    from simulator.run.plan import make_plan, needs_run
+
+    plan = make_plan(load_benchmark(file, profile, overrides), out_dir)
+    if needs_run(plan, overwrite):
+        from simulator.run.engine import simulate
+        from simulator.run.progress import Bars
+
+        try:
+            simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
+        except CellsFailed:  # the other cells are worth comparing
+            write_benchmark(Record(plan.run_dir))
+            raise
+    record = Record(plan.run_dir)
+    table = write_benchmark(record)
+    if plan.scenario.output.figures:
+        from simulator.reports.benchmark_figures import draw_benchmark
+
+        with out.status("drawing figures …"):
+            draw_benchmark(record, table)
+    out.print(benchmark_view(table))
+    out.print(BENCHMARK_LEGEND, highlight=False)
+    out.print(f"figures: {plan.run_dir / 'figures'}", highlight=False, soft_wrap=True)
+    out.print(f"table:   {plan.run_dir / TABLE}", highlight=False, soft_wrap=True)
+
+
+@cli.command()
+def check(file: ScenarioFile, overrides: Overrides = []) -> None:
+    """Validate a scenario; print what would run and what it would cost."""
+    from simulator.run.estimate import describe_plan
+    from simulator.run.plan import make_plan
+    from simulator.scenario.scenario import load_scenario
+
+    out.print(describe_plan(make_plan(load_scenario(file, overrides))), highlight=False)
+
+
+for command in (update_commands.attack, update_commands.member, update_commands.diagnose):
+    cli.command()(command)
+
+
+@cli.command()
+def distill(
+    method: Annotated[str, typer.Option(help="kip, rkip or rkip_finite")],
+    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for distill.json, distilled.npz and .png")],
+    overrides: Overrides = [],
+    train: Annotated[int, typer.Option(help="images to distill")] = 500,
+    size: Annotated[int, typer.Option(help="images to distill them to")] = 20,
+    iterations: Annotated[int | None, typer.Option(help="default 50000, rkip_finite 2000")] = None,
+    seed: Annotated[int, typer.Option(help="of data, networks and distillation")] = 0,
+) -> None:
+    """Distill images to a few synthetic ones; measure them on infinitely wide, standard and linearized networks."""
+    from rich.progress import Progress
+
+    from clients.distillation import DistillOptions
+    from simulator.results.storage import check_out
+    from simulator.tools.distillation import Owner, accuracy_lines, distill_scenario, run_distillation
+
+    check_out(out_dir)
+    options = DistillOptions(method=method, iterations=iterations)
+    owner = Owner.of(distill_scenario(overrides, train, seed))
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(method)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, description=what)
+
+        facts = run_distillation(owner, options, size, out_dir, show)
+    for line in accuracy_lines(facts):
+        out.print(line, highlight=False, soft_wrap=True)
+    out.print(f"written: {out_dir / 'distill.json'}", highlight=False, soft_wrap=True)
+
+
+@cli.command()
+def paper(
+    figure: Annotated[str | None, typer.Argument(metavar="FIGURE", help="e.g. figure3; --list names them")] = None,
+    out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="for data.csv, claims.json, …")] = None,
+    profile: Annotated[str, typer.Option(help="quick, or full: the paper's size")] = "quick",
+    overrides: Overrides = [],
+    sheet: Annotated[bool, typer.Option("--sheet", help="draw the reconstructions too, in sheet.png")] = False,
+    names: Annotated[bool, typer.Option("--list", help="list the experiments")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+) -> None:
+    """Rerun an experiment of the paper, and judge its claims by what comes out. Resumes where it stopped."""
+    from simulator.paper.command import listing, run_experiment
+
+    if names:
+        out.print(listing())
+        return
+    if figure is None or out_dir is None:
+        raise InputError("fedspill paper FIGURE --out DIR measures an experiment, fedspill paper --list names them")
+    run_experiment(figure, profile, overrides, out_dir, sheet, out, verbose)
+    written = ", ".join(["data.csv", "claims.json", "figure.png"] + ["sheet.png"] * sheet)
+    out.print(f"written: {out_dir}: {written}", highlight=False, soft_wrap=True)
+
+
+@cli.command()
+def report(run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]) -> None:
+    """Print the table of a run and draw its figures again."""
+    finish_run(run_dir, figures=True)
+
+
+@cli.command("list")
+def list_names() -> None:
+    """List the attacks, defenses, data sets, models and strategies that a scenario can name."""
+    from attacks import ATTACKS
+    from clients.data import SOURCES
+    from clients.defenses import DEFENSES
+    from clients.models import MODELS
+    from simulator.run.strategies import known_strategies
+
+    out.print("attacks:    " + ", ".join(sorted(ATTACKS)), highlight=False)
+    out.print("defenses:   " + ", ".join(sorted(DEFENSES)) + ", package.module:mod of Flower", highlight=False)
+    out.print("data:       " + ", ".join(SOURCES) + ", OWNER/NAME of the Hugging Face hub", highlight=False)
+    out.print("models:     " + ", ".join(MODELS) + ", package.module:factory, FILE.py:factory", highlight=False)
+    out.print("strategies: " + ", ".join(known_strategies()), highlight=False)
+
+
+def finish_run(run_dir: Path, figures: bool) -> None:
+    """Draw, write the page and print, in this order: the table is the last thing on the screen."""
+    if figures:
+        from simulator.reports.report import write_report
+
+        with out.status("drawing figures …"):
+            write_report(run_dir)
+    show_run(run_dir)
+
+
+def show_run(run_dir: Path) -> None:
+    """The table, what its columns mean, and where everything lies, relative to here where it is below."""
+    here = Path.cwd()
+    run_dir = run_dir.relative_to(here) if run_dir.is_absolute() and run_dir.is_relative_to(here) else run_dir
+    from simulator.reports.tables import LEGEND, leakage_table
+    from simulator.results.record import Record
+
+    record = Record(run_dir)
+    out.print(leakage_table(record.leakage, record.scenario.swept))
+    out.print(LEGEND, highlight=False)
+    figures = sorted((run_dir / "figures").glob("*.png"))
+    if figures:
+        out.print("figures: " + ", ".join(str(path) for path in figures), highlight=False, soft_wrap=True)
+        out.print(f"page:    {run_dir / 'report.html'}", highlight=False, soft_wrap=True)
+    out.print(f"table:   {run_dir / 'leakage.csv'}", highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Entry point: bad input is one line and exit code 2, a run that had to stop is one line and exit code 1."""
+    try:
+        cli()
+    except InputError as error:
+        print(f"fedspill: {error}", file=sys.stderr)
+        sys.exit(2)
+    except RunError as error:
+        print(f"fedspill: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,118 @@
+"""The commands about one update (`Target` says which): attack it, score candidates for membership, diagnose it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from attacks.interface.errors import InputError
+from simulator.cli.observation_options import Target, takes_target
+
+out = Console()
+
+
+@takes_target
+def attack(
+    name: Annotated[str, typer.Option("--attack", metavar="NAME", help="which attack; `fedspill list` names them")],
+    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for reconstructions.npz and facts.json")],
+    target: Target,
+    option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="an option of the attack")] = [],
+    seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
+) -> None:
+    """Attack two checkpoints, or a recorded observation once more. Private images are not needed."""
+    from rich.progress import Progress
+
+    from simulator.adversary.knowledge import adapted
+    from simulator.evaluation.job import run_attack
+    from simulator.results.storage import check_out
+    from simulator.tools.attack_pair import parse_options, write_result
+
+    check_out(out_dir)
+    seen, threads = target.observe(), 1
+    knowledge, record = seen.knowledge, seen.record
+    if record is None:
+        config = parse_options(name, option)
+    else:
+        config = parse_options(name, option) if option else record.attack_config(name, target.cell)
+        scenario = record.cells[target.cell].scenario
+        knowledge, seed, threads = adapted(knowledge, config, scenario), scenario.seed, scenario.engine.threads
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name)
+
+        def show(done: int, total: int, loss: float) -> None:
+            bar.update(task, completed=done, total=total, description=f"{name}, loss {loss:.2e}")
+
+        found = run_attack(config, seen.observation, knowledge, seed, threads, show)
+    write_result(out_dir, name, found, knowledge, pixels=record is not None)
+    show_warnings(found.warnings)
+    out.print(
+        f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}", highlight=False
+    )
+
+
+@takes_target
+def member(
+    candidates: Annotated[Path, typer.Option(metavar="FILE.npz", help="with an array `images`, (Q, C, H, W)")],
+    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for membership.csv")],
+    target: Target,
+) -> None:
+    """Score candidate images by whether an update was trained on them; a higher score means a member.
+
+    Candidates are in the model's input space beside two checkpoints, in [0, 1] with --run.
+    """
+    from attacks.membership import MembershipTest
+    from simulator.results.storage import check_out
+    from simulator.tools.attack_pair import load_candidates, to_input_space, write_membership
+
+    check_out(out_dir)
+    images = load_candidates(candidates)
+    observation, knowledge, record = target.observe()
+    if record is not None:
+        images = to_input_space(images, observation, knowledge)
+    test = MembershipTest.of(observation, knowledge, images)
+    write_membership(out_dir, test.residual(images))
+    show_warnings(test.warnings)
+    out.print(
+        f"{len(images)} candidates, {test.num_private} private images: {out_dir / 'membership.csv'}", highlight=False
+    )
+
+
+@takes_target
+def diagnose(
+    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for diagnose.json and layers.csv")],
+    target: Target,
+    images: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="with an array `images`, public or reconstructed ones")
+    ] = None,
+    evaluator: Annotated[bool, typer.Option("--evaluator", help="with --run: on the private images")] = False,
+) -> None:
+    """Say whether an update is in the kernel regime, and so which attack to expect something of.
+
+    Images are in the model's input space beside two checkpoints, in [0, 1] with --run.
+    """
+    from simulator.results.storage import check_out
+    from simulator.tools.diagnosis import adversary_images, diagnosis_tables, private_images, write_diagnosis
+    from simulator.tools.diagnosis import diagnose as measure
+
+    check_out(out_dir)
+    if evaluator and (target.run is None or images is not None):
+        raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
+    observation, knowledge, record = target.observe()
+    seed = record.cells[target.cell].scenario.seed if record is not None else 0
+    if evaluator and record is not None:
+        view, (inputs, source) = "evaluator", (private_images(record, observation, target.cell), "the private ones")
+    else:
+        view, (inputs, source) = "adversary", adversary_images(images, observation, knowledge, record is not None)
+    found = measure(observation, inputs, evaluator, seed)
+    write_diagnosis(out_dir, found, view, source)
+    out.print(f"{view}'s version, {found.images} images: {source}", highlight=False, soft_wrap=True)
+    for table in diagnosis_tables(found):
+        out.print(table)
+    out.print(found.verdict, highlight=False, soft_wrap=True)
+    out.print(f"written: {out_dir / 'diagnose.json'}", highlight=False, soft_wrap=True)
+
+
+def show_warnings(warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        out.print(f"[yellow]warning[/]: {warning}", highlight=False)

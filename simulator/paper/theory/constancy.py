@@ -1,0 +1,197 @@
+"""How constant the tangent kernel is against width, measured (Liu, Zhu, Belkin 2020, and the rebuttal of its reviews).
+
+Fully connected networks in NTK parameterization with two hidden layers. Every seed draws weights, inputs on the sphere
+of radius √d, where each of the d entries is of order 1, and random labels: no data set is involved.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.interface.observation import State
+from attacks.interface.seeding import derive_seed, torch_generator
+from attacks.kernel.empirical import empirical_ntk
+from attacks.kernel.hessian import hessian_norms
+from attacks.kernel.linearization import linearization_error
+from clients.config import ModelConfig
+from clients.losses import training_loss
+from clients.models import build_model
+from clients.targets import encode_targets
+from simulator.errors import RunError
+
+SHAPE = (1, 8, 8)
+OFFSET = 1.0  # of the outputs before their activation, not trained: σ'' of sigmoid and tanh is 0 at 0, near the start
+BOTTLENECK = 4  # units
+CLASSES = 3  # outputs of a softmax, and of networks trained under several losses
+INPUTS, TRAINED = 32, 8  # how many norms and kernels are measured on, and how many of them are trained on
+MAX_STEPS = 1000
+FINE, COARSE = 0.125, 1.0  # learning rates, as `descend` has them
+HESSIAN_STEPS, HESSIAN_TOLERANCE = 100, 3e-3
+
+
+@dataclass(frozen=True)
+class Network:
+    """output: linear, sigmoid, tanh, softmax, or bottleneck: a linear output and a narrow layer between two wide ones.
+
+    output_bias: whether that of the last layer is trained. Its gradient is 1 at any width, so that it would be all that
+    ‖Δθ‖_∞ sees; the networks of the paper have none.
+    """
+
+    width: int
+    output: str
+    activation: str
+    seed: int
+    output_bias: bool = False
+
+    @property
+    def outputs(self) -> int:
+        return CLASSES if self.output == "softmax" else 1
+
+    def build(self, outputs: int | None = None) -> nn.Module:
+        narrow = self.output == "bottleneck"
+        config = ModelConfig.model_validate(
+            {
+                "depth": 3 if narrow else 2,
+                "width": self.width,
+                "bottleneck": BOTTLENECK if narrow else None,
+                "activation": self.activation,
+                "output_activation": "linear" if narrow else self.output,
+                "parameterization": "ntk",
+            }
+        )
+        model = build_model(config, SHAPE, outputs or self.outputs, derive_seed(self.seed, "constancy"))
+        last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1]
+        with torch.no_grad():
+            last.bias.fill_(OFFSET)
+        last.bias.requires_grad_(self.output_bias)
+        return model
+
+
+@dataclass(frozen=True)
+class Problem:
+    """inputs: (32, C, H, W). labels: (32,), of three classes; the first 8 are trained on."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    @classmethod
+    def of(cls, seed: int) -> "Problem":
+        generator = torch_generator(seed, "constancy data")
+        inputs = torch.randn((INPUTS, *SHAPE), generator=generator)
+        radius = inputs[0].numel() ** 0.5
+        inputs = radius * inputs / inputs.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+        return cls(inputs, torch.randint(CLASSES, (INPUTS,), generator=generator))
+
+    def targets(self, output: str) -> Tensor:
+        """Under squared loss: one-hot for a softmax, else the two ends of the output's range, or ±1."""
+        if output == "softmax":
+            return nn.functional.one_hot(self.labels, CLASSES).float()
+        low = 0.0 if output == "sigmoid" else -1.0
+        return torch.where(self.labels == 0, 1.0, low)[:, None]
+
+
+def measure(network: Network, radius: float, bound: bool = False) -> dict[str, float]:
+    """hessian_norm: the largest ‖H‖₂ over inputs and outputs at θ₀. kernel_change: ‖K − K₀‖_F / ‖K₀‖_F over inputs once
+    gradient descent has gone ‖Δθ‖₂ = `radius`; delta_linf: ‖Δθ‖_∞ there. steps: that it took.
+
+    bound: adds remainder, the largest |f − f_lin| there, and sup_hessian, the largest ‖H‖₂ over θ₀, the end and
+    half-way between, at three times the cost.
+    """
+    problem, model = Problem.of(network.seed), network.build()
+    inputs, start = problem.inputs, copied(model)
+    before = empirical_ntk(model, start, inputs)
+    norm = largest_norm(model, start, inputs, network.seed)
+    targets = problem.targets(network.output)
+    steps, length = descend(model, problem, targets, "mse", FINE, before, lambda steps, length: length >= radius)
+    shrink(model, start, radius / length)
+    end = copied(model)
+    change = empirical_ntk(model, end, inputs) - before
+    found = {
+        "hessian_norm": norm,
+        "kernel_change": float(change.norm() / before.norm()),
+        "delta_linf": max(float((end[name] - start[name]).abs().max()) for name in end),
+        "steps": steps,
+    }
+    if not bound:
+        return found
+    halfway = {name: (start[name] + end[name]) / 2 for name in end}
+    later = [largest_norm(model, state, inputs, network.seed) for state in (halfway, end)]
+    return found | {"remainder": linearization_error(model, start, end, inputs)[1], "sup_hessian": max(norm, *later)}
+
+
+def measure_training(network: Network, loss: str, share: float) -> dict[str, float]:
+    """delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞ once training on three classes has brought `loss` down to this share of
+    what it was, in `steps`; NaN where 1,000 steps do not."""
+    problem, model = Problem.of(network.seed), network.build(CLASSES)
+    start = copied(model)
+    kernel = empirical_ntk(model, start, problem.inputs)
+    targets = encode_targets(problem.labels, CLASSES, CLASSES, loss, coding=(0.0, 1.0) if loss == "mse" else None)
+    goal = share * evaluate(model, problem, targets, loss)
+
+    def enough(steps: int, length: float) -> bool:
+        return steps % 5 == 0 and evaluate(model, problem, targets, loss) <= goal
+
+    try:
+        steps, length = descend(model, problem, targets, loss, COARSE, kernel, enough)
+    except RunError:
+        return {"delta_l2": math.nan, "delta_linf": math.nan, "steps": MAX_STEPS}
+    end = copied(model)
+    linf = max(float((end[name] - start[name]).abs().max()) for name in end)
+    return {"delta_l2": length, "delta_linf": linf, "steps": steps}
+
+
+def largest_norm(model: nn.Module, state: State, inputs: Tensor, seed: int) -> float:
+    generator = torch_generator(seed, "constancy hessian")
+    return hessian_norms(model, state, inputs, generator, HESSIAN_STEPS, HESSIAN_TOLERANCE).largest
+
+
+def descend(
+    model: nn.Module,
+    problem: Problem,
+    targets: Tensor,
+    loss: str,
+    share: float,
+    kernel: Tensor,
+    enough: Callable[[int, float], bool],
+) -> tuple[int, float]:
+    """Full-batch gradient descent in place, until `enough`(steps, ‖θ − θ₀‖₂); returns what it last was called with.
+
+    kernel: trace form at the start, on all inputs. The learning rate is this share of the inverse of its largest
+    eigenvalue on the images that are trained on: from 2 on gradient descent on squared loss becomes unstable.
+    Raises RunError after 1,000 steps.
+    """
+    own = kernel[:TRAINED, :TRAINED].double()
+    rate = share * TRAINED / float(torch.linalg.eigvalsh(own)[-1])
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    start = [parameter.detach().clone() for parameter in parameters]
+    inputs, targets = problem.inputs[:TRAINED], targets[:TRAINED]
+    for step in range(1, MAX_STEPS + 1):
+        gradients = torch.autograd.grad(training_loss(loss, model(inputs), targets), parameters)
+        moved = []
+        with torch.no_grad():
+            for parameter, gradient, first in zip(parameters, gradients, start, strict=True):
+                parameter.add_(gradient, alpha=-rate)
+                moved.append((parameter - first).norm())
+        length = float(torch.stack(moved).norm())
+        if enough(step, length):
+            return step, length
+    raise RunError(f"{MAX_STEPS} steps of gradient descent on {loss} were not enough: ‖Δθ‖ is {length:.3g}")
+
+
+def evaluate(model: nn.Module, problem: Problem, targets: Tensor, loss: str) -> float:
+    with torch.no_grad():
+        return float(training_loss(loss, model(problem.inputs[:TRAINED]), targets[:TRAINED]))
+
+
+def shrink(model: nn.Module, start: State, share: float) -> None:
+    """Back towards the start: Δθ becomes `share` of itself."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.lerp(start[name], parameter, share))
+
+
+def copied(model: nn.Module) -> State:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}

@@ -1,0 +1,131 @@
+"""Appendix C as numbers: a point that the others already predict has dual 0, leaves no trace, and cannot be found."""
+
+import pandas as pd
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from attacks.interface.observation import Knowledge, Observation, State
+from attacks.interface.seeding import torch_generator
+from attacks.kernel.empirical import empirical_ntk, kernel_duals
+from attacks.ntk.attack import NTKAttack
+from attacks.scoring.leakage import matched_l2
+from clients.config import Count, Section
+from clients.distillation.rkip_finite import linearized_update
+from clients.local_update import centered
+from simulator.paper.base import Claim, Job, Result, experiment
+from simulator.paper.costs import seconds_per_step
+from simulator.paper.measures import floor_of, listed, seeds
+from simulator.paper.pictures import draw_lines
+from simulator.scenario.scenario import Cell
+from simulator.tools.distillation import Owner
+
+RIDGE = 1e-12  # of kernels in float64
+
+
+class PredictedSettings(Section):
+    """gaps: by how much the label of a point differs from what the other points predict for it. points: how many points
+    of each data set this is done to, one at a time. iterations, learning_rate: of the attack."""
+
+    gaps: list[float] = Field([0.0, 0.1, 0.5, 1.0, 2.0])
+    points: Count = 2
+    iterations: Count = 3000
+    learning_rate: float = 0.05
+
+
+def cost(job: Job) -> float:
+    """An attack for each point and gap; its training is in closed form."""
+    settings, cells = job.settings(PredictedSettings), job.scenario.cells()
+
+    def short(steps: int) -> None:
+        one_point(cells[0], 0, settings.gaps[0], settings.model_copy(update={"iterations": steps}))
+
+    attacks = len(cells) * settings.points * len(settings.gaps)
+    return attacks * seconds_per_step(short) * settings.iterations
+
+
+@experiment(
+    "appendix_c", "a point that the others predict has dual 0 and is not reconstructed", PredictedSettings, cost
+)
+def appendix_c(job: Job) -> Result:
+    settings = job.settings(PredictedSettings)
+    cells = job.scenario.cells()
+    plan = [(cell, point, gap) for cell in cells for point in range(settings.points) for gap in settings.gaps]
+    rows = []
+    for done, (cell, point, gap) in enumerate(plan):
+        job.report(f"{cell.name}, point {point}, gap {gap:g}", done, len(plan))
+        rows.append(one_point(cell, point, gap, settings))
+    data = pd.DataFrame(rows)
+    none, most = data[data.gap == 0], data[data.gap == max(settings.gaps)]
+    error = (data.dual - data.predicted_dual).abs().max() / data.others_dual.mean()
+    lost = float((none.l2 > none.others_l2).mean())
+    claims = [
+        Claim(
+            "α = 0 exactly where the other points predict the label",
+            "appendix C",
+            "α_N = 0 iff x_N is already perfectly predicted by the remaining points",
+            f"|α| {none.dual.abs().max():.1e} at the prediction, {data.others_dual.mean():.1e} in the mean of the "
+            f"others; elsewhere α = gap / (K_NN − K_NR K_RR⁻¹ K_RN) to {error:.1e} of that mean, {len(data)} sets, "
+            f"{seeds(data)}; holds to 1e-6",
+            bool(max(none.dual.abs().max() / data.others_dual.mean(), error) <= 1e-6),
+        ),
+        Claim(
+            "a point with α = 0 is not reconstructed",
+            "appendix C, section 3",
+            "α ≠ 0 is required in order to recover an image",
+            f"L2 of the point by gap: {listed(data.groupby('gap').l2.mean())}; of the other images "
+            f"{data.others_l2.mean():.2f}, floor {data.floor_l2.mean():.2f}; worse than the others at gap 0 in "
+            f"{lost:.0%} of {len(none)}; holds where it is in all, and where the mean at gap {max(settings.gaps):g} is "
+            "lower than at 0",
+            bool(lost == 1 and most.l2.mean() < none.l2.mean()),
+        ),
+    ]
+    long = data.melt(["gap", "seed"], ["l2", "others_l2", "floor_l2"], "image", "distance")
+    return Result(data, claims, lambda path: draw_lines(long, path, "gap", "distance", "image"))
+
+
+def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -> dict[str, float]:
+    """Linearized training with one label moved, in closed form, and the attack on its update."""
+    owner = Owner.of(cell.scenario)
+    model = owner.network("appendix_c").double()
+    state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    images, targets = owner.images.double(), owner.targets.double().clone()
+    prediction, schur = leave_one_out(model, state, images, targets, point)
+    targets[point] = prediction + gap
+    with torch.no_grad():
+        residual = targets - torch.func.functional_call(model, state, (images,))
+    duals = kernel_duals(empirical_ntk(model, state, images), residual, RIDGE)[:, 0]
+    final = linearized_update(model, state, images, targets, RIDGE)
+    observation = Observation(model, ((state, final),), owner.data.shape)
+    knowledge = Knowledge(num_private=len(images), pixel_mean=owner.data.pixel_mean)
+    attack = NTKAttack(kernel="initial", iterations=settings.iterations, learning_rate=settings.learning_rate)
+    found = attack.reconstruct(observation, knowledge, torch_generator(cell.scenario.seed, "appendix_c", point))
+    l2, _ = matched_l2(images.float(), found.images)
+    public = centered(owner.data.public()[0], owner.data.pixel_mean)
+    others = torch.arange(len(images)) != point
+    return {
+        "seed": cell.scenario.seed,
+        "num_private": len(images),
+        "point": point,
+        "gap": gap,
+        "dual": float(duals[point]),
+        "predicted_dual": gap / schur,
+        "others_dual": float(duals[others].abs().mean()),
+        "l2": float(l2[point]),
+        "others_l2": float(l2[others.numpy()].mean()),
+        "floor_l2": floor_of(images.float(), public, len(found.images)),
+    }
+
+
+def leave_one_out(model: nn.Module, state: State, images: Tensor, targets: Tensor, point: int) -> tuple[float, float]:
+    """(what the linearized network trained on the others predicts for the point, its conditional variance).
+
+    f_θ₀(x_N) + K_NR K_RR⁻¹ (y_R − f_θ₀(X_R)) and K_NN − K_NR K_RR⁻¹ K_RN, for one output.
+    """
+    rest = [i for i in range(len(images)) if i != point]
+    with torch.no_grad():
+        initial = torch.func.functional_call(model, state, (images,))[:, 0]
+    kernel = empirical_ntk(model, state, images)
+    weights = torch.linalg.solve(kernel[rest][:, rest], kernel[rest, point])
+    prediction = initial[point] + weights @ (targets[rest, 0] - initial[rest])
+    return float(prediction), float(kernel[point, point] - weights @ kernel[rest, point])

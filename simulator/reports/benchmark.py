@@ -1,0 +1,139 @@
+"""`fedspill benchmark`: defenses × attacks × threat models × seeds as one run, and the table that compares them.
+
+A benchmark file is a scenario with a section `benchmark`: a list of defense chains, the number of seeds, overrides for
+data of one's own (`with_root`), and named profiles that override the rest. Every chain and seed is a cell of one sweep,
+so cells with the same seed share data, initial weights and client schedule, and a benchmark resumes like any run.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import Field, TypeAdapter, ValidationError
+from scipy import stats
+
+from attacks.interface.errors import InputError, nearest
+from clients.config import Count, Section
+from simulator.results.record import Record
+from simulator.results.storage import write_atomically
+from simulator.scenario.scenario import Scenario, load_source, prepare, validate
+from simulator.scenario.yaml_source import Source, merge, read_yaml
+
+TABLE = "benchmark.csv"
+COLUMNS = (
+    "defense attack threat_model adaptive seeds leakage leakage_ci95 recovered_fraction recovered_fraction_ci95 "
+    "psnr_best psnr_mean membership_auc test_accuracy test_accuracy_ci95 epsilon bytes client_seconds target failures "
+    "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median"
+).split()
+MEANS = (
+    "leakage recovered_fraction psnr_best psnr_mean membership_auc floor_recovered_fraction floor_leakage "
+    "mean_image_leakage distilled_l2_median"
+).split()
+
+
+class BenchmarkConfig(Section):
+    """Of a benchmark file only (`fedspill benchmark`): it compares chains of defenses."""
+
+    defenses: list[list[Any] | str] = Field(min_length=1, description="chains: none, a name, or a list of defenses")
+    seeds: Count = Field(3, description="that every chain is run with, from the scenario's `seed` on")
+    with_root: dict[str, Any] = Field(default_factory=dict, description="overrides where data.root is given")
+    profiles: dict[str, dict[str, Any]] = Field(default_factory=dict, description="name: overrides, benchmark too")
+
+    def chains(self) -> list[list[Any]]:
+        return [([] if chain == "none" else [chain]) if isinstance(chain, str) else chain for chain in self.defenses]
+
+
+def load_benchmark(path: Path, profile: str | None = None, overrides: list[str] | None = None) -> Scenario:
+    """The benchmark as a scenario with a sweep over defenses and seeds; InputError says what is wrong with the file."""
+    source = read_yaml(path)
+    if "benchmark" not in source.data:
+        raise InputError(f"{path}: a benchmark has a section `benchmark` with its `defenses`")
+    config = _section(source)
+    if profile is not None:
+        if profile not in config.profiles:
+            known = list(config.profiles)
+            raise InputError(f"{path}: no profile {profile!r}{nearest(profile, known)}; there are {', '.join(known)}")
+        source.data = merge(source.data, config.profiles[profile])
+        config = _section(source)
+    del source.data["benchmark"]
+    given = prepare(Source(source.data, source.lines), overrides)
+    data = given.data.get("data")
+    if isinstance(data, dict) and data.get("root") and config.with_root:
+        given = prepare(Source(merge(source.data, config.with_root), source.lines), overrides)
+    if given.data.get("sweep"):
+        where = given.where(("sweep",))
+        prefix = f"{where}: " if where else ""
+        raise InputError(f"{prefix}a benchmark sweeps over its defenses and seeds alone: remove `sweep`")
+    first = validate(given).seed
+    given.data["sweep"] = {"defenses": config.chains(), "seed": [first + i for i in range(config.seeds)]}
+    return load_source(given)
+
+
+def _section(source: Source) -> BenchmarkConfig:
+    try:
+        return TypeAdapter(BenchmarkConfig).validate_python(source.data["benchmark"])
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        key = ".".join(["benchmark", *(str(part) for part in wrong["loc"])])
+        where = source.where(("benchmark", *wrong["loc"]))
+        raise InputError(f"{where + ': ' if where else ''}{key}: {wrong['msg']}") from None
+
+
+def write_benchmark(record: Record) -> pd.DataFrame:
+    """benchmark.csv of a finished run: one row per defense × attack × threat model × target, means over seeds."""
+    table = benchmark_table(record)
+    write_atomically(record.path / TABLE, table.to_csv(index=False))
+    return table
+
+
+def benchmark_table(record: Record) -> pd.DataFrame:
+    """The columns `COLUMNS`. *_ci95: half-width of the 95 % confidence interval over seeds (Student's t).
+
+    An attack is called by its label; one told the defense that has no label of its own shares that of the one that is
+    not, and differs in `adaptive`. Each seed counts once: its value is the mean over rounds and clients. Clients that a
+    defense hides are left out, attacks that failed or ran out of time count as `failures` and have no value.
+    """
+    given = {f"{config.name}-adaptive": config.name for config in record.scenario.adversary.attacks}
+    leakage = record.leakage[record.leakage.status != "skipped"]
+    leakage = leakage.assign(attack=leakage.attack.map(lambda label: given.get(label, label)))
+    order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
+    costs, utility = client_costs(record), last_round(record.utility)
+    rows = []
+    keys = ["defense", "attack", "threat_model", "adaptive", "target"]
+    for key, group in leakage.groupby(keys, sort=False):
+        own = dict(zip(keys, key, strict=True))
+        by_seed = group[group.status == "ok"].groupby("seed")[MEANS].mean()
+        accuracy = utility[utility.defense == own["defense"]].set_index("seed").test_accuracy
+        epsilon = utility[utility.defense == own["defense"]].epsilon
+        row = own | {"seeds": group.seed.nunique(), "failures": int((group.status != "ok").sum())}
+        row |= {name: by_seed[name].mean() for name in MEANS}
+        row |= {f"{name}_ci95": half_width(by_seed[name]) for name in ("leakage", "recovered_fraction")}
+        row |= {"test_accuracy": accuracy.mean(), "test_accuracy_ci95": half_width(accuracy), "epsilon": epsilon.max()}
+        rows.append(row | costs.loc[own["defense"]].to_dict())
+    table = pd.DataFrame(rows).reindex(columns=COLUMNS)
+    return table.sort_values(
+        ["defense", "attack", "threat_model", "adaptive", "target"],
+        key=lambda column: column.map(order) if column.name == "defense" else column,
+        ascending=[True, True, True, True, False],
+        ignore_index=True,
+    )
+
+
+def client_costs(record: Record) -> pd.DataFrame:
+    """By defense: bytes that a client sends in a round, and seconds that it trains; NaN where every client failed."""
+    clients = record.clients[record.clients.status == "ok"]
+    costs = clients.groupby("defense").agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))
+    return costs.assign(bytes=costs.bytes.round()).reindex(record.clients.defense.unique())
+
+
+def last_round(utility: pd.DataFrame) -> pd.DataFrame:
+    return utility[utility["round"] == utility["round"].max()]
+
+
+def half_width(values: pd.Series) -> float:
+    """Of the 95 % confidence interval of the mean; NaN for fewer than two values."""
+    values = values.dropna()
+    if len(values) < 2:
+        return float("nan")
+    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))

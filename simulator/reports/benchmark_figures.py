@@ -1,0 +1,134 @@
+"""Pictures of a benchmark: what a defense protects against what it costs, and what each one lets through."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+
+from simulator.reports.figures import best_pairs, save, show
+from simulator.results.record import Record
+from simulator.results.storage import Sight, load_images
+
+COLUMNS = 8
+LETTER = 0.011  # of test accuracy: as wide as a letter of a name beside its point
+
+
+def draw_benchmark(record: Record, table: pd.DataFrame) -> list[Path]:
+    """frontier.png and reconstructions.png in `figures/`."""
+    folder = record.path / "figures"
+    folder.mkdir(exist_ok=True)
+    sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
+    paths = [frontier(table[table.target == "private"], folder / "frontier.png")]
+    grid = defense_grid(record, folder / "reconstructions.png")
+    return paths + ([grid] if grid else [])
+
+
+def frontier(table: pd.DataFrame, path: Path) -> Path:
+    """Test accuracy against the share of images recovered by the strongest attack, with 95 % intervals over seeds."""
+    views = sorted(table.threat_model.unique(), reverse=True)
+    figure, axes = plt.subplots(1, len(views), figsize=(6.4 * len(views), 4.6), squeeze=False, sharey=True)
+    for axis, view in zip(axes.flat, views, strict=True):
+        rows = table[table.threat_model == view].dropna(subset=["recovered_fraction", "test_accuracy"])
+        worst = rows.sort_values("recovered_fraction").groupby("defense", sort=False).tail(1)
+        best = frontier_of(worst)
+        axis.errorbar(
+            worst.test_accuracy, worst.recovered_fraction, xerr=worst.test_accuracy_ci95.fillna(0),
+            yerr=worst.recovered_fraction_ci95.fillna(0), fmt="none", ecolor="0.8", zorder=1,
+        )  # fmt: skip
+        colours = dict(zip(worst.defense, sns.husl_palette(len(worst), l=0.5), strict=True))
+        sns.scatterplot(
+            worst,
+            x="test_accuracy",
+            y="recovered_fraction",
+            hue="defense",
+            palette=colours,
+            s=70,
+            ax=axis,
+            legend=False,
+        )
+        steps = best.sort_values("test_accuracy")
+        axis.plot(steps.test_accuracy, steps.recovered_fraction, color="0.4", linestyle="--", linewidth=1, zorder=0)
+        _label(axis, worst, colours)
+        right = max(1.04, worst.test_accuracy.max() + LETTER * worst.defense.str.len().max())  # room for the last name
+        axis.set(title=f"{view}: strongest attack on each defense", xlim=(-0.04, right), ylim=(-0.06, 1.12))
+        axis.set(xlabel="test accuracy", ylabel="share of private images recovered")
+    return save(figure, path)
+
+
+def frontier_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """The defenses that no other one beats in both: nobody is as accurate and leaks less."""
+    keep = [
+        not (
+            (rows.test_accuracy >= row.test_accuracy)
+            & (rows.recovered_fraction <= row.recovered_fraction)
+            & ((rows.test_accuracy > row.test_accuracy) | (rows.recovered_fraction < row.recovered_fraction))
+        ).any()
+        for row in rows.itertuples()
+    ]
+    return rows[keep]
+
+
+def _label(axis: plt.Axes, rows: pd.DataFrame, colours: dict[str, tuple[float, float, float]]) -> None:
+    """Names beside the points, in their colours; those that would overlap are one list, away from the nearer edge."""
+    clusters: list[list[pd.Series]] = []
+    for _, row in rows.sort_values("test_accuracy").iterrows():
+        for cluster in clusters:
+            near = row.test_accuracy - cluster[-1].test_accuracy <= 0.02 + LETTER * max(len(r.defense) for r in cluster)
+            if near and abs(cluster[-1].recovered_fraction - row.recovered_fraction) <= 0.05:
+                cluster.append(row)
+                break
+        else:
+            clusters.append([row])
+    for cluster in clusters:
+        low = cluster[0].recovered_fraction < 0.5
+        for line, row in enumerate(cluster[::-1] if low else cluster):
+            axis.annotate(
+                row.defense,
+                (cluster[-1].test_accuracy, cluster[-1].recovered_fraction),
+                xytext=(6, (3 + 8 * line) * (1 if low else -1)),
+                textcoords="offset points",
+                va="bottom" if low else "top",
+                fontsize=7,
+                color=colours[row.defense],
+            )
+
+
+def defense_grid(record: Record, path: Path) -> Path | None:
+    """For every defense, private images of one client (or of all) above the best that any attack made of them.
+
+    At the first seed and attacked round; the client from which most is recovered stands for its defense.
+    """
+    good = record.leakage[(record.leakage.status == "ok") & (record.leakage.target == "private")]
+    good = good[(good.seed == good.seed.min()) & (good["round"] == good["round"].min())]
+    blocks = []
+    for defense in dict.fromkeys(cell.scenario.defense for cell in record.cells.values()):
+        rows = good[good.defense == defense]
+        rows = rows[rows.client >= 0] if (rows.client >= 0).any() else rows
+        if rows.empty:
+            continue
+        row = rows.sort_values(["recovered_fraction", "leakage"]).iloc[-1]
+        cell = row.get("cell", "")
+        sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
+        found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
+        private, guesses, _ = best_pairs(record, row, cell, found)
+        title = f"{defense}: {row['recovered']} of {row['num_private']} recovered ({row['attack']})"
+        blocks.append((title if len(private) else f"{defense}: the attacks returned nothing", private, guesses))
+    if not blocks:
+        return None
+    across = 2 if len(blocks) > 4 else 1
+    lines = -(-len(blocks) // across)
+    figure = plt.figure(figsize=(0.62 * COLUMNS * across + 0.4, 1.75 * lines + 0.2))
+    outer = figure.add_gridspec(lines, across, hspace=0.35, wspace=0.06, top=0.97, bottom=0.01, left=0.01, right=0.99)
+    for index, (title, private, guesses) in enumerate(blocks):
+        inner = outer[index // across, index % across].subgridspec(2, COLUMNS, hspace=0.06, wspace=0.06)
+        for column in range(COLUMNS):
+            top, bottom = figure.add_subplot(inner[0, column]), figure.add_subplot(inner[1, column])
+            top.axis("off")
+            bottom.axis("off")
+            if column == 0:
+                top.set_title(title, fontsize=8, loc="left", pad=3)
+            if column < len(private):
+                show(top, private[column])
+                show(bottom, guesses[column])
+    return save(figure, path, tight=False)

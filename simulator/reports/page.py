@@ -1,0 +1,37 @@
+"""report.html: the table and the pictures of a run in one file that can be mailed."""
+
+import base64
+from html import escape
+from pathlib import Path
+
+from simulator.reports.tables import LEGEND, visible_columns
+from simulator.results.record import Record
+
+STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#222}"
+    "table{border-collapse:collapse;font-size:13px}td,th{padding:3px 9px;text-align:right;border-bottom:1px solid #ddd}"
+    "img{max-width:100%}h2{margin-top:2em}.note{color:#666}"
+)
+
+
+def write_page(record: Record, figures: list[Path]) -> Path:
+    """Write report.html into the run directory."""
+    columns = visible_columns(record.leakage, record.scenario.swept)
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(show(row))}</td>" for show in columns.values()) + "</tr>"
+        for _, row in record.leakage.iterrows()
+    )
+    title = escape(f"fedspill: {record.scenario.name}")
+    text = (
+        f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>'
+        f'<p class="note">{escape(LEGEND)}</p><table><tr>{head}</tr>{rows}</table>{"".join(map(_picture, figures))}'
+    )
+    path = record.path / "report.html"
+    path.write_text(text)
+    return path
+
+
+def _picture(path: Path) -> str:
+    name, data = escape(path.stem.replace("_", " ")), base64.b64encode(path.read_bytes()).decode()
+    return f'<h2>{name}</h2><img alt="{name}" src="data:image/png;base64,{data}">'

@@ -1,0 +1,229 @@
+"""The files of a run: checkpoints as safetensors, observations as JSON beside them, reconstructions as npz."""
+
+import json
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from attacks import InputError, Knowledge, Observation, Reconstruction
+from attacks.interface.observation import State
+from clients.config import ModelConfig, as_json
+from clients.models import build_model
+
+
+class _KnowledgeFields(Knowledge):
+    """Knowledge as pydantic checks it: the tensor of public images is no JSON value and passes unseen."""
+
+    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
+
+
+KNOWLEDGE = TypeAdapter(_KnowledgeFields)
+
+
+def check_out(path: Path) -> None:
+    """Raise InputError where no folder can be at `path`. Nothing is made: what follows may still find bad input."""
+    there = next(part for part in (path.absolute(), *path.absolute().parents) if os.path.lexists(part))
+    if not there.is_dir():
+        raise InputError(f"{str(there)!r} is a file: choose another --out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{str(there)!r} cannot be written: choose another --out")
+
+
+def make_out(path: Path) -> None:
+    """The folder, where it is not there yet; InputError where that does not work."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"folder {str(path)!r} cannot be made ({error.strerror}): choose another --out") from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """A reader finds the old file or the new one, never half of one."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def write_json(path: Path, facts: dict[str, Any]) -> None:
+    """JSON has no NaN and no Inf: null stands for them."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
+    write_atomically(path, json.dumps(finite, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object that a run wrote; InputError where the file is missing or damaged."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{str(path)!r} does not exist: the run directory is not complete") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{str(path)!r} cannot be read ({error}): the run directory is damaged") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{str(path)!r} holds a {type(content).__name__}, no object: the run directory is damaged")
+    return content
+
+
+def save_state(path: Path, state: State) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, partial)
+    os.replace(partial, path)
+
+
+def load_state(path: Path) -> State:
+    """A state dict from a safetensors file; pickles are never loaded."""
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise InputError(f"checkpoint {str(path)!r} does not exist") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"checkpoint {str(path)!r} is no safetensors file ({error})") from None
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One thing the adversary saw, by where it is stored: the key of an observation."""
+
+    round: int
+    client: int
+    threat_model: str
+
+    @property
+    def name(self) -> str:
+        client = "all" if self.client < 0 else f"{self.client:02d}"
+        return f"round_{self.round:04d}_client_{client}_{self.threat_model}"
+
+
+class CellStore:
+    """The checkpoints and reconstructions of one cell of a run, under `root`."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.checkpoints = root / "checkpoints"
+        self.reconstructions = root / "reconstructions"
+        self.truth = root / "truth"
+
+    def create(self, model: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> None:
+        """Make the folders and write down the architecture, which is all that an attack needs of the scenario."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        self.reconstructions.mkdir(parents=True, exist_ok=True)
+        # weights come from the checkpoints, wherever the federation started from
+        architecture = model.model_copy(update={"checkpoint": None, "pretrain": None})
+        content = {"model": architecture.model_dump(mode="json"), "shape": shape, "outputs": outputs, "seed": seed}
+        write_atomically(self.checkpoints / "architecture.json", json.dumps(content, indent=1))
+
+    def save_global(self, round: int, state: State) -> str:
+        """The global checkpoint after `round` (0: the one that starts the federation)."""
+        return self._save(f"global_{round:04d}.safetensors", state)
+
+    def save_client(self, round: int, client: int, state: State) -> str:
+        return self._save(self.client_name(round, client), state)
+
+    def save_sum(self, round: int, state: State) -> str:
+        """What secure aggregation shows the server of a round: the mean of the checkpoints that clients returned."""
+        return self._save(f"sum_{round:04d}.safetensors", state)
+
+    def client_name(self, round: int, client: int) -> str:
+        """The file of what a client returned."""
+        return f"client_{client:02d}_round_{round:04d}.safetensors"
+
+    def save_distilled(self, round: int, client: int, images: Tensor) -> None:
+        """What a client trained on instead of its images, (M, C, H, W) in [0, 1]: for the scorer, not for an attack."""
+        self.truth.mkdir(exist_ok=True)
+        save_state(self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors", {"images": images})
+
+    def load_distilled(self, round: int, clients: tuple[int, ...]) -> Tensor | None:
+        """The distilled images of all these clients; None where some trained on their own."""
+        paths = [self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors" for client in clients]
+        if not all(path.exists() for path in paths):
+            return None
+        return torch.cat([load_state(path)["images"] for path in paths])
+
+    def save_public_images(self, images: Tensor) -> None:
+        save_state(self.checkpoints / "public_images.safetensors", {"images": images})
+
+    def save_sight(self, sight: Sight, pairs: list[tuple[str, str]], knowledge: Knowledge) -> None:
+        """Record an observation: which checkpoint files form its pairs, and what the adversary was told."""
+        content = {**vars(sight), "pairs": pairs, "knowledge": knowledge.given()}
+        write_atomically(self.checkpoints / f"{sight.name}.json", json.dumps(content, indent=1))
+
+    def sights(self) -> list[Sight]:
+        """All observations, in order of round, client and threat model."""
+        found = [read_json(path) for path in self.checkpoints.glob("round_*.json")]
+        sights = [Sight(f["round"], f["client"], f["threat_model"]) for f in found]
+        return sorted(sights, key=lambda s: (s.round, s.client, s.threat_model))
+
+    def load(self, sight: Sight) -> tuple[Observation, Knowledge]:
+        """What the adversary saw and was told; needs nothing but the checkpoints folder."""
+        path = self.checkpoints / f"{sight.name}.json"
+        if not path.exists():
+            known = ", ".join(s.name for s in self.sights()[:6]) or "none"
+            raise InputError(f"no observation {sight.name!r} in {str(self.root)!r}; recorded: {known}")
+        content = read_json(path)
+        model, shape = self.architecture()
+        files = dict.fromkeys(name for pair in content["pairs"] for name in pair)  # rounds share global checkpoints
+        states = {name: load_state(self.checkpoints / name) for name in files}
+        pairs = tuple((states[initial], states[final]) for initial, final in content["pairs"])
+        observation = Observation(model, pairs, shape, sight.round, sight.client, sight.threat_model)
+        return observation, self._knowledge(content["knowledge"])
+
+    def architecture(self) -> tuple[nn.Module, tuple[int, int, int]]:
+        """(the model, its weights meaningless; (C, H, W) of its input)."""
+        content = read_json(self.checkpoints / "architecture.json")
+        shape = tuple(content["shape"])
+        model = ModelConfig.model_validate_json(json.dumps(content["model"]))
+        return build_model(model, shape, content["outputs"], content["seed"]), shape
+
+    def reconstruction_path(self, sight: Sight, attack: str) -> Path:
+        return self.reconstructions / f"{sight.name}_{attack}.npz"
+
+    def _save(self, name: str, state: State) -> str:
+        save_state(self.checkpoints / name, state)
+        return name
+
+    def _knowledge(self, given: dict[str, Any]) -> Knowledge:
+        knowledge = make_knowledge({k: v for k, v in given.items() if k != "public_images"})
+        if "public_images" in given:
+            images = load_state(self.checkpoints / "public_images.safetensors")["images"]
+            knowledge = replace(knowledge, public_images=images)
+        return knowledge
+
+
+def make_knowledge(given: dict[str, Any]) -> Knowledge:
+    """Knowledge from plain values, as `given()` wrote them or a user typed them; InputError names a wrong one."""
+    mean = given.get("pixel_mean")
+    values = given | {"pixel_mean": [mean]} if isinstance(mean, int | float) else given
+    text = as_json(values, "knowledge")
+    try:
+        return Knowledge(**vars(KNOWLEDGE.validate_json(text, strict=True)))
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        if not wrong["loc"]:  # Knowledge itself refused
+            raise InputError(wrong["msg"].removeprefix("Value error, ")) from None
+        field = wrong["loc"][0]
+        raise InputError(f"knowledge {field} is {given[str(field)]!r}: {wrong['msg'].lower()}") from None
+
+
+def save_reconstruction(path: Path, found: Reconstruction) -> None:
+    """images: (M, C, H, W) pixels in [0, 1], best first; residual: (M,); duals where the attack has them."""
+    arrays: dict[str, Any] = {"images": found.pixels().numpy().astype(np.float32), "residual": found.residual.numpy()}
+    if found.duals is not None:
+        arrays["duals"] = found.duals.numpy()
+    partial = path.with_name(f".{path.name}")
+    with partial.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    os.replace(partial, path)
+
+
+def load_images(path: Path) -> Tensor:
+    """Reconstructed images in [0, 1], (M, C, H, W)."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return torch.from_numpy(arrays["images"])

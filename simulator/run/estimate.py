@@ -1,0 +1,152 @@
+"""What a plan would do and roughly what it would cost, measured on this machine in a few seconds."""
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+
+from attacks import Observation, get_attack
+from attacks.interface.seeding import torch_generator
+from clients.config import ModelConfig
+from clients.local_update import centered, load_targets
+from clients.training import planned_steps, train
+from simulator.adversary.knowledge import adapted, grant
+from simulator.run.federation import expected_attacks, expected_pairs
+from simulator.run.plan import RunPlan, cell_data, check_cell
+from simulator.run.pretraining import Pretraining
+from simulator.scenario.scenario import Cell
+from simulator.scenario.sections import AttackConfig
+
+PROBE_ITERATIONS = 20
+PROBE_STEPS = 3
+STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
+
+
+def describe_plan(plan: RunPlan) -> str:
+    """A few lines: what would run, and an estimate of its time."""
+    scenario = plan.cells[0].scenario
+    data = check_cell(plan.cells[0])[0]
+    sizes = [cell_data(cell.scenario).client_sizes for cell in plan.cells]
+    parameters = count_parameters(plan.cells)
+    attacks = sum(map(expected_attacks, plan.cells))
+    pretraining = estimate_pretraining(plan)
+    # a step of training, or of an attack, costs about its images times its parameters
+    work = [
+        sum(images) * trained * max(expected_attacks(cell), 1)
+        for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
+    ]
+    typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
+    training, attacking = estimate(plan.cells[typical])
+    scale = sum(work) / work[typical]
+    federation, adversary = scenario.federation, scenario.adversary
+    uncounted = ", ".join(attack.label for attack in adversary.attacks if iterations_of(attack) is None)
+    images = span(size for cell in sizes for size in cell)
+    lines = [
+        f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
+        f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
+        f"data:    {scenario.data.name} {data.shape}, "
+        f"{len(data.public_indices)} public and {len(data.test_indices)} test images",
+        f"model:   {scenario.model.name}, {span(parameters)} trained parameters{start_of(scenario.model)}",
+        f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
+        f"told {', '.join(adversary.knowledge) or 'nothing'})",
+        f"output:  {plan.run_dir}",
+        f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on this machine "
+        f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "
+        f"attacks {clock(attacking * scale)}), at most{f', not counting {uncounted}' if uncounted else ''}",
+    ]
+    return "\n".join(lines)
+
+
+def count_parameters(cells: Sequence[Cell]) -> list[int]:
+    """Trained parameters of each cell; networks that are alike but for their seed are built once."""
+    known: dict[str, int] = {}
+    counts = []
+    for cell in cells:
+        scenario = cell.scenario
+        alike = repr((scenario.model, scenario.data, scenario.training.loss))
+        if alike not in known:
+            model = check_cell(cell)[1]
+            known[alike] = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        counts.append(known[alike])
+    return counts
+
+
+def span(values: Iterable[int]) -> str:
+    """ "8", or "5 to 1,024"."""
+    low, high = min(found := list(values)), max(found)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def estimate(cell: Cell) -> tuple[float, float]:
+    """(seconds of training, seconds of attacks) of one cell, from a few steps and iterations measured now."""
+    torch.set_num_threads(cell.scenario.engine.threads)
+    data, model = check_cell(cell)
+    config, federation = cell.client_config(use_gpu=False), cell.scenario.federation
+    images, labels = data.client(0)
+    inputs, targets = centered(images, data.pixel_mean), load_targets(config, data.task, labels)
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    probe = config.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None, "stop_at_loss": None})
+    taken = train(model, inputs, targets, probe, torch_generator(0, "estimate"))
+    workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1
+    steps = sum(planned_steps(config.training, size) for size in data.client_sizes) * federation.fraction
+    training = steps * federation.rounds * taken.seconds / taken.steps / (os.cpu_count() or 1)
+
+    observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
+    sights = sum(expected_pairs(cell))  # a pair more costs an attack about as much as the first
+    knowledge = grant(cell.scenario, data, [0])
+    knowledge = replace(knowledge, num_private=knowledge.num_private or len(images))
+    attacking = 0.0
+    for attack_config in cell.scenario.attacks:
+        iterations = iterations_of(attack_config)
+        if iterations is None:
+            continue
+        short = get_attack(attack_config.name, **attack_config.options | {"iterations": PROBE_ITERATIONS})
+        start = time.perf_counter()
+        short.reconstruct(observation, adapted(knowledge, attack_config, cell.scenario), torch_generator(0, "estimate"))
+        attacking += (time.perf_counter() - start) * iterations / PROBE_ITERATIONS * sights / workers
+    return training, attacking
+
+
+def iterations_of(attack: AttackConfig) -> int | None:
+    """None where an attack has no such option: what it costs depends on what it finds, and is not estimated."""
+    return getattr(attack.make(), "iterations", None)
+
+
+def estimate_pretraining(plan: RunPlan) -> float:
+    """Seconds of pretraining, once for each of the weights that the cells start from."""
+    found: dict[str, Pretraining] = {}
+    for cell in plan.cells:
+        config = cell.client_config(use_gpu=False)
+        if config.model.pretrain is not None:
+            pretraining = Pretraining.of(config, cell_data(cell.scenario))
+            found[pretraining.digest] = pretraining
+    seconds = 0.0
+    for pretraining in found.values():
+        start = time.perf_counter()
+        pretraining.first_steps(PROBE_STEPS).run()
+        steps = planned_steps(pretraining.training, len(pretraining.images))
+        seconds += (time.perf_counter() - start) * steps / PROBE_STEPS
+    return seconds
+
+
+def start_of(model: ModelConfig) -> str:
+    """Where the weights come from, and whose classes they knew."""
+    parts = []
+    if model.checkpoint is not None:
+        parts.append(f"from {model.checkpoint}")
+    if model.pretrain is not None:
+        other = model.pretrain.data
+        source = "the public pool" if other is None else f"{other.public} images of {other.name}"
+        parts.append(f"pretrained on {source}")
+    if model.replace_head or (model.pretrain is not None and model.pretrain.data is not None):
+        parts.append("head drawn anew")
+    return "".join(f", {part}" for part in parts)
+
+
+def clock(seconds: float) -> str:
+    """Seconds for people: 40 s, 12 min, 3.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,151 @@
+"""Pretraining on public images before a federation starts: the first of the two steps of fine-tuning.
+
+On the public pool of the federation's own data, or on another data set, whose classes get a last layer of their own.
+Weights are kept in a folder under a digest of all that they depend on, so that the cells of a sweep share them.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attacks import InputError
+from attacks.interface.attack import Progress, silent
+from attacks.interface.seeding import derive_seed, torch_generator
+from clients.config import ClientConfig, DataConfig, PartitionConfig, PretrainConfig
+from clients.local_update import centered, load_targets, num_outputs
+from clients.models import build_model, load_checkpoint, load_weights
+from clients.partition import FederatedData, split_data
+from clients.targets import Task
+from clients.training import train
+from simulator.results.storage import save_state
+
+FOLDER = "pretrained"  # in a run's directory
+DIGITS = 10  # of a digest in a file name
+
+
+@dataclass(frozen=True, eq=False)
+class Pretraining:
+    """What a network learns before the federation.
+
+    config: as a client would have it whose task this is. images: (P, C, H, W), in the model's input space. targets: as
+    the loss wants them. new_head: whether the federation starts from another head than the one that learns here.
+    """
+
+    config: ClientConfig
+    training: PretrainConfig
+    task: Task
+    images: Tensor
+    targets: Tensor
+    pixel_mean: tuple[float, ...]
+    new_head: bool
+
+    @classmethod
+    def of(cls, config: ClientConfig, data: FederatedData) -> "Pretraining":
+        """config: of the federation's clients, whose model has a section `pretrain`. data: theirs.
+
+        Raises InputError where images or labels do not fit the network.
+        """
+        training = config.model.pretrain
+        assert training is not None
+        source = data
+        if training.data is not None:
+            if _same_source(training.data, config.data):
+                raise InputError(
+                    f"model.pretrain.data is the federation's own {config.data.name!r}, private images among it: leave "
+                    "it out, and the public pool is used"
+                )
+            source = split_data(training.data, PartitionConfig(images=1), 1, config.seed)
+            if source.shape[0] != data.shape[0]:
+                raise InputError(
+                    f"model.pretrain.data {training.data.name!r} has {source.shape[0]} channels, the federation's "
+                    f"images have {data.shape[0]}: choose data with as many"
+                )
+        model = config.model.model_copy(update={"frozen": [], "pretrain": None})
+        if training.data is not None:
+            model = model.model_copy(update={"outputs": None, "replace_head": model.checkpoint is not None})
+        own = config.model_copy(update={"training": training, "data": training.data or config.data, "model": model})
+        images, labels = source.public()
+        if training.data is not None:
+            _check_disjoint(training.data, images, data)
+        if source.shape != data.shape:
+            images = F.interpolate(images, data.shape[1:], mode="area")
+        targets = load_targets(own, source.task, labels)
+        new_head = training.data is not None or config.model.replace_head
+        return cls(own, training, source.task, centered(images, data.pixel_mean), targets, data.pixel_mean, new_head)
+
+    @property
+    def digest(self) -> str:
+        """Of all that the weights depend on, the version of torch aside."""
+        content = {
+            "seed": self.config.seed,
+            "data": self.config.data.model_dump(mode="json"),
+            "model": self.config.model.model_dump(mode="json"),
+            "training": self.training.model_dump(mode="json", exclude={"folder"}),
+            "pixel_mean": self.pixel_mean,
+            "shape": list(self.images.shape),
+            "threads": self.config.threads,
+            "new_head": self.new_head,
+        }
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+        if self.config.model.checkpoint is not None:
+            digest.update(Path(self.config.model.checkpoint).read_bytes())
+        return digest.hexdigest()[:DIGITS]
+
+    def network(self) -> nn.Module:
+        """Before pretraining, with one output per class of its own task."""
+        shape = (self.images.shape[1], self.images.shape[2], self.images.shape[3])
+        # features grow towards the head they are trained with: the one that takes its place must not be the same draw
+        seed = derive_seed(self.config.seed, "pretrained network") if self.new_head else self.config.seed
+        return build_model(self.config.model, shape, num_outputs(self.config, self.task), seed)
+
+    def run(self, progress: Progress = silent) -> nn.Module:
+        """The network after it, on the CPU; the same bits on the same machine."""
+        device = "cuda" if self.config.use_gpu and torch.cuda.is_available() else "cpu"
+        network, images, targets = self.network().to(device), self.images.to(device), self.targets.to(device)
+        generator = torch_generator(self.config.seed, "pretraining")
+        train(network, images, targets, self.training, generator, move_statistics=True, progress=progress)
+        return network.cpu()
+
+    def first_steps(self, steps: int) -> "Pretraining":
+        """The same with so many steps, to see what one costs."""
+        return replace(self, training=self.training.model_copy(update={"steps": steps, "epochs": None}))
+
+
+def _same_source(one: DataConfig, other: DataConfig) -> bool:
+    """Whether both read the same images; `root` of a scenario is an absolute path, and does not choose them for digits
+    and the hub."""
+    rootless = one.name == "digits" or "/" in one.name
+    return one.name == other.name and (rootless or one.root == other.root)
+
+
+def _check_disjoint(source: DataConfig, images: Tensor, data: FederatedData) -> None:
+    """Raise InputError where a client's image is among `images` (P, C, H, W), whatever file it came from."""
+    shared = data.private_among(images)
+    if shared:
+        raise InputError(
+            f"model.pretrain.data {source.name!r} holds {shared} of the {sum(data.client_sizes)} private images of the "
+            "federation: name other images, or leave it out, and the public pool is used"
+        )
+
+
+def pretrain(model: nn.Module, config: ClientConfig, data: FederatedData, run_dir: Path, progress: Progress) -> None:
+    """Give `model` its pretrained weights: from the folder that keeps them, or from training now.
+
+    Its head stays as it is where it was pretrained on another data set, and with `model.replace_head`.
+    """
+    pretraining = Pretraining.of(config, data)
+    folder = run_dir / FOLDER if pretraining.training.folder is None else Path(pretraining.training.folder)
+    path = folder / f"{config.model.name.rpartition(':')[2]}-{pretraining.digest}.safetensors"
+    if path.exists():
+        load_checkpoint(model, path, pretraining.new_head)
+        return
+    state = pretraining.run(progress).state_dict()
+    folder.mkdir(parents=True, exist_ok=True)
+    save_state(path, state)
+    with torch.no_grad():
+        load_weights(model, state, pretraining.new_head)

@@ -1,0 +1,51 @@
+"""What pydantic found wrong with a scenario, in one line: the key, its line, the value and the nearest name."""
+
+from typing import Any
+
+from attacks.interface.errors import nearest
+from clients.config import Section
+from simulator.scenario.yaml_source import Key, Source
+
+
+def explain(errors: list[Any], source: Source, whole: type[Section]) -> str:
+    """errors: pydantic's; the first is explained. whole: the model that was validated."""
+    error = _branch_meant(errors)
+    key = _key_of(error)
+    dotted = ".".join(map(str, key))
+    where = source.where(key)
+    prefix = f"{where}: " if where else ""
+    if error["type"] == "extra_forbidden":
+        return f"{prefix}unknown key {dotted!r}{nearest(str(key[-1]), _known_keys(whole, key[:-1]))}"
+    if error["type"] == "missing":
+        return f"{prefix}key {dotted!r} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    value = error["input"]
+    shown = f" is {value!r}" if not isinstance(value, dict) and len(repr(value)) < 60 else ""
+    return f"{prefix}{dotted or 'scenario'}{shown}: {message}"
+
+
+def _branch_meant(errors: list[Any]) -> Any:
+    """The first error; where a value fits no branch of a union, that of the branch which reads furthest into it."""
+    key = _key_of(errors[0])
+    return max((error for error in errors if _key_of(error)[: len(key)] == key), key=lambda error: len(_key_of(error)))
+
+
+def _key_of(error: Any) -> Key:
+    return tuple(part for part in error["loc"] if not _is_union_branch(part))
+
+
+def _is_union_branch(part: str | int) -> bool:
+    """pydantic adds the branch of a union to the location of an error: no key of ours."""
+    named = ("int", "float", "str", "constrained-int")
+    return isinstance(part, str) and (part in named or any(c in part for c in "[](){},' "))
+
+
+def _known_keys(whole: type[Section], parent: Key) -> list[str]:
+    """The valid keys of a section."""
+    section: Any = whole
+    for part in parent:
+        annotation = section.model_fields[part].annotation if part in getattr(section, "model_fields", {}) else None
+        candidates = [annotation, *getattr(annotation, "__args__", ())]  # Section, or Section | None
+        section = next((candidate for candidate in candidates if hasattr(candidate, "model_fields")), None)
+    return list(section.model_fields) if section is not None else []

@@ -1,0 +1,129 @@
+"""docs/scenarios.md, made from the models themselves: `python -m simulator.reference > docs/scenarios.md`."""
+
+import dataclasses
+import types
+import typing
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from attacks import ATTACKS, Knowledge, get_attack
+from attacks.interface.attack import option_names
+from clients.config import DefenseConfig
+from clients.defenses import DEFENSES, Defense
+from simulator.reports.benchmark import BenchmarkConfig
+from simulator.scenario.scenario import Scenario
+from simulator.scenario.sections import AttackConfig
+
+HEAD = """# Every key of a scenario
+
+Made from the validated models (`python -m simulator.reference`); `fedspill check FILE` names a wrong key, its line and
+the nearest valid one. `extends: FILE` takes over another scenario: mappings merge key by key, all else is replaced.
+`--set section.key=value` overrides on the command line; a number indexes a list (`adversary.attacks.0.iterations=100`).
+"""
+
+
+def reference() -> str:
+    """The whole page, Markdown."""
+    named = {name: section_of(field.annotation) for name, field in Scenario.model_fields.items()}
+    top = [row(name, field) for name, field in Scenario.model_fields.items() if named[name] is None]
+    known = {section: name for name, section in named.items() if section is not None}
+    sections = [text for section, name in list(known.items()) for text in section_texts(name, section, known)]
+    attacks = "\n".join(f"- `{name}`: {options_of(name) or 'no options'}" for name in ATTACKS)
+    defenses = "\n".join(f"- `{name}`: {defaults_of(DEFENSES[name]) or 'no options'}" for name in DEFENSES)
+    knowledge = ", ".join(f"`{name}`" for name in Knowledge.names())
+    return "\n".join(
+        [
+            HEAD,
+            f"## Top level\n\n{TABLE}\n" + "\n".join(top) + "\n",
+            *sections,
+            *section_texts("benchmark", BenchmarkConfig, {}),
+            f"## Attacks and their options (defaults)\n\n{attacks}\n",
+            f"## Defenses and their options (defaults)\n\n{defenses}\n",
+            f"## What can be granted under `adversary.knowledge`\n\n{knowledge}\n",
+        ]
+    )
+
+
+def section_texts(path: str, section: type[BaseModel], known: dict[type[BaseModel], str]) -> list[str]:
+    """A section and those inside it that are not `known`, by their dotted path; they are added."""
+    base = next((base for base in section.__bases__ if base in known), None)
+    own = {k: field for k, field in section.model_fields.items() if base is None or k not in base.model_fields}
+    inherited = "" if base is None else f" The keys of `{known[base]}`, and:"
+    rows = "\n".join(row(key, field) for key, field in own.items())
+    texts = [f"{'###' if '.' in path else '##'} {path}\n\n{section.__doc__ or ''}{inherited}\n\n{TABLE}\n{rows}\n"]
+    for key, field in own.items():
+        for inner in sections_in(field.annotation):
+            if inner not in known:
+                known[inner] = f"{path}.{key}"
+                texts += section_texts(known[inner], inner, known)
+    return texts
+
+
+def sections_in(annotation: object) -> list[type[BaseModel]]:
+    """The sections that a key takes, one, some of a list, or none."""
+    section = section_of(annotation)
+    inner = [found for part in typing.get_args(annotation) for found in sections_in(part)]
+    return inner if section is None else [section]
+
+
+def options_of(attack: str) -> str:
+    """The options of an attack with their defaults."""
+    return ", ".join(f"`{option}` ({getattr(get_attack(attack), option)})" for option in option_names(attack))
+
+
+def defaults_of(defense: type[Defense]) -> str:
+    """The options of a defense with their defaults."""
+    made = defense()
+    return ", ".join(f"`{option.name}` ({getattr(made, option.name)})" for option in dataclasses.fields(made))
+
+
+TABLE = "| key | type | default | |\n|---|---|---|---|"
+
+
+def row(name: str, field: FieldInfo) -> str:
+    text = (field.description or "").replace("|", "or")
+    return f"| `{name}` | {describe(field.annotation)} | {default_of(field)} | {text} |"
+
+
+def section_of(annotation: object) -> type[BaseModel] | None:
+    """The nested model that a key stands for, if it is a section of its own."""
+    direct = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return typing.cast(type[BaseModel], annotation) if direct else None
+
+
+def describe(annotation: object) -> str:
+    """A type in the words of YAML."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return describe(arguments[0])
+    if origin is typing.Literal:
+        return " / ".join(f"`{value}`" for value in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " / ".join(describe(part) for part in arguments if part is not type(None))
+    if origin in (list, tuple):
+        parts = [describe(part) for part in dict.fromkeys(arguments)]
+        return f"list of {' / '.join(parts)}"
+    if origin is dict or annotation is dict:
+        return "mapping"
+    if annotation in (AttackConfig, DefenseConfig):
+        return "name or mapping"
+    known = {int: "integer", float: "number", str: "text", bool: "true / false"}
+    if annotation in known:
+        return known[typing.cast(type, annotation)]
+    section = section_of(annotation)
+    return f"section, as {section.__name__.removesuffix('Config').lower()}" if section is not None else "any"
+
+
+def default_of(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        filled_in = field.default_factory is not None or "default" in (field.description or "")
+        return "" if filled_in else "required"
+    if isinstance(field.default, BaseModel):
+        return ""
+    return "" if field.default is None else f"`{field.default}`"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

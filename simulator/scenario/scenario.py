@@ -1,0 +1,291 @@
+"""A scenario: the whole experiment as validated, immutable sections."""
+
+import hashlib
+import itertools
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from attacks import InputError
+from clients.config import (
+    ClientConfig,
+    DataConfig,
+    DefenseConfig,
+    ModelConfig,
+    PartitionConfig,
+    Section,
+    TrainingConfig,
+    as_json,
+)
+from simulator.scenario.error_message import explain
+from simulator.scenario.sections import (
+    AdversaryConfig,
+    AttackConfig,
+    EngineConfig,
+    FederationConfig,
+    OutputConfig,
+    StrategyConfig,
+)
+from simulator.scenario.sweep import as_column, axis_keys, axis_points, short_keys, short_name
+from simulator.scenario.yaml_source import Source, as_key, assign, leaves, parse_value, read_yaml
+
+PATHS = (
+    ("data", "root"),
+    ("model", "checkpoint"),
+    ("model", "name"),
+    ("model", "pretrain", "folder"),
+    ("model", "pretrain", "data", "root"),
+)
+NEED_EACH_UPDATE = (
+    *("DifferentialPrivacyServerSide", "FedMedian", "FedTrimmedAvg"),
+    *("Krum", "MultiKrum", "Bulyan", "QFedAvg"),
+)
+
+
+def _strategy_names(strategy: StrategyConfig) -> list[str]:
+    """A Flower strategy and those inside it, outermost first."""
+    inner = strategy.options.get("strategy")
+    if not inner:
+        return [strategy.name]
+    parts = StrategyConfig.model_validate({"name": inner} if isinstance(inner, str) else inner)
+    return [strategy.name, *_strategy_names(parts)]
+
+
+def _needs_each_update(strategy: StrategyConfig) -> str:
+    """The name of a Flower strategy that clips, sorts or compares the updates of single clients, also inside others;
+    else ""."""
+    return next((name for name in _strategy_names(strategy) if name.startswith(NEED_EACH_UPDATE)), "")
+
+
+class Scenario(Section):
+    """One experiment, or a grid of them (`sweep`: dotted key -> values; a swept seed pairs the cells).
+
+    "a + b": [[x, y], …] moves two keys together, as one axis of the grid.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names the run directory")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="of every random stream: data, weights, training, attacks")
+    data: DataConfig = DataConfig()
+    partition: PartitionConfig = PartitionConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    federation: FederationConfig = FederationConfig()
+    engine: EngineConfig = EngineConfig()
+    defenses: list[DefenseConfig] = Field(
+        default_factory=list, description="names, or {name, label, options …}, applied in this order; default none"
+    )
+    adversary: AdversaryConfig = AdversaryConfig()
+    output: OutputConfig = OutputConfig()
+    sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description='dotted key: [values]; every combination runs, in one simulation; "a + b": [[x, y], …] pairs keys',
+    )
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies the experiment: equal digests mean equal tables on the same machine and version."""
+        output = True if self.output.diagnostics else {"root", "figures"}  # without diagnostics, columns are empty
+        content = self.model_dump(
+            mode="json", exclude={"output": output, "engine": {"cpus", "gpus", "address", "attack_workers"}}
+        )
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+        for path in (self.model.checkpoint, self.model.name.partition(":")[0]):
+            if path is not None and Path(path).is_file():
+                digest.update(Path(path).read_bytes())
+        return digest.hexdigest()[:10]
+
+    def with_images(self, count: int) -> "Scenario":
+        """The same with so many images for every client."""
+        return self.model_copy(update={"partition": self.partition.model_copy(update={"images": count})})
+
+    @property
+    def defense(self) -> str:
+        """How tables call the chain."""
+        return "+".join(defense.label for defense in self.defenses) or "none"
+
+    @property
+    def attacks(self) -> list[AttackConfig]:
+        """Those that run: an adaptive one only where there is something about the chain that it can be told."""
+        adaptable = bool(self.defense_facts())
+        return [attack for attack in self.adversary.attacks if adaptable or not attack.adaptive]
+
+    def defense_facts(self) -> dict[str, Any]:
+        """What an adaptive attacker is told of the chain: fields of `Knowledge`."""
+        facts: dict[str, Any] = {}
+        for defense in self.defenses:
+            facts |= defense.make().public_facts()
+        return facts
+
+    @property
+    def swept(self) -> list[str]:
+        """The dotted keys of the sweep, those that move together one by one."""
+        return [key for axis in self.sweep for key in axis_keys(axis)]
+
+    @property
+    def hides_clients(self) -> bool:
+        """Whether the server sees the sum of a round's updates only."""
+        return any(defense.make().hides_clients for defense in self.defenses)
+
+    @model_validator(mode="after")
+    def _sweeps_what_differs(self) -> "Scenario":
+        for key in self.swept:
+            if key.partition(".")[0] in ("engine", "output", "name", "sweep"):
+                raise ValueError(f"sweep: {key!r} is the same for the whole run")
+        return self
+
+    @model_validator(mode="after")
+    def _chain_is_possible(self) -> "Scenario":
+        labels = [defense.label for defense in self.defenses]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"defenses: two are called {label!r}: give each a `label` of its own")
+        chain = [(defense.name, defense.make()) for defense in self.defenses]
+        hidden = next((name for name, made in chain if made.hides_clients), "")
+        clips = next((name for name, made in chain if getattr(made, "clipping", None) == "server"), "")
+        if hidden and clips:  # in any order: it is the server that clips
+            raise ValueError(
+                f"defenses: {hidden} with {clips} leaves the server sums, and nothing to clip per client: "
+                f"use {{name: {clips}, clipping: client}}"
+            )
+        if hidden and (strategy := _needs_each_update(self.federation.strategy)):
+            raise ValueError(
+                f"defenses: {hidden} leaves the server sums, and federation.strategy {strategy!r} needs the update of "
+                "each client: use one that averages, as FedAvg or FedAdam; to clip, the defense clipping on the clients"
+            )
+        return self
+
+    def cells(self, source: Source | None = None) -> list["Cell"]:
+        """The grid of the sweep, seeds innermost so that paired cells stand together; one cell without a sweep.
+
+        source: where the sweep was written; errors then name the line of the axis.
+        """
+        base = self.model_dump(mode="json", exclude={"sweep"})
+        axes = [axis_points(axis, self.sweep[axis]) for axis in sorted(self.sweep, key=lambda axis: axis == "seed")]
+        values = {key: [point[key] for point in points] for points in axes for key in points[0]}
+        where = {} if source is None else {axis: source.where(("sweep", axis)) for axis in self.sweep}
+        lines = {as_key(key): line for axis, line in where.items() for key in axis_keys(axis)}
+        short = short_keys(list(values))
+        cells: dict[str, Cell] = {}
+        for combination in itertools.product(*axes):
+            swept = {key: value for point in combination for key, value in point.items()}
+            data = base
+            for key, value in swept.items():
+                data = assign(data, key, value)
+            scenario = validate(Source(data, lines))
+            parts = {short[key]: short_name(value) for key, value in swept.items()}
+            if "defenses" in swept:  # tables have a column for the chain
+                parts = {"defense": short_name(scenario.defense), **parts}
+                del parts["defenses"]
+            name = ",".join(f"{key}={value}" for key, value in parts.items())
+            if name in cells:
+                raise InputError(f"sweep: two cells are called {name!r}: give each value once, or a `label`")
+            columns = {key: as_column(value, values[key]) for key, value in swept.items() if key != "defenses"}
+            cells[name] = Cell(name, {"cell": name, **columns} if name else {}, scenario)
+        return list(cells.values())
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of a sweep. name: "" where there is no sweep; swept: its values by dotted key, as columns show them."""
+
+    name: str
+    swept: dict[str, Any]
+    scenario: Scenario
+
+    def client_config(self, use_gpu: bool) -> ClientConfig:
+        scenario = self.scenario
+        return ClientConfig(
+            seed=scenario.seed,
+            clients=scenario.federation.clients,
+            data=scenario.data,
+            partition=scenario.partition,
+            model=scenario.model,
+            training=scenario.training,
+            defenses=scenario.defenses,
+            rounds=scenario.federation.rounds,
+            fraction=scenario.federation.fraction,
+            cell=self.name,
+            use_gpu=use_gpu,
+            threads=scenario.engine.threads,
+        )
+
+
+def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scenario:
+    """Read, merge and validate a scenario file. overrides: "a.b=c" strings, as of --set."""
+    return load_source(prepare(read_yaml(Path(path)), overrides))
+
+
+def prepare(source: Source, overrides: list[str] | None = None) -> Source:
+    """With shorthands written out and the overrides of the command line applied."""
+    source = Source(dict(source.data), dict(source.lines))
+    _expand_shorthands(source.data)
+    apply_overrides(source, overrides or [])
+    return source
+
+
+def load_source(source: Source) -> Scenario:
+    """Validated, with every cell of its sweep."""
+    scenario = validate(source)
+    scenario.cells(source)  # a bad value of the sweep is an error now, not in the middle of the run
+    return scenario
+
+
+def apply_overrides(source: Source, overrides: list[str]) -> None:
+    """Set what --set says, "a.b=c", in place; errors about those keys will name the option."""
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise InputError(f"--set {override!r}: write key=value")
+        source.data = assign(source.data, key.strip(), parse_value(text))
+        source.lines[as_key(key.strip())] = f"--set {override}"
+
+
+def _expand_shorthands(data: dict[str, Any]) -> None:
+    """`strategy: NAME` and `attacks: [NAME]` become mappings, so that --set and sweeps can reach into them."""
+    federation, adversary = data.get("federation"), data.get("adversary")
+    if isinstance(federation, dict) and isinstance(federation.get("strategy"), str):
+        data["federation"] = {**federation, "strategy": {"name": federation["strategy"]}}
+    if isinstance(adversary, dict) and isinstance(adversary.get("attacks"), list):
+        attacks = [{"name": attack} if isinstance(attack, str) else attack for attack in adversary["attacks"]]
+        data["adversary"] = {**adversary, "attacks": attacks}
+
+
+def _absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
+    """Workers on other nodes and in other folders, and later readers of a run, have to find the same files."""
+    for keys in PATHS:
+        data = _absolute_at(data, keys)
+    return data
+
+
+def _absolute_at(value: Any, keys: tuple[str, ...]) -> Any:
+    """`value`, a nested mapping, with the path under `keys` absolute where there is one."""
+    if not isinstance(value, dict) or keys[0] not in value:
+        return value
+    key, *rest = keys
+    below = value[key]
+    if rest:
+        return {**value, key: _absolute_at(below, tuple(rest))}
+    if not isinstance(below, str) or not below or (key == "name" and ".py:" not in below):
+        return value
+    file, colon, factory = below.partition(".py:")
+    path = str(Path(file + colon.rstrip(":")).expanduser().resolve())
+    return {**value, key: f"{path}:{factory}" if colon else path}
+
+
+def validate(source: Source) -> Scenario:
+    """A Scenario, or one InputError that names the key, its line, the value and the nearest valid name."""
+    for key, value in leaves(source.data):
+        if isinstance(value, float) and not math.isfinite(value):  # JSON would make null of it, which says "not given"
+            where = source.where(key)
+            prefix = f"{where}: " if where else ""
+            raise InputError(f"{prefix}{'.'.join(map(str, key))} is {value}: input should be a finite number")
+    text = as_json(_absolute_paths(source.data), "a scenario")
+    try:
+        return Scenario.model_validate_json(text)
+    except ValidationError as error:
+        raise InputError(explain(error.errors(), source, Scenario)) from None

@@ -1,0 +1,164 @@
+"""The sections of a scenario beside those that describe the clients (`clients.config`)."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from attacks import ATTACKS, Attack, Knowledge
+from attacks.interface.attack import check_options
+from attacks.interface.errors import nearest
+from clients.config import Count, Fraction, Positive, Seconds, Section, made_with
+
+
+class StrategyConfig(Section):
+    """A Flower strategy by its class name, with keyword arguments of its constructor."""
+
+    name: str = Field("FedAvg", description="any strategy of flwr.serverapp.strategy that aggregates tensors")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="its keyword arguments; `strategy` names the one that it wraps, if it does"
+    )
+
+
+class FederationConfig(Section):
+    """Rounds, clients, and how their updates are aggregated."""
+
+    rounds: Count = 2
+    clients: Count = 3
+    fraction: Fraction = Field(1.0, description="share of the clients that trains in a round")
+    strategy: StrategyConfig = Field(StrategyConfig(), description="a Flower strategy: its name, or {name, options}")
+    timeout: Seconds = Field(600.0, description="seconds that the server waits for a round's replies")
+    max_failures: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="stop the run when more than this share of a round's clients fails"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _strategy_by_name(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("strategy"), str):
+            return {**values, "strategy": {"name": values["strategy"]}}
+        return values
+
+
+class EngineConfig(Section):
+    """Where it runs. Clients are Ray actors; attacks are Ray tasks on the same cluster."""
+
+    cpus: Positive = Field(1.0, description="CPU share of one client")
+    gpus: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="GPU share of one client; default: 0.3 where there is a GPU, else 0"
+    )
+    address: str | None = Field(None, description="an existing Ray cluster; default: one of our own on this machine")
+    attack_workers: Count | None = Field(None, description="attacks at a time; default: the number of CPU cores")
+    threads: Count = Field(1, description="torch threads of each client and attack")
+
+
+class AttackConfig(Section):
+    """One attack of the adversary: its name, its options beside it, and a label where a name occurs twice."""
+
+    name: str = Field(description="of the attack")
+    label: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="how tables call it; default: its name, of an adaptive one NAME-adaptive",
+    )
+    adaptive: bool = Field(
+        False,
+        description="whether it is told which defense is in force: noise, entries left out, quantization, clip bound",
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="of the attack; also beside `name`")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, values: Any) -> Any:
+        """`ntk`, `{name: ntk, iterations: 4000}` and the resolved form all mean the same."""
+        if isinstance(values, str):
+            values = {"name": values}
+        if not isinstance(values, dict) or "name" not in values:
+            return values
+        options = {key: value for key, value in values.items() if key not in ("name", "label", "adaptive", "options")}
+        given = values.get("options", {})
+        adaptive = values.get("adaptive", False)
+        return {
+            "name": values["name"],
+            "label": values.get("label", f"{values['name']}-adaptive" if adaptive is True else values["name"]),
+            "adaptive": adaptive,
+            "options": {**given, **options} if isinstance(given, dict) else given,
+        }
+
+    @model_validator(mode="after")
+    def _known(self) -> "AttackConfig":
+        self.make()
+        return self
+
+    def make(self) -> Attack:
+        """The attack with its options type-checked; InputError names the option that is wrong."""
+        check_options(self.name, self.options)
+        return made_with(ATTACKS[self.name], f"attack {self.name!r}", self.options)
+
+
+class AdversaryConfig(Section):
+    """Who looks at what, with which attacks, knowing what."""
+
+    threat_models: list[Literal["server", "observer", "history"]] = Field(
+        ["server"],
+        min_length=1,
+        description="history: all rounds so far at once, for each of the others named, or for the server alone",
+    )
+    attacks: list[AttackConfig] = Field(
+        default_factory=lambda: [AttackConfig.model_validate("ntk")],
+        min_length=1,
+        description="names, or {name, label, options …}; default ntk",
+    )
+    knowledge: dict[str, Any] = Field(
+        default_factory=dict, description="field: true to grant the true value, or the value the adversary believes"
+    )
+    when: Literal["every"] | list[Count] = Field("every", description="rounds to attack: every, or a list")
+    timeout: Seconds = Field(3600.0, description="seconds that one attack may take")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _granted_by_name(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("knowledge"), list):
+            return {**values, "knowledge": {str(name): True for name in values["knowledge"]}}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "AdversaryConfig":
+        for name in self.knowledge:
+            if name not in Knowledge.names():
+                raise ValueError(f"unknown knowledge {name!r}{nearest(name, Knowledge.names())}")
+        labels = [attack.label for attack in self.attacks]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"two attacks are called {label!r}: give each a `label` of its own")
+        return self
+
+    def attacks_in(self, round: int) -> bool:
+        return self.when == "every" or round in self.when
+
+    def views(self, client: int, hidden: bool = False) -> list[str]:
+        """The threat models that look at a client, or, for −1, at the union of a round's clients.
+
+        `history` goes over the rounds of every other one listed; where it stands alone, over those of the server.
+        hidden: whether the server sees the union only (secure aggregation).
+        """
+        if hidden and client < 0:
+            return [view for view in ("server", "observer", "history") if view in self.threat_models]
+        single = "server" if client >= 0 else "observer"
+        listed = single in self.threat_models
+        follows = listed or (client >= 0 and "observer" not in self.threat_models)
+        return [single] * listed + ["history"] * ("history" in self.threat_models and follows)
+
+    def source(self, view: str, client: int, hidden: bool = False) -> str:
+        """What a threat model that looks at a client, or at −1, goes over: what the `server` was returned, which for
+        −1 is the sum of secure aggregation (`hidden`), or the global checkpoints of the `observer`."""
+        if view != "history":
+            return view
+        sums = hidden and ("server" in self.threat_models or "observer" not in self.threat_models)
+        return "server" if client >= 0 or sums else "observer"
+
+
+class OutputConfig(Section):
+    """What a run writes, and where."""
+
+    root: str = Field("runs", description="folder of run directories, where --out names none")
+    figures: bool = True
+    diagnostics: bool = Field(True, description="whether rows say how linear the network was along the update")

@@ -1,0 +1,171 @@
+"""YAML with memory: every key knows the file and line it came from, and `extends:` merges files."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attacks.interface.errors import InputError
+
+Key = tuple[str | int, ...]
+
+
+class _DuplicateKey(yaml.MarkedYAMLError):
+    """A key that stands twice in one mapping."""
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that reads 1e-3 as a number and 2024-01-01 as text, as YAML 1.2 and every other language do.
+
+    A key that stands twice in a mapping is an error: PyYAML keeps the last one and drops the first in silence.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.value in lines:
+                problem = f"key {key.value!r} stands in line {lines[key.value]} already: remove one of the two"
+                raise _DuplicateKey(problem=problem, problem_mark=key.start_mark)
+            lines[key.value] = key.start_mark.line + 1
+        return node
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][-+]?\d+)$"),
+    list("-+.0123456789"),
+)
+
+
+@dataclass
+class Source:
+    """A mapping and, for each key in it, where it was written."""
+
+    data: dict[str, Any]
+    lines: dict[Key, str] = field(default_factory=dict)
+
+    def where(self, key: Key) -> str:
+        """ "FILE, line N" of a key or of the nearest parent that was written down; empty where none was."""
+        while key:
+            if key in self.lines:
+                return self.lines[key]
+            key = key[:-1]
+        return ""
+
+
+def parse_value(text: str) -> Any:
+    """The right-hand side of `--set key=value` and `--know key=value`, as YAML."""
+    try:
+        return yaml.load(text, _Loader)
+    except _DuplicateKey as error:
+        raise InputError(f"value {text!r}: {error.problem}") from None
+    except yaml.YAMLError:
+        raise InputError(f"value {text!r} is not YAML: quote it") from None
+
+
+def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> Source:
+    """Read a scenario file with everything it extends; its own keys win."""
+    path = path.resolve()
+    if path in ancestors:
+        raise InputError(f"{path}: extends leads back to the file itself")
+    source = _read_one(path)
+    parent = source.data.pop("extends", None)
+    if parent is None:
+        return source
+    if not isinstance(parent, str):
+        raise InputError(f"{source.where(('extends',))}: extends is {parent!r}, it has to be the path of a YAML file")
+    base = read_yaml(path.parent / parent, (*ancestors, path))
+    return Source(merge(base.data, source.data), {**base.lines, **source.lines})
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`: mappings merge key by key, everything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def leaves(data: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Every value that is neither a mapping nor a list, with its key."""
+    if not isinstance(data, dict | list):
+        yield key, data
+        return
+    for part, value in data.items() if isinstance(data, dict) else enumerate(data):
+        yield from leaves(value, (*key, part))
+
+
+def as_key(dotted: str) -> Key:
+    """ "a.0.b" as pydantic and `Source.lines` write it: numbers index lists."""
+    return tuple(int(part) if part.isdigit() else part for part in dotted.split("."))
+
+
+def assign(data: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy of `data` with the dotted `key` set; numbers index lists."""
+    head, _, rest = key.partition(".")
+    if not head:
+        raise InputError(f"--set {key!r}: a key looks like section.name")
+    if isinstance(data, list):
+        if not head.isdigit() or int(head) >= len(data):
+            raise InputError(f"key {key!r}: the list has {len(data)} entries, numbered from 0")
+        copy: Any = list(data)
+        copy[int(head)] = assign(copy[int(head)], rest, value) if rest else value
+        return copy
+    if not isinstance(data, dict):
+        raise InputError(f"key {key!r}: {data!r} stands there, which has no keys of its own: set it as a whole first")
+    if head.isdigit():
+        raise InputError(f"key {key!r}: there is no list to index yet: set the whole list first")
+    copy = dict(data)
+    below = copy.get(head)
+    copy[head] = assign({} if below is None else below, rest, value) if rest else value
+    return copy
+
+
+def _read_one(path: Path) -> Source:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise InputError(f"scenario {str(path)!r} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"scenario {str(path)!r} cannot be read: {error}") from None
+    try:
+        node = yaml.compose(text, _Loader)
+        data = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        wrong = "" if isinstance(error, _DuplicateKey) else "not YAML: "
+        raise InputError(f"{path}{line}: {wrong}{getattr(error, 'problem', None) or error}") from None
+    if data is None:
+        raise InputError(f"{path}: the file is empty; a scenario is at least `name: something`")
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: a scenario is a mapping of sections, this is a {type(data).__name__}")
+    lines: dict[Key, str] = {}
+    _collect_lines(node, (), path, lines)
+    return Source(data, lines)
+
+
+def _collect_lines(node: yaml.Node, key: Key, path: Path, lines: dict[Key, str]) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            below = (*key, name.value)
+            lines[below] = f"{path}, line {name.start_mark.line + 1}"
+            _collect_lines(value, below, path, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            below = (*key, index)
+            lines[below] = f"{path}, line {value.start_mark.line + 1}"
+            _collect_lines(value, below, path, lines)

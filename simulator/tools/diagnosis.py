@@ -1,0 +1,98 @@
+"""`fedspill diagnose`: is this update in the kernel regime? Of two checkpoints, or of an observation of a run."""
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+from rich import box
+from rich.table import Table
+from torch import Tensor
+
+from attacks import InputError, Knowledge, Observation, torch_generator
+from attacks.kernel.regime import Linearity
+from clients.local_update import centered
+from simulator.evaluation.evaluator import Truth
+from simulator.results.record import Record
+from simulator.results.storage import make_out, write_atomically, write_json
+from simulator.tools.attack_pair import load_candidates, to_input_space
+
+ROWS = {
+    "delta_l2": "‖Δθ‖₂",
+    "delta_linf": "‖Δθ‖∞",
+    "hessian_norm": "‖H‖₂, largest",
+    "kernel_distance": "kernel distance, θ₀ to θ_f",
+    "linearization_error": "‖f − f_lin‖ / ‖f − f_θ₀‖",
+    "remainder": "|f − f_lin|, largest",
+    "bound": "½ ‖H‖₂ ‖Δθ‖₂²",
+    "unexplained": "left by the images' gradients",
+    "linear_output": "linear output layer",
+}
+
+
+def diagnose(observation: Observation, images: Tensor, complete: bool, seed: int = 0) -> Linearity:
+    """Of the last round's update. images: (N, C, H, W), in the model's input space. complete: whether these are the
+    private ones, all of them."""
+    if images.ndim != 4 or tuple(images.shape[1:]) != observation.input_shape or not len(images):
+        expected = f"(number, {', '.join(map(str, observation.input_shape))})"
+        raise InputError(f"diagnose: images have shape {tuple(images.shape)}, expected {expected}")
+    initial, final = observation.pairs[-1]
+    generator = torch_generator(seed, "diagnosis", observation.round, observation.client)
+    try:
+        return Linearity.of(observation.model, initial, final, images, generator, complete)
+    except RuntimeError as error:  # a model that cannot be batched or differentiated twice
+        name, reason = type(observation.model).__name__, str(error).splitlines()[0]
+        raise InputError(f"diagnose: model {name!r} cannot be measured: {reason}") from None
+
+
+def private_images(record: Record, observation: Observation, cell: str) -> Tensor:
+    """Those behind an observation of a run, in the model's input space: for the evaluator, not for an adversary."""
+    view = (observation.round, observation.client, observation.threat_model, cell)
+    clients = record.members(*view)
+    truth = Truth.of(record.cells[cell].scenario, clients, clients)
+    return centered(truth.private, truth.pixel_mean)
+
+
+def adversary_images(
+    file: Path | None, observation: Observation, knowledge: Knowledge, in_run: bool
+) -> tuple[Tensor, str]:
+    """(images of the file, or the public ones that the adversary knows, in the model's input space; what they are)."""
+    if file is not None:
+        images = load_candidates(file, "images")
+        return to_input_space(images, observation, knowledge) if in_run else images, str(file)
+    if knowledge.public_images is None:
+        evaluator = ", or --evaluator to measure on the private ones" if in_run else ""
+        raise InputError(f"diagnose needs images to measure on: --images FILE.npz (public or reconstructed){evaluator}")
+    return knowledge.public_images, "public images"
+
+
+def write_diagnosis(out: Path, found: Linearity, view: str, source: str) -> None:
+    """diagnose.json: every number, null where there is none, with `view` (adversary or evaluator) and the `source` of
+    the images; layers.csv: one row per layer."""
+    make_out(out)
+    write_json(out / "diagnose.json", {"view": view, "source": source, **found.facts()})
+    frame = pd.DataFrame([asdict(layer) for layer in found.layers])
+    write_atomically(out / "layers.csv", frame.to_csv(index=False))
+
+
+def diagnosis_tables(found: Linearity) -> list[Table]:
+    """For a terminal of 80 columns: the numbers, and the layers."""
+    numbers = Table(box=box.SIMPLE, show_edge=False, show_header=False)
+    numbers.add_column()
+    numbers.add_column(justify="right")
+    for name, label in ROWS.items():
+        numbers.add_row(label, _text(getattr(found, name)))
+    layers = Table(box=box.SIMPLE, show_edge=False)
+    for name in ("layer", "shape", "‖Δ‖₂", "‖Δ‖∞", "rank", "gap"):
+        layers.add_column(name, justify="left" if name == "layer" else "right")
+    for layer in found.layers:
+        rank = f"{layer.rank}" if layer.clear else f"{layer.rank}, not clear"
+        shape = f"{layer.rows} × {layer.columns}"
+        layers.add_row(layer.name, shape, _text(layer.l2), _text(layer.linf), rank, _text(layer.gap))
+    return [numbers, layers]
+
+
+def _text(value: float | bool) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if math.isnan(value) else f"{value:.3g}"

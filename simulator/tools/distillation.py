@@ -1,0 +1,199 @@
+"""`fedspill distill`: distill a data set, and measure what the distilled images are worth (Loo et al., table 1)."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attacks import InputError, torch_generator
+from attacks.interface.seeding import derive_seed
+from attacks.kernel.infinite import InfiniteNTK
+from attacks.scoring.leakage import distances
+from clients.distillation import Distilled, DistillOptions, distill
+from clients.distillation.evaluation import Evaluation
+from clients.local_update import centered
+from clients.models import build_model
+from clients.partition import FederatedData
+from clients.targets import encode_targets
+from simulator.results.storage import make_out, write_atomically
+from simulator.run.plan import cell_data
+from simulator.scenario.scenario import Scenario, apply_overrides, validate
+from simulator.scenario.yaml_source import Source
+
+TEST_IMAGES = 2_000
+WIDTH = 4_096
+SECTIONS = ("data", "model")
+
+Report = Callable[[str, int, int], None]
+"""Called with (what is being done, steps done, steps in all)."""
+
+
+def distill_scenario(overrides: list[str], train: int, seed: int) -> Scenario:
+    """One data owner with `train` images and an MLP of width 4096; overrides: "data.…=…" and "model.…=…" strings.
+
+    Raises InputError where the network is not one whose infinite-width kernel is known.
+    """
+    for override in overrides:
+        if override.split(".")[0].strip() not in SECTIONS:
+            raise InputError(f"--set {override}: distill reads data.KEY and model.KEY only")
+    source = Source(
+        {
+            "name": "distill",
+            "seed": seed,
+            "data": {"test": TEST_IMAGES},
+            "partition": {"kind": "exact", "images": train},
+            "federation": {"clients": 1},
+            "model": {"width": WIDTH},
+            "training": {"loss": "mse"},
+        },
+        {("partition", "images"): "--train", ("seed",): "--seed"},
+    )
+    apply_overrides(source, overrides)
+    scenario = validate(source)
+    model = scenario.model
+    if model.name != "mlp" or model.activation != "relu" or model.output_activation != "linear":
+        raise InputError("distill knows the infinite-width kernel of ReLU MLPs: leave model.name and activations alone")
+    return scenario
+
+
+@dataclass(frozen=True, eq=False)
+class Owner:
+    """What the data owner holds. images: (N, C, H, W), in the model's input space. targets: (N, K), as for MSE."""
+
+    scenario: Scenario
+    data: FederatedData
+    images: Tensor
+    targets: Tensor
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Owner":
+        data = cell_data(scenario)
+        images, labels = data.client(0)
+        outputs = scenario.model.outputs or (1 if len(data.task.groups) == 2 else len(data.task.groups))
+        targets = encode_targets(labels, len(data.task.groups), outputs, "mse", source=f"data {scenario.data.name!r}")
+        return cls(scenario, data, centered(images, data.pixel_mean), targets)
+
+    @property
+    def groups(self) -> Tensor:
+        """(N,) group indices, read off the targets."""
+        return self.targets.argmax(1) if self.targets.shape[1] > 1 else (self.targets[:, 0] > 0).long()
+
+    @property
+    def kernel(self) -> InfiniteNTK:
+        """Of the scenario's network at infinite width."""
+        model = self.scenario.model
+        return InfiniteNTK(model.depth, bias=model.bias, parameterization=model.parameterization)
+
+    def network(self, purpose: str) -> nn.Module:
+        """A network at its initialization; each purpose has weights of its own."""
+        seed = derive_seed(self.scenario.seed, purpose)
+        return build_model(self.scenario.model, self.data.shape, self.targets.shape[1], seed)
+
+    def evaluation(self) -> Evaluation:
+        images, labels = self.data.test()
+        return Evaluation(self.network("evaluation"), self.kernel, centered(images, self.data.pixel_mean), labels)
+
+    def random_subset(self, size: int) -> tuple[Tensor, Tensor]:
+        chosen = torch.randperm(len(self.images), generator=torch_generator(self.scenario.seed, "subset"))[:size]
+        return self.images[chosen], self.targets[chosen]
+
+
+def run_distillation(owner: Owner, options: DistillOptions, size: int, out: Path, report: Report) -> dict[str, Any]:
+    """Distill, evaluate, write distill.json, distilled.npz and distilled.png into `out`; returns what the first holds.
+
+    options: the kernel in it is replaced by that of the scenario's network.
+    """
+    if not 1 <= size <= len(owner.images):
+        raise InputError(f"--size is {size}, it has to lie between 1 and --train, {len(owner.images)}")
+    if out.is_file():
+        raise InputError(f"{str(out)!r} is a file: choose another --out")
+    options = dataclasses.replace(options, kernel=owner.kernel)
+    start = time.perf_counter()
+    found = distill(
+        owner.images,
+        owner.targets,
+        size,
+        torch_generator(owner.scenario.seed, "distillation"),
+        options,
+        owner.network("distillation") if options.method == "rkip_finite" else None,
+        lambda done, total, loss: report(f"{options.method}, loss {loss:.2e}", done, total),
+    )
+    distilled_after = time.perf_counter() - start
+    sets = {
+        "accuracy": (found.images, found.targets),
+        "accuracy_full": (owner.images, owner.targets),
+        "accuracy_random": owner.random_subset(size),
+    }
+    accuracies, training = evaluate(owner.evaluation(), sets, report)
+    nearest = distances(owner.images, found.images).min(0).values
+    facts = {
+        **accuracies,
+        "standard_training": training,
+        "nearest_private_l2": {"min": round(float(nearest.min()), 4), "median": round(float(nearest.median()), 4)},
+        "train": len(owner.images),
+        "size": size,
+        "test": len(owner.data.test_indices),
+        "loss": [found.trace[0][1], found.trace[-1][1]],
+        "settings": {
+            "seed": owner.scenario.seed,
+            **dataclasses.asdict(options),
+            "iterations": options.steps,
+            **{section: getattr(owner.scenario, section).model_dump(mode="json") for section in SECTIONS},
+        },
+        "seconds": {
+            "distillation": round(distilled_after, 2),
+            "evaluation": round(time.perf_counter() - start - distilled_after, 2),
+        },
+    }
+    write(out, found, owner.data.pixel_mean, facts)
+    return facts
+
+
+def evaluate(
+    evaluation: Evaluation, sets: dict[str, tuple[Tensor, Tensor]], report: Report
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+    """Accuracies of every set by learner, and how its standard training went."""
+    accuracies: dict[str, dict[str, float]] = {}
+    training: dict[str, dict[str, float]] = {}
+    for i, (name, (images, targets)) in enumerate(sets.items()):
+        report(f"evaluating {len(images)} images", i, len(sets))
+        trained = evaluation.standard(images, targets)
+        accuracies[name] = {
+            "infinite_width": round(evaluation.infinite_width(images, targets), 4),
+            "standard": round(trained.accuracy, 4),
+            "linearized": round(evaluation.linearized(images, targets), 4),
+        }
+        training[name] = dataclasses.asdict(trained)
+    return accuracies, training
+
+
+def accuracy_lines(facts: dict[str, Any]) -> list[str]:
+    """The table on the screen: a line per set, a column per learner, and how standard training ended."""
+    learners = list(facts["accuracy"])
+    lines = ["test accuracy  " + "".join(f"{learner:>16}" for learner in learners)]
+    for key, name in (("accuracy", "distilled"), ("accuracy_full", "all images"), ("accuracy_random", "random subset")):
+        run = facts["standard_training"][key]
+        ended = "step limit" if run["steps"] >= run["limit"] else "trained"
+        cells = "".join(f"{facts[key][learner]:>16.3f}" for learner in learners)
+        lines.append(f"{name:<15}{cells}   {ended}: {run['steps']} steps, MSE {run['mse']:.1e}")
+    return lines
+
+
+def write(out: Path, found: Distilled, pixel_mean: tuple[float, ...], facts: dict[str, Any]) -> None:
+    """distilled.npz: `images` in the model's input space, `targets`, and the `pixel_mean` that makes them pixels."""
+    from simulator.reports.figures import image_sheet
+
+    make_out(out)
+    arrays = {"images": found.images.numpy(), "targets": found.targets.numpy(), "pixel_mean": np.array(pixel_mean)}
+    np.savez_compressed(out / "distilled.npz", allow_pickle=False, **arrays)
+    pixels = (found.images + torch.tensor(pixel_mean).view(1, -1, 1, 1)).clamp(0, 1)
+    titles = [f"{row[0]:+.2f}" if len(row) == 1 else str(row.argmax().item()) for row in found.targets]
+    image_sheet(pixels, titles, out / "distilled.png")
+    write_atomically(out / "distill.json", json.dumps(facts, indent=1) + "\n")

@@ -1,0 +1,61 @@
+import pytest
+import torch
+from torch import nn
+
+from attacks.gradient_matching.batch_order import shuffled_batches
+from attacks.gradient_matching.local_training import LocalTraining, one_hot, soft_loss, step_weights
+from clients.losses import training_loss
+from clients.targets import encode_targets
+
+
+def network(outputs=3):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, outputs)).double()
+
+
+def images(count=6):
+    return torch.rand((count, 1, 2, 2), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_losses_are_those_of_the_clients(loss, outputs):
+    labels = torch.tensor([0, 1, 1, 0]) if outputs == 1 else torch.tensor([0, 2, 1, 2])
+    predicted = torch.linspace(-2, 3, 4 * outputs, dtype=torch.float64).view(4, outputs)
+    targets = encode_targets(labels, max(outputs, 2), outputs, loss)
+    theirs = training_loss(loss, predicted, targets if targets.dtype == torch.int64 else targets.double())
+    assert float(soft_loss(loss, predicted, one_hot(labels, outputs))) == pytest.approx(float(theirs), rel=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_unrolled_steps_are_those_of_torch_sgd(momentum):
+    model, x, y = network(), images(), torch.tensor([0, 1, 2, 0, 1, 2])
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    batches = shuffled_batches(torch.tensor([[3, 0, 4, 1, 5, 2]]), 4, 5)
+    assert [len(batch) for batch in batches] == [4, 2, 4, 2, 4]
+    training = LocalTraining(model, initial, tuple(initial), "cross_entropy", 0.3, momentum)
+    delta = training.update(x, one_hot(y, 3), batches)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=momentum)
+    for batch in batches:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+        optimizer.step()
+    for name, value in model.state_dict().items():
+        assert torch.allclose(delta[name], value - initial[name], atol=1e-14)
+
+
+def test_the_update_is_differentiable_through_every_step():
+    model, y = network(), one_hot(torch.tensor([0, 2]), 3)
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    training = LocalTraining(model, initial, tuple(initial), "cross_entropy", 0.5, 0.5)
+    full = [torch.arange(2)] * 3
+
+    def squared(x, p):
+        return sum((value**2).sum() for value in training.update(x, p, full).values())
+
+    assert torch.autograd.gradcheck(squared, (images(2).requires_grad_(), y.requires_grad_()))
+
+
+def test_weights_of_steps_by_hand():
+    assert step_weights(3, 0.0).tolist() == [1, 1, 1]
+    assert step_weights(3, 0.5).tolist() == [1.75, 1.5, 1.0]  # 1 + ½ + ¼, 1 + ½, 1

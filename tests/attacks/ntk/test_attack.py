@@ -1,0 +1,201 @@
+import pytest
+import torch
+from torch import nn
+
+from attacks import InputError, Knowledge, Observation, get_attack
+from attacks.ntk.attack import high_frequencies, inverse_temperature, outside_range
+
+
+def digits(count):
+    from sklearn.datasets import load_digits
+
+    return torch.tensor(load_digits().images[:count] / 16, dtype=torch.float32)[:, None]
+
+
+def client(model, images, steps=5, lr=0.05):
+    """A FedAvg client: cross-entropy, full batch."""
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    labels = torch.arange(len(images)) % 10
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    return Observation(model, ((initial, model.state_dict()),), tuple(images.shape[1:]))
+
+
+def mlp(width=256):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+    )
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.slow
+def test_digits_of_a_fedavg_client_are_reconstructed():
+    images = digits(4)
+    observation = client(mlp(), images - 0.3)
+    found = get_attack("ntk", kernel="hybrid", iterations=2000).reconstruct(observation, Knowledge(), generator())
+    assert found.num_inferred == 4 and len(found.images) == 8
+    assert found.pixel_mean == pytest.approx((0.3,), abs=1e-3)
+    nearest = torch.cdist(images.flatten(1), found.pixels().flatten(1)).min(1).values
+    assert (nearest < 0.8).all(), nearest  # two different digits are 2.5 to 4 apart
+
+
+def test_a_convolutional_network_takes_the_general_path():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    observation = client(model, digits(2) - 0.3)
+    attack = get_attack("ntk", iterations=60, kernel="initial")
+    found = attack.reconstruct(observation, Knowledge(num_private=2, pixel_mean=(0.3,)), generator())
+    first, last = found.loss_trace[0][1], found.relative_residual**2
+    assert len(found.images) == 4 and last < first
+
+
+def test_unknown_number_is_refused_by_name_where_it_cannot_be_inferred():
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    with pytest.raises(InputError, match="num_private"):
+        get_attack("ntk", iterations=5).reconstruct(client(model, digits(2)), Knowledge(), generator())
+
+
+def test_minibatches_follow_the_same_trajectory():
+    observation = client(mlp(64), digits(3) - 0.3)
+    knowledge = Knowledge(num_private=3, pixel_mean=(0.3,))
+    options = {"iterations": 50, "precision": "float64"}
+    full = get_attack("ntk", **options).reconstruct(observation, knowledge, generator())
+    batched = get_attack("ntk", batch_size=2, **options).reconstruct(observation, knowledge, generator())
+    assert torch.allclose(full.images, batched.images, atol=1e-5)
+
+
+def test_same_generator_same_bits_and_restarts_keep_the_best():
+    observation = client(mlp(64), digits(3) - 0.3)
+
+    def run(seed, **options):
+        return get_attack("ntk", iterations=40, **options).reconstruct(observation, Knowledge(), generator(seed))
+
+    assert torch.equal(run(0).images, run(0).images)
+    assert run(0, restarts=3).relative_residual <= run(0).relative_residual
+
+
+def test_candidates_as_multiple_or_number():
+    observation, knowledge = client(mlp(64), digits(3)), Knowledge(num_private=3)
+    assert (
+        len(get_attack("ntk", iterations=2, candidates=1.5).reconstruct(observation, knowledge, generator()).images)
+        == 4
+    )
+    assert (
+        len(get_attack("ntk", iterations=2, num_candidates=7).reconstruct(observation, knowledge, generator()).images)
+        == 7
+    )
+
+
+@pytest.mark.parametrize("option", ["patience", "tolerance", "range_penalty"])
+def test_negative_options_are_refused(option):
+    with pytest.raises(InputError, match=f"attack 'ntk': {option} is -1, it must not be negative"):
+        get_attack("ntk", **{option: -1})
+
+
+def test_whoever_says_how_many_candidates_need_not_know_how_many_images():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
+    model[0].requires_grad_(False)  # no trained layer sees the images
+    observation = client(model, digits(3) - 0.3)
+    found = get_attack("ntk", iterations=2, num_candidates=4).reconstruct(observation, Knowledge(), generator())
+    assert len(found.images) == 4 and found.num_inferred is None
+    with pytest.raises(InputError, match="needs num_private"):
+        get_attack("ntk", iterations=2).reconstruct(observation, Knowledge(), generator())
+
+
+def test_a_flat_loss_stops_early():
+    observation = client(mlp(64), digits(3) - 0.3)
+    attack = get_attack("ntk", iterations=1000, patience=20, tolerance=0.5)
+    assert attack.reconstruct(observation, Knowledge(), generator()).loss_trace[-1][0] < 900
+
+
+def test_progress_is_reported():
+    seen = []
+    observation = client(mlp(64), digits(3))
+    get_attack("ntk", iterations=250).reconstruct(
+        observation, Knowledge(), generator(), lambda i, n, loss: seen.append((i, n))
+    )
+    assert seen[0] == (0, 250) and seen[-1] == (250, 250) and len(seen) >= 4
+
+
+def test_annealing_of_the_paper():
+    assert inverse_temperature(0, 80_000) == pytest.approx(11.0)
+    assert inverse_temperature(20_000, 80_000) == pytest.approx(20.0)  # 10 + 10^(i/20000)
+    assert inverse_temperature(40_000, 80_000) == pytest.approx(110.0)
+    assert inverse_temperature(80_000, 80_000) == 200.0
+
+
+def test_range_penalty_by_hand():
+    images = torch.tensor([[[[1.5, -0.5]]], [[[0.2, 0.3]]]])
+    low, high = torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1)
+    # two of four pixels are 0.5 outside: 2 images × mean(0.25, 0.25, 0, 0)
+    assert float(outside_range(images, low, high)) == pytest.approx(2 * 0.5 / 4)
+
+
+def test_high_frequencies_by_hand():
+    image = torch.zeros(2, 1, 5, 5)
+    image[0, 0, 2, 2] = 1.0
+    image[1] = 0.7  # a constant has none, also at its edges
+    # of the impulse the blur leaves 1 - 4/16 in the middle and takes 2/16 and 1/16 from its eight neighbours
+    expected = (0.75**2 + 4 * (2 / 16) ** 2 + 4 * (1 / 16) ** 2) / 25
+    assert float(high_frequencies(image)) == pytest.approx(expected)
+
+
+def test_smoothness_removes_high_frequencies():
+    observation, knowledge = client(mlp(), digits(4) - 0.3), Knowledge(num_private=4, pixel_mean=(0.3,))
+
+    def roughness(**options):
+        attack = get_attack("ntk", iterations=100, **options)
+        return float(high_frequencies(attack.reconstruct(observation, knowledge, generator()).images))
+
+    assert roughness(smoothness=1.0) < 0.5 * roughness()
+    with pytest.raises(InputError, match="smoothness is -1"):
+        get_attack("ntk", smoothness=-1)
+
+
+def test_bad_options_name_themselves():
+    with pytest.raises(InputError, match="iterations is 0"):
+        get_attack("ntk", iterations=0)
+    with pytest.raises(InputError, match="did you mean 'iterations'"):
+        get_attack("ntk", iteratons=5)
+    with pytest.raises(InputError, match="did you mean 'ntk'"):
+        get_attack("nkt")
+
+
+def test_it_stops_at_the_noise_it_knows_of():
+    clean = client(mlp(), digits(4) - 0.3)
+    delta, draws = clean.delta(), generator(1)
+    entries = sum(value.numel() for value in delta.values())
+    deviation = 2 * float(sum(value.square().sum() for value in delta.values()) / entries) ** 0.5  # twice the update
+    final = {
+        name: (clean.initial[name] + value + deviation * torch.randn(value.shape, generator=draws)).float()
+        for name, value in delta.items()
+    }
+    noised = Observation(clean.model, ((clean.initial, final),), (1, 8, 8))
+    attack, told = get_attack("ntk", iterations=1500), Knowledge(num_private=4, noise_scale=2.0)
+    found = attack.reconstruct(noised, told, generator())
+    assert found.loss_trace[-1][0] < 1400 and found.loss_trace[-1][1] == pytest.approx(0.8, abs=0.02)  # 4 / (1 + 4)
+
+
+def test_only_entries_that_were_sent_count():
+    images = digits(4)
+    clean = client(mlp(), images - 0.3)
+    draws = generator(1)
+    final = {
+        name: clean.initial[name] + value.float() * (torch.rand(value.shape, generator=draws) < 0.3)
+        for name, value in clean.delta().items()
+    }
+    masked, attack = Observation(clean.model, ((clean.initial, final),), (1, 8, 8)), get_attack("ntk", iterations=200)
+    naive, told = Knowledge(num_private=4, pixel_mean=(0.3,)), {"kept_fraction": 0.32}
+    adaptive = Knowledge(num_private=4, pixel_mean=(0.3,), **told)
+    without, found = (attack.reconstruct(masked, knowledge, generator()) for knowledge in (naive, adaptive))
+    assert (
+        found.relative_residual < 0.6 * without.relative_residual
+    )  # what was left out, 0.7 of the squares, is no loss

@@ -1,0 +1,72 @@
+import math
+
+import pytest
+import torch
+
+from attacks import Knowledge
+from attacks.update.intervals import (
+    cells_of,
+    kept_entries,
+    known_distortion,
+    noise_deviation,
+    noise_edge,
+    quantization_step,
+)
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_deviation_of_noise_from_the_noised_update():
+    clean = {"a": draw(200, 300), "b": draw(100)}
+    scale, entries = 0.3, 60100
+    norm = math.sqrt(sum(float(value.square().sum()) for value in clean.values()))
+    deviation = scale * norm / entries**0.5
+    noised = {name: value + deviation * draw(*value.shape, seed=1) for name, value in clean.items()}
+    assert noise_deviation(noised, Knowledge(noise_scale=scale)) == pytest.approx(deviation, rel=0.01)
+    assert noise_deviation(noised, Knowledge(noise_std=0.5)) == 0.5
+    assert noise_deviation(noised, Knowledge()) == 0
+    told = Knowledge(noise_scale=scale)
+    assert known_distortion(noised, told) == pytest.approx((scale * norm) ** 2, rel=0.02)
+
+
+@pytest.mark.parametrize("shape", [(120, 40), (30, 200), (80, 80)])
+def test_noise_stays_below_its_edge_and_near_it(shape):
+    largest = torch.stack([torch.linalg.svdvals(draw(*shape, seed=seed))[0] for seed in range(100)])
+    edge = noise_edge(*shape)
+    assert (largest > edge).sum() <= 5 and largest.median() > 0.93 * edge
+
+
+def test_cells_of_a_quantized_update_hold_what_was_rounded():
+    value = draw(50, 40)
+    low, high = value.min(), value.max()
+    step = (high - low) / 15
+    sent = low + step * ((value - low) / step).round()
+    assert quantization_step(sent, 4) == pytest.approx(float(step))
+    cells = cells_of({"a": sent}, Knowledge(quantization_bits=4))["a"]
+    assert (cells.lowest <= value + 1e-12).all() and (value - 1e-12 <= cells.highest).all()
+    torch.testing.assert_close(cells.highest - cells.lowest, step.expand(50, 40))
+    inside = (sent.abs() < step / 2) == (cells.middle() == 0)
+    assert inside.all()
+
+
+def test_entries_left_out_are_bounded_only_where_the_largest_were_sent():
+    value = torch.tensor([[3.0, -0.2], [0.5, -2.0]], dtype=torch.float64)
+    largest = cells_of({"a": value * torch.tensor([[1, 0], [0, 1]])}, Knowledge(kept_fraction=0.5))["a"]
+    assert largest.lowest.tolist() == [[3, -2], [-2, -2]] and largest.highest.tolist() == [[3, 2], [2, -2]]
+    many = draw(100, 100)
+    at_random = many * (draw(100, 100, seed=1) > 0)
+    cells = cells_of({"a": at_random}, Knowledge(kept_fraction=0.52))["a"]
+    assert torch.equal(cells.bounded(), at_random != 0)
+    kept = kept_entries({"a": at_random}, Knowledge(kept_fraction=0.52))["a"]
+    assert torch.equal(kept, (at_random != 0).double())
+
+
+def test_sums_over_clients_have_no_cells():
+    """More entries than one client sends, and values that are no levels."""
+    value = draw(100, 100)
+    assert cells_of({"a": value}, Knowledge(kept_fraction=0.5)) is None
+    assert cells_of({"a": value}, Knowledge(quantization_bits=4)) is None
+    assert kept_entries({"a": value}, Knowledge(kept_fraction=0.5)) is None
+    assert cells_of({"a": value}, Knowledge()) is None

@@ -1,0 +1,48 @@
+"""The figures of the benchmark are whatever the machine makes of them; that its tables are whole is tested here."""
+
+import time
+
+import pytest
+import torch
+
+from attacks.kernel.empirical import empirical_ntk
+from tests.benchmarks import iteration, kernel, memory, quality, timing
+
+CPU = torch.device("cpu")
+
+
+def test_tables_have_a_line_per_setting(monkeypatch, capsys):
+    monkeypatch.setattr(timing, "TURNS", 1)
+    monkeypatch.setattr(timing, "SQUARE", 64)
+    monkeypatch.setattr(iteration, "SIZES", [(3, 4, 16)])
+    monkeypatch.setattr(iteration, "SPANS", [(4, 32, 5), (6, 32, 5)])
+    iteration.print_ntk(CPU)
+    iteration.print_span(CPU)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines if line and line[0].isdigit()] == [["3", "4"], ["4", "32"], ["6", "32"]]
+
+
+def test_span_runs_until_it_is_as_good_as_ntk(monkeypatch, capsys):
+    monkeypatch.setattr(timing, "TURNS", 1)
+    monkeypatch.setattr(quality, "ITERATIONS", 100)
+    monkeypatch.setattr(quality, "WIDTH", 256)
+    quality.print_table(CPU)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(("ntk", "span"))]
+    medians = [float(row[-4]) for row in rows]
+    assert rows[0][0] == "ntk," and medians[-1] <= medians[0]
+
+
+def test_memory_of_a_gradient_is_not_negative():
+    assert memory.peak_growth(4, 2, CPU) >= 0
+
+
+@pytest.mark.slow
+def test_the_kernel_of_an_mlp_is_that_of_its_gradients_and_twenty_times_as_fast():
+    model, images = kernel.problem(kernel.IMAGES, kernel.WIDTH, CPU, torch.float64)
+    state = model.state_dict()
+    found = empirical_ntk(model, state, images)
+    start = time.perf_counter()
+    naive = kernel.by_gradients(model, images)
+    theirs = time.perf_counter() - start
+    assert float((found - naive).abs().max() / naive.abs().max()) < 1e-10
+    assert theirs > 20 * timing.seconds_of(lambda: empirical_ntk(model, state, images), CPU)

@@ -1,0 +1,81 @@
+import pytest
+import torch
+
+from attacks import InputError, Knowledge
+from simulator.adversary.knowledge import grant
+from simulator.run.plan import cell_data
+from simulator.scenario.scenario import load_scenario
+
+
+@pytest.fixture
+def granted(tmp_path):
+    def grant_to(knowledge, clients, training="{epochs: 5, batch_size: 3, learning_rate: 0.1}", defenses="[]"):
+        path = tmp_path / "s.yaml"
+        path.write_text(
+            "name: s\npartition: {images: [4, 7]}\nfederation: {clients: 2}\ndata: {public: 30, test: 30}\n"
+            f"training: {training}\ndefenses: {defenses}\nadversary: {{knowledge: {knowledge}}}\n"
+        )
+        scenario = load_scenario(path)
+        data = cell_data(scenario)
+        return grant(scenario, data, clients), data
+
+    return grant_to
+
+
+def test_nothing_is_known_by_default(granted):
+    assert granted("{}", [0])[0].given() == {}
+
+
+def test_true_grants_the_truth_about_exactly_these_clients(granted):
+    knowledge, data = granted("[num_private, labels, steps, learning_rate, batch_size, optimizer]", [1])
+    assert knowledge.num_private == 7 and knowledge.labels == tuple(data.client(1)[1].tolist())
+    assert (knowledge.steps, knowledge.batch_size) == (15, 3)  # five epochs of ⌈7 / 3⌉
+    assert (knowledge.learning_rate, knowledge.optimizer) == (0.1, "sgd")
+    assert granted("[num_private]", [0, 1])[0].num_private == 11
+
+
+def test_a_value_is_what_the_adversary_believes_even_if_wrong(granted):
+    assert granted("{num_private: 99}", [0])[0].num_private == 99
+    assert granted("{num_private: false}", [0])[0].num_private is None
+
+
+def test_public_images_are_in_the_input_space_of_the_model(granted):
+    knowledge, data = granted("[public_images]", [0])
+    images = data.public()[0]
+    assert torch.allclose(knowledge.public_images, images - images.mean(), atol=1e-6)
+
+
+def test_public_images_cannot_be_made_up(granted):
+    with pytest.raises(InputError, match="public_images"):
+        granted("{public_images: 12}", [0])
+
+
+def test_the_order_of_the_images_is_believed_not_granted(granted):
+    assert granted("{batches: [[0, 1, 2], [3]]}", [0])[0].batches == ((0, 1, 2), (3,))
+    with pytest.raises(InputError, match="give lists of indices"):
+        granted("{batches: true}", [0])
+
+
+def test_true_grants_what_the_defense_in_force_has(granted):
+    knowledge, _ = granted("[noise_scale, kept_fraction]", [0], defenses="[{name: noise, scale: 0.5}, {name: top_k}]")
+    assert (knowledge.noise_scale, knowledge.kept_fraction) == (0.5, 0.1)
+    with pytest.raises(InputError, match=r"quantization_bits is true: the defense in force, 'noise', has none to tell"):
+        granted("[quantization_bits]", [0], defenses="[{name: noise, scale: 0.5}]")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("learning_rate", float("nan")),
+        ("clip_norm", float("inf")),
+        ("kept_fraction", 5.0),
+        ("quantization_bits", 100_000),
+        ("pixel_mean", (float("nan"),)),
+        ("pixel_range", (1.0, 0.0)),
+        ("labels", ()),
+        ("labels", (1, -1)),
+    ],
+)
+def test_what_cannot_be_true_is_refused_by_name(field, value):
+    with pytest.raises(InputError, match=f"^knowledge {field} is "):
+        Knowledge(**{field: value})

@@ -1,0 +1,50 @@
+"""Ctrl-C in a terminal: the command ends at once, and the same command goes on where it was."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from simulator.results.ledger import JOURNAL, finished_cells, read_journal
+from simulator.results.record import Record
+
+pytestmark = pytest.mark.slow
+
+CONTENT = {
+    "name": "interrupted",
+    "data": {"public": 50, "test": 50},
+    "partition": {"images": 3},
+    "model": {"width": 16, "depth": 1},
+    "federation": {"rounds": 1, "clients": 2},
+    "adversary": {"threat_models": ["observer"], "attacks": [{"name": "ntk", "iterations": 10}]},
+    "output": {"figures": False},
+    "sweep": {"seed": list(range(12))},
+}
+
+
+def test_an_interrupted_command_exits_130_and_goes_on(tmp_path):
+    scenario, out = tmp_path / "scenario.yaml", tmp_path / "out"
+    scenario.write_text(yaml.safe_dump(CONTENT))
+    command = [str(Path(sys.executable).with_name("fedspill")), "run", str(scenario), "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and len(finished_cells(out)) < 3:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+    done = finished_cells(out)
+    assert process.returncode == 130 and "the same command goes on from here" in said and "Traceback" not in said
+    assert 3 <= len(done) < 12
+
+    rows = [entry["row"] for entry in read_journal(out / JOURNAL) if entry.get("table") == "leakage"]
+    seconds = pd.DataFrame(rows).set_index("cell").seconds
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    table = Record(out).leakage.set_index("cell")
+    assert len(table) == 12 and (table.status == "ok").all()
+    kept = list(done)
+    assert (table.seconds[kept] == seconds[kept]).all()  # not attacked a second time

@@ -1,0 +1,39 @@
+"""What the evaluator writes of a finished attack, on models that it cannot take apart."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import Knowledge, Observation, Pool, Reconstruction
+from simulator.evaluation.evaluator import Truth, evaluate
+
+KEY = {"threat_model": "server", "attack": "span"}
+
+
+class Branching(nn.Module):
+    """Looks at its values before it goes on, which nothing that maps over images can follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(1, 2, 3)
+
+    def forward(self, images):
+        hidden = self.layer(images)
+        return (hidden if hidden.abs().max() < 1e6 else hidden / 2).flatten(1)
+
+
+def test_a_model_that_cannot_be_taken_apart_keeps_its_scores_and_says_what_is_missing():
+    torch.manual_seed(0)
+    model = Branching()
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    final = {name: value + 0.1 for name, value in initial.items()}
+    observation = Observation(model, ((initial, final),), (1, 6, 6), round=1, client=0)
+    private, public = torch.rand(3, 1, 6, 6), torch.rand(20, 1, 6, 6)
+    truth = Truth(private, Pool(public, private), (0.0,), seed=0)
+    found = Reconstruction(images=private.clone(), residual=torch.zeros(3), pixel_mean=(0.0,))
+    columns, samples, notes = evaluate(truth, observation, Knowledge(), found, KEY)
+    assert columns["leakage"] == pytest.approx(1.0) and columns["recovered"] == len(samples) == 3
+    assert math.isnan(columns["kernel_distance"]) and "verdict" not in columns
+    assert [note.partition(":")[0] for note in notes if "RuntimeError" in note] == ["kernel distance", "linearity"]

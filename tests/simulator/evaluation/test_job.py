@@ -1,0 +1,100 @@
+import json
+import os
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attacks import Knowledge, get_attack, torch_generator
+from clients.local_update import make_model
+from simulator.evaluation.dispatch import sign_of_life
+from simulator.evaluation.job import Job, progress_writer, run_job, time_limit
+from simulator.results.storage import CellStore, Sight
+from simulator.run.plan import cell_data
+from simulator.scenario.scenario import load_scenario
+
+
+def make_job(tmp_path, model="{width: 16, depth: 1}", attack="{name: ntk, iterations: 20}", timeout=60):
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        f"name: s\ndata: {{public: 30, test: 30}}\npartition: {{images: 3}}\nmodel: {model}\n"
+        f"adversary: {{attacks: [{attack}], timeout: {timeout}}}\n"
+    )
+    scenario = load_scenario(path)
+    cell = scenario.cells()[0]
+    model = make_model(cell.client_config(use_gpu=False), cell_data(scenario))
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    final = {name: value + 0.01 for name, value in initial.items()}
+    store = CellStore(tmp_path / "run")
+    store.create(scenario.model, (1, 8, 8), 10, scenario.seed)
+    sight = Sight(1, 0, "server")
+    store.save_sight(sight, [(store.save_global(0, initial), store.save_client(1, 0, final))], Knowledge(num_private=3))
+    return Job("", {}, scenario, store.root, sight, scenario.adversary.attacks[0], (0,), (0, 1))
+
+
+def test_a_job_stores_its_reconstruction_and_returns_its_rows(tmp_path):
+    job = make_job(tmp_path)
+    result = run_job(job)
+    assert result.row["status"] == "ok", result.row["detail"]
+    assert (result.row["num_private"], result.row["num_reconstructed"], len(result.samples)) == (3, 6, 3)
+    assert json.loads(result.row["knowledge"]) == {"num_private": 3}
+    assert CellStore(job.root).reconstruction_path(job.sight, "ntk").exists()
+
+
+def test_an_attack_beyond_its_time_gives_a_row(tmp_path):
+    row = run_job(make_job(tmp_path, attack="{name: ntk, iterations: 10000000, patience: 0}", timeout=1)).row
+    assert row["status"] == "timeout" and "adversary.timeout = 1 s" in row["detail"]
+
+
+def test_an_attack_that_fails_gives_a_row_that_says_why(tmp_path):
+    job = make_job(tmp_path)
+    (CellStore(job.root).checkpoints / "client_00_round_0001.safetensors").unlink()
+    row = run_job(job).row
+    assert row["status"] == "failed" and "does not exist" in row["detail"]
+
+
+def test_distilled_images_are_singled_out_of_those_of_the_round(tmp_path):
+    """A uniform guess of 0.5: next to the 0.4 of client 0, but the 0.45 of client 1 is nearer to it."""
+    job = make_job(tmp_path, attack="mean_image")
+    store = CellStore(job.root)
+    for client, shade in ((0, 0.4), (1, 0.45)):
+        store.save_distilled(1, client, torch.full((1, 1, 8, 8), shade))
+    rows = {client: run_job(replace(job, clients=(client,))) for client in (0, 1)}
+    targets = {client: result.more[0] for client, result in rows.items()}
+    assert all(result.row["target"] == "distilled" for result in targets.values())
+    assert [targets[client].samples[0]["identified"] for client in (0, 1)] == [False, True]
+    assert targets[0].row["l2_median"] == pytest.approx(0.8, rel=1e-4)  # 0.1 on each of 64 pixels
+
+
+def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
+    job = replace(make_job(tmp_path), progress_path=tmp_path / "progress")
+    ages = []
+
+    def slow_attack(*arguments):
+        assert sign_of_life(job) is not None  # from the start on
+        os.utime(job.progress_path, (0, 0))
+        return get_attack("mean_image").reconstruct(*arguments[1:3], torch_generator(0, "t"))
+
+    def score(*arguments):
+        ages.append(time.time() - sign_of_life(job))
+        return {}, [], []
+
+    monkeypatch.setattr("simulator.evaluation.job.run_attack", slow_attack)
+    monkeypatch.setattr("simulator.evaluation.job.evaluate", score)
+    assert run_job(job).row["status"] == "ok"
+    assert len(ages) == 1 and ages[0] < 60 and sign_of_life(job) is None
+
+
+def test_time_limit_interrupts_and_leaves_nothing_behind():
+    with pytest.raises(TimeoutError), time_limit(0.05):
+        time.sleep(5)
+    with time_limit(0.05):
+        pass
+    time.sleep(0.1)  # a timer left running would end the test here
+
+
+def test_progress_is_written_as_a_share(tmp_path):
+    write = progress_writer(tmp_path / "p")
+    write(25, 100, 1.0)
+    assert (tmp_path / "p").read_text() == "0.2500"

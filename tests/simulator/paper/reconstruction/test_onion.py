@@ -1,0 +1,115 @@
+"""Onion and distillation: rankings and likenesses by hand, claims on hand-made tables, one small onion."""
+
+import pandas as pd
+import pytest
+import torch
+
+from attacks import InputError
+from clients.defenses.prune_easiest import without_easiest
+from clients.distillation import Distilled
+from simulator.paper import Job
+from simulator.paper.distillation.images import cosines, likeness
+from simulator.paper.distillation.sets import gap_table, table1
+from simulator.paper.files import load_file
+from simulator.paper.reconstruction.onion import advantage, exposed, layers, onion, unbalanced_claims
+from simulator.paper.reconstruction.peeling import OnionSettings, Peeling, at_infinite_width
+from simulator.run.progress import Silent
+from simulator.tools.distillation import Owner
+
+
+def test_the_easiest_are_left_out():
+    ease = torch.tensor([5.0, 1, 4, 2, 3, 0])
+    assert without_easiest(ease, 2).tolist() == [1, 3, 4, 5]
+    groups = torch.tensor([0, 0, 0, 1, 1, 1])  # the largest of each: 0 and 4; then 2 of the first
+    assert without_easiest(ease, 2, groups).tolist() == [1, 2, 3, 5]
+    assert without_easiest(ease, 3, groups).tolist() == [1, 3, 5]
+    assert without_easiest(ease[:4], 4, groups[:4]).tolist() == [1]  # no class is asked for more than it has
+
+
+def job_of(tmp_path, *overrides):
+    source = load_file("figure6", "quick", ["seed=0", "data.public=60", "data.test=50", *overrides])
+    return Job("figure6", "quick", source, tmp_path, Silent(), lambda *_: None, lambda _: None)
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_a_small_onion(tmp_path, balanced):
+    job = job_of(tmp_path, "partition.images=12", "training.steps=20")
+    scenario = job.scenario.cells()[0].scenario
+    settings = OnionSettings(drop=4, until=4, draws=2, iterations=5, balanced=balanced, width_per_image=2.0)
+    owner = Owner.of(scenario)
+    peeling = Peeling(owner, settings, scenario.training, job, "fitted")
+    table = peeling.table()
+    count = table.groupby(["chosen", "num_private"]).size()
+    assert count["easiest"].to_dict() == {12: 1, 8: 1, 4: 1} and count["random"].to_dict() == {8: 2, 4: 2}
+    assert count["duals"].to_dict() == {8: 1, 4: 1}
+    assert peeling.network(8)[1].out_features == 16
+    kept = peeling.without(torch.arange(12), torch.arange(12.0))
+    lost = [i for i in range(12) if i not in kept.tolist()]
+    assert len(kept) == 8 and (balanced or lost == [8, 9, 10, 11])
+    if balanced:
+        assert peeling.groups[lost].bincount().tolist() == [2, 2]
+    again = Peeling(owner, settings, scenario.training, job, "fitted").table()
+    pd.testing.assert_frame_equal(table, again)
+
+
+def onion_table(easiest, l2, regime="fitted", minority=0.3):
+    rows = [
+        {
+            "seed": 0,
+            "num_private": n,
+            "chosen": "easiest",
+            "accuracy": a,
+            "l2_easiest": d,
+            "floor_l2_mean": 7.0,
+            "l2_mean": d,
+            "l2_before": 2.5,
+        }
+        for n, a, d in zip((30, 20, 10), easiest, l2, strict=True)
+    ]
+    rows += [{"seed": 0, "num_private": n, "chosen": "random", "accuracy": 0.8} for n in (20, 10) for _ in range(2)]
+    return pd.DataFrame(rows).assign(regime=regime, minority=minority)
+
+
+def test_claims_of_the_onion_are_judged_by_their_statistics():
+    table = onion_table([0.9, 0.85, 0.7], [3.0, 2.0, 1.0])
+    assert advantage(table).gain.tolist() == pytest.approx([-0.1, 0.05])  # at 10, at 20
+    assert layers(table).holds and not layers(onion_table([0.9, 0.8, 0.7], [1.0, 2.0, 3.0])).holds
+    both = pd.concat([table, onion_table([0.9, 0.81, 0.8], [1.0, 1, 1], "underfit")])
+    assert [claim.holds for claim in unbalanced_claims(both)] == [True, True, True, True]
+    both = pd.concat([table.assign(minority=0.5), onion_table([0.9, 0.9, 0.8], [1.0, 1, 1], "underfit")])
+    assert [claim.holds for claim in unbalanced_claims(both)] == [True, True, False, False]
+    assert not exposed(onion_table([0.9, 0.8, 0.7], [3.0, 3.0, 2.5])).holds  # 0.5 and 0.5 worse, 0 better
+
+
+def test_the_onion_at_infinite_width(tmp_path):
+    scenario = job_of(tmp_path).scenario.cells()[0].scenario
+    table = at_infinite_width(scenario, OnionSettings(reference_images=40, draws=2))
+    counts = table.groupby(["chosen", "num_private"]).size().unstack("chosen")
+    assert counts.index.tolist() == list(range(8, 39, 2)) and (counts.duals == 1).all() and (counts.random == 2).all()
+    assert table.accuracy.between(0, 1).all()
+
+
+def test_gap_between_infinite_and_finite_width():
+    rows = [("infinite_width", 0.9), ("standard", 0.5), ("linearized", 0.7)]
+    frame = pd.DataFrame([("kip", 20, 40, 0, *row) for row in rows])
+    frame.columns = ["set", "size", "train", "seed", "learner", "accuracy"]
+    assert gap_table(frame).gap.tolist() == pytest.approx([0.3])
+
+
+def test_likeness_to_images_and_to_class_means(tmp_path):
+    owner = Owner.of(job_of(tmp_path, "partition.images=8").scenario.cells()[0].scenario)
+    odd = owner.targets[:, 0] > 0
+    images = torch.stack([owner.images[3] * -0.5, owner.images[odd].mean(0)])
+    table = likeness(owner, Distilled(images, torch.ones(2, 1), ()))
+    assert table.nearest[0] == pytest.approx(1) and table.average[1] == pytest.approx(1)
+    assert table.nearest[1] < 1 and table.average[0] < 1
+    x, y = torch.tensor([[[[3.0, 0.0]]]]), torch.tensor([[[[3.0, 4.0]]]])
+    assert cosines(x, y).item() == pytest.approx(0.6)
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_is_computed(tmp_path):
+    source = load_file("table1", "quick", ["settings.methods=[kip, rkip]"])
+    with pytest.raises(InputError, match="leaves rkip_finite out"):
+        table1(Job("table1", "quick", source, tmp_path, Silent(), lambda *_: None, lambda _: None))
+    with pytest.raises(InputError, match="only one stage"):
+        onion(job_of(tmp_path, "partition.images=20"))

@@ -1,0 +1,158 @@
+"""Constancy of the kernel against width, on small networks and hand-made tables."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+
+from attacks.kernel.empirical import empirical_ntk
+from simulator.paper.command import run_experiment
+from simulator.paper.files import load_file
+from simulator.paper.theory import constancy
+from simulator.paper.theory.constancy import Network, Problem, copied, descend, measure, measure_training, shrink
+from simulator.paper.theory.hessian import COLUMNS, HessianSettings, slope, slope_table
+from simulator.paper.theory.hessian_claims import judge
+
+
+def test_inputs_lie_on_the_sphere_and_seeds_differ():
+    problem = Problem.of(0)
+    assert torch.allclose(problem.inputs.flatten(1).norm(dim=1), torch.full((32,), 8.0))
+    assert not torch.equal(problem.inputs, Problem.of(1).inputs) and torch.equal(problem.inputs, Problem.of(0).inputs)
+    assert set(problem.targets("sigmoid").unique().tolist()) == {0.0, 1.0}
+    assert problem.targets("softmax").sum(1).tolist() == [1.0] * 32
+
+
+def test_the_offset_is_added_and_not_trained():
+    model = Network(16, "linear", "tanh", 0).build()
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    assert frozen == ["5.bias"] and model[5].bias.item() == 1.0
+
+
+def test_one_hidden_layer_of_kernel_by_hand():
+    """A step of gradient descent on squared loss moves by rate/8 · ‖Σ (f − y) ∇f‖, rate = share · 8 / λ_max(K)."""
+    network, problem = Network(32, "linear", "tanh", 0), Problem.of(0)
+    model = network.build()
+    kernel = empirical_ntk(model, copied(model), problem.inputs)
+    own = kernel[:8, :8].double()
+    targets = problem.targets("linear")
+    with torch.no_grad():
+        residual = (model(problem.inputs[:8]) - targets[:8]).double()
+    expected = 0.5 / float(torch.linalg.eigvalsh(own)[-1]) * math.sqrt(float(residual.T @ own @ residual))
+    steps, length = descend(model, problem, targets, "mse", 0.5, kernel, lambda steps, length: True)
+    assert steps == 1 and length == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_update_ends_on_the_radius():
+    model = Network(16, "linear", "relu", 0).build()
+    start = copied(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    before = {name: parameter - start[name] for name, parameter in model.named_parameters()}
+    shrink(model, start, 0.25)
+    assert all(torch.allclose(p - start[n], 0.25 * before[n], atol=1e-6) for n, p in model.named_parameters())
+
+
+def test_narrow_against_wide_and_linear_against_sigmoid():
+    """The rebuttal's main point at widths where it shows clearly."""
+    found = {
+        (output, width): measure(Network(width, output, "tanh", 0), 1.0, bound=True)
+        for output in ("linear", "sigmoid")
+        for width in (32, 512)
+    }
+    assert found["linear", 512]["kernel_change"] < 0.2 * found["linear", 32]["kernel_change"]
+    assert found["sigmoid", 512]["kernel_change"] > 5 * found["linear", 512]["kernel_change"]
+    for row in found.values():
+        assert row["remainder"] <= 0.5 * row["sup_hessian"] and row["hessian_norm"] <= row["sup_hessian"]
+
+
+def test_training_brings_the_loss_down_and_says_where_it_cannot(monkeypatch):
+    row = measure_training(Network(64, "linear", "gelu", 0), "hinge", 0.5)
+    assert row["steps"] % 5 == 0 and row["delta_linf"] < row["delta_l2"]
+    monkeypatch.setattr(constancy, "MAX_STEPS", 2)
+    failed = measure_training(Network(64, "linear", "gelu", 0), "hinge", 0.5)
+    assert failed["steps"] == 2 and math.isnan(failed["delta_l2"]) and math.isnan(failed["delta_linf"])
+
+
+def test_the_output_bias_is_trained_where_asked_and_then_moves_the_most():
+    """Its gradient is 1 and that of every other parameter of order 1 / √width."""
+    moved = {}
+    for output_bias in (False, True):
+        model = Network(256, "linear", "gelu", 0, output_bias).build()
+        before = constancy.copied(model)
+        model(torch.ones(1, 1, 8, 8)).sum().backward()
+        steps = {name: p.grad.abs().max() for name, p in model.named_parameters() if p.requires_grad}
+        moved[output_bias] = max(steps, key=steps.get)
+        assert before.keys() == dict(model.named_parameters()).keys()
+    last = [name for name in before if name.endswith("bias")][-1]
+    assert moved[True] == last != moved[False]
+
+
+def test_a_slope_by_hand():
+    frame = pd.DataFrame({"width": [100, 100, 400, 400], "x": [3.0, 5.0, 1.0, 3.0]})  # means 4 and 2
+    assert slope(frame, "x") == pytest.approx(-0.5)
+
+
+def tables(linear, sigmoid, linf=-0.5):
+    """Quantities that follow exact power laws with these slopes."""
+    rows, norms, undecided = [], [], []
+    for width in (256, 1024):
+        for output, power in (("linear", linear), ("sigmoid", sigmoid), *((o, 0.0) for o in ("tanh", "softmax"))):
+            for activation in ("tanh", "relu"):
+                value = {"hessian_norm": width**power, "kernel_change": width**power, "remainder": 0.4 * width**power}
+                rows.append({"width": width, "output": output, "activation": activation, "seed": 0, **value})
+        cases = [("linear", loss, False) for loss in ("mse", "cross_entropy", "hinge")]
+        for output, loss, bias in (*cases, ("sigmoid", "mse", False), ("linear", "mse", True)):
+            moved = {"loss": loss, "output_bias": bias, "delta_l2": 1.0, "delta_linf": 1.0 if bias else width**linf}
+            norms.append({"width": width, "output": output, "activation": "tanh", "seed": 0, **moved})
+        for activation in ("softmax", "maxout"):
+            value = {"hessian_norm": 1.0, "kernel_change": width**-0.5}
+            undecided.append({"width": width, "output": "linear", "activation": activation, "seed": 0, **value})
+    table = pd.DataFrame(rows)
+    table["sup_hessian"] = table.hessian_norm
+    return table, slope_table(table, pd.DataFrame(undecided), pd.DataFrame(norms))
+
+
+def test_claims_are_judged_by_their_slopes():
+    assert [c.holds for c in judge(*tables(-0.5, 0.0), 1.0, 0.2)][:6] == [True] * 6
+    falling = {c.claim.split(" ")[0]: c.holds for c in judge(*tables(-0.5, -0.5), 1.0, 0.2)[:5]}
+    assert falling == {"behind": False, "nor": True, "the": True, "it": False}
+    assert not judge(*tables(-0.1, 0.0), 1.0, 0.2)[0].holds
+    claims = {c.claim: c.holds for c in judge(*tables(-0.5, 0.0, linf=0.0), 1.0, 0.2)}
+    assert not claims["under mse ‖Δθ‖₂ stays of order 1 while ‖Δθ‖_∞ falls"]
+    measured = next(c.measured for c in judge(*tables(-0.5, 0.0), 1.0, 0.2) if c.claim.startswith("under mse ‖"))
+    assert "slopes 0.00 and -0.50" in measured and "gradient is 1 at any width, the second is 0.00" in measured
+    assert claims["maxout as a hidden non-linearity: the kernel becomes constant with width"]
+
+
+def test_where_nothing_was_narrow_enough_for_the_bound_it_is_not_judged():
+    table, slopes = tables(-0.5, 0.0)
+    claims = judge(table.drop(columns=["remainder", "sup_hessian"]), slopes, 1.0, 0.2)
+    assert next(claim.holds for claim in claims if claim.claim.startswith("|f")) is None
+
+
+def test_every_profile_trains_with_an_activation_that_brings_the_loss_down():
+    """A sigmoid within did not, at the end of a long list of networks."""
+    for profile in ("quick", "full"):
+        settings = HessianSettings.model_validate(load_file("hessian", profile, []).data["settings"])
+        network = Network(min(settings.training_widths), "linear", settings.training_activation, 0)
+        for loss in ("mse", "cross_entropy", "hinge"):
+            assert not math.isnan(measure_training(network, loss, 0.2)["delta_l2"])
+
+
+def test_the_experiment_writes_its_tables(tmp_path):
+    small = [f"settings.{key}=[16, 64]" for key in ("widths", "open_widths", "training_widths")]
+    said = [*small, "settings.seeds=1", "settings.activations=[relu, tanh]"]
+    run_experiment("hessian", "quick", said, tmp_path / "out", False, Console(quiet=True))
+    data = pd.read_csv(tmp_path / "out" / "data.csv")
+    assert list(data.columns) == COLUMNS and (data.hessian_norm > 0).all() and (data.kernel_change > 0).all()
+    assert data.groupby("output").size().to_dict() == {
+        "linear": 4, "sigmoid": 4, "tanh": 2, "softmax": 2, "bottleneck": 2
+    }  # fmt: skip
+    norms, slopes = (pd.read_csv(tmp_path / "out" / f"{name}.csv") for name in ("norms", "slopes"))
+    assert (norms.delta_linf < norms.delta_l2).all() and set(slopes.part) == {"data", "open", "norms"}
+    assert len(json.loads((tmp_path / "out" / "claims.json").read_text())) == 14
+    assert (tmp_path / "out" / "figure.png").stat().st_size > 10_000

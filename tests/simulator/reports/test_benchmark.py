@@ -1,0 +1,269 @@
+"""The benchmark of defenses: its table from hand-made rows, its file, and a small one on Ray."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attacks import InputError
+from clients.partition import split_data
+from simulator.errors import CellsFailed
+from simulator.evaluation.job import JobResult
+from simulator.reports.benchmark import COLUMNS, benchmark_table, half_width, load_benchmark, write_benchmark
+from simulator.reports.benchmark_figures import draw_benchmark, frontier_of
+from simulator.results.ledger import Ledger
+from simulator.run.plan import claimed
+
+DEFENSES = Path(__file__).parents[3] / "scenarios" / "defenses.yaml"
+
+
+def test_half_width_is_student_s():
+    # mean 2, standard deviation 1 of three: t(0.975, 2) = 4.302653 times 1 / √3
+    assert half_width(pd.Series([1.0, 2.0, 3.0])) == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
+    assert math.isnan(half_width(pd.Series([1.0]))) and math.isnan(half_width(pd.Series([1.0, np.nan])))
+
+
+def record(leakage, utility, clients):
+    """As much of a record as the table reads."""
+    attacks = [SimpleNamespace(label="span", name="span"), SimpleNamespace(label="span-adaptive", name="span")]
+    scenario = SimpleNamespace(adversary=SimpleNamespace(attacks=attacks))
+    cells = {name: SimpleNamespace(scenario=SimpleNamespace(defense=name)) for name in ("none", "noise")}
+    return SimpleNamespace(leakage=leakage, utility=utility, clients=clients, scenario=scenario, cells=cells)
+
+
+def row(defense, seed, client, recovered, status="ok", attack="span", adaptive=False):
+    scores = dict.fromkeys(["leakage", "recovered_fraction", "psnr_best", "psnr_mean", "membership_auc"], recovered)
+    scores |= dict.fromkeys(
+        "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median".split(), 0.0
+    )
+    key = {"defense": defense, "seed": seed, "client": client, "round": 1, "threat_model": "server", "attack": attack}
+    values = scores if status == "ok" else dict.fromkeys(scores, np.nan)
+    return key | values | {"status": status, "adaptive": adaptive, "target": "private"}
+
+
+def test_seeds_are_what_is_averaged_not_clients():
+    leakage = pd.DataFrame(
+        [
+            row("noise", 0, 0, 0.1, adaptive=True, attack="span-adaptive"),
+            row("none", 0, 0, 1.0), row("none", 0, 1, 0.8), row("none", 1, 0, 0.5), row("none", 1, 1, 0.0, "failed"),
+            row("noise", 0, 0, 0.0, "skipped"), row("noise", 0, -1, 0.25), row("noise", 1, -1, 0.75),
+        ]
+    )  # fmt: skip
+    utility = pd.DataFrame(
+        [
+            {"round": r, "defense": d, "seed": s, "test_accuracy": 0.1 * r + 0.2 * s, "epsilon": np.nan}
+            for r in (0, 1) for d in ("none", "noise") for s in (0, 1)
+        ]
+    )  # fmt: skip
+    clients = pd.DataFrame(
+        [{"defense": d, "status": "ok", "bytes": b, "seconds": 1.0} for d, b in (("none", 100), ("noise", 50))]
+    )
+    table = benchmark_table(record(leakage, utility, clients))
+    assert list(table.columns) == COLUMNS
+    keys = list(zip(table.defense, table.attack, table.adaptive, strict=True))
+    assert keys == [("none", "span", False), ("noise", "span", False), ("noise", "span", True)]
+    first, second, _ = (table.iloc[i] for i in range(3))
+    assert first.recovered_fraction == pytest.approx((0.9 + 0.5) / 2) and first.failures == 1 and first.seeds == 2
+    assert first.recovered_fraction_ci95 == pytest.approx(12.7062 * 0.2, rel=1e-4)  # t(0.975, 1) · 0.2828 / √2
+    assert first.test_accuracy == pytest.approx(0.2) and math.isnan(first.epsilon)
+    assert second.recovered_fraction == pytest.approx(0.5) and second.bytes == 50
+
+
+def test_attacks_of_one_name_and_labels_of_their_own_are_not_averaged():
+    leakage = pd.DataFrame(
+        [row("none", 0, 0, value, attack=label) for label, value in (("ntk-a", 1.0), ("ntk-b", 0.0))]
+    )
+    utility = pd.DataFrame([{"round": 1, "defense": "none", "seed": 0, "test_accuracy": 0.5, "epsilon": np.nan}])
+    clients = pd.DataFrame([{"defense": "none", "status": "ok", "bytes": 1, "seconds": 1.0}])
+    ran = record(leakage, utility, clients)
+    ran.scenario.adversary.attacks = [SimpleNamespace(label=label, name="ntk") for label in ("ntk-a", "ntk-b")]
+    table = benchmark_table(ran)
+    assert list(zip(table.attack, table.recovered_fraction, strict=True)) == [("ntk-a", 1.0), ("ntk-b", 0.0)]
+
+
+def test_a_defense_whose_clients_all_failed_has_a_row_without_costs():
+    leakage = pd.DataFrame([row("none", 0, 0, 1.0), row("noise", 0, 0, 0.0, "failed")])
+    utility = pd.DataFrame([{"round": 1, "defense": "none", "seed": 0, "test_accuracy": 0.5, "epsilon": np.nan}])
+    clients = pd.DataFrame(
+        [
+            {"defense": "none", "status": "ok", "bytes": 100, "seconds": 1.0},
+            {"defense": "noise", "status": "failed", "bytes": np.nan, "seconds": np.nan},
+        ]
+    )
+    table = benchmark_table(record(leakage, utility, clients))
+    assert table.defense.tolist() == ["none", "noise"] and table.failures.tolist() == [0, 1]
+    assert table.bytes[0] == 100 and math.isnan(table.bytes[1]) and math.isnan(table.leakage[1])
+
+
+def test_a_benchmark_with_failed_cells_writes_the_table_of_the_others(tmp_path, monkeypatch, fedspill):
+    def run_all_but_one(plan, display, overwrite, verbose):
+        with claimed(plan):
+            ledger = Ledger(plan.run_dir)
+        key = {"round": 1, "client": 0, "seed": 0}
+        ledger.add_result("a", JobResult((0,), row("none", 0, 0, 0.5)))
+        ledger.add("clients", "a", (0,), {**key, "defense": "none", "status": "ok", "bytes": 8, "seconds": 1.0})
+        ledger.add("utility", "a", (0,), {**key, "defense": "none", "test_accuracy": 0.5})
+        ledger.write_tables()
+        raise CellsFailed("1 of 2 cells failed: b")
+
+    monkeypatch.setattr("simulator.run.engine.simulate", run_all_but_one)
+    path = tmp_path / "b.yaml"
+    path.write_text("name: b\nbenchmark: {defenses: [none, noise], seeds: 1}\n")
+    stopped = fedspill("benchmark", path, "--out", tmp_path / "out")
+    assert (stopped.returncode, stopped.stderr) == (1, "fedspill: 1 of 2 cells failed: b\n")
+    assert pd.read_csv(tmp_path / "out" / "benchmark.csv").leakage.tolist() == [0.5]
+
+
+def test_the_frontier_is_what_nothing_beats_in_both():
+    rows = pd.DataFrame(
+        {
+            "defense": list("abcd"),
+            "test_accuracy": [0.9, 0.8, 0.7, 0.7],
+            "recovered_fraction": [1.0, 0.2, 0.5, 0.0],
+        }
+    )
+    assert frontier_of(rows).defense.tolist() == ["a", "b", "d"]
+
+
+def test_the_shipped_benchmark_has_every_defense_in_both_profiles():
+    wanted = "none clipping noise top_k random_k quantization secure_aggregation central_dp local_dp dp_sgd".split()
+    for profile, seeds in ((None, 3), ("quick", 2)):
+        scenario = load_benchmark(DEFENSES, profile)
+        defenses = {cell.scenario.defense for cell in scenario.cells()}
+        assert {*wanted, "prune_easiest", "augmentation", "mixup"} <= defenses
+        assert len(scenario.cells()) == seeds * len(defenses)
+        one = scenario.cells()[0].scenario
+        assert one.federation.clients * one.partition.images <= 40  # 8x8 digits tell no more apart
+
+
+def test_mnist_takes_the_place_of_digits_where_its_folder_is_given():
+    scenario = load_benchmark(DEFENSES, None, ["data.root=/somewhere", "model.width=777"])
+    assert scenario.data.name == "mnist" and scenario.partition.images == 20 and scenario.model.width == 777
+
+
+@pytest.mark.parametrize(
+    ("text", "profile", "says"),
+    [
+        ("name: x\n", None, "has a section `benchmark`"),
+        ("name: x\nbenchmark: {defenses: [none], profiles: {quick: {}}}\n", "quik", "did you mean 'quick'?"),
+        ("name: x\nbenchmark: {defenses: []}\n", None, "benchmark.defenses"),
+        ("name: x\nbenchmark: {defenses: [none], seed: 3}\n", None, "benchmark.seed"),
+        ("name: x\nseed: abc\nbenchmark: {defenses: [none]}\n", None, "line 2: seed is 'abc'"),
+        ("name: x\nseed: null\nbenchmark: {defenses: [none]}\n", None, "line 2: seed is None"),
+        ("name: x\ndata: [1]\nbenchmark: {defenses: [none]}\n", None, "line 2: data is [1]"),
+        ("name: x\ndata: digits\nbenchmark: {defenses: [none], with_root: {data: {}}}\n", None, "data is 'digits'"),
+        ("name: x\nsweep: {seed: [1]}\nbenchmark: {defenses: [none]}\n", None, "line 2: a benchmark sweeps over its"),
+        ("name: x\nbenchmark: {defenses: [cliping]}\n", None, "did you mean 'clipping'?"),
+        (
+            "name: x\nbenchmark: {defenses: [[secure_aggregation, central_dp]]}\n",
+            None,
+            "use {name: central_dp, clipping: client}",
+        ),
+    ],
+)
+def test_bad_benchmarks_say_what_is_wrong(tmp_path, text, profile, says):
+    path = tmp_path / "b.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_benchmark(path, profile)
+    assert says in str(caught.value)
+
+
+CHAINS = [
+    [],
+    ["clipping"],
+    ["secure_aggregation"],
+    ["central_dp"],
+    ["local_dp"],
+    [{"name": "dp_sgd", "epsilon": 8.0}],
+    ["flwr.clientapp.mod:message_size_mod", {"name": "noise", "scale": 10.0}],
+]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory, run_scenario):
+    content = {
+        "name": "defended",
+        "data": {"public": 100, "test": 100},
+        "partition": {"images": 6},
+        "model": {"width": 256},
+        "training": {"learning_rate": 0.1, "epochs": 4, "batch_size": 3},
+        "federation": {"rounds": 2, "clients": 2},
+        "adversary": {
+            "threat_models": ["server", "observer"],
+            "attacks": ["span", {"name": "span", "adaptive": True}],
+            "when": [1],
+        },
+        "sweep": {"defenses": CHAINS, "seed": [0]},
+    }
+    return run_scenario(content, tmp_path_factory.mktemp("defended") / "out")
+
+
+@pytest.mark.slow
+def test_defenses_in_one_simulation(ran):
+    table = write_benchmark(ran).set_index(["defense", "threat_model", "adaptive"])
+    recovered = table.recovered_fraction.to_dict()
+    assert recovered["none", "server", False] == 1.0
+    assert recovered["clipping", "server", False] == 1.0  # a scalar does not change row spaces
+    assert recovered["secure_aggregation", "server", False] == 1.0  # of the sum of 12 images at width 256
+    assert recovered["central_dp", "server", False] == 1.0  # clipped and noised after the server saw it
+    for protected in (("central_dp", "observer"), ("local_dp", "server"), ("dp_sgd", "server")):
+        assert recovered[(*protected, False)] <= 0.2
+    assert (
+        *("message_size_mod+noise", "server"),
+        True,
+    ) in recovered  # an adaptive row where there is something to know
+    assert ("none", "server", True) not in recovered
+    assert table.epsilon["dp_sgd"].between(7.5, 8.0).all() and table.epsilon["local_dp"].eq(16.0).all()
+    assert table.epsilon["none"].isna().all()
+
+
+@pytest.mark.slow
+def test_secure_aggregation_shows_the_server_the_sum_only(ran):
+    own = ran.leakage[ran.leakage.defense == "secure_aggregation"]
+    skipped = own[own.status == "skipped"]
+    assert sorted(skipped.client.unique()) == [0, 1] and skipped.detail.str.contains("sum of the round's updates").all()
+    assert set(own[own.status == "ok"].client) == {-1}
+    cell = "defense=secure_aggregation,seed=0"
+    assert not list((ran.path / "cells" / cell / "checkpoints").glob("client_*.safetensors"))
+
+
+@pytest.mark.slow
+def test_a_benchmark_draws_its_frontier_and_its_images(ran):
+    paths = draw_benchmark(ran, write_benchmark(ran))
+    assert [path.name for path in paths] == ["frontier.png", "reconstructions.png"]
+    assert all(path.stat().st_size > 10_000 for path in paths)
+
+
+@pytest.mark.slow
+def test_an_adaptive_attack_repeated_from_the_command_line_knows_the_defense_again(ran, fedspill, tmp_path):
+    name = next(name for name in ran.cells if "noise" in name)
+    cell = ["--run", ran.path, "--client", "0", "--cell", name]
+    for label, knows in (("span", {}), ("span-adaptive", {"noise_scale": 10.0})):
+        result = fedspill("attack", *cell, "--attack", label, "--out", tmp_path / label)
+        assert result.returncode == 0, result.stderr
+        facts = json.loads((tmp_path / label / "facts.json").read_text())
+        assert facts["knowledge"] == knows
+
+
+@pytest.mark.slow
+def test_members_and_diagnosis_of_a_recorded_observation(ran, fedspill, tmp_path):
+    """Of the undefended update of client 0: what it trained on scores above the public images, and the evaluator's
+    version of the diagnosis sees that the private images' gradients span it."""
+    cell = ["--run", ran.path, "--client", "0", "--cell", "defense=none,seed=0"]
+    scenario = ran.cells["defense=none,seed=0"].scenario
+    data = split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
+    private, public = data.client(0)[0], data.public()[0][:20]
+    np.savez(tmp_path / "some.npz", images=np.concatenate([private, public]))
+    result = fedspill("member", *cell, "--candidates", tmp_path / "some.npz", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    scores = pd.read_csv(tmp_path / "membership.csv").score
+    assert scores[: len(private)].min() > scores[len(private) :].max()
+    result = fedspill("diagnose", *cell, "--evaluator", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    facts = json.loads((tmp_path / "diagnose.json").read_text())
+    assert facts["view"] == "evaluator" and facts["images"] == len(private) == 6 and facts["unexplained"] < 0.5

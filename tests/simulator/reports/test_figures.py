@@ -1,0 +1,80 @@
+"""What the figures of a run are made of, where a defense trains on distilled images: both targets, apart."""
+
+import pandas as pd
+import pytest
+import torch
+from matplotlib import pyplot
+
+from attacks import Knowledge
+from simulator.evaluation.job import Job, run_job
+from simulator.reports import figures
+from simulator.reports.figures import best_pairs, draw_figures
+from simulator.results.storage import CellStore, Sight
+from simulator.run.plan import cell_data
+from simulator.scenario.scenario import validate
+from simulator.scenario.yaml_source import Source
+
+DISTILLED = torch.stack([torch.full((1, 8, 8), shade) for shade in (0.1, 0.4)])
+
+
+class FakeRecord:
+    """As much of a record as the figures read: one client, attacked in one round."""
+
+    def __init__(self, path, scenario, results):
+        self.path, self.cells = path, {"": scenario.cells()[0]}
+        self.leakage = pd.DataFrame([result.row for result in results])
+        self.samples = pd.DataFrame([sample for result in results for sample in result.samples])
+
+    def members(self, round, client, threat_model, cell):
+        return [client]
+
+    def store(self, cell):
+        return CellStore(self.path)
+
+
+@pytest.fixture
+def record(tmp_path):
+    content = {
+        "name": "s",
+        "data": {"public": 30, "test": 30},
+        "partition": {"images": 3},
+        "model": {"width": 16, "depth": 1},
+        "adversary": {"attacks": ["mean_image"]},
+    }
+    scenario = validate(Source(content))
+    store = CellStore(tmp_path)
+    store.create(scenario.model, (1, 8, 8), 10, 0)
+    initial = store.architecture()[0].state_dict()
+    final = {name: value + 0.01 for name, value in initial.items()}
+    sight = Sight(1, 0, "server")
+    store.save_sight(sight, [(store.save_global(0, initial), store.save_client(1, 0, final))], Knowledge(num_private=3))
+    store.save_distilled(1, 0, DISTILLED)
+    result = run_job(Job("", {}, scenario, tmp_path, sight, scenario.adversary.attacks[0], (0,), (0,)))
+    return FakeRecord(tmp_path, scenario, [result, *result.more])
+
+
+def test_pairs_show_the_images_that_the_row_was_scored_against(record):
+    found = torch.full((1, 1, 8, 8), 0.5)
+    private, distilled = (best_pairs(record, row, "", found) for _, row in record.leakage.iterrows())
+    (image,), _, l2 = distilled
+    assert torch.equal(image, DISTILLED[1]) and l2[0] == pytest.approx(0.8, rel=1e-4)  # the nearer of the two
+    own = cell_data(record.cells[""].scenario).client(0)[0]
+    assert any(torch.equal(private[0][0], image) for image in own)
+
+
+def test_targets_have_lines_panels_and_files_of_their_own(record, monkeypatch):
+    drawn = {}
+
+    def save(figure, path, tight=True):
+        drawn[path.name] = [(axis.get_title(), [line.get_ydata() for line in axis.lines]) for axis in figure.axes]
+        pyplot.close(figure)
+        return path
+
+    monkeypatch.setattr(figures, "save", save)
+    draw_figures(record)
+    assert {"reconstructions_server_mean_image.png", "reconstructions_server_mean_image_distilled.png"} <= set(drawn)
+    for name in ("curves.png", "leakage_by_round.png"):
+        panels = {title.removeprefix("server, "): lines for title, lines in drawn[name] if title}
+        assert set(panels) == {"mean_image", "mean_image, distilled images"}
+        if name == "curves.png":  # the floor, then the distances
+            assert [len(panels[title][1]) for title in sorted(panels)] == [3, 2]

@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from simulator.reports.benchmark import COLUMNS as BENCHMARK_COLUMNS
+from simulator.reports.tables import benchmark_view, leakage_table
+from simulator.results.ledger import LEAKAGE_COLUMNS, TABLES
+from simulator.scenario.reference import reference
+
+
+def rows(**columns):
+    base = dict.fromkeys(LEAKAGE_COLUMNS, np.nan) | {
+        "round": 1, "client": 0, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0,
+        "status": "ok", "num_private": 8, "recovered": 7, "leakage": 0.5,
+        "floor_leakage": 0.1, "l2_median": 0.25, "floor_l2_median": 2.0,
+        "mean_image_leakage": 0.05, "mean_image_l2_median": 3.0, "psnr_mean": 30.0, "floor_psnr_mean": 12.0,
+        "mean_image_psnr_mean": 11.0, "ssim_mean": 0.9, "membership_auc": 0.9994,
+        "knowledge": '{"num_private": 8}',
+    }  # fmt: skip
+    return pd.DataFrame([base, base | columns])
+
+
+def text(frame, swept=(), width=80):
+    return printed(leakage_table(frame, list(swept)), width)
+
+
+def printed(table, width=80):
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def test_scores_stand_beside_their_floors_within_eighty_columns():
+    table = text(rows(client=-1, threat_model="observer"))
+    assert "7 of 8" in table and "0.25 (2.00)" in table and "30.0 (12.0)" in table
+    assert "told num_private" in table and "all" in table and "…" not in table
+
+
+def test_the_floor_is_that_of_the_better_of_two_attackers_who_know_nothing():
+    table = text(rows(mean_image_leakage=0.3, mean_image_l2_median=1.5, mean_image_psnr_mean=14.0))
+    assert "0.50 (0.30)" in table and "0.25 (1.50)" in table and "30.0 (14.0)" in table
+
+
+def test_faults_are_said_in_words():
+    table = text(rows(status="timeout", leakage=np.nan, l2_median=np.nan, psnr_mean=np.nan, ssim_mean=np.nan))
+    assert "timeout" in table and "nan" not in table
+
+
+def test_columns_that_differ_are_shown_and_constant_ones_are_not():
+    assert "attack" not in text(rows()).splitlines()[2]
+    table = text(rows(attack="span", **{"model.width": 64}).assign(**{"model.width": [32, 64]}), ["model.width"], 120)
+    assert "width" in table and "attack" in table and "span" in table
+
+
+def test_rows_of_one_attack_say_which_images_they_were_scored_against():
+    table = text(rows().assign(target=["private", "distilled"]), width=100).splitlines()
+    assert [line.split()[0] for line in table[1:] if line.strip("─ ")] == ["target", "private", "distilled"]
+
+
+def test_the_benchmark_names_its_defenses_within_eighty_columns():
+    weak = {
+        "defense": "secure_aggregation", "threat_model": "observer", "attack": "span", "adaptive": False,
+        "target": "private", "recovered_fraction": 0.25, "recovered_fraction_ci95": 0.125, "leakage": 0.5,
+        "membership_auc": 0.75, "test_accuracy": 0.5, "test_accuracy_ci95": 0.25, "epsilon": 12.34, "bytes": 1204264,
+    }  # fmt: skip
+    strong = weak | {"attack": "ntk", "adaptive": True, "recovered_fraction": 0.5}
+    table = printed(benchmark_view(pd.DataFrame([weak, strong]))).splitlines()
+    assert table[3].split() == "secure_aggregation observer ntk* 0.50 ±0.12 0.50 0.75 0.50 ±0.25 12.3 1204".split()
+    assert len(table) == 4  # the strongest attack alone
+
+
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [
+        ("### model.pretrain", "data folder"),
+        ("### federation.strategy", "name options"),
+        ("### adversary.attacks", "name label adaptive options"),
+        ("## benchmark", "defenses seeds with_root profiles"),
+    ],
+)
+def test_the_page_of_keys_descends_into_sections_of_sections(section, keys):
+    text = reference().split(f"{section}\n")[1].split("\n## ")[0].split("\n### ")[0]
+    assert [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")] == keys.split()
+
+
+def test_the_page_of_keys_is_up_to_date():
+    page = Path(__file__).parents[3] / "docs" / "scenarios.md"
+    assert page.read_text() == reference(), "run: python -m simulator.scenario.reference > docs/scenarios.md"
+
+
+def test_swept_columns_that_end_alike_are_both_shown():
+    keys = ["training.epochs", "model.pretrain.epochs"]
+    table = text(rows().assign(**{key: [1, 2] for key in keys}), keys, 160)
+    assert table.splitlines()[1].split()[:2] == ["training.epochs", "pretrain.epochs"]
+
+
+def test_every_column_of_every_table_is_defined_in_the_docs():
+    text = (Path(__file__).parents[3] / "docs" / "tables.md").read_text()
+    columns = {name for table in TABLES.values() for name in table} | set(BENCHMARK_COLUMNS)
+    assert not sorted(name for name in columns if f"`{name}`" not in text)

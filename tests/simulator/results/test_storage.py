@@ -1,0 +1,126 @@
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from attacks import InputError, Knowledge, Reconstruction
+from clients.config import ModelConfig
+from clients.models import build_model
+from simulator.results.storage import (
+    CellStore,
+    Sight,
+    check_out,
+    load_images,
+    load_state,
+    make_knowledge,
+    make_out,
+    save_reconstruction,
+    save_state,
+)
+
+SHAPE = (1, 8, 8)
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = CellStore(tmp_path)
+    store.create(ModelConfig(width=8, depth=1), SHAPE, 10, seed=0)
+    return store
+
+
+def states():
+    return [build_model(ModelConfig(width=8, depth=1), SHAPE, 10, seed).state_dict() for seed in (1, 2)]
+
+
+def test_an_observation_comes_back_as_it_was_written(store):
+    initial, final = states()
+    pair = (store.save_global(0, initial), store.save_client(1, 3, final))
+    sight = Sight(1, 3, "server")
+    store.save_sight(sight, [pair], Knowledge(num_private=7, pixel_mean=(0.25,)))
+    observation, knowledge = store.load(sight)
+    assert (observation.round, observation.client, observation.threat_model) == (1, 3, "server")
+    assert all(torch.equal(observation.initial[name], initial[name]) for name in initial)
+    assert all(torch.equal(observation.final[name], final[name]) for name in final)
+    assert knowledge == Knowledge(num_private=7, pixel_mean=(0.25,))
+    assert store.sights() == [sight]
+
+
+def test_public_images_travel_beside_the_checkpoints(store):
+    images = torch.rand(3, *SHAPE)
+    pair = tuple(store.save_global(i, state) for i, state in enumerate(states()))
+    store.save_public_images(images)
+    store.save_sight(Sight(1, -1, "observer"), [pair], Knowledge(public_images=images))
+    assert torch.equal(store.load(Sight(1, -1, "observer"))[1].public_images, images)
+    written = json.loads((store.checkpoints / "round_0001_client_all_observer.json").read_text())
+    assert written["knowledge"] == {"public_images": 3}
+
+
+def test_names_of_files(store):
+    assert Sight(7, 3, "server").name == "round_0007_client_03_server"
+    assert store.reconstruction_path(Sight(1, -1, "observer"), "ntk").name == "round_0001_client_all_observer_ntk.npz"
+
+
+def test_missing_observation_names_what_there_is(store):
+    with pytest.raises(InputError, match="recorded: none"):
+        store.load(Sight(9, 9, "server"))
+
+
+def test_checkpoints_are_never_pickles(tmp_path):
+    torch.save({"a": torch.zeros(1)}, tmp_path / "a.pt")
+    with pytest.raises(InputError, match="no safetensors file"):
+        load_state(tmp_path / "a.pt")
+
+
+def test_states_keep_their_bits(tmp_path):
+    state = {"a": torch.randn(3, 4).T, "n": torch.tensor(3), "d": torch.randn(2).double()}
+    save_state(tmp_path / "s.safetensors", state)
+    loaded = load_state(tmp_path / "s.safetensors")
+    assert all(torch.equal(loaded[name], state[name]) and loaded[name].dtype == state[name].dtype for name in state)
+    assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]  # no partial file is left
+
+
+def test_reconstructions_are_stored_as_pixels(tmp_path):
+    found = Reconstruction(torch.tensor([[[[-0.5, 0.25, 0.9]]]]), torch.tensor([0.1]), pixel_mean=(0.25,))
+    save_reconstruction(tmp_path / "r.npz", found)
+    assert load_images(tmp_path / "r.npz").tolist() == [[[[0.0, 0.5, 1.0]]]]
+    assert np.load(tmp_path / "r.npz")["residual"].tolist() == pytest.approx([0.1])
+
+
+def test_knowledge_of_the_wrong_kind_is_named():
+    with pytest.raises(InputError, match="num_private is 'many'"):
+        make_knowledge({"num_private": "many"})
+
+
+def test_knowledge_from_plain_values():
+    assert make_knowledge({"pixel_mean": 0.5, "labels": [1, 2]}) == Knowledge(pixel_mean=(0.5,), labels=(1, 2))
+
+
+def test_a_history_names_the_checkpoints_of_its_rounds_and_reads_each_once(store, monkeypatch):
+    states = [build_model(ModelConfig(width=8, depth=1), SHAPE, 10, seed).state_dict() for seed in range(3)]
+    names = [store.save_global(i, state) for i, state in enumerate(states)]
+    sight = Sight(2, -1, "history")
+    store.save_sight(sight, list(itertools.pairwise(names)), Knowledge())
+    read = []
+    monkeypatch.setattr("simulator.results.storage.load_state", lambda path: read.append(path.name) or load_state(path))
+    observation, _ = store.load(sight)
+    assert sorted(read) == names == sorted(path.name for path in store.checkpoints.glob("*.safetensors"))
+    assert len(observation.pairs) == 2 and observation.pairs[0][1] is observation.pairs[1][0]
+    for i, pair in enumerate(observation.pairs):
+        for state, expected in zip(pair, states[i : i + 2], strict=True):
+            assert all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_and_none_is_left_behind(tmp_path):
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    link.symlink_to(tmp_path / "nowhere")
+    for path in (file, file / "below" / "it", link):
+        with pytest.raises(InputError, match=f"'{file if path != link else link}' is a file: choose another --out"):
+            check_out(path)
+    check_out(tmp_path / "new" / "folder")
+    check_out(tmp_path)
+    assert sorted(tmp_path.iterdir()) == [file, link]
+    with pytest.raises(InputError, match=r"cannot be made .*: choose another --out"):
+        make_out(tmp_path / ("x" * 300))

@@ -1,0 +1,77 @@
+"""The loop over the cells of a run, without Flower and Ray."""
+
+import pandas as pd
+import pytest
+
+from simulator.errors import CellsFailed, RunError
+from simulator.results.ledger import finished_cells
+from simulator.run import federation
+from simulator.run.plan import claimed, make_plan
+from simulator.run.progress import Silent
+from simulator.scenario.scenario import load_scenario
+
+
+class NoJobs:
+    """A dispatcher that has nothing to do."""
+
+    pending = ()
+
+    def collect(self, timeout):
+        return []
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Start a run whose cells leave a row of utility; `diverging` names the one whose clients all fail after that."""
+
+    def run_cell(grid, plan, cell, nodes, collector, progress_dir):
+        collector.ledger.add("utility", cell.name, (cell.name, 0), {"round": 0, **cell.swept})
+        if cell.name == start.diverging:
+            raise RunError("round 1: 3 of 3 clients failed")
+        collector.finish_training(cell.name)
+
+    def start(diverging, sweep="sweep: {training.learning_rate: [0.1, 10.0, 0.05]}"):
+        start.diverging = diverging
+        path = tmp_path / "s.yaml"
+        path.write_text(f"name: s\n{sweep}\n")
+        plan = make_plan(load_scenario(path), tmp_path / "out")
+        with claimed(plan):
+            federation.run_federation(None, plan, Silent())
+
+    monkeypatch.setattr(federation, "run_cell", run_cell)
+    monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients: {})
+    monkeypatch.setattr(federation, "make_dispatcher", lambda workers, gpus: NoJobs())
+    return start
+
+
+def test_a_cell_that_fails_keeps_none_of_the_others_from_running(tmp_path, start):
+    with pytest.raises(CellsFailed, match=r"^1 of 3 cells failed: learning_rate=10.0 .*3 of 3 clients failed"):
+        start("learning_rate=10.0")
+    assert finished_cells(tmp_path / "out") == {"learning_rate=0.1", "learning_rate=0.05"}
+    rows = pd.read_parquet(tmp_path / "out" / "utility.parquet")
+    assert rows["training.learning_rate"].tolist() == [0.05, 0.1, 10.0]  # what the failed cell had found is kept
+
+
+def test_a_run_without_a_sweep_says_why_it_failed_and_no_more(start):
+    with pytest.raises(CellsFailed, match=r"^round 1: 3 of 3 clients failed$"):
+        start("", sweep="")
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_behind_a_cell_whose_clients_diverge(tmp_path, run_scenario):
+    content = {
+        "name": "diverges",
+        "data": {"public": 20, "test": 20},
+        "partition": {"images": 2},
+        "model": {"width": 16, "depth": 1},
+        "federation": {"rounds": 1, "clients": 1},
+        "adversary": {"attacks": [{"name": "mean_image"}]},
+        "sweep": {"training.learning_rate": [0.1, 1e30, 0.05]},
+    }
+    with pytest.raises(CellsFailed, match="its training diverged"):
+        run_scenario(content, tmp_path / "out")
+    rows = pd.read_csv(tmp_path / "out" / "leakage.csv").set_index("training.learning_rate").status
+    assert rows.to_dict() == {0.05: "ok", 0.1: "ok", 1e30: "failed"}

@@ -1,0 +1,36 @@
+"""The run directory: who may write there, and when."""
+
+import fcntl
+
+import pytest
+
+from simulator.errors import RunError
+from simulator.results.ledger import JOURNAL
+from simulator.run.plan import LOCK, claimed, make_plan, needs_run
+from simulator.scenario.scenario import load_scenario
+
+
+@pytest.fixture
+def plan(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text("name: s\n")
+    return make_plan(load_scenario(path), tmp_path / "out")
+
+
+def test_overwrite_leaves_the_journal_of_a_running_process_alone(plan):
+    plan.run_dir.mkdir()
+    journal = plan.run_dir / JOURNAL
+    journal.write_text("theirs\n")
+    with (plan.run_dir / LOCK).open("w") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        with pytest.raises(RunError, match="another process is running"), claimed(plan, overwrite=True):
+            pass
+    assert journal.read_text() == "theirs\n"
+    with claimed(plan, overwrite=True):
+        assert not journal.exists()
+
+
+def test_a_directory_that_a_run_was_about_to_claim_is_free(plan):
+    plan.run_dir.mkdir()
+    (plan.run_dir / LOCK).touch()
+    assert needs_run(plan)
