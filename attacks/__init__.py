@@ -8,7 +8,8 @@ from attacks.baselines import BestPublic, MeanImage, RandomPublic
 from attacks.gradient_matching.attack import GradientMatchingAttack
 from attacks.interface.attack import ATTACKS, Attack, Reconstruction, get_attack, register
 from attacks.interface.errors import InputError
-from attacks.interface.observation import Knowledge, Observation
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
 from attacks.interface.seeding import torch_generator
 from attacks.kkt.attack import KKTAttack
 from attacks.ntk.attack import NTKAttack

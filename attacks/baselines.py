@@ -10,17 +10,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.interface.attack import Progress, Reconstruction, register, silent
+from attacks.interface.attack import Attack, Progress, Reconstruction, register, silent
 from attacks.interface.errors import InputError
-from attacks.interface.observation import Knowledge, Observation, State
-from attacks.update.inference import first_layer_update
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation, State
+from attacks.update.first_layer import first_layer_update
 from attacks.update.private_set import Belief, believed_mean, check_told
 from attacks.update.spectrum import Spectrum
 
 
 @register
 @dataclass(frozen=True)
-class MeanImage:
+class MeanImage(Attack):
     """One image: the mean of the public images, or the mean pixel everywhere where there are none. residual: 1."""
 
     name: ClassVar[str] = "mean_image"
@@ -47,7 +48,7 @@ class MeanImage:
 
 @register
 @dataclass(frozen=True)
-class RandomPublic:
+class RandomPublic(Attack):
     """As many public images, drawn at random, as there are private ones. residual: 1."""
 
     name: ClassVar[str] = "random_public"
@@ -78,7 +79,7 @@ class RandomPublic:
 
 @register
 @dataclass(frozen=True)
-class BestPublic:
+class BestPublic(Attack):
     """As many public images as there are private ones: those that fit the update best.
 
     residual: where a trained layer sees the images, ρ(x) = 1 − ‖V[x; 1]‖² / ‖[x; 1]‖² with V the row space of its

@@ -24,8 +24,9 @@ from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
 from attacks.interface.errors import InputError
-from attacks.interface.observation import Knowledge, Observation, State
-from attacks.update.inference import infer_image_count
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation, State
+from attacks.update.num_private import infer_image_count
 from attacks.update.spectrum import Spectrum
 
 EXACT, BLURRED, DRIFTING = 1.0, 2.0, 4.0  # k / N: first layer with a clear gap, without one, deeper layers

@@ -17,18 +17,20 @@ import torch
 from attacks.gradient_matching.batch_order import Order, Schedule, believed_classes
 from attacks.gradient_matching.local_training import LocalTraining, Loss
 from attacks.gradient_matching.matching import MatchingOptions, UpdateMatching
-from attacks.interface.attack import Progress, Reconstruction, register, report_restart, silent
+from attacks.interface.attack import Attack, Progress, Reconstruction, register, report_restart, silent
+from attacks.interface.devices import cast_state, choose_device
 from attacks.interface.errors import InputError
-from attacks.interface.observation import Knowledge, Observation
-from attacks.interface.options import check_values, choose_device
-from attacks.update.private_set import Belief, check_told, moved
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
+from attacks.interface.options import check_values
+from attacks.update.private_set import Belief, check_told
 
 NAME = "gradient_matching"
 
 
 @register
 @dataclass(frozen=True)
-class GradientMatchingAttack(MatchingOptions):
+class GradientMatchingAttack(MatchingOptions, Attack):
     """Find images whose simulated local training gives Δθ.
 
     distance: cosine, 1 − ⟨Δ̂, Δ⟩ / (‖Δ̂‖ ‖Δ‖), or euclidean, ‖Δ̂ − Δ‖² / ‖Δ‖². labels, where they are not told:
@@ -125,10 +127,10 @@ class GradientMatchingAttack(MatchingOptions):
         observation, ignored = observation.one_round()
         warnings = [*belief.warnings, *ignored]
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
-        observed = moved(observation.delta(), device, dtype)
+        observed = cast_state(observation.delta(), device, dtype)
         if observation.threat_model == "observer":
             warnings.append("one client's training is simulated, the update is an average over clients")
-        initial = moved(observation.initial, device, dtype)
+        initial = cast_state(observation.initial, device, dtype)
         model = observation.model.to(device).eval()
         with torch.no_grad():
             probe = torch.zeros((1, *observation.input_shape), device=device, dtype=dtype)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from attacks.gradient_matching.local_training import Loss, one_hot, step_weights
 from attacks.interface.errors import InputError
-from attacks.interface.observation import Knowledge, Observation
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
 from attacks.update.labels import estimate_label_counts
 
 Batches = list[Tensor]

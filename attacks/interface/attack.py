@@ -1,14 +1,18 @@
 """The attack interface: one frozen dataclass of options per attack, registered by name."""
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from attacks.interface.devices import choose_device
 from attacks.interface.errors import InputError, nearest
-from attacks.interface.observation import Knowledge, Observation
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
 
 Progress = Callable[[int, int, float], None]
 """Called with (iterations done, iterations in all, current loss)."""
@@ -48,22 +52,58 @@ class Reconstruction:
         mean = torch.tensor(self.pixel_mean, dtype=self.images.dtype).view(1, -1, 1, 1)
         return (self.images.cpu() + mean).clamp(0, 1)
 
+    def ranked(self) -> "Reconstruction":
+        """The same candidates, smallest residual first, on the CPU; images, residuals and duals in float32."""
+        residual = self.residual.detach().float().cpu()
+        order = residual.argsort(stable=True)
+        return replace(
+            self,
+            images=self.images.detach().float().cpu()[order],
+            residual=residual[order],
+            duals=None if self.duals is None else self.duals.detach().float().cpu()[:, order],
+        )
 
-class Attack(Protocol):
-    """An attack sees an observation and what it was told, and nothing else."""
+
+class Attack(ABC):
+    """One attack: a frozen dataclass whose fields are its options. It sees an observation and what it was told, and
+    nothing else.
+
+    Callers use `run`. An attack's own file holds `reconstruct`, its mathematics, and `check`.
+    """
 
     name: ClassVar[str]
 
-    def check(self, observation: Observation, knowledge: Knowledge) -> None:
-        """Raise InputError where the attack cannot run on this network with this knowledge; no update is looked at."""
-
-    def reconstruct(
+    def run(
         self,
         observation: Observation,
         knowledge: Knowledge,
         generator: torch.Generator,
         progress: Progress = silent,
-    ) -> Reconstruction: ...
+    ) -> Reconstruction:
+        """Check, attack, and complete the result: what every attack has in common.
+
+        generator: of every random number that the attack draws, on the CPU. The caller's network is neither moved nor
+        changed. Returns the candidates with the smallest residual first, on the CPU, images in float32. Raises
+        InputError where the attack cannot run.
+        """
+        start = time.perf_counter()
+        self.check(observation, knowledge)
+        device = choose_device(getattr(self, "device", "cpu"))
+        found = self.reconstruct(observation.with_own_model(device), knowledge, generator, progress)
+        return replace(found.ranked(), seconds=time.perf_counter() - start)
+
+    def check(self, observation: Observation, knowledge: Knowledge) -> None:
+        """Raise InputError where the attack cannot run on this network with this knowledge; no update is looked at."""
+        return
+
+    @abstractmethod
+    def reconstruct(
+        self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
+    ) -> Reconstruction:
+        """What the attack makes of a checked observation, whose network is its own: on its device, in evaluation mode.
+
+        Candidates stand in any order, on any device; `run` completes the result.
+        """
 
 
 ATTACKS: dict[str, type[Attack]] = {}

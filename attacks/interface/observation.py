@@ -3,10 +3,9 @@
 Neither has a place for private images or labels unless `Knowledge` names them: what is not here, no attack can see.
 """
 
-import math
-from dataclasses import dataclass, fields, replace
+import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +13,6 @@ from torch import Tensor, nn
 from attacks.interface.errors import InputError, nearest
 
 State = dict[str, Tensor]
-DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits")
-MOST_BITS = 32  # of an entry: more than parameters have say nothing
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,11 @@ class Observation:
         """Names of the parameters that the client trained."""
         return tuple(name for name, parameter in self.model.named_parameters() if parameter.requires_grad)
 
+    def with_own_model(self, device: torch.device) -> "Observation":
+        """The same checkpoints with a copy of the network, on `device` and in evaluation mode: the caller's stays as
+        it is."""
+        return replace(self, model=copy.deepcopy(self.model).to(device).eval())
+
     def delta(self, pair: int = 0) -> State:
         """Δθ = θ_f − θ₀ of one pair, trained parameters only, in float64 (the subtraction is then exact)."""
         initial, final = self.pairs[pair]
@@ -93,73 +95,3 @@ class Observation:
         first, *others = self._moving
         one = replace(self, pairs=(self.pairs[first],))
         return one, (f"only round {first + 1} of {len(self.pairs)} is used",) if others else ()
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """What the adversary was told beyond its observation. Every field defaults to unknown (None).
-
-    num_private: number of private images. labels: (N,) class of each.
-    pixel_mean: per-channel mean that the federation subtracts from pixels in [0, 1]. pixel_range: (low, high) of
-    the raw pixels. learning_rate, steps, batch_size, optimizer: of local training. batches: which images each step
-    used, as indices into `labels`. public_images: (P, C, H, W) in the model's input space.
-
-    Of the defense in force, for an adaptive attacker. clip_norm: of the update or a gradient. noise_scale, noise_std:
-    of Gaussian noise on the update, its norm relative to the update's, and its standard deviation on an entry.
-    kept_fraction: of the update's entries, the others were set to zero. quantization_bits: of an entry.
-    """
-
-    num_private: int | None = None
-    labels: tuple[int, ...] | None = None
-    pixel_mean: tuple[float, ...] | None = None
-    pixel_range: tuple[float, float] | None = None
-    learning_rate: float | None = None
-    steps: int | None = None
-    batch_size: int | None = None
-    optimizer: str | None = None
-    batches: tuple[tuple[int, ...], ...] | None = None
-    clip_norm: float | None = None
-    noise_scale: float | None = None
-    noise_std: float | None = None
-    kept_fraction: float | None = None
-    quantization_bits: int | None = None
-    public_images: Tensor | None = None
-
-    @classmethod
-    def names(cls) -> list[str]:
-        return [field.name for field in fields(cls)]
-
-    def given(self) -> dict[str, Any]:
-        """The known fields as plain values, for the table; images appear as their number."""
-        known = {name: getattr(self, name) for name in self.names() if getattr(self, name) is not None}
-        return {name: len(value) if isinstance(value, torch.Tensor) else value for name, value in known.items()}
-
-    def require(self, attack: str, *needed: str, because: str = "") -> None:
-        """Raise InputError naming the fields in `needed` that are unknown."""
-        missing = [name for name in needed if getattr(self, name) is None]
-        if missing:
-            reason = f" ({because})" if because else ""
-            raise InputError(
-                f"attack {attack!r} needs {', '.join(missing)}, which the adversary does not know{reason}: "
-                "grant it under adversary.knowledge, or with --know"
-            )
-
-    def __post_init__(self) -> None:
-        for name in ("num_private", "steps", "batch_size", "learning_rate", *DEFENSE_FIELDS):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"knowledge {name} is {value}, it has to be positive and finite")
-        for name, most in (("kept_fraction", 1), ("quantization_bits", MOST_BITS)):
-            value = getattr(self, name)
-            if value is not None and value > most:
-                raise InputError(f"knowledge {name} is {value}, it has to be at most {most}")
-        if self.pixel_mean is not None and not all(map(math.isfinite, self.pixel_mean)):
-            raise InputError(f"knowledge pixel_mean is {self.pixel_mean}, every channel's has to be finite")
-        if self.pixel_range is not None:
-            low, high = self.pixel_range
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise InputError(f"knowledge pixel_range is {self.pixel_range}, it has to be (lowest, highest), finite")
-        if self.labels is not None and not (self.labels and min(self.labels) >= 0):
-            raise InputError(f"knowledge labels is {self.labels}: name the class of every image, from 0")
-        if self.batches is not None and not (self.batches and all(self.batches)):
-            raise InputError("knowledge batches has no step, or a step without images: list the images of every step")

@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
-
 from attacks.interface.errors import InputError
 
 
@@ -34,14 +32,3 @@ def check_values(
     device = getattr(attack, "device", "auto")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise InputError(f"attack {attack.name!r}: device is {device!r}, choose auto, cpu, cuda or cuda:0")
-
-
-def choose_device(device: str) -> torch.device:
-    """auto: CUDA where there is one. InputError for a device that this machine lacks; another may run the attack."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = torch.device(device)
-    there = torch.cuda.device_count()
-    if chosen.type == "cuda" and (chosen.index or 0) >= there:
-        raise InputError(f"device is {device!r}, this machine has {there} CUDA devices: choose auto or cpu")
-    return chosen

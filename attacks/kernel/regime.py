@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attacks.interface.devices import cast_state
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
 from attacks.kernel.empirical import affordable_images, empirical_ntk, kernel_distance
 from attacks.kernel.hessian import hessian_norms, is_factored
 from attacks.kernel.linearization import has_linear_output, linearization_error, unexplained_share
 from attacks.networks.jacobian import Jacobian
-from attacks.update.inference import find_input_layer
+from attacks.networks.probing import find_input_layer
 from attacks.update.layer_ranks import LayerUpdate, layer_updates
-from attacks.update.private_set import moved
 
 ZERO = "zero update: the client returned what it was sent"
 KERNEL_REGIME = "kernel regime: the NTK attack should work"
@@ -89,7 +89,7 @@ class Linearity:
         delta, layer = observation.delta(), find_input_layer(model, shape)
         flat = torch.cat([value.flatten() for value in delta.values()])
         l2 = float(flat.norm())
-        start = moved(initial, flat.device, torch.float64)
+        start = cast_state(initial, flat.device, torch.float64)
         inputs = images[:MAX_IMAGES].to(flat.device, torch.float64)
         complete = complete and len(images) <= min(MAX_IMAGES, affordable_images(observation))
         on_images = cls._on(observation, inputs, generator, points, l2, distance)
@@ -129,7 +129,7 @@ class Linearity:
     ) -> dict[str, Any]:
         """The fields that depend on the images (N, C, H, W), in float64 on the device of the update."""
         model, (initial, final) = observation.model.eval(), observation.pairs[0]
-        double = [moved(state, inputs.device, torch.float64) for state in (initial, final)]
+        double = [cast_state(state, inputs.device, torch.float64) for state in (initial, final)]
         if distance is None:
             limit = affordable_images(observation)
             distance = kernel_distance(*(empirical_ntk(model, state, inputs[:limit]) for state in double))
@@ -176,7 +176,7 @@ class Linearity:
 
 def _affordable(model: nn.Module, state: State, images: Tensor) -> int:
     """Of how many images Hessians cost seconds and not minutes."""
-    jacobian = Jacobian(model, moved(state, images.device, images.dtype))
+    jacobian = Jacobian(model, cast_state(state, images.device, images.dtype))
     outputs, calls = jacobian.linear_calls(images[:1])
     parameters = sum(jacobian.state[name].numel() for name in jacobian.trained)
     return int((FACTORED if is_factored(jacobian, calls) else EXPLICIT) / (outputs * parameters))

@@ -16,12 +16,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attacks.interface.attack import Progress, Reconstruction, register, report_restart, silent
-from attacks.interface.observation import Knowledge, Observation
-from attacks.interface.options import check_values, choose_device
+from attacks.interface.attack import Attack, Progress, Reconstruction, register, report_restart, silent
+from attacks.interface.devices import cast_state, choose_device
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
+from attacks.interface.options import check_values
 from attacks.ntk.attack import inverse_temperature, outside_range, squared_norm
 from attacks.ntk.objective import Objective, make_objective, unexplained_without
-from attacks.update.private_set import Belief, check_told, moved
+from attacks.update.private_set import Belief, check_told
 
 NAME = "kkt"
 TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
@@ -29,7 +31,7 @@ TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits f
 
 @register
 @dataclass(frozen=True)
-class KKTAttack:
+class KKTAttack(Attack):
     """Find images x_j and multipliers λ_j ≥ 0 with θ_f = Σ_j λ_j y_j ∇f(θ_f; x_j).
 
     With several outputs y_j f is the margin f_y − max_k≠y f_k. candidates: how many, as a multiple of the number of
@@ -102,7 +104,7 @@ class KKTAttack:
 
     def problem(self, observation: Observation, knowledge: Knowledge, belief: Belief) -> "_Problem":
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
-        final = moved(observation.final, device, dtype)
+        final = cast_state(observation.final, device, dtype)
         target = {name: final[name] for name in observation.trainable}
         model = observation.model.to(device).eval()
         objective = make_objective(model, observation.input_shape, target, [final])

@@ -10,21 +10,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.interface.attack import Progress, Reconstruction, register, silent
-from attacks.interface.observation import Knowledge, Observation, State
-from attacks.interface.options import check_values, choose_device
+from attacks.interface.attack import Attack, Progress, Reconstruction, register, silent
+from attacks.interface.devices import cast_state, choose_device
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation, State
+from attacks.interface.options import check_values
 from attacks.ntk.adam_graph import Descent
 from attacks.ntk.objective import Objective, backward_in_batches, make_objective, unexplained_without
 from attacks.ntk.rounds_objective import StackedObjective, round_scales
 from attacks.update.intervals import kept_entries, known_distortion
-from attacks.update.private_set import Belief, check_told, moved
+from attacks.update.private_set import Belief, check_told
 
 TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
 
 
 @register
 @dataclass(frozen=True)
-class NTKAttack:
+class NTKAttack(Attack):
     """Find images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j), in every round that was observed.
 
     The defaults are the paper's recipe with two additions that a federated update needs: `scale_duals` starts and steps
@@ -121,7 +123,7 @@ class NTKAttack:
     def _problem(self, observation: Observation, belief: Belief, knowledge: Knowledge) -> "_Problem":
         count = self.num_candidates or max(1, round(self.candidates * belief.num_private))
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
-        prepare = partial(moved, device=device, dtype=dtype)
+        prepare = partial(cast_state, device=device, dtype=dtype)
         deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
         scales = round_scales(deltas)
         model = observation.model.to(device).eval()

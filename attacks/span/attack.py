@@ -14,9 +14,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.interface.attack import Progress, Reconstruction, register, silent
-from attacks.interface.observation import DEFENSE_FIELDS, Knowledge, Observation
-from attacks.interface.options import check_values, choose_device
+from attacks.interface.attack import Attack, Progress, Reconstruction, register, silent
+from attacks.interface.devices import choose_device
+from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
+from attacks.interface.observation import Observation
+from attacks.interface.options import check_values
 from attacks.networks.mlp import ACTIVATIONS
 from attacks.span.candidates import Candidates
 from attacks.span.duals import DualSpace
@@ -29,9 +31,9 @@ from attacks.span.layers import NOISY, FirstLayers, assess, plain_network, secon
 from attacks.span.least_squares import fit_images
 from attacks.span.search import SpanTest, distinct
 from attacks.span.search_loop import find_images
-from attacks.update.inference import ROUNDING, infer_pixel_mean
+from attacks.update.pixel_mean import infer_pixel_mean
 from attacks.update.private_set import check_knowledge
-from attacks.update.spectrum import Spectrum
+from attacks.update.spectrum import ROUNDING, Spectrum
 
 FITTED = 1.1  # of what N directions leave: the most that images and the zeros of their duals may leave (right: 1.03)
 SHARED = 0.9  # of the images that all rounds show together: with fewer in every single one, clients changed
@@ -39,7 +41,7 @@ SHARED = 0.9  # of the images that all rounds show together: with fewer in every
 
 @register
 @dataclass(frozen=True)
-class SpanAttack:
+class SpanAttack(Attack):
     """Find the points of the first layer's span whose features lie in the second layer's row space.
 
     Several pairs of one client are taken together: the span of all first-layer updates, and the second layer's test in

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from attacks.interface.errors import InputError
-from attacks.interface.observation import Knowledge, Observation, State
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation, State
 from attacks.span.feature_space import FeatureNetwork, FeatureProblem, layer_of
 from attacks.span.inversion import PixelTest
 from attacks.span.layers import DRIFT, NARROWEST, WIDEST
 from attacks.span.search import SEPARATION, AffineSpan, SpanProblem, SpanTest, descend, distinct
 from attacks.span.sgd_steps import UpdateFactors, output_jacobian
-from attacks.update.inference import rank_above_noise
-from attacks.update.spectrum import Spectrum
+from attacks.update.spectrum import Spectrum, rank_above_noise
 
 FEATURE_SPANS = (2.0, 3.0, 4.0)  # directions per image of the first layer's rows in which features are sought: at
 # first, and after one and two rounds that brought nothing

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from attacks.interface.attack import Progress, Reconstruction
-from attacks.interface.observation import Knowledge, Observation, State
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation, State
 from attacks.span.feature_search import FEATURE_SPANS, Bounds, Found, Search, apart, search_of
 from attacks.span.feature_space import FeatureNetwork
 from attacks.span.search import outside
 from attacks.span.search_loop import Options
 from attacks.span.sgd_steps import after_step
-from attacks.update.private_set import infer_background
+from attacks.update.pixel_mean import infer_background
 from attacks.update.spectrum import Spectrum
 
 FEW_FEATURES = 0.25  # of the pixels: LeNet-5 tells 28x28 images by a third, ResNet-18 fails with a twelfth

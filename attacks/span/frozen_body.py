@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.attack import Attack, Progress, Reconstruction
-from attacks.interface.observation import Knowledge, Observation, State
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation, State
 from attacks.span.feature_space import PROBES, FeatureNetwork, first_input
 from attacks.span.inversion import PixelTest
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attacks.interface.observation import Knowledge, Observation
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
 from attacks.networks.mlp import DenseNetwork
 from attacks.update.completion import Completed, complete, find_rank, unknowns
 from attacks.update.intervals import Cells, cells_of, noise_deviation, noise_edge

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.interface.observation import Knowledge, State
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import State
 
 HARD = 0.01  # smallest sent entry over the median one, from which on only the largest ones were sent
 OFF_GRID = 0.1  # of a step: what rounding of the parameters may shift a level by

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from attacks.gradient_matching.local_training import CODINGS, Loss, step_weights
 from attacks.interface.errors import InputError
-from attacks.interface.observation import Knowledge, Observation, State
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation, State
 from attacks.networks.probing import linear_layers, watched
 from attacks.update.private_set import Belief
 

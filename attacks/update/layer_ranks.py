@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.networks.jacobian import parameter_names
-from attacks.update.inference import rank_above_noise
-from attacks.update.spectrum import Spectrum
+from attacks.update.spectrum import Spectrum, rank_above_noise
 
 SKETCH = 1024  # sides of an update beyond this are projected at random before its singular values are taken
 

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from attacks.interface.observation import Knowledge, Observation, State
-from attacks.update.inference import find_input_layer, infer_image_count, infer_pixel_mean
-
-WITHIN, AT, BELOW = 0.03, 0.3, 0.1  # of a background: half width, least share of pixels, most share below it
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
+from attacks.networks.probing import find_input_layer
+from attacks.update.num_private import infer_image_count
+from attacks.update.pixel_mean import infer_pixel_mean
 
 
 @dataclass(frozen=True)
@@ -60,20 +61,6 @@ def believed_mean(observation: Observation, knowledge: Knowledge) -> tuple[tuple
     return (0.5,) * observation.input_shape[0], ("pixel_mean is unknown and no pixel tells it: 0.5 was assumed",)
 
 
-def infer_background(images: Tensor) -> tuple[float, ...] | None:
-    """The mean that was subtracted, from images (M, C, H, W) whose most frequent value is their black background: less
-    than BELOW of the pixels lie below it and more than AT within WITHIN of it, in every channel; else None."""
-    means = []
-    for channel in images.detach().cpu().transpose(0, 1).flatten(1):
-        values = channel.sort().values
-        near = torch.searchsorted(values, values + WITHIN) - torch.searchsorted(values, values - WITHIN)
-        mode = float(values[int(near.argmax())])
-        if int(near.max()) < AT * len(values) or (values < mode - WITHIN).float().mean() > BELOW:
-            return None
-        means.append(-float(values[(values - mode).abs() <= WITHIN].median()))
-    return tuple(means)
-
-
 def check_told(attack: str, observation: Observation, knowledge: Knowledge) -> None:
     """Raise InputError where the number of images cannot be known, or where what is told does not fit the network."""
     layer = find_input_layer(observation.model, observation.input_shape)
@@ -102,8 +89,3 @@ def _outputs(observation: Observation) -> int:
     parameter = next(observation.model.parameters())
     with torch.no_grad():
         return observation.model.eval()(torch.zeros(1, *observation.input_shape).to(parameter)).numel()
-
-
-def moved(state: State, device: torch.device, dtype: torch.dtype) -> State:
-    """Every tensor on `device`, floating-point ones in `dtype`."""
-    return {k: v.to(device, dtype if v.is_floating_point() else v.dtype) for k, v in state.items()}

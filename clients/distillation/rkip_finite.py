@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.attack import Progress, silent
-from attacks.interface.observation import Knowledge, Observation, State
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation, State
 from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals
 from attacks.ntk.attack import NTKAttack
 from attacks.ntk.objective import make_objective
@@ -40,7 +41,7 @@ def reconstruct_few(
         pixel_range=(float(images.min()), float(images.max())),
     )
     attack = NTKAttack(kernel="initial", num_candidates=size, iterations=iterations, device=device)
-    found = attack.reconstruct(observation, knowledge, generator, progress)
+    found = attack.run(observation, knowledge, generator, progress)
     assert found.duals is not None
     distilled = found.images.double()
     model.cpu()

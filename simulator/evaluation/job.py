@@ -152,7 +152,7 @@ def run_attack(
     torch.set_num_threads(threads)
     purpose = f"attack/{observation.threat_model}/{config.label}"
     generator = torch_generator(seed, purpose, observation.round, observation.client)
-    return config.make().reconstruct(observation, knowledge, generator, progress)
+    return config.make().run(observation, knowledge, generator, progress)
 
 
 @contextmanager

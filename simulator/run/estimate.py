@@ -104,7 +104,7 @@ def estimate(cell: Cell) -> tuple[float, float]:
             continue
         short = get_attack(attack_config.name, **attack_config.options | {"iterations": PROBE_ITERATIONS})
         start = time.perf_counter()
-        short.reconstruct(observation, adapted(knowledge, attack_config, cell.scenario), torch_generator(0, "estimate"))
+        short.run(observation, adapted(knowledge, attack_config, cell.scenario), torch_generator(0, "estimate"))
         attacking += (time.perf_counter() - start) * iterations / PROBE_ITERATIONS * sights / workers
     return training, attacking
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.errors import nearest
-from attacks.update.inference import infer_pixel_mean
+from attacks.update.pixel_mean import infer_pixel_mean
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
 from simulator.results.storage import load_state, make_knowledge, make_out, write_atomically, write_json

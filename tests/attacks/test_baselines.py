@@ -30,7 +30,7 @@ def client(images, steps=3, convolutional=False):
 
 
 def run(name, observation, knowledge, seed=0):
-    return get_attack(name).reconstruct(observation, knowledge, torch.Generator().manual_seed(seed))
+    return get_attack(name).run(observation, knowledge, torch.Generator().manual_seed(seed))
 
 
 PUBLIC = digits(40)[10:]  # 30 images, of which the client has the first three

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.attack import Attack, get_attack
-from attacks.interface.observation import Knowledge, Observation
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
 from tests.benchmarks.timing import four_products, seconds_of, timed
 
 COUNT, WIDTH = 20, 512
@@ -24,7 +25,7 @@ def print_table(device: torch.device) -> None:
 
         def attacked() -> None:
             generator = torch.Generator().manual_seed(0)
-            found.append(attack.reconstruct(observation, Knowledge(), generator).images)
+            found.append(attack.run(observation, Knowledge(), generator).images)
 
         seconds = seconds_of(attacked, device)
         l2 = torch.cdist(images.flatten(1), found[0].flatten(1)) if len(found[0]) else images.flatten(1)

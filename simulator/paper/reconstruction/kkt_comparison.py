@@ -3,10 +3,10 @@
 import pandas as pd
 import torch
 
+from attacks.interface.devices import cast_state
 from attacks.interface.observation import State
 from attacks.kernel.linearization import unexplained_share
 from attacks.ntk.attack import squared_norm
-from attacks.update.private_set import moved
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.measures import curve_table, score_table, seeds, strips
 from simulator.paper.pictures import draw_curves
@@ -73,7 +73,7 @@ def norm_table(record: Record) -> pd.DataFrame:
         observation, _ = record.observation(1, 0, cell=name)
         states = {"initial": observation.initial, "delta": observation.delta(), "final": observation.final}
         trained, owner = observation.trainable, Owner.of(cell.scenario)
-        final = moved(observation.final, torch.device("cpu"), torch.float64)
+        final = cast_state(observation.final, torch.device("cpu"), torch.float64)
         whole = {part: final[part] for part in trained}
         rows.append(
             {

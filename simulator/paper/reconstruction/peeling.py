@@ -8,7 +8,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.observation import Knowledge, Observation
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
 from attacks.interface.seeding import derive_seed, torch_generator
 from attacks.kernel.empirical import kernel_duals
 from attacks.ntk.attack import NTKAttack
@@ -135,9 +136,7 @@ class Peeling:
         observation = Observation(model, ((initial, final),), data.shape)
         knowledge = Knowledge(num_private=len(kept), pixel_mean=data.pixel_mean)
         attack = NTKAttack(iterations=self.settings.iterations, learning_rate=self.settings.learning_rate)
-        found = attack.reconstruct(
-            observation, knowledge, torch_generator(self.owner.scenario.seed, "onion", len(kept))
-        )
+        found = attack.run(observation, knowledge, torch_generator(self.owner.scenario.seed, "onion", len(kept)))
         model.cpu()
         mean = torch.tensor(data.pixel_mean).view(1, -1, 1, 1)
         l2, _ = matched_l2(private + mean, found.pixels().float())

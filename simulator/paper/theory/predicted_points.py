@@ -5,7 +5,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from attacks.interface.observation import Knowledge, Observation, State
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation, State
 from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.ntk.attack import NTKAttack
@@ -99,7 +100,7 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
     observation = Observation(model, ((state, final),), owner.data.shape)
     knowledge = Knowledge(num_private=len(images), pixel_mean=owner.data.pixel_mean)
     attack = NTKAttack(kernel="initial", iterations=settings.iterations, learning_rate=settings.learning_rate)
-    found = attack.reconstruct(observation, knowledge, torch_generator(cell.scenario.seed, "appendix_c", point))
+    found = attack.run(observation, knowledge, torch_generator(cell.scenario.seed, "appendix_c", point))
     l2, _ = matched_l2(images.float(), found.images)
     public = centered(owner.data.public()[0], owner.data.pixel_mean)
     others = torch.arange(len(images)) != point

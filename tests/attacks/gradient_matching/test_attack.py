@@ -50,7 +50,7 @@ def told(**others):
 
 def run(observation, knowledge, seed=0, **options):
     generator = torch.Generator().manual_seed(seed)
-    return get_attack("gradient_matching", **options).reconstruct(observation, knowledge, generator)
+    return get_attack("gradient_matching", **options).run(observation, knowledge, generator)
 
 
 def nearest(images, found):

@@ -27,7 +27,7 @@ TOLD = Knowledge(num_private=2, pixel_mean=(0.5,))
 
 
 def run(observation, knowledge=TOLD, seed=0, **options):
-    return get_attack("kkt", **options).reconstruct(observation, knowledge, torch.Generator().manual_seed(seed))
+    return get_attack("kkt", **options).run(observation, knowledge, torch.Generator().manual_seed(seed))
 
 
 def test_margins_by_hand():

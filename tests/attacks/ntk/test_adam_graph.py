@@ -78,5 +78,5 @@ def test_nothing_waits_for_the_device_between_two_looks_at_the_loss(host_reads, 
         host_reads.clear()
 
     told = Knowledge(num_private=2, pixel_mean=(0.5,))
-    attack.reconstruct(observation, told, torch.Generator().manual_seed(0), progress)
+    attack.run(observation, told, torch.Generator().manual_seed(0), progress)
     assert between[1:3] == [1, 1]  # the look itself; what comes before the first one sets the attack up

@@ -39,7 +39,7 @@ def generator(seed=0):
 def test_digits_of_a_fedavg_client_are_reconstructed():
     images = digits(4)
     observation = client(mlp(), images - 0.3)
-    found = get_attack("ntk", kernel="hybrid", iterations=2000).reconstruct(observation, Knowledge(), generator())
+    found = get_attack("ntk", kernel="hybrid", iterations=2000).run(observation, Knowledge(), generator())
     assert found.num_inferred == 4 and len(found.images) == 8
     assert found.pixel_mean == pytest.approx((0.3,), abs=1e-3)
     nearest = torch.cdist(images.flatten(1), found.pixels().flatten(1)).min(1).values
@@ -51,7 +51,7 @@ def test_a_convolutional_network_takes_the_general_path():
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
     observation = client(model, digits(2) - 0.3)
     attack = get_attack("ntk", iterations=60, kernel="initial")
-    found = attack.reconstruct(observation, Knowledge(num_private=2, pixel_mean=(0.3,)), generator())
+    found = attack.run(observation, Knowledge(num_private=2, pixel_mean=(0.3,)), generator())
     first, last = found.loss_trace[0][1], found.relative_residual**2
     assert len(found.images) == 4 and last < first
 
@@ -59,15 +59,15 @@ def test_a_convolutional_network_takes_the_general_path():
 def test_unknown_number_is_refused_by_name_where_it_cannot_be_inferred():
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
     with pytest.raises(InputError, match="num_private"):
-        get_attack("ntk", iterations=5).reconstruct(client(model, digits(2)), Knowledge(), generator())
+        get_attack("ntk", iterations=5).run(client(model, digits(2)), Knowledge(), generator())
 
 
 def test_minibatches_follow_the_same_trajectory():
     observation = client(mlp(64), digits(3) - 0.3)
     knowledge = Knowledge(num_private=3, pixel_mean=(0.3,))
     options = {"iterations": 50, "precision": "float64"}
-    full = get_attack("ntk", **options).reconstruct(observation, knowledge, generator())
-    batched = get_attack("ntk", batch_size=2, **options).reconstruct(observation, knowledge, generator())
+    full = get_attack("ntk", **options).run(observation, knowledge, generator())
+    batched = get_attack("ntk", batch_size=2, **options).run(observation, knowledge, generator())
     assert torch.allclose(full.images, batched.images, atol=1e-5)
 
 
@@ -75,7 +75,7 @@ def test_same_generator_same_bits_and_restarts_keep_the_best():
     observation = client(mlp(64), digits(3) - 0.3)
 
     def run(seed, **options):
-        return get_attack("ntk", iterations=40, **options).reconstruct(observation, Knowledge(), generator(seed))
+        return get_attack("ntk", iterations=40, **options).run(observation, Knowledge(), generator(seed))
 
     assert torch.equal(run(0).images, run(0).images)
     assert run(0, restarts=3).relative_residual <= run(0).relative_residual
@@ -83,14 +83,8 @@ def test_same_generator_same_bits_and_restarts_keep_the_best():
 
 def test_candidates_as_multiple_or_number():
     observation, knowledge = client(mlp(64), digits(3)), Knowledge(num_private=3)
-    assert (
-        len(get_attack("ntk", iterations=2, candidates=1.5).reconstruct(observation, knowledge, generator()).images)
-        == 4
-    )
-    assert (
-        len(get_attack("ntk", iterations=2, num_candidates=7).reconstruct(observation, knowledge, generator()).images)
-        == 7
-    )
+    assert len(get_attack("ntk", iterations=2, candidates=1.5).run(observation, knowledge, generator()).images) == 4
+    assert len(get_attack("ntk", iterations=2, num_candidates=7).run(observation, knowledge, generator()).images) == 7
 
 
 @pytest.mark.parametrize("option", ["patience", "tolerance", "range_penalty"])
@@ -104,24 +98,22 @@ def test_whoever_says_how_many_candidates_need_not_know_how_many_images():
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
     model[0].requires_grad_(False)  # no trained layer sees the images
     observation = client(model, digits(3) - 0.3)
-    found = get_attack("ntk", iterations=2, num_candidates=4).reconstruct(observation, Knowledge(), generator())
+    found = get_attack("ntk", iterations=2, num_candidates=4).run(observation, Knowledge(), generator())
     assert len(found.images) == 4 and found.num_inferred is None
     with pytest.raises(InputError, match="needs num_private"):
-        get_attack("ntk", iterations=2).reconstruct(observation, Knowledge(), generator())
+        get_attack("ntk", iterations=2).run(observation, Knowledge(), generator())
 
 
 def test_a_flat_loss_stops_early():
     observation = client(mlp(64), digits(3) - 0.3)
     attack = get_attack("ntk", iterations=1000, patience=20, tolerance=0.5)
-    assert attack.reconstruct(observation, Knowledge(), generator()).loss_trace[-1][0] < 900
+    assert attack.run(observation, Knowledge(), generator()).loss_trace[-1][0] < 900
 
 
 def test_progress_is_reported():
     seen = []
     observation = client(mlp(64), digits(3))
-    get_attack("ntk", iterations=250).reconstruct(
-        observation, Knowledge(), generator(), lambda i, n, loss: seen.append((i, n))
-    )
+    get_attack("ntk", iterations=250).run(observation, Knowledge(), generator(), lambda i, n, loss: seen.append((i, n)))
     assert seen[0] == (0, 250) and seen[-1] == (250, 250) and len(seen) >= 4
 
 
@@ -153,7 +145,7 @@ def test_smoothness_removes_high_frequencies():
 
     def roughness(**options):
         attack = get_attack("ntk", iterations=100, **options)
-        return float(high_frequencies(attack.reconstruct(observation, knowledge, generator()).images))
+        return float(high_frequencies(attack.run(observation, knowledge, generator()).images))
 
     assert roughness(smoothness=1.0) < 0.5 * roughness()
     with pytest.raises(InputError, match="smoothness is -1"):
@@ -180,7 +172,7 @@ def test_it_stops_at_the_noise_it_knows_of():
     }
     noised = Observation(clean.model, ((clean.initial, final),), (1, 8, 8))
     attack, told = get_attack("ntk", iterations=1500), Knowledge(num_private=4, noise_scale=2.0)
-    found = attack.reconstruct(noised, told, generator())
+    found = attack.run(noised, told, generator())
     assert found.loss_trace[-1][0] < 1400 and found.loss_trace[-1][1] == pytest.approx(0.8, abs=0.02)  # 4 / (1 + 4)
 
 
@@ -195,7 +187,7 @@ def test_only_entries_that_were_sent_count():
     masked, attack = Observation(clean.model, ((clean.initial, final),), (1, 8, 8)), get_attack("ntk", iterations=200)
     naive, told = Knowledge(num_private=4, pixel_mean=(0.3,)), {"kept_fraction": 0.32}
     adaptive = Knowledge(num_private=4, pixel_mean=(0.3,), **told)
-    without, found = (attack.reconstruct(masked, knowledge, generator()) for knowledge in (naive, adaptive))
+    without, found = (attack.run(masked, knowledge, generator()) for knowledge in (naive, adaptive))
     assert (
         found.relative_residual < 0.6 * without.relative_residual
     )  # what was left out, 0.7 of the squares, is no loss

@@ -11,7 +11,8 @@ from attacks.ntk.rounds_objective import StackedObjective, repeats, round_scales
 from attacks.span.duals import DualSpace
 from attacks.span.layers import telling
 from attacks.span.search import AffineSpan, SpanProblem, SpanTest
-from attacks.update.inference import infer_image_count, infer_pixel_mean
+from attacks.update.num_private import infer_image_count
+from attacks.update.pixel_mean import infer_pixel_mean
 
 SHAPE = (1, 4, 4)
 
@@ -119,10 +120,10 @@ def test_ntk_takes_a_history_and_one_round_of_it_is_the_attack_as_before():
     images = digits(3) - 0.3
     observation = seen(mlp(), images, 3)
     attack = get_attack("ntk", iterations=60, kernel="hybrid")
-    found = attack.reconstruct(observation, Knowledge(), generator())
+    found = attack.run(observation, Knowledge(), generator())
     assert found.duals.shape == (6, 6, 10) and found.num_inferred == 3
     assert found.relative_residual**2 < found.loss_trace[0][1]
-    again = attack.reconstruct(observation, Knowledge(), generator())
+    again = attack.run(observation, Knowledge(), generator())
     assert torch.equal(found.images, again.images)
 
 
@@ -133,10 +134,10 @@ def test_a_round_without_an_update_is_left_out():
     padded = Observation(observation.model, (*observation.pairs, still), observation.input_shape)
     for name, options in (("ntk", {"iterations": 30}), ("span", {})):
         attack = get_attack(name, **options)
-        alone, both = (attack.reconstruct(o, Knowledge(), generator()) for o in (observation, padded))
+        alone, both = (attack.run(o, Knowledge(), generator()) for o in (observation, padded))
         assert torch.equal(alone.images, both.images)
         with pytest.raises(InputError, match="the update is zero"):
-            attack.reconstruct(Observation(observation.model, (still,), (1, 8, 8)), Knowledge(), generator())
+            attack.run(Observation(observation.model, (still,), (1, 8, 8)), Knowledge(), generator())
 
 
 def test_number_and_mean_are_read_off_the_stacked_updates():
@@ -181,7 +182,7 @@ def test_what_one_round_cannot_tell_two_can():
     observation = seen(mlp(), images, 2)
     close = []
     for count in (1, 2):
-        found = get_attack("span").reconstruct(
+        found = get_attack("span").run(
             Observation(observation.model, observation.pairs[:count], (1, 8, 8)), Knowledge(), generator()
         )
         assert found.num_inferred == 20 and found.facts["tests"] == count
@@ -192,7 +193,7 @@ def test_what_one_round_cannot_tell_two_can():
 def test_clients_that_take_turns_are_attacked_round_by_round():
     images, model = digits(12) - 0.3, mlp(256)
     pairs = tuple(pair for half in images.split(6) for pair in seen(model, half, 1).pairs)
-    found = get_attack("span").reconstruct(Observation(model, pairs, (1, 8, 8)), Knowledge(), generator())
+    found = get_attack("span").run(Observation(model, pairs, (1, 8, 8)), Knowledge(), generator())
     assert found.num_inferred == 12 and "12 images together, at most 6 in a round" in found.warnings[0]
     assert len(found.images) == 12 and (nearest(images, found) < 0.01).all()
 
@@ -260,7 +261,7 @@ def test_attacks_on_one_round_take_the_first_that_moved_and_say_what_they_leave(
 
     def attack(*pairs):
         generator = torch.Generator().manual_seed(0)
-        found = get_attack(name, **ONE_ROUND[name]).reconstruct(Observation(model, pairs, (1, 8, 8)), told, generator)
+        found = get_attack(name, **ONE_ROUND[name]).run(Observation(model, pairs, (1, 8, 8)), told, generator)
         ignored = [warning for warning in found.warnings if warning.startswith("only round")]
         return (found.images, found.residual, found.relative_residual), ignored
 
@@ -276,7 +277,7 @@ def test_kkt_says_that_it_reads_the_last_checkpoint_only(pairs_behind_a_convolut
     model, first, second, _ = pairs_behind_a_convolution
     observation = Observation(model, (first, second), (1, 8, 8))
     told = Knowledge(num_private=1, pixel_mean=(0.3,))
-    found = get_attack("kkt", iterations=1).reconstruct(observation, told, torch.Generator().manual_seed(0))
+    found = get_attack("kkt", iterations=1).run(observation, told, torch.Generator().manual_seed(0))
     assert "only the last of 2 returned checkpoints is used" in found.warnings
 
 
@@ -286,5 +287,5 @@ def test_a_joint_polish_explains_one_round_and_says_so():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
     observation = Observation(model, two_rounds(model), (1, 8, 8))
     attack = get_attack("span", joint_polish=2, starts=50, rounds=3)
-    found = attack.reconstruct(observation, Knowledge(), torch.Generator().manual_seed(0))
+    found = attack.run(observation, Knowledge(), torch.Generator().manual_seed(0))
     assert len(found.images) and "joint_polish: only round 1 of 2 is used" in found.warnings

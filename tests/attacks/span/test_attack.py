@@ -8,8 +8,7 @@ from attacks.span.candidates import Candidates
 from attacks.span.duals import DualSpace
 from attacks.span.search import AffineSpan, FreeProblem, SpanProblem, SpanTest, descend, distinct
 from attacks.span.sparse_duals import purified, settled, sparsest
-from attacks.update.inference import count_images
-from attacks.update.spectrum import Spectrum
+from attacks.update.spectrum import Spectrum, read_spectrum
 
 MEAN = 0.3  # what the federation subtracts
 
@@ -40,7 +39,7 @@ def client(model, images, optimizer=torch.optim.SGD, lr=0.05, epochs=4, batch=4)
 
 
 def run(observation, knowledge=Knowledge(), seed=0, **options):
-    return get_attack("span", **options).reconstruct(observation, knowledge, torch.Generator().manual_seed(seed))
+    return get_attack("span", **options).run(observation, knowledge, torch.Generator().manual_seed(seed))
 
 
 def nearest(images, found):
@@ -313,7 +312,7 @@ def test_spectrum_agrees_with_the_singular_value_decomposition(federated):
     spectrum = Spectrum.of(update)
     _, values, vectors = torch.linalg.svd(update, full_matrices=False)
     torch.testing.assert_close(spectrum.values[:8], values[:8])
-    assert spectrum.count() == count_images(update) == 8
+    assert spectrum.count() == read_spectrum(update).count == 8
     overlap = spectrum.vectors[:8] @ vectors[:8].T
     torch.testing.assert_close(overlap @ overlap.T, torch.eye(8, dtype=torch.float64))
 

@@ -9,7 +9,7 @@ from attacks.span.feature_space import FeatureProblem, find_feature_network, fir
 from attacks.span.inversion import PixelTest, roughness
 from attacks.span.search import AffineSpan, SpanProblem, SpanTest
 from attacks.span.sgd_steps import UpdateFactors, after_step, output_jacobian
-from attacks.update.private_set import infer_background
+from attacks.update.pixel_mean import infer_background
 from attacks.update.spectrum import Spectrum
 
 MEAN = 0.3  # what the federation subtracts
@@ -57,7 +57,7 @@ def client(model, images, batch, epochs, lr=LR, optimizer=torch.optim.SGD):
 
 def run(observation, known=6, **options):
     attack = get_attack("span", **{"rounds": 3, "starts": 60, **options})
-    return attack.reconstruct(observation, Knowledge(num_private=known), torch.Generator().manual_seed(0))
+    return attack.run(observation, Knowledge(num_private=known), torch.Generator().manual_seed(0))
 
 
 def nearest(images, found):

@@ -39,7 +39,7 @@ def client(model, steps=10):
 
 def test_features_of_a_frozen_body_are_exact_and_so_are_images_with_fewer_pixels():
     observation, images = client(network()), digits()
-    found = get_attack("span").reconstruct(observation, Knowledge(pixel_mean=(0.3,)), torch.Generator().manual_seed(0))
+    found = get_attack("span").run(observation, Knowledge(pixel_mean=(0.3,)), torch.Generator().manual_seed(0))
     assert found.num_inferred == COUNT and found.facts["certified"] == COUNT
     initial = observation.initial
     features, own = (first_input(observation.model, "1.0", initial, x) for x in (found.images, images))
@@ -71,6 +71,6 @@ def test_only_a_head_of_linear_layers_and_relu_behind_a_frozen_body_counts():
 
 def test_a_linear_head_is_refused_with_what_it_lacks():
     with pytest.raises(InputError, match="neither"):
-        get_attack("span").reconstruct(
+        get_attack("span").run(
             client(network(head=()), steps=1), Knowledge(num_private=COUNT), torch.Generator().manual_seed(0)
         )

@@ -65,6 +65,6 @@ def test_the_span_attack_returns_duals_on_demand():
         nn.functional.cross_entropy(model(images), torch.arange(4)).backward()
         optimizer.step()
     observation = Observation(model, ((initial, model.state_dict()),), (1, 8, 8))
-    found = get_attack("span", joint_polish=20).reconstruct(observation, Knowledge(), torch.Generator().manual_seed(0))
+    found = get_attack("span", joint_polish=20).run(observation, Knowledge(), torch.Generator().manual_seed(0))
     assert found.duals.shape == (2, 4, 10) and found.relative_residual < 0.1
     assert (torch.cdist(images.flatten(1), found.images.flatten(1)).min(1).values < 0.1).all()

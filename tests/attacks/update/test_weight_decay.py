@@ -58,7 +58,7 @@ def test_a_client_with_weight_decay_is_attacked_as_one_without():
     assert decay_factor(*weights) == pytest.approx(factor, abs=1e-6)
     undone = without_decay(observation, factor)
     torch.testing.assert_close(undone.delta()["1.weight"], weights[1].double() - factor * weights[0].double())
-    found = get_attack("span").reconstruct(observation, Knowledge(), torch.Generator().manual_seed(0))
+    found = get_attack("span").run(observation, Knowledge(), torch.Generator().manual_seed(0))
     assert found.facts["decay_factor"] == pytest.approx(factor, abs=1e-6)
     assert "weight decay was undone" in found.warnings[0]
     assert (torch.cdist(images.flatten(1), found.images.flatten(1)).min(1).values < 1e-2).all()

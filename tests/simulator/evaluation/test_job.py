@@ -74,7 +74,7 @@ def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
     def slow_attack(*arguments):
         assert sign_of_life(job) is not None  # from the start on
         os.utime(job.progress_path, (0, 0))
-        return get_attack("mean_image").reconstruct(*arguments[1:3], torch_generator(0, "t"))
+        return get_attack("mean_image").run(*arguments[1:3], torch_generator(0, "t"))
 
     def score(*arguments):
         ages.append(time.time() - sign_of_life(job))

@@ -3,16 +3,10 @@ import torch
 from torch import nn
 
 from attacks import Observation
-from attacks.update.inference import (
-    ImageCount,
-    count_images,
-    find_input_layer,
-    gavish_donoho,
-    infer_image_count,
-    infer_num_private,
-    infer_pixel_mean,
-    read_spectrum,
-)
+from attacks.networks.probing import find_input_layer
+from attacks.update.num_private import infer_image_count, infer_num_private
+from attacks.update.pixel_mean import infer_pixel_mean
+from attacks.update.spectrum import ImageCount, gavish_donoho, read_spectrum
 from clients.config import ModelConfig
 from clients.models.mlp import mlp
 
@@ -34,20 +28,20 @@ def test_gavish_donoho_square_matrix():
 @pytest.mark.parametrize("rank", [1, 5, 20, 60])
 def test_rank_of_a_noisy_low_rank_update(rank):
     update = low_rank(256, 200, rank) + 1e-4 * noise((256, 200))
-    assert count_images(update) == rank
+    assert read_spectrum(update).count == rank
 
 
 def test_dead_units_and_constant_pixels_make_no_false_gap():
     update = low_rank(256, 200, 12) + 1e-5 * noise((256, 200))
     update[::3] = 0
     update[:, ::4] = 0
-    assert count_images(update) == 12
+    assert read_spectrum(update).count == 12
 
 
 def test_rounding_errors_of_a_long_training_are_no_images():
     # measured on 20 images and 794 steps: 0.012 for the last image, then 2e-5, then a floor of 2e-6
     update = low_rank(256, 200, 20) + 1e-5 * noise((256, 200)) + 1e-5 * low_rank(256, 200, 1, seed=2)
-    assert count_images(update) == 20
+    assert read_spectrum(update).count == 20
 
 
 def trained_pair(images, steps=5, seed=0, optimizer=torch.optim.SGD, lr=0.1):

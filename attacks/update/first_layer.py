@@ -1,0 +1,26 @@
+"""The update of the linear layer that is fed the images themselves.
+
+It is [ΔW | Δb] = Σ_i δ_i [x_i; 1]ᵀ under any sequence of SGD steps: its rank is the number of images, and a pixel that
+never varies gives a column proportional to Δb.
+"""
+
+import torch
+from torch import Tensor
+
+from attacks.interface.observation import Observation
+from attacks.networks.probing import find_input_layer
+
+
+def first_layer_update(observation: Observation) -> tuple[Tensor, Tensor | None] | None:
+    """(ΔW (out, in), Δb (out,) or None), float64, of the layer fed by the images; None where it is frozen or not there.
+
+    ΔW is that of scale·W, so that the two are Σ δ_i x_iᵀ and Σ δ_i. With several pairs, out counts the units of all
+    rounds: their updates stand below one another, and the images span the rows of all.
+    """
+    layer = find_input_layer(observation.model, observation.input_shape)
+    if layer is None or layer.weight not in observation.trainable:
+        return None
+    deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
+    weight = torch.cat([delta[layer.weight] for delta in deltas])
+    biases = [delta[layer.bias] for delta in deltas if layer.bias in delta]
+    return weight / layer.scale, torch.cat(biases) if biases else None

@@ -1,0 +1,52 @@
+"""The mean that was subtracted from the pixels, read off an update or off images."""
+
+import torch
+from torch import Tensor
+
+from attacks.interface.observation import Observation
+from attacks.update.first_layer import first_layer_update
+
+MAX_MEAN = 0.99
+WITHIN, AT, BELOW = 0.03, 0.3, 0.1  # of a background: half width, least share of pixels, most share below it
+
+
+def infer_pixel_mean(observation: Observation) -> tuple[float, ...] | None:
+    """The per-channel mean that was subtracted, from pixels that are black in every private image.
+
+    Such a pixel is −mean throughout, so its column of ΔW is −mean·Δb; a column of zeros beside a Δb means that nothing
+    was subtracted. Returns None where no pixel is constant, and where the answer is no mean that images in [0, 1] have:
+    Adam's steps, equal in size everywhere, look like a mean of 1.
+    """
+    layer = first_layer_update(observation)
+    if layer is None:
+        return None
+    weight, bias = layer
+    if bias is None or not bias.any():
+        return None
+    means = []
+    for channel in weight.reshape(len(weight), observation.input_shape[0], -1).unbind(1):
+        slope = (channel.T @ bias) / (bias @ bias)
+        miss = (channel - bias[:, None] * slope).norm(dim=0) / channel.norm(dim=0).clamp_min(1e-30)
+        constant = (miss < 1e-2) & (slope < 0)
+        black = ~channel.any(0)
+        if not (constant | black).any():
+            return None
+        mean = float(-slope[constant].median()) if constant.sum() > black.sum() else 0.0
+        if mean > MAX_MEAN:
+            return None
+        means.append(mean)
+    return tuple(means)
+
+
+def infer_background(images: Tensor) -> tuple[float, ...] | None:
+    """The mean that was subtracted, from images (M, C, H, W) whose most frequent value is their black background: less
+    than BELOW of the pixels lie below it and more than AT within WITHIN of it, in every channel; else None."""
+    means = []
+    for channel in images.detach().cpu().transpose(0, 1).flatten(1):
+        values = channel.sort().values
+        near = torch.searchsorted(values, values + WITHIN) - torch.searchsorted(values, values - WITHIN)
+        mode = float(values[int(near.argmax())])
+        if int(near.max()) < AT * len(values) or (values < mode - WITHIN).float().mean() > BELOW:
+            return None
+        means.append(-float(values[(values - mode).abs() <= WITHIN].median()))
+    return tuple(means)
