@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)
 	$(BIN)/fedspill run scenarios/quickstart.yaml --out runs/demo
 
-test: $(INSTALLED)
+test: lint
 	$(BIN)/python -m pytest
 
 bench: $(INSTALLED)

@@ -1,22 +1,37 @@
 """The front door for Python: what does my federation spill?
 
-import fedspill
+    import fedspill
 
-record = fedspill.load("runs/demo")                         # a run directory
-observation, knowledge = record.observation(round=1, client=0)
-found = fedspill.attack("span", observation, knowledge)     # images of a client, from its update
-found.pixels()                                              # (M, C, H, W) in [0, 1]
+    record = fedspill.load("runs/demo")                         # a run directory
+    observation, knowledge = record.observation(round=1, client=0)
+    found = fedspill.attack("span", observation, knowledge)     # images of a client, from its update
+    found.pixels()                                              # (M, C, H, W) in [0, 1]
+
+Names are imported when they are asked for: whoever attacks two checkpoints needs neither pandas nor Flower nor Ray.
 """
 
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attacks import Attack, InputError, Knowledge, Observation, Reconstruction, get_attack, torch_generator
-
 if TYPE_CHECKING:
+    from attacks import Attack, InputError, Knowledge, Observation, Reconstruction, get_attack
     from simulator.results.record import Record, load
 
 __version__ = "0.2.0"
 
+HOME = {
+    "Attack": "attacks",
+    "InputError": "attacks",
+    "Knowledge": "attacks",
+    "Observation": "attacks",
+    "Reconstruction": "attacks",
+    "get_attack": "attacks",
+    "Record": "simulator.results.record",
+    "load": "simulator.results.record",
+}
 __all__ = [
     "Attack",
     "InputError",
@@ -24,7 +39,6 @@ __all__ = [
     "Observation",
     "Reconstruction",
     "Record",
-    "__version__",
     "attack",
     "get_attack",
     "load",
@@ -32,20 +46,51 @@ __all__ = [
 
 
 def attack(
-    name: str, observation: Observation, knowledge: Knowledge | None = None, seed: int = 0, **options: object
-) -> Reconstruction:
+    name: str,
+    observation: "Observation",
+    knowledge: "Knowledge | None" = None,
+    seed: int = 0,
+    **options: object,
+) -> "Reconstruction":
     """Attack one observation: what the attack called `name`, with these options, makes of it.
 
     knowledge: what the adversary is told beyond the checkpoints; nothing by default. seed: of its random numbers.
     Raises InputError for an unknown attack or option, and where the attack cannot run on this network.
     """
+    from attacks import Knowledge, get_attack, torch_generator
+
     return get_attack(name, **options).run(observation, knowledge or Knowledge(), torch_generator(seed, name))
 
 
-def __getattr__(name: str) -> Any:
-    """Record and load are imported when asked for: attacks alone need neither pandas nor Flower."""
-    if name in ("Record", "load"):
-        from simulator.results import record
+def main() -> None:
+    """The command line."""
+    from simulator.cli.main import main as command_line
 
-        return getattr(record, name)
-    raise AttributeError(f"module 'fedspill' has no attribute {name!r}")
+    command_line()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOME:
+        raise AttributeError(f"module 'fedspill' has no attribute {name!r}")
+    return getattr(importlib.import_module(HOME[name]), name)
+
+
+def _refuse_shadows(home: Path) -> None:
+    """Raise ImportError where a folder or file of the user's would be imported in the place of a package in `home`."""
+    for package in ("attacks", "clients", "simulator"):
+        imported = sys.modules.get(package)
+        found = imported.__spec__ if imported is not None else importlib.util.find_spec(package)
+        if found is None:
+            raise ImportError(
+                f"fedspill is not installed completely: its package {package!r} is missing, install it again"
+            )
+        # a folder without __init__.py has no origin: Python calls it a namespace package
+        places = [found.origin] if found.origin else list(found.submodule_search_locations or [])
+        if home / package / "__init__.py" not in [Path(place).resolve() for place in places]:
+            raise ImportError(
+                f"{places[0]} stands in the way of fedspill's own package {package!r}, which Python would find later: "
+                "rename it, or start Python from another folder"
+            )
+
+
+_refuse_shadows(Path(__file__).resolve().parent)
