@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from attacks.interface.observation import State
+from attacks.networks.probing import evaluating, random_images
 from attacks.networks.products import Plain, Product
 
 # βz from which softplus counts as linear; at torch's 20 its value and slope would disagree by 2e-9
@@ -185,11 +186,11 @@ def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> D
     if network is None:
         return None
     state = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
-    probe = torch.randn((4, *input_shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    with torch.no_grad():
+    images = random_images(input_shape, 4, torch.float64)
+    with torch.no_grad(), evaluating(model):
         try:
-            expected = torch.func.functional_call(model, state, (probe,))
-            found = network.forward(state, probe)
+            expected = torch.func.functional_call(model, state, (images,))
+            found = network.forward(state, images)
         except RuntimeError:  # shapes do not chain as read
             return None
     return network if found.shape == expected.shape and torch.allclose(found, expected, atol=1e-9) else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.update.intervals import INWARDS, Cells
+from attacks.update.intervals import INWARDS, EntryIntervals
 
 ROUNDS = 100
 SHRUNK = 0.1  # shrinkage of the first round where entries are missing, relative to the largest singular value
@@ -44,7 +44,7 @@ def unknowns(rows: int, columns: int, rank: int) -> int:
     return rank * (rows + columns - rank)
 
 
-def complete(cells: Cells, rank: int, rounds: int = ROUNDS) -> Completed:
+def complete(cells: EntryIntervals, rank: int, rounds: int = ROUNDS) -> Completed:
     """The matrix of a rank that lies in the intervals, or nearest to them; rows of which nothing is known are zero."""
     sent = cells.sent()
     matrix = torch.zeros_like(cells.lowest)
@@ -52,13 +52,13 @@ def complete(cells: Cells, rank: int, rounds: int = ROUNDS) -> Completed:
     if not len(rows):
         return Completed(matrix, 0.0)
     # a row or column of which nothing was sent starts at zero, and no step of the iteration moves it
-    part = Cells(cells.lowest[rows][:, columns], cells.highest[rows][:, columns])
+    part = EntryIntervals(cells.lowest[rows][:, columns], cells.highest[rows][:, columns])
     found = _completed(part, min(rank, len(rows), len(columns)), rounds)
     matrix[rows[:, None], columns] = found.matrix
     return Completed(matrix, found.misfit)
 
 
-def _completed(cells: Cells, rank: int, rounds: int) -> Completed:
+def _completed(cells: EntryIntervals, rank: int, rounds: int) -> Completed:
     known = cells.bounded()
     known = known & (known.sum(1, keepdim=True) >= SPARE * rank)
     rows = Side.of(cells.lowest, cells.highest, known)
@@ -103,7 +103,7 @@ class Side:
 
     @classmethod
     def of(cls, lowest: Tensor, highest: Tensor, known: Tensor) -> "Side":
-        cells = Cells(lowest, highest)
+        cells = EntryIntervals(lowest, highest)
         middle, outer = cells.middle(), torch.ones_like(lowest).masked_fill_(cells.sent(), 1 - INWARDS)
         return cls(lowest, highest, known, bool(known.all()), lowest < highest, middle, outer, INWARDS * middle)
 
@@ -144,7 +144,7 @@ class Side:
         return own + step
 
 
-def find_rank(cells: Cells, most: int, generator: torch.Generator) -> int:
+def find_rank(cells: EntryIntervals, most: int, generator: torch.Generator) -> int:
     """The rank at which the misfit on held-out entries stops falling: doubled until then, then bisected."""
     drawn = torch.rand(cells.lowest.shape, generator=generator).to(cells.lowest.device)
     hidden = cells.sent() & (drawn < HELD_OUT)

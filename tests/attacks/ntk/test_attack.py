@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
-from attacks.ntk.attack import high_frequencies, inverse_temperature, outside_range
+from attacks.ntk.penalties import high_frequencies, inverse_temperature, outside_range
 
 
 def digits(count):

@@ -6,8 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.networks.products import LowRank, Packed, Plain, compress, low_rank, pack
+from attacks.ntk.autograd_objective import AutogradObjective
 from attacks.ntk.mlp_objective import DenseObjective, LayerUpdate
-from attacks.ntk.objective import AutogradObjective, backward_in_batches, make_objective
+from attacks.ntk.objective import backward_in_batches, make_objective
 
 SHAPE = (1, 4, 4)
 
