@@ -125,14 +125,16 @@ class Attack(ABC):
         told = replace(knowledge, num_private=private_set.num_private, pixel_mean=private_set.pixel_mean)
         own = observation.with_own_model(choose_device(getattr(self, "device", "cpu")))
         found = self.reconstruct(own, told, generator, progress).ranked()
-        mean, unsure = found.pixel_mean or private_set.pixel_mean, list[str]()
+        warnings = [*private_set.warnings, *found.warnings]
+        mean = found.pixel_mean or private_set.pixel_mean
         if not mean:
             mean, unsure = infer_or_assume_pixel_mean(observation, knowledge)
+            warnings += unsure
         return replace(
             found,
             pixel_mean=mean,
             num_inferred=private_set.num_inferred if found.num_inferred is None else found.num_inferred,
-            warnings=(*private_set.warnings, *found.warnings, *unsure),
+            warnings=tuple(warnings),
             seconds=time.perf_counter() - start,
         )
 

@@ -47,7 +47,7 @@ def attack(
     write_result(out_dir, name, found, knowledge, pixels=record is not None)
     show_warnings(found.warnings)
     out.print(
-        f"{len(found.on_images.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}",
+        f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}",
         highlight=False,
     )
 

@@ -49,7 +49,7 @@ def told(**others):
 
 def test_one_step_counts_every_label():
     observation, _ = client(LABELS, 6)
-    assert estimate_label_counts(observation, told()).tolist() == COUNTS
+    assert estimate_label_counts(observation, told()).counts.tolist() == COUNTS
 
 
 def test_one_step_is_exact_where_the_predictions_are_known():
@@ -68,7 +68,7 @@ def test_several_steps(momentum):
 
 def test_without_a_bias_the_weights_tell():
     observation, images = client(LABELS, 6, bias=False)
-    assert estimate_label_counts(observation, told(public_images=images)).tolist() == COUNTS
+    assert estimate_label_counts(observation, told(public_images=images)).counts.tolist() == COUNTS
 
 
 @pytest.mark.parametrize(("outputs", "counts"), [(6, COUNTS), (1, [4, 3])])
@@ -81,7 +81,7 @@ def test_mean_squared_error(outputs, counts):
 def test_the_number_of_images_is_inferred_where_it_is_not_told():
     observation, _ = client(torch.tensor([1, 4]), 6)
     knowledge = Knowledge(learning_rate=0.1, steps=1)
-    assert estimate_label_counts(observation, knowledge).tolist() == [0, 1, 0, 0, 1, 0]
+    assert estimate_label_counts(observation, knowledge).counts.tolist() == [0, 1, 0, 0, 1, 0]
 
 
 def test_what_is_missing_is_refused_by_name():
