@@ -8,7 +8,6 @@ from torch import Tensor
 
 from attacks.interface.attack import Attack, Progress, Reconstruction, register, silent
 from attacks.interface.devices import cast_state
-from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
 from attacks.networks.probing import evaluating
@@ -26,10 +25,6 @@ class MeanImage(Attack):
     name: ClassVar[str] = "mean_image"
     infers: ClassVar[tuple[str, ...]] = ("pixel_mean",)
 
-    def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
-        if knowledge.public_images is not None:
-            _check_shape(self.name, observation, knowledge.public_images)
-
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
@@ -46,8 +41,6 @@ class PublicBaseline(Attack):
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
         knowledge.require(self.name, "public_images")
-        assert knowledge.public_images is not None
-        _check_shape(self.name, observation, knowledge.public_images)
 
     def chosen(self, knowledge: Knowledge, order: Tensor, residual: Tensor, *warnings: str) -> Reconstruction:
         """The first N of the public images in this order, with their residuals (P,)."""
@@ -139,14 +132,6 @@ def gradient_residual(observation: Observation, images: Tensor, progress: Progre
 
 
 def _public(knowledge: Knowledge) -> Tensor:
-    """The public images (P, C, H, W), in float32 on the CPU; `check_requirements` saw that there are some."""
+    """The public images (P, C, H, W), in float32 on the CPU; the check saw that there are some."""
     assert knowledge.public_images is not None
     return knowledge.public_images.float().cpu()
-
-
-def _check_shape(attack: str, observation: Observation, images: Tensor) -> None:
-    if images.ndim != 4 or tuple(images.shape[1:]) != observation.input_shape or not len(images):
-        raise InputError(
-            f"attack {attack!r}: knowledge public_images has shape {tuple(images.shape)}, "
-            f"it has to be (any number, {', '.join(map(str, observation.input_shape))})"
-        )

@@ -69,6 +69,12 @@ def check_knowledge(observation: Observation, knowledge: Knowledge) -> None:
         raise InputError(
             f"knowledge pixel_mean has {len(knowledge.pixel_mean)} values, the images have {channels} channels"
         )
+    images = knowledge.public_images
+    if images is not None and (tuple(images.shape[1:]) != observation.input_shape or not len(images)):
+        raise InputError(
+            f"knowledge public_images has shape {tuple(images.shape)}, "
+            f"it has to be (any number, {', '.join(map(str, observation.input_shape))})"
+        )
     if knowledge.labels is not None:
         classes = max(2, count_outputs(observation.model, observation.input_shape))  # one output tells two classes
         if max(knowledge.labels) >= classes:
