@@ -69,15 +69,7 @@ CURVATURES: dict[str, Callable[[Tensor, Tensor, Beta], Tensor]] = {
 
 _RESHAPES = {torch.flatten, "flatten", "view", "reshape", "size"}
 _FUNCTIONS = {
-    torch.relu: "relu",
-    F.relu: "relu",
-    "relu": "relu",
-    torch.tanh: "tanh",
-    F.tanh: "tanh",
-    "tanh": "tanh",
-    torch.sigmoid: "sigmoid",
-    F.sigmoid: "sigmoid",
-    "sigmoid": "sigmoid",
+    call: name for name in ("relu", "tanh", "sigmoid") for call in (getattr(torch, name), getattr(F, name), name)
 }
 
 

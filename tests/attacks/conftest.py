@@ -3,9 +3,12 @@
 A client here is a few lines of torch, so that attacks are tested against training that is not the simulator's.
 """
 
+import contextlib
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
@@ -107,4 +110,27 @@ def client(
         step.zero_grad()
         local_loss(model(images[chosen]), labels[chosen]).backward()
         step.step()
+    model.zero_grad()
     return Observation(model, ((initial, state_of(model)),), (images.shape[1], images.shape[2], images.shape[3]))
+
+
+@contextlib.contextmanager
+def untouched(model: nn.Module) -> Iterator[nn.Module]:
+    """Within it, it is an error to move or cast the network; afterwards it has to be what it was: parameters, buffers,
+    modes (set to a mixture before), gradients and hooks."""
+    model.train()
+    next(iter(model.children())).eval()
+    before, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
+    own, apply = set(map(id, model.modules())), nn.Module._apply
+
+    def watched(module: nn.Module, *args: object, **options: object) -> nn.Module:
+        assert id(module) not in own, "the network was moved or cast"
+        return apply(module, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn.Module, "_apply", watched)
+        yield model
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [module.training for module in model.modules()] == modes
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

@@ -3,11 +3,10 @@ import torch
 from torch import nn
 
 from attacks import Observation
-from attacks.networks.probing import find_input_layer
 from attacks.update.num_private import infer_image_count
 from attacks.update.pixel_mean import infer_pixel_mean
 from attacks.update.spectrum import ImageCount, gavish_donoho, read_spectrum
-from tests.attacks.conftest import NTKLinear, client, digits, mlp
+from tests.attacks.conftest import client, digits, mlp
 
 
 def low_rank(out, inputs, rank, seed=0):
@@ -66,12 +65,6 @@ def test_adam_gives_no_clear_count_and_no_mean():
 def test_more_digits_than_their_effective_rank_are_a_guess_from_below():
     found = infer_image_count(trained_pair(digits(60)))
     assert not found.has_spectral_gap and found.count < 60
-
-
-def test_the_first_layer_is_found_in_ntk_parameterization():
-    model = mlp(64, depth=1, linear=NTKLinear, output=[nn.Tanh()])
-    layer = find_input_layer(model, (1, 8, 8))
-    assert (layer.weight, layer.bias) == ("1.weight", "1.bias") and layer.scale == pytest.approx(1 / 8)
 
 
 def test_no_constant_pixel_no_mean():
