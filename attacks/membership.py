@@ -26,6 +26,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
 from attacks.networks.probing import parameter_names, probe
+from attacks.update.first_layer import layer_update
 from attacks.update.num_private import infer_image_count
 from attacks.update.spectrum import Spectrum
 
@@ -80,8 +81,7 @@ class MembershipTest:
             )
         reference = knowledge.public_images if knowledge.public_images is not None else candidates
         observation = observation.with_own_model(observation.final[observation.trainable[0]].device)
-        reader = _UpdateReader(observation, count, has_gap, reference)
-        rounds = [reader.round_test(pair) for pair in range(len(observation.pairs))]
+        rounds = [_round_test(observation, pair, count, has_gap, reference) for pair in range(len(observation.pairs))]
         if not any(test.rows for test in rounds):
             raise InputError(
                 f"member: no layer of model {type(observation.model).__name__!r} has a row space that {count} images "
@@ -175,69 +175,49 @@ class _Layer:
     sees_pixels: bool
 
 
-@dataclass(frozen=True)
-class _UpdateReader:
-    """Reads the tests of an observation's rounds, for `count` private images.
+def _round_test(observation: Observation, pair: int, count: int, has_gap: bool, reference: Tensor | None) -> RoundTest:
+    """The trained layers whose row space has room for the directions that N images take in it; the first one alone
+    where its columns can be brought back to the scale of the pixels, as after Adam."""
+    initial, layers = observation.pairs[pair][0], _layers(observation, pair)
+    enough = reference is not None and len(reference) >= FEWEST_REFERENCES
+    if enough and not has_gap and layers and layers[0].sees_pixels:
+        assert reference is not None
+        name = layers[0].name
+        points = layer_inputs(observation.model, initial, reference, [name])[name][:, 0].double()
+        spectrum = Spectrum.of(layers[0].update * points.square().mean(0).sqrt())
+        directions = BLURRED_DIRECTIONS * count
+        if directions <= PREFERRED_SHARE * min(spectrum.rows, spectrum.columns):
+            return RoundTest(initial, {name: spectrum.vectors[: int(directions)].clone()}, {name: points.mean(0)})
+    tests = {layer.name: rows for layer in layers if (rows := _rows(layer, count, has_gap)) is not None}
+    return RoundTest(initial, tests, {})
 
-    has_gap: whether the first layer's spectrum shows their number. reference: images for s and ḡ, where there are any.
-    """
 
-    observation: Observation
-    count: int
-    has_gap: bool
-    reference: Tensor | None
+def _layers(observation: Observation, pair: int) -> list[_Layer]:
+    """Those of the trained layers that moved, in the order of registration."""
+    delta, image = observation.delta(pair), torch.zeros(1, *observation.input_shape)
+    names = [
+        name
+        for name, module in observation.model.named_modules()
+        if parameter_names(name)[0] in delta
+        and (isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1))
+    ]
+    given = layer_inputs(observation.model, observation.pairs[pair][0], image, names)
+    layers = []
+    for i, name in enumerate(name for name in names if name in given):
+        update = layer_update(delta, name)
+        if parameter_names(name)[1] not in delta:  # a zero column asks nothing of the appended 1
+            update = nn.functional.pad(update, (0, 1))
+        positions, size = given[name].shape[1:]
+        if update.any():
+            layers.append(_Layer(name, update, positions, i == 0 and size == image.numel() + 1))
+    return layers
 
-    def round_test(self, pair: int) -> RoundTest:
-        """The trained layers whose row space has room for the directions that N images take in it."""
-        initial, layers = self.observation.pairs[pair][0], self._layers(pair)
-        if layers and (rescaled := self._rescaled(layers[0], initial)) is not None:
-            return rescaled
-        rows = {layer.name: rows for layer in layers if (rows := self._rows(layer)) is not None}
-        return RoundTest(initial, rows, {})
 
-    def _layers(self, pair: int) -> list[_Layer]:
-        """Those of the trained layers that moved, in the order of registration."""
-        observation, delta = self.observation, self.observation.delta(pair)
-        names = [
-            name
-            for name, module in observation.model.named_modules()
-            if parameter_names(name)[0] in delta
-            and (isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1))
-        ]
-        image = torch.zeros(1, *observation.input_shape)
-        given = layer_inputs(observation.model, observation.pairs[pair][0], image, names)
-        layers = []
-        for i, name in enumerate(name for name in names if name in given):
-            weight, bias = (delta.get(part) for part in parameter_names(name))
-            assert weight is not None
-            weight = weight.flatten(1)
-            # without a bias only the inputs are in the row space: a zero column asks nothing of the appended 1
-            update = torch.cat([weight, (weight.new_zeros(len(weight)) if bias is None else bias)[:, None]], 1)
-            positions, size = given[name].shape[1:]
-            if update.any():
-                layers.append(_Layer(name, update, positions, i == 0 and size == image.numel() + 1))
-        return layers
-
-    def _rescaled(self, layer: _Layer, initial: State) -> RoundTest | None:
-        """The first layer alone, its columns brought back to the scale of the pixels, as after Adam; None where it has
-        a gap or no room, or where too few reference images tell that scale."""
-        reference = self.reference
-        if not layer.sees_pixels or self.has_gap or reference is None or len(reference) < FEWEST_REFERENCES:
-            return None
-        points = layer_inputs(self.observation.model, initial, reference, [layer.name])[layer.name][:, 0].double()
-        spectrum = Spectrum.of(layer.update * points.square().mean(0).sqrt())
-        directions = BLURRED_DIRECTIONS * self.count
-        if directions > PREFERRED_SHARE * min(spectrum.rows, spectrum.columns):
-            return None
-        rows = spectrum.vectors[: int(directions)].clone()
-        return RoundTest(initial, {layer.name: rows}, {layer.name: points.mean(0)})
-
-    def _rows(self, layer: _Layer) -> Tensor | None:
-        """The directions (k, in + 1) that N images take in the layer's row space; None where they leave no room."""
-        spectrum = Spectrum.of(layer.update)
-        room, vectors = min(spectrum.rows, spectrum.columns), self.count * layer.positions
-        per_image = DRIFTING_DIRECTIONS
-        if layer.sees_pixels:
-            per_image = GAP_DIRECTIONS if self.has_gap else BLURRED_DIRECTIONS
-        directions = int(min(per_image * vectors, max(PREFERRED_SHARE * room, vectors)))
-        return spectrum.vectors[:directions].clone() if directions <= LARGEST_SHARE * room else None
+def _rows(layer: _Layer, count: int, has_gap: bool) -> Tensor | None:
+    """The directions (k, in + 1) that N images take in the layer's row space; None where they leave no room."""
+    spectrum = Spectrum.of(layer.update)
+    room, vectors, per_image = min(spectrum.rows, spectrum.columns), count * layer.positions, DRIFTING_DIRECTIONS
+    if layer.sees_pixels:
+        per_image = GAP_DIRECTIONS if has_gap else BLURRED_DIRECTIONS
+    directions = int(min(per_image * vectors, max(PREFERRED_SHARE * room, vectors)))
+    return spectrum.vectors[:directions].clone() if directions <= LARGEST_SHARE * room else None

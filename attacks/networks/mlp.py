@@ -120,16 +120,11 @@ class DenseNetwork:
         inputs, _ = self._hidden(layers, images, beta)
         return layers[-1](inputs[-1])
 
-    def factors(self, state: State, images: Tensor, duals: Tensor, beta: Beta = None) -> list[tuple[Tensor, Tensor]]:
-        """(δ_l, a_{l−1}) of every layer: their product δᵀa is the layer's gradient sum.
-
-        images: (M, C, H, W). duals: (M, K). δ_l: (M, out_l), a_{l−1}: (M, in_l).
-        """
-        run = self.run(self.layers(state), images, duals, beta)
-        return list(zip(run.signals, run.inputs, strict=True))
-
     def run(self, layers: list[Layer], images: Tensor, duals: Tensor, beta: Beta) -> DensePass:
-        """As `factors`, with what `pull_back` needs. layers: those of `layers`."""
+        """The factors of every layer's gradient sum δ_lᵀ a_{l−1}, with what `pull_back` needs.
+
+        layers: those of `layers`. images: (M, C, H, W). duals: (M, K).
+        """
         inputs, slopes = self._hidden(layers, images, beta)
         signals = [duals]
         for layer, slope in zip(reversed(layers[1:]), reversed(slopes), strict=True):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.networks.probing import parameter_names
+from attacks.update.first_layer import layer_update
 from attacks.update.spectrum import Spectrum, rank_above_noise
 
 SKETCH = 1024  # sides of an update beyond this are projected at random before its singular values are taken
@@ -35,12 +36,9 @@ def layer_ranks(model: nn.Module, delta: State, generator: torch.Generator) -> t
     """Rank and gap of every trained layer with a weight, in the order of the model; a convolution's is (out, rest)."""
     found = []
     for name, _ in model.named_modules():
-        weight, bias = parameter_names(name)
-        if weight not in delta or delta[weight].dim() < 2:
-            continue
-        parts = [delta[weight].flatten(1)] + ([delta[bias][:, None]] if bias in delta else [])
-        update = torch.cat(parts, 1)
-        found.append(_layer_rank(name, update, generator))
+        weight, _ = parameter_names(name)
+        if weight in delta and delta[weight].dim() > 1:
+            found.append(_layer_rank(name, layer_update(delta, name), generator))
     return tuple(found)
 
 
