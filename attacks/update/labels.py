@@ -25,7 +25,7 @@ from attacks.networks.probing import find_output_layer, parameter_names, probe, 
 from attacks.update.num_private import infer_image_count
 
 NOISE_IMAGES = 256  # that stand for private ones where there are no public images
-NOISE_STD = 0.2  # of their pixels, about that of digits after the mean is subtracted
+NOISE_STD = 0.2  # of their pixels, as in the images that the NTK attack starts from
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Ratios of neighbouring singular values, measured on clients with 8x8 digits and MNIST: the gap behind the private
-# images is 2 to 4 under Adam and above 100 under SGD in float32.
+# Ratios of neighbouring singular values. That behind the private images is above 100 under SGD in float32 (48 clients
+# with 2 to 15 digits: 4,000 and more) and 2 to 4 under several steps of Adam (the same clients: 2 in the median).
 CLEAR_GAP = 10.0  # a gap wider than this is trusted: between the two
-SMALLEST_GAP = 2.0  # a narrower one is no gap: what Adam leaves at least
+SMALLEST_GAP = 2.0  # a narrower one is no gap
 NEAR_FLOOR = 4.0  # how many thresholds of Gavish and Donoho the first value of the floor may reach
 # Shares of the largest singular value.
 ROUNDING = 1e-4  # the rounding of float32 parameters lies below, images above

@@ -1,5 +1,7 @@
 """RKIP-finite: distillation as an attack that looks for few images (Loo et al. 2024, section 7, appendix E)."""
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +32,7 @@ def reconstruct_few(
     network with that sum for an update would predict.
     Shapes as of `distill`.
     """
+    model = copy.deepcopy(model).eval()  # the caller's stays in its mode
     state = {name: value.detach().cpu().double() for name, value in model.state_dict().items()}
     shape = (images.shape[1], images.shape[2], images.shape[3])
     final = linearized_update(model, state, images.cpu().double(), targets.cpu().double(), ridge)
