@@ -13,7 +13,8 @@ from attacks.interface.observation import Observation
 from attacks.interface.seeding import torch_generator
 from attacks.kkt.attack import KKTAttack
 from attacks.ntk.attack import NTKAttack
-from attacks.scoring.leakage import LeakageScore, Pool, score
+from attacks.scoring.images import Pool
+from attacks.scoring.leakage import LeakageScore, score
 from attacks.span.attack import SpanAttack
 
 __all__ = [

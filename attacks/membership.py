@@ -21,16 +21,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.hooks import RemovableHandle
 
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
+from attacks.networks.probing import parameter_names, probe
+from attacks.update.first_layer import layer_update
 from attacks.update.num_private import infer_image_count
 from attacks.update.spectrum import Spectrum
 
-EXACT, BLURRED, DRIFTING = 1.0, 2.0, 4.0  # k / N: first layer with a clear gap, without one, deeper layers
-ROOMY, FULL = 0.4, 0.9  # of a row space's dimension: the k that is preferred, and the largest that says anything
+# Directions of a row space that an image takes, k / N: in a first layer with a spectral gap, in one without, and in
+# deeper layers, whose inputs drift.
+GAP_DIRECTIONS, BLURRED_DIRECTIONS, DRIFTING_DIRECTIONS = 1.0, 2.0, 4.0
+# Shares of a row space's dimension: the k that leaves outsiders room, and the largest that tells anything.
+PREFERRED_SHARE, LARGEST_SHARE = 0.4, 0.9
 FEWEST_REFERENCES = 50  # images that s and ḡ are estimated from
 BATCH = 256  # images at a time: patches of a convolution take memory
 FALSE_POSITIVES = 1e-3  # at which the true-positive rate is reported
@@ -63,28 +67,28 @@ class MembershipTest:
         Reference images are public_images where known, else the candidates (Q, C, H, W) that are to be told apart.
         """
         inferred = infer_image_count(observation)
-        clear = inferred is not None and inferred.clear
+        has_gap = inferred is not None and inferred.has_spectral_gap
         if inferred is None:
             knowledge.require("member", "num_private", because="no trained layer sees the images")
         elif inferred.count == 0:
             knowledge.require("member", "num_private", because="the first layer's update shows no image")
         count = knowledge.num_private or (inferred.count if inferred is not None else 0)
         warnings = []
-        if not clear and knowledge.num_private is None:
+        if not has_gap and knowledge.num_private is None:
             warnings.append(
                 f"the first layer's spectrum has no clear gap: {count} private images is a guess (local Adam, noise, "
                 "or more images than their rank); tell num_private, which FedAvg's clients report"
             )
         reference = knowledge.public_images if knowledge.public_images is not None else candidates
-        rounds = [_round_test(observation, pair, count, clear, reference) for pair in range(len(observation.pairs))]
+        observation = observation.with_own_model(observation.final[observation.trainable[0]].device)
+        rounds = [_round_test(observation, pair, count, has_gap, reference) for pair in range(len(observation.pairs))]
         if not any(test.rows for test in rounds):
             raise InputError(
                 f"member: no layer of model {type(observation.model).__name__!r} has a row space that {count} images "
                 "leave room in: nothing tells private images from others"
             )
-        model = observation.model.eval()
         told = tuple(test for test in rounds if test.rows)
-        return cls(model, observation.input_shape, told, count, tuple(warnings))
+        return cls(observation.model, observation.input_shape, told, count, tuple(warnings))
 
     def residual(self, images: Tensor) -> Tensor:
         """The geometric mean of ρ over layers, (Q,), for images (Q, C, H, W) in the model's input space."""
@@ -136,21 +140,13 @@ def layer_inputs(model: nn.Module, state: State, images: Tensor, names: list[str
     pass has the positions of all its uses.
     """
     found: dict[str, list[Tensor]] = {name: [] for name in names}
+    layers = {name: model.get_submodule(name) for name in names}
 
-    def hook(name: str) -> RemovableHandle:
-        def watch(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            found[name].append(_points(module, inputs[0]))
+    def visit(name: str, given: Tensor, output: Tensor) -> None:
+        found[name].append(_points(layers[name], given))
 
-        return model.get_submodule(name).register_forward_pre_hook(watch)
-
-    handles = [hook(name) for name in names]
     parameter = next(value for value in state.values() if value.is_floating_point())  # BatchNorm counts in integers
-    try:
-        with torch.no_grad():
-            torch.func.functional_call(model, state, (images.to(parameter.device, parameter.dtype),))
-    finally:
-        for handle in handles:
-            handle.remove()
+    probe(model, images.to(parameter), layers, visit, state)
     return {name: torch.cat(points, 1) for name, points in found.items() if points}
 
 
@@ -168,36 +164,60 @@ def _points(module: nn.Module, given: Tensor) -> Tensor:
     return torch.cat([points, points.new_ones(*points.shape[:2], 1)], 2)
 
 
-def _round_test(observation: Observation, pair: int, count: int, clear: bool, reference: Tensor | None) -> RoundTest:
-    """The trained layers whose row space has room for the directions that N images take in it."""
-    delta, initial = observation.delta(pair), observation.pairs[pair][0]
+@dataclass(frozen=True)
+class _Layer:
+    """One trained layer in one round. update: [ΔW | Δb] (out, in + 1). positions: vectors that it is given per image.
+    sees_pixels: whether it is the first and those are the images themselves."""
+
+    name: str
+    update: Tensor
+    positions: int
+    sees_pixels: bool
+
+
+def _round_test(observation: Observation, pair: int, count: int, has_gap: bool, reference: Tensor | None) -> RoundTest:
+    """The trained layers whose row space has room for the directions that N images take in it; the first one alone
+    where its columns can be brought back to the scale of the pixels, as after Adam."""
+    initial, layers = observation.pairs[pair][0], _layers(observation, pair)
+    enough = reference is not None and len(reference) >= FEWEST_REFERENCES
+    if enough and not has_gap and layers and layers[0].sees_pixels:
+        assert reference is not None
+        name = layers[0].name
+        points = layer_inputs(observation.model, initial, reference, [name])[name][:, 0].double()
+        spectrum = Spectrum.of(layers[0].update * points.square().mean(0).sqrt())
+        directions = BLURRED_DIRECTIONS * count
+        if directions <= PREFERRED_SHARE * min(spectrum.rows, spectrum.columns):
+            return RoundTest(initial, {name: spectrum.vectors[: int(directions)].clone()}, {name: points.mean(0)})
+    tests = {layer.name: rows for layer in layers if (rows := _rows(layer, count, has_gap)) is not None}
+    return RoundTest(initial, tests, {})
+
+
+def _layers(observation: Observation, pair: int) -> list[_Layer]:
+    """Those of the trained layers that moved, in the order of registration."""
+    delta, image = observation.delta(pair), torch.zeros(1, *observation.input_shape)
     names = [
         name
         for name, module in observation.model.named_modules()
-        if f"{name}.weight" in observation.trainable
+        if parameter_names(name)[0] in delta
         and (isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1))
     ]
-    probe = torch.zeros(1, *observation.input_shape)
-    given = layer_inputs(observation.model.eval(), initial, probe, names)
-    tests: dict[str, Tensor] = {}
-    for i, name in enumerate(n for n in names if n in given):
-        weight, bias = delta[f"{name}.weight"].flatten(1), delta.get(f"{name}.bias")
-        # without a bias only the inputs are in the row space: a zero column asks nothing of the appended 1
-        update = torch.cat([weight, (weight.new_zeros(len(weight)) if bias is None else bias)[:, None]], 1)
-        if not update.any():
-            continue
+    given = layer_inputs(observation.model, observation.pairs[pair][0], image, names)
+    layers = []
+    for i, name in enumerate(name for name in names if name in given):
+        update = layer_update(delta, name)
+        if parameter_names(name)[1] not in delta:  # a zero column asks nothing of the appended 1
+            update = nn.functional.pad(update, (0, 1))
         positions, size = given[name].shape[1:]
-        first = i == 0 and size == probe.numel() + 1
-        if first and not clear and reference is not None and len(reference) >= FEWEST_REFERENCES:
-            points = layer_inputs(observation.model, initial, reference, [name])[name][:, 0].double()
-            spectrum = Spectrum.of(update * points.square().mean(0).sqrt())
-            if BLURRED * count <= ROOMY * min(spectrum.rows, spectrum.columns):
-                rows = spectrum.vectors[: int(BLURRED * count)].clone()
-                return RoundTest(initial, {name: rows}, {name: points.mean(0)})
-        spectrum = Spectrum.of(update)
-        room = min(spectrum.rows, spectrum.columns)
-        per_image = (EXACT if clear else BLURRED) if first else DRIFTING
-        directions = int(min(per_image * count * positions, max(ROOMY * room, count * positions)))
-        if directions <= FULL * room:
-            tests[name] = spectrum.vectors[:directions].clone()
-    return RoundTest(initial, tests, {})
+        if update.any():
+            layers.append(_Layer(name, update, positions, i == 0 and size == image.numel() + 1))
+    return layers
+
+
+def _rows(layer: _Layer, count: int, has_gap: bool) -> Tensor | None:
+    """The directions (k, in + 1) that N images take in the layer's row space; None where they leave no room."""
+    spectrum = Spectrum.of(layer.update)
+    room, vectors, per_image = min(spectrum.rows, spectrum.columns), count * layer.positions, DRIFTING_DIRECTIONS
+    if layer.sees_pixels:
+        per_image = GAP_DIRECTIONS if has_gap else BLURRED_DIRECTIONS
+    directions = int(min(per_image * vectors, max(PREFERRED_SHARE * room, vectors)))
+    return spectrum.vectors[:directions].clone() if directions <= LARGEST_SHARE * room else None

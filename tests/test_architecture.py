@@ -1,6 +1,7 @@
 """Who may import whom, and what an attack can be given: the promises that the tables rest on."""
 
 import ast
+import graphlib
 import inspect
 import os
 import subprocess
@@ -9,27 +10,77 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 
-from attacks import ATTACKS, Knowledge, Observation
+from attacks import ATTACKS, Attack, Knowledge, Observation, Reconstruction, get_attack
+from attacks.interface.attack import option_names
 
 PROJECT = Path(__file__).resolve().parents[1]
+PACKAGES = ("attacks", "clients", "simulator")
+ALLOWED_IN_ATTACKS = {"torch", "numpy", "scipy", "skimage", "attacks", *sys.stdlib_module_names}
+LONGEST_FUNCTION, MOST_PARAMETERS = 40, 6  # lines without the docstring; parameters that can be given by position
+
+
+def product():
+    """(path inside the project, syntax tree) of every file that users get."""
+    paths = [path for package in PACKAGES for path in sorted((PROJECT / package).rglob("*.py"))]
+    for path in (*paths, PROJECT / "fedspill.py"):
+        yield path.relative_to(PROJECT), ast.parse(path.read_text())
+
+
+def imports(tree, modules=()):
+    """The module of every import of a file, those inside functions too; of `modules`, also where it is imported from
+    its package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            package = node.module or ""
+            inside = [f"{package}.{alias.name}" for alias in node.names]
+            yield from {name if name in modules else package for name in inside}
 
 
 def imported(package):
-    """(file, top-level module) of every import in a package."""
-    for path in sorted((PROJECT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
-            for name in names:
-                yield path.relative_to(PROJECT).as_posix(), name
+    """(file, module) of every import in a package."""
+    return [(path.as_posix(), name) for path, tree in product() if path.parts[0] == package for name in imports(tree)]
 
 
-def test_attacks_depend_on_neither_clients_nor_simulator_nor_flower():
-    banned = ("clients", "simulator", "flwr", "ray", "yaml", "pandas", "pydantic")
-    found = [(path, name) for path, name in imported("attacks") if name.split(".")[0] in banned]
+def test_attacks_are_a_library_that_needs_little():
+    assert not [(path, name) for path, name in imported("attacks") if name.split(".")[0] not in ALLOWED_IN_ATTACKS]
+
+
+def test_no_module_imports_itself_through_others():
+    """Packages' own `__init__` files are their faces: they import what they show, and count as nobody's import."""
+    files = {".".join(path.with_suffix("").parts): tree for path, tree in product() if path.name != "__init__.py"}
+    sorter = graphlib.TopologicalSorter()
+    for name, tree in files.items():
+        sorter.add(name, *(other for other in imports(tree, files) if other in files and other != name))
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_functions_are_short_and_take_few_parameters():
+    """Commands of the command line aside, whose parameters are their options."""
+    found = []
+    for path, tree in product():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef) or "command" in "".join(map(ast.dump, node.decorator_list)):
+                continue
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+            taken = [part for part in (*node.args.posonlyargs, *node.args.args) if part.arg not in ("self", "cls")]
+            many = len(taken) > MOST_PARAMETERS and node.name not in ("__init__", "forward")
+            if lines > LONGEST_FUNCTION or many:
+                found.append(f"{path}:{node.name}: {lines} lines, {len(taken)} parameters")
     assert not found
+
+
+def test_tests_of_attacks_need_attacks_alone():
+    for path in sorted((PROJECT / "tests" / "attacks").rglob("*.py")):
+        found = [name for name in imports(ast.parse(path.read_text())) if name.split(".")[0] in PACKAGES[1:]]
+        assert not found, path.name
 
 
 def test_clients_do_not_know_the_simulator_and_only_the_client_app_knows_flower():
@@ -65,8 +116,35 @@ def test_telemetry_is_off_by_default():
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_an_attack_has_no_door_for_private_images(name):
-    parameters = list(inspect.signature(ATTACKS[name].reconstruct).parameters)
-    assert parameters == ["self", "observation", "knowledge", "generator", "progress"]
+    """Whatever reaches an attack is in its options, the observation or the knowledge: `run` is the same for all."""
+    attack, held = ATTACKS[name], ["observation", "knowledge"]
+    assert attack.run is Attack.run and attack.check is Attack.check
+    assert list(inspect.signature(Attack.run).parameters) == ["self", *held, "generator", "progress"]
+    assert list(inspect.signature(attack.reconstruct).parameters) == ["self", *held, "generator", "progress"]
+    assert list(inspect.signature(attack.check_requirements).parameters) == ["self", *held]
+    assert list(inspect.signature(attack.with_options).parameters) == ["self", "knowledge"]
+    for option in option_names(name):
+        assert not isinstance(getattr(get_attack(name), option), torch.Tensor)
+
+
+def test_an_attack_sees_no_more_than_run_was_given():
+    """Nothing is added to the observation or to the public images on the way; the rest is told, inferred or assumed."""
+    seen = []
+
+    class Spy(Attack):
+        name, infers = "spy", ("num_private", "pixel_mean")
+
+        def reconstruct(self, observation, knowledge, generator, progress):
+            seen.append((observation, knowledge))
+            return Reconstruction(torch.zeros(0, 1, 2, 2), torch.zeros(0))
+
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    state = model.state_dict()
+    given = Observation(model, ((state, {name: value + 1 for name, value in state.items()}),), (1, 2, 2))
+    Spy().run(given, Knowledge(steps=3), torch.Generator())
+    observation, knowledge = seen[0]
+    assert observation.pairs is given.pairs and observation.model is not given.model
+    assert knowledge.given() == {"num_private": 1, "pixel_mean": knowledge.pixel_mean, "steps": 3}
 
 
 def test_what_an_adversary_holds_is_spelled_out():

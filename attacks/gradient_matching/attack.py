@@ -7,25 +7,23 @@ learning_rate: 1, iterations: 300, total_variation: 0, clamp: false, image_std: 
 """
 
 import math
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 
-from attacks.gradient_matching.batch_order import Order, Schedule, believed_classes
+from attacks.gradient_matching.batch_order import Order, SimulatedSteps, check_labels, told_or_inferred_classes
 from attacks.gradient_matching.local_training import LocalTraining, Loss
 from attacks.gradient_matching.matching import MatchingOptions, UpdateMatching
-from attacks.interface.attack import Attack, Progress, Reconstruction, register, report_restart, silent
+from attacks.interface.attack import Attack, Progress, Reconstruction, register
 from attacks.interface.devices import cast_state, choose_device
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_values
-from attacks.update.private_set import Belief, check_told
-
-NAME = "gradient_matching"
+from attacks.interface.restarts import best_of_restarts
+from attacks.networks.probing import count_outputs
 
 
 @register
@@ -43,7 +41,8 @@ class GradientMatchingAttack(MatchingOptions, Attack):
     restarts: independent starts; the one with the smallest distance is returned.
     """
 
-    name: ClassVar[str] = NAME
+    name: ClassVar[str] = "gradient_matching"
+    infers: ClassVar[tuple[str, ...]] = ("num_private", "pixel_mean")
 
     labels: Literal["inferred", "soft"] = "inferred"
     order: Order = "drawn"
@@ -67,92 +66,80 @@ class GradientMatchingAttack(MatchingOptions, Attack):
             },
         )  # fmt: skip
         if not 0 <= self.momentum < 1:
-            raise InputError(f"attack {NAME!r}: momentum is {self.momentum}, choose one from 0 to below 1")
+            raise InputError(f"attack {self.name!r}: momentum is {self.momentum}, choose one from 0 to below 1")
 
-    def check(self, observation: Observation, knowledge: Knowledge) -> None:
-        check_told(NAME, observation, knowledge)
-        knowledge.require(NAME, "learning_rate", because="it simulates local training")
+    def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
+        knowledge.require(self.name, "learning_rate", because="it simulates local training")
         if knowledge.batches is None:
-            knowledge.require(NAME, "steps", because="it simulates local training")
+            knowledge.require(self.name, "steps", because="it simulates local training")
         if knowledge.optimizer not in (None, "sgd"):
-            raise InputError(f"attack {NAME!r} simulates sgd, the clients use {knowledge.optimizer!r} (use 'ntk')")
+            raise InputError(f"attack {self.name!r} simulates sgd, the clients use {knowledge.optimizer!r} (use 'ntk')")
+        if knowledge.num_private is not None:
+            self._simulated_steps(knowledge, torch.device("cpu"))
+            check_labels(knowledge)
 
     def reconstruct(
-        self,
-        observation: Observation,
-        knowledge: Knowledge,
-        generator: torch.Generator,
-        progress: Progress = silent,
+        self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """Run the attack on the first pair of checkpoints that differ; the number of images and their mean are inferred
-        from all pairs.
+        """Looks at the first pair of checkpoints that differ.
 
-        learning_rate and steps are needed (or batches, which tell the steps); batch_size, labels, num_private,
-        pixel_mean and pixel_range are used where known, else inferred or assumed. residual of a candidate: the distance
-        with all over the distance with its image replaced by the mean one; near 0: it cannot be spared.
+        learning_rate and steps are needed (or batches, which tell the steps); batch_size, labels and pixel_range are
+        used where known, else inferred or assumed. residual of a candidate: the distance with all over the distance
+        with its image replaced by the mean one; near 0: it cannot be spared.
         """
-        start = time.perf_counter()
-        self.check(observation, knowledge)
-        belief = Belief.of(NAME, observation, knowledge)
-        problem, warnings = self.problem(observation, knowledge, belief, generator)
-        total = self.restarts * self.iterations
-        solutions = [
-            problem.solve(generator, partial(report_restart, progress, restart * self.iterations, total))
-            for restart in range(self.restarts)
-        ]
-        best = min(solutions, key=lambda solution: (math.isnan(solution.distance), solution.distance))
-        if math.isnan(best.distance):
-            warnings.append(
-                "nothing returned: the simulated training diverged (learning_rate, steps or momentum wrong?)"
-            )
+        problem, warnings = self.matching(observation, knowledge, generator)
+        best = best_of_restarts(self.restarts, self.iterations, partial(problem.solve, generator), progress)
+        if math.isnan(best.residual):
+            diverged = "nothing returned: the simulated training diverged (learning_rate, steps or momentum wrong?)"
+            warnings = (*warnings, diverged)
             best = replace(best, images=best.images[:0], classes=best.classes[:0])
-        share = problem.shares(best)
-        order = share.argsort(stable=True)
         return Reconstruction(
-            images=best.images[order].float().cpu(),
-            residual=share[order].float().cpu(),
-            pixel_mean=belief.pixel_mean,
-            num_inferred=belief.num_inferred,
-            relative_residual=problem.relative_residual(best) if len(share) else math.nan,
+            best.images,
+            problem.relative_distance_without(best),
+            relative_residual=problem.relative_residual(best) if len(best.images) else math.nan,
             loss_trace=best.trace,
-            warnings=tuple(warnings),
-            seconds=time.perf_counter() - start,
-            facts={"distance": best.distance, "simulated_steps": float(len(problem.batches()))},
+            warnings=warnings,
+            facts={"distance": best.residual, "simulated_steps": float(len(problem.batches()))},
         )
 
-    def problem(
-        self, observation: Observation, knowledge: Knowledge, belief: Belief, generator: torch.Generator
-    ) -> tuple[UpdateMatching, list[str]]:
-        """(the optimization that these checkpoints and this knowledge define, warnings about what was assumed)."""
-        observation, ignored = observation.one_round()
-        warnings = [*belief.warnings, *ignored]
-        device, dtype = choose_device(self.device), getattr(torch, self.precision)
-        observed = cast_state(observation.delta(), device, dtype)
+    def matching(
+        self, observation: Observation, knowledge: Knowledge, generator: torch.Generator
+    ) -> tuple[UpdateMatching, tuple[str, ...]]:
+        """(the optimization that these checkpoints define, warnings about what was assumed).
+
+        knowledge: with num_private and pixel_mean.
+        """
+        observation, warnings = observation.one_round()
         if observation.threat_model == "observer":
-            warnings.append("one client's training is simulated, the update is an average over clients")
-        initial = cast_state(observation.initial, device, dtype)
-        model = observation.model.to(device).eval()
-        with torch.no_grad():
-            probe = torch.zeros((1, *observation.input_shape), device=device, dtype=dtype)
-            outputs = torch.func.functional_call(model, initial, (probe,)).numel()
+            warnings += ("one client's training is simulated, the update is an average over clients",)
+        prepare = partial(cast_state, device=choose_device(self.device), dtype=getattr(torch, self.precision))
+        initial, observed = prepare(observation.initial), prepare(observation.delta())
+        like = next(iter(observed.values()))
+        outputs = count_outputs(observation.model, observation.input_shape)
         loss: Loss = ("mse" if outputs == 1 else "cross_entropy") if self.loss == "auto" else self.loss
-        steps = len(knowledge.batches) if knowledge.batches is not None else knowledge.steps or 1
-        told = replace(knowledge, num_private=belief.num_private, steps=steps)
+        simulated = self._simulated_steps(knowledge, like.device)
         classes = None
         if knowledge.labels is not None or self.labels == "inferred":
-            classes, notes = believed_classes(observation, told, outputs, loss, self.momentum)
-            classes, warnings = classes.to(device, dtype), warnings + notes
-        schedule = Schedule.of(told, self.order, self.momentum, self.max_unrolled, device)
-        if self.optimizer == "lbfgs" and self.order == "drawn" and schedule.told is None:
-            raise InputError(f"attack {NAME!r}: lbfgs cannot follow batches that are drawn anew: set order to fixed")
-        rate = (knowledge.learning_rate or 1.0) * schedule.stretch
+            classes, notes = told_or_inferred_classes(
+                observation, replace(knowledge, steps=simulated.client_steps), outputs, loss, self.momentum
+            )
+            classes, warnings = classes.to(like), warnings + notes
+        rate = (knowledge.learning_rate or 1.0) * simulated.learning_rate_factor
         return UpdateMatching(
-            training=LocalTraining(model, initial, observation.trainable, loss, rate, self.momentum),
+            training=LocalTraining(observation.model, initial, observation.trainable, loss, rate, self.momentum),
             observed=observed,
             classes=classes,
-            batches=schedule.batches(generator),
-            shape=(belief.num_private, *observation.input_shape),
+            batches=simulated.batches(generator),
+            shape=(simulated.num_images, *observation.input_shape),
             outputs=outputs,
-            bounds=belief.bounds(knowledge, probe) if self.clamp else None,
+            bounds=knowledge.input_bounds(like) if self.clamp else None,
             options=self,
-        ), [*warnings, *schedule.warnings]
+        ), warnings + simulated.warnings
+
+    def _simulated_steps(self, knowledge: Knowledge, device: torch.device) -> SimulatedSteps:
+        simulated = SimulatedSteps.of(knowledge, self.order, self.momentum, self.max_unrolled, device)
+        if self.optimizer == "lbfgs" and self.order == "drawn" and simulated.told is None:
+            raise InputError(
+                f"attack {self.name!r}: lbfgs cannot follow batches that are drawn anew: set order to fixed"
+            )
+        return simulated

@@ -19,34 +19,37 @@ Order = Literal["fixed", "drawn"]
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """The steps that are simulated for a client's.
+class SimulatedSteps:
+    """The steps that are simulated in place of a client's.
 
-    told: the indices of each step where they are known or all images are used at once. size: images per step.
-    stretch: factor on the learning rate that lets fewer steps move as far.
+    num_images: of the client. client_steps: that it took. steps: that are simulated. batch_size: images per step.
+    told: the indices of each step where they are known or all images are used at once. learning_rate_factor: lets
+    fewer steps move the parameters as far.
     """
 
-    count: int
+    num_images: int
+    client_steps: int
     steps: int
-    size: int
+    batch_size: int
     order: Order
     told: tuple[Tensor, ...] | None
-    stretch: float
+    learning_rate_factor: float
     device: torch.device
     warnings: tuple[str, ...]
 
     @classmethod
     def of(
         cls, knowledge: Knowledge, order: Order, momentum: float, max_unrolled: int, device: torch.device
-    ) -> "Schedule":
-        """knowledge: with num_private and steps; batches and batch_size are used where known."""
-        count, steps = knowledge.num_private or 1, knowledge.steps or 1
+    ) -> "SimulatedSteps":
+        """knowledge: with num_private, and with steps or batches; batch_size is used where known."""
+        count = knowledge.num_private or 1
+        steps = len(knowledge.batches) if knowledge.batches is not None else knowledge.steps or 1
         warnings = []
         simulated = min(steps, max_unrolled)
-        stretch = float(step_weights(steps, momentum).sum() / step_weights(simulated, momentum).sum())
+        factor = float(step_weights(steps, momentum).sum() / step_weights(simulated, momentum).sum())
         if simulated < steps:
             warnings.append(
-                f"{simulated} steps of {stretch:.3g} times the learning rate stand for {steps} (max_unrolled)"
+                f"{simulated} steps of {factor:.3g} times the learning rate stand for {steps} (max_unrolled)"
             )
         size, told = min(knowledge.batch_size or count, count), None
         if knowledge.batches is not None:
@@ -60,7 +63,7 @@ class Schedule:
                 warnings.append("batch_size is unknown: steps on all images were assumed")
         else:
             warnings.append(f"the order of the images is unknown: {order} at random")
-        return cls(count, simulated, size, order, told, stretch, device, tuple(warnings))
+        return cls(count, steps, simulated, size, order, told, factor, device, tuple(warnings))
 
     def batches(self, generator: torch.Generator) -> Callable[[], Batches]:
         """A function that gives the batches of an iteration: the same ones unless the order is `drawn`."""
@@ -68,12 +71,12 @@ class Schedule:
             told = list(self.told)
             return lambda: told
         fixed = self._draw(generator, 1)
-        epochs = math.ceil(self.steps / math.ceil(self.count / self.size))
+        epochs = math.ceil(self.steps / math.ceil(self.num_images / self.batch_size))
         return (lambda: self._draw(generator, epochs)) if self.order == "drawn" else (lambda: fixed)
 
     def _draw(self, generator: torch.Generator, epochs: int) -> Batches:
-        order = torch.stack([torch.randperm(self.count, generator=generator) for _ in range(epochs)])
-        return shuffled_batches(order.to(self.device), self.size, self.steps)
+        order = torch.stack([torch.randperm(self.num_images, generator=generator) for _ in range(epochs)])
+        return shuffled_batches(order.to(self.device), self.batch_size, self.steps)
 
 
 def shuffled_batches(order: Tensor, batch_size: int, steps: int) -> Batches:
@@ -87,16 +90,20 @@ def shuffled_batches(order: Tensor, batch_size: int, steps: int) -> Batches:
     return batches[:steps]
 
 
-def believed_classes(
+def told_or_inferred_classes(
     observation: Observation, knowledge: Knowledge, outputs: int, loss: Loss, momentum: float
-) -> tuple[Tensor, list[str]]:
+) -> tuple[Tensor, tuple[str, ...]]:
     """((N, K) class probabilities as told or inferred from the last layer, warnings). knowledge: with num_private."""
     if knowledge.labels is None:
         found = estimate_label_counts(observation, knowledge, loss, momentum)
         labels = torch.repeat_interleave(torch.arange(len(found.counts)), found.counts)
         text = f"labels were inferred: {found.counts.tolist()} of each class, confidence {found.confidence:.2f}"
-        return one_hot(labels, outputs), [text]
-    labels = torch.tensor(knowledge.labels)
-    if len(labels) != knowledge.num_private:
-        raise InputError(f"knowledge labels has {len(labels)} entries for {knowledge.num_private} images")
-    return one_hot(labels, outputs), []
+        return one_hot(labels, outputs), (text,)
+    check_labels(knowledge)
+    return one_hot(torch.tensor(knowledge.labels), outputs), ()
+
+
+def check_labels(knowledge: Knowledge) -> None:
+    """Raise InputError where another number of labels is told than there are images."""
+    if knowledge.labels is not None and len(knowledge.labels) != knowledge.num_private:
+        raise InputError(f"knowledge labels has {len(knowledge.labels)} entries for {knowledge.num_private} images")

@@ -10,6 +10,7 @@ from torch import Tensor
 from attacks.gradient_matching.batch_order import Batches
 from attacks.gradient_matching.local_training import LocalTraining
 from attacks.interface.observation import State
+from attacks.interface.restarts import ReportLoss
 
 TRACE_EVERY = 20  # iterations between two looks at the loss: each look waits for a GPU
 DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations: there the step size falls to a tenth (the code of Geiping et al.)
@@ -40,7 +41,7 @@ def total_variation(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class MatchingOptions:
-    """The options of an attack that its optimization reads; `attacks.gradient_matching` says what they are."""
+    """The options of the attack that its optimization reads; `GradientMatchingAttack` says what they are."""
 
     distance: Literal["cosine", "euclidean"] = "cosine"
     optimizer: Literal["adam", "lbfgs"] = "adam"
@@ -52,12 +53,13 @@ class MatchingOptions:
 
 
 @dataclass(frozen=True)
-class Solution:
-    """images: (M, C, H, W). classes: (M, K) probabilities. trace: (iteration, loss) pairs."""
+class MatchingSolution:
+    """images: (M, C, H, W). classes: (M, K) probabilities. residual: the distance that is left, as of
+    `update_distance`. trace: (iteration, loss) pairs."""
 
     images: Tensor
     classes: Tensor
-    distance: float
+    residual: float
     trace: tuple[tuple[int, float], ...]
 
 
@@ -90,7 +92,7 @@ class UpdateMatching:
     def simulated(self, images: Tensor, classes: Tensor) -> State:
         return self.training.update(images, classes, self.batches())
 
-    def solve(self, generator: torch.Generator, progress: Callable[[int, float], None]) -> Solution:
+    def solve(self, generator: torch.Generator, report: ReportLoss) -> MatchingSolution:
         """Optimize from a random start, drawn on the CPU so that every device starts alike."""
         options, like = self.options, next(iter(self.observed.values()))
         images = torch.randn(self.shape, generator=generator, dtype=like.dtype) * options.image_std
@@ -118,22 +120,22 @@ class UpdateMatching:
                     torch.clamp_(images, *self.bounds)
             if i % TRACE_EVERY == 0:
                 trace.append((i, float(loss)))
-                progress(i, trace[-1][1])
-        progress(options.iterations, trace[-1][1])
+                report(i, trace[-1][1])
+        report(options.iterations, trace[-1][1])
         images, classes = images.detach(), self._classes(logits).detach()
-        return Solution(images, classes, float(self.distance(images, classes).detach()), tuple(trace))
+        return MatchingSolution(images, classes, float(self.distance(images, classes).detach()), tuple(trace))
 
-    def shares(self, found: Solution) -> Tensor:
+    def relative_distance_without(self, found: MatchingSolution) -> Tensor:
         """(M,): the distance with all candidates over that with one image replaced by the mean input, 0."""
-        shares = []
+        ratios = []
         for j in range(len(found.images)):
             without = found.images.clone()
             without[j] = 0
             distance = float(self.distance(without, found.classes).detach())
-            shares.append(found.distance / max(distance, 1e-30))
-        return torch.tensor(shares)
+            ratios.append(found.residual / max(distance, 1e-30))
+        return torch.tensor(ratios)
 
-    def relative_residual(self, found: Solution) -> float:
+    def relative_residual(self, found: MatchingSolution) -> float:
         """‖Δ̂ − Δ‖ / ‖Δ‖."""
         simulated = {name: value.detach() for name, value in self.simulated(found.images, found.classes).items()}
         return float(update_distance("euclidean", simulated, self.observed)) ** 0.5

@@ -13,6 +13,12 @@ from attacks.interface.devices import choose_device
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
+from attacks.update.private_set import (
+    InferredPrivateSet,
+    check_knowledge,
+    check_num_private_available,
+    infer_or_assume_pixel_mean,
+)
 
 Progress = Callable[[int, int, float], None]
 """Called with (iterations done, iterations in all, current loss)."""
@@ -22,23 +28,20 @@ def silent(done: int, total: int, loss: float) -> None:
     """The progress callback of those who do not look."""
 
 
-def report_restart(progress: Progress, before: int, total: int, done: int, loss: float) -> None:
-    """Report to `progress` from a restart that has `before` iterations of others before it; to be bound partially."""
-    progress(before + done, total, loss)
-
-
 @dataclass(frozen=True)
 class Reconstruction:
-    """What an attack returns, best candidate first.
+    """What an attack returns: candidates for private images, best first once `Attack.run` has ranked them.
 
     images: (M, C, H, W) in the model's input space. residual: (M,), lower is surer; each attack says what it is.
-    duals: (V, M, K) for V kernels and K outputs, where the attack has them. pixel_mean: what has to be added to
-    `images` to get pixels in [0, 1], as the attacker knows or estimates it. relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖.
+    pixel_mean: what has to be added to `images` to get pixels in [0, 1], as the attacker knows or infers it; where an
+    attack leaves it empty, `Attack.run` fills it in. duals: (V, M, K) for V kernels and K outputs, where the attack has
+    them. num_inferred: the number of private images that the update shows. relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖.
+    loss_trace: (iteration, loss) pairs. facts: what the attack measured on its way, by name.
     """
 
     images: Tensor
     residual: Tensor
-    pixel_mean: tuple[float, ...]
+    pixel_mean: tuple[float, ...] = ()
     duals: Tensor | None = None
     num_inferred: int | None = None
     relative_residual: float = float("nan")
@@ -54,12 +57,11 @@ class Reconstruction:
 
     def ranked(self) -> "Reconstruction":
         """The same candidates, smallest residual first, on the CPU; images, residuals and duals in float32."""
-        residual = self.residual.detach().float().cpu()
-        order = residual.argsort(stable=True)
+        order = self.residual.detach().cpu().argsort(stable=True)
         return replace(
             self,
             images=self.images.detach().float().cpu()[order],
-            residual=residual[order],
+            residual=self.residual.detach().float().cpu()[order],
             duals=None if self.duals is None else self.duals.detach().float().cpu()[:, order],
         )
 
@@ -68,10 +70,40 @@ class Attack(ABC):
     """One attack: a frozen dataclass whose fields are its options. It sees an observation and what it was told, and
     nothing else.
 
-    Callers use `run`. An attack's own file holds `reconstruct`, its mathematics, and `check`.
+    Callers use `run`, which is the same for every attack. An attack of your own is a file with its mathematics:
+
+        @register
+        @dataclass(frozen=True)
+        class FirstLayerRows(Attack):
+            '''The rows of the first layer's update, each divided by its bias entry, are images where one image alone
+            activates a unit.'''
+
+            name: ClassVar[str] = "first_layer_rows"
+            infers: ClassVar[tuple[str, ...]] = ("num_private", "pixel_mean")
+
+            smallest_bias: float = 1e-6
+
+            def __post_init__(self) -> None:
+                check_values(self, positive=("smallest_bias",))
+
+            def check_requirements(self, observation, knowledge) -> None:
+                if find_input_layer(observation.model, observation.input_shape) is None:
+                    raise InputError("attack 'first_layer_rows' needs a linear layer that sees the pixels")
+
+            def reconstruct(self, observation, knowledge, generator, progress) -> Reconstruction:
+                weight, bias = first_layer_update(observation.without_zero_updates())
+                strongest = bias.abs().argsort(descending=True)[: knowledge.num_private]
+                kept = strongest[bias[strongest].abs() > self.smallest_bias]
+                images = (weight[kept] / bias[kept, None]).reshape(-1, *observation.input_shape)
+                return Reconstruction(images, residual=1 / bias[kept].abs())
+
+    and an import in `attacks/__init__.py`. tests/attacks/test_common.py then runs over it.
     """
 
     name: ClassVar[str]
+    infers: ClassVar[tuple[str, ...]] = ()
+    """Those of num_private and pixel_mean that `run` infers, or assumes with a warning, where they are not told:
+    `reconstruct` then finds them in its `knowledge`."""
 
     def run(
         self,
@@ -88,13 +120,38 @@ class Attack(ABC):
         """
         start = time.perf_counter()
         self.check(observation, knowledge)
-        device = choose_device(getattr(self, "device", "cpu"))
-        found = self.reconstruct(observation.with_own_model(device), knowledge, generator, progress)
-        return replace(found.ranked(), seconds=time.perf_counter() - start)
+        knowledge = self.with_options(knowledge)
+        private_set = InferredPrivateSet.of(observation, knowledge, self.infers)
+        told = replace(knowledge, num_private=private_set.num_private, pixel_mean=private_set.pixel_mean)
+        own = observation.with_own_model(choose_device(getattr(self, "device", "cpu")))
+        found = self.reconstruct(own, told, generator, progress).ranked()
+        warnings = [*private_set.warnings, *found.warnings]
+        mean = found.pixel_mean or private_set.pixel_mean
+        if not mean:
+            mean, unsure = infer_or_assume_pixel_mean(observation, knowledge)
+            warnings += unsure
+        return replace(
+            found,
+            pixel_mean=mean,
+            num_inferred=private_set.num_inferred if found.num_inferred is None else found.num_inferred,
+            warnings=tuple(warnings),
+            seconds=time.perf_counter() - start,
+        )
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
-        """Raise InputError where the attack cannot run on this network with this knowledge; no update is looked at."""
+        """Raise InputError where `run` would refuse this network with this knowledge; no update is looked at."""
+        check_knowledge(observation, knowledge)
+        self.check_requirements(observation, knowledge)
+        if "num_private" in self.infers:
+            check_num_private_available(self.name, observation, self.with_options(knowledge))
+
+    def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
+        """Raise InputError where this attack cannot run, for reasons of its own."""
         return
+
+    def with_options(self, knowledge: Knowledge) -> Knowledge:
+        """The knowledge with what the attack's options say of the private set, for attacks that have such options."""
+        return knowledge
 
     @abstractmethod
     def reconstruct(
@@ -102,7 +159,8 @@ class Attack(ABC):
     ) -> Reconstruction:
         """What the attack makes of a checked observation, whose network is its own: on its device, in evaluation mode.
 
-        Candidates stand in any order, on any device; `run` completes the result.
+        Candidates stand in any order, on any device; `run` completes the result. Raises InputError where the update
+        tells nothing, as one of zero does.
         """
 
 

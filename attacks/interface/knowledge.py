@@ -52,6 +52,15 @@ class Knowledge:
         known = {name: getattr(self, name) for name in self.names() if getattr(self, name) is not None}
         return {name: len(value) if isinstance(value, torch.Tensor) else value for name, value in known.items()}
 
+    def input_bounds(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """(lowest, highest) value of a network's input, (1, C, 1, 1) each, of the dtype and on the device of `like`.
+
+        pixel_mean has to be known; pixels that nothing is told of lie in [0, 1].
+        """
+        low, high = self.pixel_range or (0.0, 1.0)
+        mean = torch.tensor(self.pixel_mean, dtype=like.dtype, device=like.device).view(1, -1, 1, 1)
+        return low - mean, high - mean
+
     def require(self, attack: str, *needed: str, because: str = "") -> None:
         """Raise InputError naming the fields in `needed` that are unknown."""
         missing = [name for name in needed if getattr(self, name) is None]

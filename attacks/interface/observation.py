@@ -1,6 +1,6 @@
-"""What the adversary holds (Observation) and what else it may use (Knowledge).
+"""What the adversary holds: checkpoints, and the architecture they belong to.
 
-Neither has a place for private images or labels unless `Knowledge` names them: what is not here, no attack can see.
+There is no place for private images or labels here: what an adversary may know beside is in `Knowledge`.
 """
 
 import copy
@@ -83,8 +83,8 @@ class Observation:
             raise InputError("the update is zero: the client returned the checkpoint it was sent")
         return moving
 
-    def moved(self) -> "Observation":
-        """Without the pairs whose update is zero: they say nothing. InputError where all are."""
+    def without_zero_updates(self) -> "Observation":
+        """The same without the pairs whose update is zero: they say nothing. InputError where all are."""
         if len(self._moving) == len(self.pairs):
             return self
         return replace(self, pairs=tuple(self.pairs[i] for i in self._moving))

@@ -5,9 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from attacks.interface.devices import cast_state
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
 from attacks.networks.jacobian import Factors, Jacobian
+from attacks.networks.probing import count_outputs
 
 MOST_IMAGES = 200  # that the drift of a kernel is measured on: its cost is quadratic
 MOST_ENTRIES = 2**29  # of their Jacobian, layers aside that need none
@@ -17,9 +19,8 @@ CHUNK_BYTES = 256 * 2**20  # of Jacobian factors per chunk of images
 def empirical_ntk(model: nn.Module, state: State, images: Tensor, others: Tensor | None = None) -> Tensor:
     """Trace form of the empirical NTK: K(x, x') = Σ_k ⟨∇f_k(x), ∇f_k(x')⟩ over the trained parameters.
 
-    state: parameters to take the gradients at, in the dtype and on the device to compute in; `model` has to be in
-    evaluation mode, so that images do not see each other. images: (N, C, H, W). others: (M, C, H, W), default the same
-    images. Returns (N, M).
+    state: parameters to take the gradients at, in the dtype and on the device to compute in. images: (N, C, H, W).
+    others: (M, C, H, W), by default the same images. Returns (N, M).
     """
     return _contract(model, state, images, others, Factors.trace)
 
@@ -53,10 +54,8 @@ def kernel_distance(first: Tensor, second: Tensor) -> float:
 
 def kernel_drift(observation: Observation, images: Tensor) -> float:
     """Kernel distance between both ends of an observation's last update on `images` (N, C, H, W), float64."""
-    kernels = [
-        empirical_ntk(observation.model.eval(), _double(state), images.double()) for state in observation.pairs[-1]
-    ]
-    return kernel_distance(*kernels)
+    states = (cast_state(state, images.device, torch.float64) for state in observation.pairs[-1])
+    return kernel_distance(*(empirical_ntk(observation.model, state, images.double()) for state in states))
 
 
 def affordable_images(observation: Observation) -> int:
@@ -64,15 +63,8 @@ def affordable_images(observation: Observation) -> int:
     model = observation.model
     linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     entries = sum(model.get_parameter(name).numel() for name in observation.trainable if name not in linear)
-    state, first = observation.initial, observation.initial[observation.trainable[0]]
-    probe = torch.zeros(1, *observation.input_shape, dtype=first.dtype, device=first.device)
-    with torch.no_grad():
-        outputs = torch.func.functional_call(model.eval(), state, (probe,)).numel()
+    outputs = count_outputs(model, observation.input_shape)
     return max(2, min(MOST_IMAGES, MOST_ENTRIES // max(entries * outputs, 1)))
-
-
-def _double(state: State) -> State:
-    return {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
 
 
 def _contract(

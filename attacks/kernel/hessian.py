@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.observation import State
-from attacks.networks.jacobian import Jacobian, parameter_names
-from attacks.networks.probing import watched
+from attacks.networks.jacobian import Jacobian
+from attacks.networks.probing import evaluating, parameter_names, watched
 
 CHUNK_BYTES = 256 * 2**20  # of vectors that the iteration works on at a time
 COPIES = 12  # of such a vector that live in the graph of one Hessian-vector product
@@ -52,12 +52,12 @@ def hessian_norms(
     images: (N, C, H, W). generator: on the CPU, draws the start. Takes ‖Hv‖ / ‖v‖, since the spectrum of a ReLU network
     is symmetric about 0, until it grows by less than `tolerance` (relative) in an iteration.
     """
-    model = model.eval()
     values, most, converged = [], 0, True
-    for perturbed, zeros in _problems(Jacobian(model, state), images):
-        norms, taken, settled = _power_iteration(perturbed, zeros, generator, iterations, tolerance)
-        values.append(norms)
-        most, converged = max(most, taken), converged and settled
+    with evaluating(model):
+        for perturbed, zeros in _problems(Jacobian(model, state), images):
+            norms, taken, settled = _power_iteration(perturbed, zeros, generator, iterations, tolerance)
+            values.append(norms)
+            most, converged = max(most, taken), converged and settled
     return HessianNorms(torch.cat(values).view(len(images), -1), most, converged)
 
 

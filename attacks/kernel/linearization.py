@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +9,7 @@ from torch import Tensor, nn
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.kernel.empirical import empirical_ntk_blocks
-from attacks.networks.jacobian import parameter_names
-from attacks.networks.probing import watched
+from attacks.networks.probing import evaluating, parameter_names, probe, probe_generator
 
 MAX_GRADIENTS = 1000  # images × outputs up to which duals are solved for: the cost is cubic
 CURVED = 1e-6  # relative second difference that rounding in float64 does not reach and a non-linearity does
@@ -27,12 +25,10 @@ def linearization_error(model: nn.Module, initial: State, final: State, images: 
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     fixed = {name: value for name, value in final.items() if name not in trained}
 
-    def outputs(parameters: State) -> Tensor:
-        return torch.func.functional_call(model, {**fixed, **parameters}, (images,)).reshape(len(images), -1)
-
+    outputs = _outputs(model, fixed, images)
     start = {name: initial[name] for name in trained}
     step = {name: final[name] - initial[name] for name in trained}
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(model):
         linearized = torch.func.jvp(outputs, (start,), (step,))
         after = outputs({name: final[name] for name in trained})
     change = after - linearized[0]
@@ -40,34 +36,38 @@ def linearization_error(model: nn.Module, initial: State, final: State, images: 
     return float(missed.norm()) / went if went else math.nan, float(missed.abs().max())
 
 
-def unexplained_share(model: nn.Module, state: State, delta: State, images: Tensor) -> float:
-    """‖Δθ − Σ_jk α_jk ∇f_k(x_j)‖ / ‖Δθ‖ at the parameters `state` and the best duals; NaN where Δθ is 0 or there are
-    more than 1,000 gradients. All in float64; images: (N, C, H, W)."""
-    norm = torch.stack([value.norm() for value in delta.values()]).norm()
+def relative_residual(
+    model: nn.Module, state: State, delta: State, images: Tensor, duals: Tensor | None = None
+) -> float:
+    """‖Δθ − Σ_jk α_jk ∇f_k(x_j)‖ / ‖Δθ‖, the gradients of images (N, C, H, W) taken at the parameters `state`.
 
-    def outputs(parameters: State) -> Tensor:
-        return torch.func.functional_call(model, {**state, **parameters}, (images,)).reshape(len(images), -1)
-
-    start = {name: state[name] for name in delta}
-    with torch.no_grad():
-        products = torch.func.jvp(outputs, (start,), (delta,))[1].flatten()  # of every gradient with Δθ
+    duals: α, (N, K). Without them the best ones are solved for, in float64, and the result is NaN where Δθ is 0 or
+    there are more than 1,000 gradients.
+    """
+    outputs = _outputs(model, state, images)
+    start, norm = {name: state[name] for name in delta}, _norm(delta)
+    with evaluating(model):
+        if duals is not None:
+            (sums,) = torch.func.vjp(outputs, start)[1](duals)
+            return float(_norm({name: value - sums[name] for name, value in delta.items()}) / norm)
+        with torch.no_grad():
+            products = torch.func.jvp(outputs, (start,), (delta,))[1].flatten()  # of every gradient with Δθ
     if not norm or len(products) > MAX_GRADIENTS:
         return math.nan
     kernel = empirical_ntk_blocks(model, state, images).reshape(len(products), -1)
-    duals = torch.linalg.lstsq(kernel.cpu(), products[:, None].cpu(), driver="gelsd").solution
-    return float((1 - (products.cpu() @ duals).sum() / norm.cpu() ** 2).clamp_min(0).sqrt())
+    best = torch.linalg.lstsq(kernel.cpu(), products[:, None].cpu(), driver="gelsd").solution
+    return float((1 - (products.cpu() @ best).sum() / norm.cpu() ** 2).clamp_min(0).sqrt())
 
 
-def share_left_by(model: nn.Module, state: State, delta: State, images: Tensor, duals: Tensor) -> float:
-    """The same with given duals (N, K) in the place of the best ones; in the dtype of all, for any number of them."""
+def _outputs(model: nn.Module, state: State, images: Tensor) -> Callable[[State], Tensor]:
+    """The outputs (N, K) for images as a function of some of the parameters; the others are those of `state`."""
+    return lambda parameters: torch.func.functional_call(model, {**state, **parameters}, (images,)).reshape(
+        len(images), -1
+    )
 
-    def outputs(parameters: State) -> Tensor:
-        return torch.func.functional_call(model, {**state, **parameters}, (images,)).reshape(len(images), -1)
 
-    pullback = torch.func.vjp(outputs, {name: state[name] for name in delta})[1]
-    (sums,) = pullback(duals)
-    rest = torch.stack([(value - sums[name]).norm() for name, value in delta.items()]).norm()
-    return float(rest / torch.stack([value.norm() for value in delta.values()]).norm())
+def _norm(state: State) -> Tensor:
+    return torch.stack([value.norm() for value in state.values()]).norm()
 
 
 def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
@@ -78,8 +78,8 @@ def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
     long steps, so that neither a saturated sigmoid nor a distant kink goes unseen.
     """
     name = _last_layer(model, state, images)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
+    generator = probe_generator()
+    with torch.no_grad(), evaluating(model):
         for length in (0.1, 1.0, 100.0):
             step: State = {}
             for key in parameter_names(name):
@@ -101,13 +101,8 @@ def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
 def _last_layer(model: nn.Module, state: State, images: Tensor) -> str:
     """The module with a weight of its own that is called last."""
     called: list[str] = []
-
-    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        return lambda module, inputs, output: called.append(name)
-
     owners = {name: module for name, module in model.named_modules() if parameter_names(name)[0] in state}
-    with watched(owners, watch), torch.no_grad():
-        torch.func.functional_call(model, state, (images[:1],))
+    probe(model, images[:1], owners, lambda name, given, output: called.append(name), state)
     if not called:
         raise InputError(
             f"model {type(model).__name__!r} calls no layer with a weight: nothing says what its output is"

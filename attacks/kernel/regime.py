@@ -6,7 +6,7 @@ H on the way (Liu, Zhu, Belkin 2020). The span attack needs no linearity, only a
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,10 +17,10 @@ from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
 from attacks.kernel.empirical import affordable_images, empirical_ntk, kernel_distance
 from attacks.kernel.hessian import hessian_norms, is_factored
-from attacks.kernel.linearization import has_linear_output, linearization_error, unexplained_share
+from attacks.kernel.linearization import has_linear_output, linearization_error, relative_residual
 from attacks.networks.jacobian import Jacobian
 from attacks.networks.probing import find_input_layer
-from attacks.update.layer_ranks import LayerUpdate, layer_updates
+from attacks.update.layer_ranks import LayerRank, layer_ranks
 
 ZERO = "zero update: the client returned what it was sent"
 KERNEL_REGIME = "kernel regime: the NTK attack should work"
@@ -37,20 +37,50 @@ FACTORED, EXPLICIT = 2e9, 5e7  # images × outputs × parameters up to which Hes
 
 
 @dataclass(frozen=True)
-class Linearity:
-    """delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞. hessian_norm: the largest ‖H‖₂ over images, outputs and the points of the
-    update in `Linearity.of`; NaN where the model is too large for it. kernel_distance: between both ends, trace form.
+class UpdateFacts:
+    """What an update shows without any image.
 
-    linearization_error: ‖f − f_lin‖ / ‖f − f_θ₀‖ over images and outputs. remainder: the largest |f − f_lin|. bound:
-    ½ ‖H‖₂ ‖Δθ‖₂², which holds for the remainder as far as the largest ‖H‖₂ on the way was met: over `hessian_images`
-    images, all or as many as were affordable. unexplained:
-    ‖Δθ − Σ_jk α_jk ∇f_k(x_j)‖ / ‖Δθ‖ at θ₀ with the best duals, what the NTK attack leaves over with the images
-    themselves; NaN where not all of them were looked at. linear_output: whether nothing non-linear follows the last
-    layer. images_layer: the layer that the images are fed to. images: how many were looked at.
+    delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞. layers: rank and gap of every layer's update. images_layer: the layer that
+    the images are fed to.
     """
 
     delta_l2: float
     delta_linf: float
+    layers: tuple[LayerRank, ...]
+    images_layer: str | None
+
+    @classmethod
+    def of(cls, observation: Observation, generator: torch.Generator) -> "UpdateFacts":
+        """generator: on the CPU, for the random projection of large layers."""
+        delta, layer = observation.delta(-1), find_input_layer(observation.model, observation.input_shape)
+        flat = torch.cat([value.flatten() for value in delta.values()])
+        return cls(
+            delta_l2=float(flat.norm()),
+            delta_linf=float(flat.abs().max()),
+            layers=layer_ranks(observation.model, delta, generator),
+            images_layer=None if layer is None else layer.weight.removesuffix(".weight"),
+        )
+
+    @property
+    def has_rank(self) -> bool:
+        """A clear rank, below the full one, of the layer that the images are fed to or, where there is none, of any."""
+        own = [layer for layer in self.layers if layer.name == self.images_layer] or self.layers
+        return any(layer.has_spectral_gap and layer.rank < min(layer.rows, layer.columns) for layer in own)
+
+
+@dataclass(frozen=True)
+class OnImages:
+    """How linear the network is along an update, on some images.
+
+    hessian_norm: the largest ‖H‖₂ over images, outputs and the points of the update that were looked at; NaN where the
+    model is too large for it. kernel_distance: between both ends, trace form. linearization_error: ‖f − f_lin‖ /
+    ‖f − f_θ₀‖ over images and outputs. remainder: the largest |f − f_lin|. bound: ½ ‖H‖₂ ‖Δθ‖₂², which holds for the
+    remainder as far as the largest ‖H‖₂ on the way was met: over `hessian_images` images, all or as many as were
+    affordable. unexplained: ‖Δθ − Σ_jk α_jk ∇f_k(x_j)‖ / ‖Δθ‖ at θ₀ with the best duals, what the NTK attack leaves
+    over with the images themselves; NaN where not all of them were looked at. linear_output: whether nothing non-linear
+    follows the last layer. images: how many were looked at.
+    """
+
     hessian_norm: float
     kernel_distance: float
     linearization_error: float
@@ -58,24 +88,21 @@ class Linearity:
     bound: float
     unexplained: float
     linear_output: bool
-    layers: tuple[LayerUpdate, ...]
-    images_layer: str | None
     images: int
     hessian_images: int
 
     @classmethod
     def of(
         cls,
-        model: nn.Module,
-        initial: State,
-        final: State,
+        observation: Observation,
         images: Tensor,
         generator: torch.Generator,
+        *,
         complete: bool = False,
         points: tuple[float, ...] = (0.0, 0.5, 1.0),
         distance: float | None = None,
-    ) -> "Linearity":
-        """Of the update from `initial` to `final` on images (N, C, H, W) in the model's input space, the first 32.
+    ) -> "OnImages":
+        """Of the last round's update, on images (N, C, H, W) in the model's input space, the first 32.
 
         generator: on the CPU, starts the power iteration. complete: whether these are the images that were trained on,
         all of them, as the evaluator has them. points: where on the segment from θ₀ (0) to θ_f (1) ‖H‖₂ is taken.
@@ -84,94 +111,59 @@ class Linearity:
         """
         if not len(images):
             raise InputError("linearity needs at least one image")
-        shape = (images.shape[1], images.shape[2], images.shape[3])
-        observation = Observation(model, ((initial, final),), shape)
-        delta, layer = observation.delta(), find_input_layer(model, shape)
-        flat = torch.cat([value.flatten() for value in delta.values()])
-        l2 = float(flat.norm())
-        start = cast_state(initial, flat.device, torch.float64)
-        inputs = images[:MAX_IMAGES].to(flat.device, torch.float64)
-        complete = complete and len(images) <= min(MAX_IMAGES, affordable_images(observation))
-        on_images = cls._on(observation, inputs, generator, points, l2, distance)
-        return cls(
-            delta_l2=l2,
-            delta_linf=float(flat.abs().max()),
-            unexplained=unexplained_share(model, start, delta, inputs) if complete else math.nan,
-            layers=layer_updates(model, delta, generator),
-            images_layer=None if layer is None else layer.weight.removesuffix(".weight"),
-            **on_images,
-        )
-
-    def on(
-        self,
-        model: nn.Module,
-        initial: State,
-        final: State,
-        images: Tensor,
-        generator: torch.Generator,
-        points: tuple[float, ...] = (0.0, 0.5, 1.0),
-    ) -> "Linearity":
-        """The same update on other images (M, C, H, W), nothing of the first ones left; arguments as of `of`."""
-        observation = Observation(model, ((initial, final),), (images.shape[1], images.shape[2], images.shape[3]))
-        device = next(iter(initial.values())).device
+        model, (initial, final), delta = observation.model, observation.pairs[-1], observation.delta(-1)
+        device, limit = next(iter(delta.values())).device, affordable_images(observation)
+        start, end = (cast_state(state, device, torch.float64) for state in (initial, final))
         inputs = images[:MAX_IMAGES].to(device, torch.float64)
-        on_images = self._on(observation, inputs, generator, points, self.delta_l2, None)
-        return replace(self, unexplained=math.nan, **on_images)
-
-    @staticmethod
-    def _on(
-        observation: Observation,
-        inputs: Tensor,
-        generator: torch.Generator,
-        points: tuple[float, ...],
-        delta_l2: float,
-        distance: float | None,
-    ) -> dict[str, Any]:
-        """The fields that depend on the images (N, C, H, W), in float64 on the device of the update."""
-        model, (initial, final) = observation.model.eval(), observation.pairs[0]
-        double = [cast_state(state, inputs.device, torch.float64) for state in (initial, final)]
         if distance is None:
-            limit = affordable_images(observation)
-            distance = kernel_distance(*(empirical_ntk(model, state, inputs[:limit]) for state in double))
-        error, remainder = linearization_error(model, double[0], double[1], inputs)
+            distance = kernel_distance(*(empirical_ntk(model, state, inputs[:limit]) for state in (start, end)))
+        error, remainder = linearization_error(model, start, end, inputs)
         affordable = inputs[: _affordable(model, initial, inputs.float())].float()
         ends = [_between(initial, final, point) for point in points] if len(affordable) else []
         norm = max((hessian_norms(model, state, affordable, generator).largest for state in ends), default=math.nan)
-        return {
-            "kernel_distance": distance,
-            "linearization_error": error,
-            "remainder": remainder,
-            "hessian_norm": norm,
-            "bound": 0.5 * norm * delta_l2**2,
-            "linear_output": has_linear_output(model, double[0], inputs),
-            "images": len(inputs),
-            "hessian_images": len(affordable),
-        }
+        all_seen = complete and len(images) <= min(MAX_IMAGES, limit)
+        return cls(
+            hessian_norm=norm,
+            kernel_distance=distance,
+            linearization_error=error,
+            remainder=remainder,
+            bound=0.5 * norm * float(torch.cat([value.flatten() for value in delta.values()]).norm()) ** 2,
+            unexplained=relative_residual(model, start, delta, inputs) if all_seen else math.nan,
+            linear_output=has_linear_output(model, start, inputs),
+            images=len(inputs),
+            hessian_images=len(affordable),
+        )
+
+
+@dataclass(frozen=True)
+class Linearity:
+    """In how far an update is that of a linear model: what it shows by itself, and what some images show of it.
+
+    `Linearity(UpdateFacts.of(observation, generator), OnImages.of(observation, images, generator))` measures both.
+    """
+
+    update: UpdateFacts
+    on_images: OnImages
 
     @property
     def verdict(self) -> str:
         """In words. A non-linear output is said whatever the step, an update of no clear rank only where it matters."""
-        if self.delta_linf == 0:
+        measured, has_rank = self.on_images, self.update.has_rank
+        if self.update.delta_linf == 0:
             return ZERO
-        if not self.linear_output:
+        if not measured.linear_output:
             return NONLINEAR_OUTPUT
-        if math.isnan(self.linearization_error):
+        if math.isnan(measured.linearization_error):
             return UNMOVED
-        if self.linearization_error > SMALL_ERROR:
-            return LARGE_STEP if self.has_rank else NO_RANK
-        spanned = self.has_rank if math.isnan(self.unexplained) else self.unexplained <= SPANNED
+        if measured.linearization_error > SMALL_ERROR:
+            return LARGE_STEP if has_rank else NO_RANK
+        spanned = has_rank if math.isnan(measured.unexplained) else measured.unexplained <= SPANNED
         return KERNEL_REGIME if spanned else NO_RANK
 
-    @property
-    def has_rank(self) -> bool:
-        """A clear rank, below the full one, of the layer that the images are fed to or, where there is none, of any."""
-        own = [layer for layer in self.layers if layer.name == self.images_layer] or self.layers
-        return any(layer.clear and layer.rank < min(layer.rows, layer.columns) for layer in own)
-
     def facts(self) -> dict[str, Any]:
-        """The numbers as plain values, layers left out."""
-        hidden = ("layers", "images_layer")
-        return {name: value for name, value in vars(self).items() if name not in hidden} | {"verdict": self.verdict}
+        """The numbers and the verdict as plain values, layers left out."""
+        sizes = {"delta_l2": self.update.delta_l2, "delta_linf": self.update.delta_linf}
+        return sizes | vars(self.on_images) | {"verdict": self.verdict}
 
 
 def _affordable(model: nn.Module, state: State, images: Tensor) -> int:

@@ -7,7 +7,6 @@ contains θ₀ (Loo et al. 2024, appendix A).
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,17 +15,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attacks.interface.attack import Attack, Progress, Reconstruction, register, report_restart, silent
+from attacks.interface.attack import Attack, Progress, Reconstruction, register
 from attacks.interface.devices import cast_state, choose_device
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_values
-from attacks.ntk.attack import inverse_temperature, outside_range, squared_norm
-from attacks.ntk.objective import Objective, make_objective, unexplained_without
-from attacks.update.private_set import Belief, check_told
-
-NAME = "kkt"
-TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
+from attacks.interface.restarts import ReportLoss, best_of_restarts
+from attacks.networks.probing import count_outputs
+from attacks.ntk.objective import Objective, make_objective, relative_residual_without, squared_norm
+from attacks.ntk.optimization import TRACE_EVERY, DualSolution
+from attacks.ntk.penalties import inverse_temperature, outside_range
 
 
 @register
@@ -41,7 +39,8 @@ class KKTAttack(Attack):
     range_penalty: of pixels out of range. restarts: the start with the smallest residual is returned.
     """
 
-    name: ClassVar[str] = NAME
+    name: ClassVar[str] = "kkt"
+    infers: ClassVar[tuple[str, ...]] = ("num_private", "pixel_mean")
 
     candidates: float = 2.0
     iterations: int = 10_000
@@ -62,64 +61,47 @@ class KKTAttack(Attack):
             choices={"precision": ("float32", "float64")},
         )
 
-    def check(self, observation: Observation, knowledge: Knowledge) -> None:
-        check_told(NAME, observation, knowledge)
-
     def reconstruct(
-        self,
-        observation: Observation,
-        knowledge: Knowledge,
-        generator: torch.Generator,
-        progress: Progress = silent,
+        self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """Run the attack. num_private, labels, pixel_mean and pixel_range are used where known.
+        """labels and pixel_range are used where known. Where they are not told, the number of images and the mean were
+        read off the pair of checkpoints: the only use of the initial one.
 
-        Where they are not told, the number of images and the mean are read off the pair of checkpoints: the only use
-        of the initial one. residual of a candidate: ‖R‖ / ‖R + g_j‖, as in the NTK attack; duals: λ_j y_j.
+        residual of a candidate: ‖R‖ / ‖R + g_j‖, as in the NTK attack; duals: λ_j y_j.
         """
-        start = time.perf_counter()
-        self.check(observation, knowledge)
-        belief = Belief.of(NAME, observation, knowledge)
-        problem = self.problem(observation, knowledge, belief)
+        problem = self.optimization(observation, knowledge)
+        best = best_of_restarts(self.restarts, self.iterations, partial(problem.solve, generator), progress)
         rounds = len(observation.pairs)
-        ignored = (f"only the last of {rounds} returned checkpoints is used",) if rounds > 1 else ()
-        solutions = []
-        for restart in range(self.restarts):
-            before, total = restart * self.iterations, self.restarts * self.iterations
-            solutions.append(problem.solve(generator, partial(report_restart, progress, before, total)))
-        best = min(solutions, key=lambda solution: solution.residual)
-        share = unexplained_without(problem.objective, best.images, best.duals)
-        order = share.argsort(stable=True)
         return Reconstruction(
-            images=best.images[order].float().cpu(),
-            residual=share[order].float().cpu(),
-            pixel_mean=belief.pixel_mean,
-            duals=best.duals[:, order].float().cpu(),
-            num_inferred=belief.num_inferred,
+            best.images,
+            relative_residual_without(problem.objective, best.images, best.duals),
+            duals=best.duals,
             relative_residual=best.residual,
             loss_trace=best.trace,
-            warnings=(*belief.warnings, *ignored),
-            seconds=time.perf_counter() - start,
+            warnings=(f"only the last of {rounds} returned checkpoints is used",) if rounds > 1 else (),
         )
 
-    def problem(self, observation: Observation, knowledge: Knowledge, belief: Belief) -> "_Problem":
+    def optimization(self, observation: Observation, knowledge: Knowledge) -> "KKTOptimization":
+        """What these checkpoints define. knowledge: with num_private and pixel_mean."""
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
-        final = cast_state(observation.final, device, dtype)
+        final, model = cast_state(observation.final, device, dtype), observation.model
         target = {name: final[name] for name in observation.trainable}
-        model = observation.model.to(device).eval()
-        objective = make_objective(model, observation.input_shape, target, [final])
-        count = max(1, round(self.candidates * belief.num_private))
-        probe = torch.zeros((1, *observation.input_shape), device=device, dtype=dtype)
+        count = max(1, round(self.candidates * (knowledge.num_private or 1)))
 
         def outputs(images: Tensor) -> Tensor:
             with torch.no_grad():
                 return torch.func.functional_call(model, final, (images,)).reshape(len(images), -1)
 
-        classes = max(2, outputs(probe).shape[1])
+        classes = max(2, count_outputs(model, observation.input_shape))
         known = torch.tensor(knowledge.labels if knowledge.labels is not None else range(classes))
-        labels = known.repeat(math.ceil(count / len(known)))[:count].to(device)
-        shape = (count, *observation.input_shape)
-        return _Problem(self, objective, outputs, labels, shape, belief.bounds(knowledge, probe))
+        return KKTOptimization(
+            options=self,
+            objective=make_objective(model, observation.input_shape, target, [final]),
+            outputs=outputs,
+            labels=known.repeat(math.ceil(count / len(known)))[:count].to(device),
+            shape=(count, *observation.input_shape),
+            bounds=knowledge.input_bounds(torch.zeros((), device=device, dtype=dtype)),
+        )
 
 
 def margin_directions(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -133,57 +115,51 @@ def margin_directions(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Problem:
-    """One optimization, ready to be started from any random numbers. labels: (M,). bounds: of the input."""
+class KKTOptimization:
+    """One optimization, ready to be started from any random numbers. outputs: the network's, (M, K), of images
+    (M, C, H, W). labels: (M,), of the candidates. shape: theirs. bounds: lowest and highest input."""
 
-    attack: KKTAttack
+    options: KKTAttack
     objective: Objective
     outputs: Callable[[Tensor], Tensor]
     labels: Tensor
     shape: tuple[int, int, int, int]
     bounds: tuple[Tensor, Tensor]
 
-    def solve(self, generator: torch.Generator, progress: Callable[[int, float], None]) -> "_Solution":
-        attack, like = self.attack, self.bounds[0]
-        images = torch.randn(self.shape, generator=generator, dtype=like.dtype) * attack.image_std
-        images = images.to(like.device).requires_grad_()
-        multipliers = torch.rand(self.shape[0], generator=generator, dtype=like.dtype).to(like.device)
-        norm = squared_norm(self.objective.delta)
-        start = self.objective.gradient_sum(images.detach(), self.duals(images, multipliers), inverse_temperature(0, 1))
-        scale = (norm / max(squared_norm(start), 1e-30)) ** 0.5
-        multipliers = (multipliers * scale).requires_grad_()
+    def solve(self, generator: torch.Generator, report: ReportLoss) -> DualSolution:
+        options, norm = self.options, squared_norm(self.objective.delta)
+        images, multipliers, scale = self._start(generator, norm)
         groups: list[dict[str, Any]] = [
             {"params": [images]},
-            {"params": [multipliers], "lr": attack.learning_rate * scale},
+            {"params": [multipliers], "lr": options.learning_rate * scale},
         ]
-        optimizer = torch.optim.Adam(groups, lr=attack.learning_rate)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, attack.iterations)
+        optimizer = torch.optim.Adam(groups, lr=options.learning_rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.iterations)
         trace: list[tuple[int, float]] = []
-        for i in range(attack.iterations):
-            beta = inverse_temperature(i, attack.iterations)
+        for i in range(options.iterations):
+            beta = inverse_temperature(i, options.iterations)
             loss = self.objective.loss(images, self.duals(images, multipliers), beta) / norm
-            short = torch.relu(attack.dual_floor - multipliers / scale).square().mean()
-            penalty = attack.range_penalty * outside_range(images, *self.bounds) + attack.dual_penalty * short
+            short = torch.relu(options.dual_floor - multipliers / scale).square().mean()
+            penalty = options.range_penalty * outside_range(images, *self.bounds) + options.dual_penalty * short
             images.grad, multipliers.grad = torch.autograd.grad(loss + penalty, (images, multipliers))
             optimizer.step()
             schedule.step()
             if i % TRACE_EVERY == 0:
                 trace.append((i, float(loss.detach())))
-                progress(i, trace[-1][1])
-        progress(attack.iterations, trace[-1][1])
-        images, duals = images.detach(), self.duals(images, multipliers).detach()
-        sums = self.objective.gradient_sum(images, duals, None)
-        rest = {name: target - sums[name] for name, target in self.objective.delta.items()}
-        return _Solution(images, duals, (squared_norm(rest) / norm) ** 0.5, tuple(trace))
+                report(i, trace[-1][1])
+        report(options.iterations, trace[-1][1])
+        return DualSolution.of(self.objective, images, self.duals(images, multipliers), trace)
+
+    def _start(self, generator: torch.Generator, norm: float) -> tuple[Tensor, Tensor, float]:
+        """(images, multipliers, the scale at which their gradient sum is as long as the target), drawn on the CPU."""
+        like = self.bounds[0]
+        images = torch.randn(self.shape, generator=generator, dtype=like.dtype) * self.options.image_std
+        images = images.to(like.device).requires_grad_()
+        multipliers = torch.rand(self.shape[0], generator=generator, dtype=like.dtype).to(like.device)
+        start = self.objective.gradient_sum(images.detach(), self.duals(images, multipliers), inverse_temperature(0, 1))
+        scale = (norm / max(squared_norm(start), 1e-30)) ** 0.5
+        return images, (multipliers * scale).requires_grad_(), scale
 
     def duals(self, images: Tensor, multipliers: Tensor) -> Tensor:
         """λ_j times the gradient of the margin, (1, M, K)."""
         return (multipliers[:, None] * margin_directions(self.outputs(images), self.labels))[None]
-
-
-@dataclass(frozen=True)
-class _Solution:
-    images: Tensor
-    duals: Tensor
-    residual: float
-    trace: tuple[tuple[int, float], ...]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.observation import State
-from attacks.networks.probing import linear_layers, watched
+from attacks.networks.probing import evaluating, linear_layers, parameter_names, probe, random_images, watched
 
 PROBED = 4  # random inputs that show what a layer computes, and whether its parameters are used elsewhere too
 
@@ -63,7 +63,10 @@ class _Call:
 
 
 class Jacobian:
-    """The trained parameters' Jacobian of `model` at the parameters `state`; call it with images."""
+    """The trained parameters' Jacobian of `model` at the parameters `state`; call it with images.
+
+    The network is evaluated in evaluation mode, so that images do not see each other, and left as it was.
+    """
 
     def __init__(self, model: nn.Module, state: State):
         self.model = model
@@ -106,24 +109,18 @@ class Jacobian:
 
         Told on random inputs, and once: an image of zeros has no scale, and may keep another use of a weight inactive.
         """
-        noise = torch.randn((PROBED, *like.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        images = noise.to(like)
+        images = random_images(like.shape[1:], PROBED, torch.float64).to(like)
         self._read_scales(images)
         self._leave_out_shared(images)
         self.probed = True
 
     def _read_scales(self, images: Tensor) -> None:
-        def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-            def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-                assert isinstance(layer, nn.Linear)
-                scale = _scale(layer, inputs[0].detach(), output.detach())
-                if scale is not None:
-                    self.scales[name] = scale
+        def visit(name: str, given: Tensor, output: Tensor) -> None:
+            scale = _scale(self.linear[name], given, output)
+            if scale is not None:
+                self.scales[name] = scale
 
-            return hook
-
-        with watched(self.linear, watch), torch.no_grad():
-            torch.func.functional_call(self.model, self.state, (images,))
+        probe(self.model, images, self.linear, visit, self.state)
 
     def _leave_out_shared(self, images: Tensor) -> None:
         """By the gradient of Σ f in all uses of a parameter together."""
@@ -158,7 +155,7 @@ class Jacobian:
 
             return hook
 
-        with watched(self.linear, watch):
+        with watched(self.linear, watch), evaluating(self.model):
             outputs = torch.func.functional_call(self.model, state, (images,))
         return outputs.reshape(len(images), -1), {name: call for name, call in calls.items() if call is not None}
 
@@ -175,13 +172,9 @@ class Jacobian:
 
         gradients = torch.func.vmap(torch.func.grad(output), in_dims=(None, 0, None))
         ks = torch.arange(outputs, device=images.device)
-        by_output = [gradients(parameters, images, k) for k in ks]
+        with evaluating(self.model):
+            by_output = [gradients(parameters, images, k) for k in ks]
         return [Factors(torch.stack([grads[name].flatten(1) for grads in by_output], 1)) for name in names]
-
-
-def parameter_names(layer: str) -> tuple[str, str]:
-    """The names of a layer's weight and bias; the model itself is the layer called ""."""
-    return f"{layer}.weight".lstrip("."), f"{layer}.bias".lstrip(".")
 
 
 def _differ(left: Tensor, right: Tensor) -> bool:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from attacks.interface.observation import State
+from attacks.networks.probing import evaluating, random_images
 from attacks.networks.products import Plain, Product
 
 # βz from which softplus counts as linear; at torch's 20 its value and slope would disagree by 2e-9
@@ -68,15 +69,7 @@ CURVATURES: dict[str, Callable[[Tensor, Tensor, Beta], Tensor]] = {
 
 _RESHAPES = {torch.flatten, "flatten", "view", "reshape", "size"}
 _FUNCTIONS = {
-    torch.relu: "relu",
-    F.relu: "relu",
-    "relu": "relu",
-    torch.tanh: "tanh",
-    F.tanh: "tanh",
-    "tanh": "tanh",
-    torch.sigmoid: "sigmoid",
-    F.sigmoid: "sigmoid",
-    "sigmoid": "sigmoid",
+    call: name for name in ("relu", "tanh", "sigmoid") for call in (getattr(torch, name), getattr(F, name), name)
 }
 
 
@@ -127,16 +120,11 @@ class DenseNetwork:
         inputs, _ = self._hidden(layers, images, beta)
         return layers[-1](inputs[-1])
 
-    def factors(self, state: State, images: Tensor, duals: Tensor, beta: Beta = None) -> list[tuple[Tensor, Tensor]]:
-        """(δ_l, a_{l−1}) of every layer: their product δᵀa is the layer's gradient sum.
-
-        images: (M, C, H, W). duals: (M, K). δ_l: (M, out_l), a_{l−1}: (M, in_l).
-        """
-        run = self.run(self.layers(state), images, duals, beta)
-        return list(zip(run.signals, run.inputs, strict=True))
-
     def run(self, layers: list[Layer], images: Tensor, duals: Tensor, beta: Beta) -> DensePass:
-        """As `factors`, with what `pull_back` needs. layers: those of `layers`."""
+        """The factors of every layer's gradient sum δ_lᵀ a_{l−1}, with what `pull_back` needs.
+
+        layers: those of `layers`. images: (M, C, H, W). duals: (M, K).
+        """
         inputs, slopes = self._hidden(layers, images, beta)
         signals = [duals]
         for layer, slope in zip(reversed(layers[1:]), reversed(slopes), strict=True):
@@ -185,11 +173,11 @@ def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> D
     if network is None:
         return None
     state = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
-    probe = torch.randn((4, *input_shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    with torch.no_grad():
+    images = random_images(input_shape, 4, torch.float64)
+    with torch.no_grad(), evaluating(model):
         try:
-            expected = torch.func.functional_call(model, state, (probe,))
-            found = network.forward(state, probe)
+            expected = torch.func.functional_call(model, state, (images,))
+            found = network.forward(state, images)
         except RuntimeError:  # shapes do not chain as read
             return None
     return network if found.shape == expected.shape and torch.allclose(found, expected, atol=1e-9) else None

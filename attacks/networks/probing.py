@@ -1,4 +1,8 @@
-"""Forward hooks that are gone when they have done their work."""
+"""One way to learn what a network does without knowing its class: run random images through it and watch its layers.
+
+The caller's network is never changed: it runs in evaluation mode and is put back into its own afterwards, and forward
+hooks are gone when they have done their work.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,8 +12,34 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from attacks.interface.observation import State
+
 Hook = Callable[..., Tensor | None]
 """Called with (module, inputs, output) after a forward pass; what it returns takes the place of the output."""
+Visit = Callable[[str, Tensor, Tensor], None]
+"""Called with (name of the layer, its input, its output) in every call of a watched layer."""
+
+
+def probe_generator() -> torch.Generator:
+    """Random numbers for questions about a network's structure, whose answers do not depend on the seed."""
+    return torch.Generator().manual_seed(0)
+
+
+def random_images(input_shape: tuple[int, ...], count: int = 2, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Standard normal images (count, C, H, W) to probe a network with, always the same ones."""
+    return torch.randn((count, *input_shape), generator=probe_generator(), dtype=dtype)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """Within it the network is in evaluation mode; afterwards every module is in the mode that it had before."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield model
+    finally:
+        for module in training:
+            module.training = True
 
 
 @contextmanager
@@ -23,9 +53,37 @@ def watched(modules: Mapping[str, nn.Module], hook: Callable[[str], Hook]) -> It
             handle.remove()
 
 
+def probe(
+    model: nn.Module, images: Tensor, layers: Mapping[str, nn.Module], visit: Visit, state: State | None = None
+) -> Tensor:
+    """The outputs for images (N, C, H, W), in evaluation mode and without a graph; `visit` sees every call of `layers`.
+
+    state: the parameters to run with, and where; by default the network's own, to which the images are then moved.
+    A layer is visited before anything that follows it can change its output in place.
+    """
+
+    def hook(name: str) -> Hook:
+        return lambda module, inputs, output: visit(name, inputs[0], output)
+
+    with watched(layers, hook), evaluating(model), torch.no_grad():
+        if state is not None:
+            return cast(Tensor, torch.func.functional_call(model, state, (images,)))
+        return cast(Tensor, model(images.to(next(model.parameters()))))
+
+
+def count_outputs(model: nn.Module, input_shape: tuple[int, int, int]) -> int:
+    """K, the numbers that the network gives for one image."""
+    return probe(model, torch.zeros(1, *input_shape), {}, lambda name, given, output: None).numel()
+
+
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
     """By name, in the order of registration."""
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+
+
+def parameter_names(layer: str) -> tuple[str, str]:
+    """The names of a layer's weight and bias; the model itself is the layer called ""."""
+    return f"{layer}.weight".lstrip("."), f"{layer}.bias".lstrip(".")
 
 
 @dataclass(frozen=True)
@@ -40,19 +98,30 @@ class InputLayer:
 def find_input_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> InputLayer | None:
     """Found by watching what every linear layer is given and gives, whatever surrounds it; None where there is none."""
     found: list[InputLayer] = []
-    probe = torch.randn((2, *input_shape), generator=torch.Generator().manual_seed(0))
+    layers, images = linear_layers(model), random_images(input_shape)
 
-    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            if inputs[0].shape == (2, probe[0].numel()) and torch.equal(inputs[0].cpu(), probe.flatten(1)):
-                weight, bias = cast(Tensor, module.weight), cast(Tensor | None, module.bias)
-                product = inputs[0] @ weight.T
-                scale = float((product * (output if bias is None else output - bias)).sum() / (product**2).sum())
-                found.append(InputLayer(f"{name}.weight", None if bias is None else f"{name}.bias", scale))
+    def visit(name: str, given: Tensor, output: Tensor) -> None:
+        if given.shape == (2, images[0].numel()) and torch.equal(given.cpu(), images.flatten(1).to(given.dtype)):
+            weight, bias = layers[name].weight, cast(Tensor | None, layers[name].bias)
+            product = given @ weight.T
+            scale = float((product * (output if bias is None else output - bias)).sum() / (product**2).sum())
+            found.append(InputLayer(*_names(name, bias), scale))
 
-        return hook
-
-    parameter = next(model.parameters())
-    with watched(linear_layers(model), watch), torch.no_grad():
-        model.eval()(probe.to(parameter.device, parameter.dtype))
+    probe(model, images, layers, visit)
     return found[0] if found else None
+
+
+def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> str | None:
+    """The name of the linear layer whose output is the network's; None where there is none."""
+    given: dict[str, Tensor] = {}
+
+    def visit(name: str, _: Tensor, output: Tensor) -> None:
+        given[name] = output.clone()  # what follows may change it in place
+
+    result = probe(model, random_images(input_shape), linear_layers(model), visit)
+    return next((name for name, output in given.items() if torch.equal(output, result)), None)
+
+
+def _names(layer: str, bias: Tensor | None) -> tuple[str, str | None]:
+    weight, name = parameter_names(layer)
+    return weight, None if bias is None else name

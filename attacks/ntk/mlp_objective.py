@@ -1,6 +1,6 @@
 """The reconstruction loss of a plain MLP in closed form, with its gradients written out: no graph is built.
 
-Per layer the gradient sum is DᵀA (see `attacks.dense`), with one row of D and A per candidate and kernel, and
+Per layer the gradient sum is DᵀA (see `attacks.networks.mlp`), with one row of D and A per candidate and kernel, and
 
     ‖DᵀA − Δ‖² = ⟨DDᵀ, AAᵀ⟩ − 2⟨D, AΔᵀ⟩ + ‖Δ‖²,    ∂/∂D = 2(AAᵀD − AΔᵀ),    ∂/∂A = 2(DDᵀA − DΔ).
 
@@ -25,7 +25,7 @@ Terms = tuple[Tensor, Tensor, Tensor]  # a scalar with its gradients in D and A,
 
 
 class DenseObjective:
-    """The loss for plain MLPs; see `attacks.objective.Objective` for the shapes."""
+    """The loss for plain MLPs; see `attacks.ntk.objective.Objective` for the shapes."""
 
     def __init__(self, network: DenseNetwork, delta: State, views: Sequence[State], kept: State | None = None):
         self.network, self.kept = network, kept
@@ -74,11 +74,11 @@ class DenseObjective:
         layers = range(len(self.updates))
         return passes, [(_rows([p.signals[i] for p in passes]), _rows([p.inputs[i] for p in passes])) for i in layers]
 
-    def _updates(self, delta: State) -> list["LayerUpdate"]:
+    def _updates(self, delta: State) -> list["LayerDelta"]:
         names = zip(self.network.weights, self.network.biases, strict=True)
         kept = self.kept or {}
         return [
-            LayerUpdate(delta.get(weight), delta.get(bias or ""), kept.get(weight), kept.get(bias or ""))
+            LayerDelta(delta.get(weight), delta.get(bias or ""), kept.get(weight), kept.get(bias or ""))
             for weight, bias in names
         ]
 
@@ -99,7 +99,7 @@ class _WithGradients(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
-class LayerUpdate:
+class LayerDelta:
     """Δ of one layer. weight: (out, in), bias: (out,); None where frozen or absent. kept_weight, kept_bias: 1 for the
     entries that count, 0 for others, where Δ is 0; None where all count.
 

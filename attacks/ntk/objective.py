@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from attacks.interface.observation import State
-from attacks.networks.mlp import Beta, find_dense_network, softplus
+from attacks.networks.mlp import Beta, find_dense_network
+from attacks.ntk.autograd_objective import AutogradObjective
 from attacks.ntk.mlp_objective import DenseObjective
 
 
@@ -52,55 +51,6 @@ def make_objective(
     return AutogradObjective(model, delta, views, kept)
 
 
-class SoftplusForReLU(TorchFunctionMode):
-    """While active, every ReLU, module or function, is softplus(βx)/β: its gradient is smooth in the input."""
-
-    def __init__(self, beta: Beta):
-        super().__init__()
-        self.beta = beta
-        self.relus = {F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if self.beta is not None and func in self.relus:
-            return softplus(args[0], self.beta)
-        return func(*args, **(kwargs or {}))
-
-
-class AutogradObjective:
-    """Any network: Σ_j α_j ∇f(x_j) = ∇ Σ_j α_j f(x_j), one backward pass; the loss differentiates it again."""
-
-    def __init__(self, model: nn.Module, delta: State, views: Sequence[State], kept: State | None = None):
-        self.model, self.kept = model, kept
-        self.delta = delta if kept is None else {name: value * kept[name] for name, value in delta.items()}
-        self.views = [
-            {name: value.detach().requires_grad_(name in delta) for name, value in view.items()} for view in views
-        ]
-
-    def _sums(self, images: Tensor, duals: Tensor, beta: Beta, create_graph: bool) -> State:
-        sums: State = {}
-        for view, dual in zip(self.views, duals, strict=True):
-            with SoftplusForReLU(beta):
-                outputs = torch.func.functional_call(self.model, view, (images,))
-            scalar = (outputs.reshape(len(images), -1) * dual).sum()
-            grads = torch.autograd.grad(scalar, [view[name] for name in self.delta], create_graph=create_graph)
-            for name, grad in zip(self.delta, grads, strict=True):
-                counted = grad if self.kept is None else grad * self.kept[name]
-                sums[name] = sums[name] + counted if name in sums else counted
-        return sums
-
-    def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
-        sums = self._sums(images, duals, beta, create_graph=True)
-        return torch.stack([((sums[name] - delta) ** 2).sum() for name, delta in self.delta.items()]).sum()
-
-    def gradient_sum(self, images: Tensor, duals: Tensor, beta: Beta) -> State:
-        with torch.enable_grad():
-            return {k: v.detach() for k, v in self._sums(images, duals, beta, create_graph=False).items()}
-
-    def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
-        sums = self._sums(images, duals, beta, create_graph=True)
-        return torch.stack([(sums[name] * direction[name]).sum() for name in direction]).sum()
-
-
 def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, beta: Beta, batch_size: int) -> Tensor:
     """Algorithm 2 (Loo et al. 2024, app. B): the loss, with its gradients accumulated batch by batch.
 
@@ -119,11 +69,15 @@ def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, bet
     return torch.stack([(value**2).sum() for value in residual.values()]).sum()
 
 
-def unexplained_without(objective: Objective, images: Tensor, duals: Tensor) -> Tensor:
-    """(M,): ‖R‖ / ‖R + g_j‖ of every candidate, where g_j is its part of the gradient sum and R what all together leave
-    unexplained. Near 0: the update cannot be explained without it. images: (M, C, H, W). duals: (V, M, K)."""
-    total = objective.gradient_sum(images, duals, None)
-    rest = {name: delta - total[name] for name, delta in objective.delta.items()}
+def relative_residual(objective: Objective, images: Tensor, duals: Tensor) -> float:
+    """‖Δθ − Σ‖ / ‖Δθ‖: what images (M, C, H, W) and duals (V, M, K) leave of the update, without any softplus."""
+    return (squared_norm(_rest(objective, images, duals)) / squared_norm(objective.delta)) ** 0.5
+
+
+def relative_residual_without(objective: Objective, images: Tensor, duals: Tensor) -> Tensor:
+    """‖R‖ / ‖R + g_j‖ of every candidate, (M,), where g_j is its part of the gradient sum and R what all together leave
+    of the update. Near 0: the update cannot be explained without it. images: (M, C, H, W). duals: (V, M, K)."""
+    rest = _rest(objective, images, duals)
     squared = torch.stack([(value**2).sum() for value in rest.values()]).sum()
     ratios = []
     for j in range(len(images)):
@@ -131,3 +85,13 @@ def unexplained_without(objective: Objective, images: Tensor, duals: Tensor) -> 
         without = torch.stack([((rest[name] + part[name]) ** 2).sum() for name in rest]).sum()
         ratios.append((squared / without.clamp_min(torch.finfo(without.dtype).tiny)).sqrt())
     return torch.stack(ratios)
+
+
+def _rest(objective: Objective, images: Tensor, duals: Tensor) -> State:
+    sums = objective.gradient_sum(images, duals, None)
+    return {name: delta - sums[name] for name, delta in objective.delta.items()}
+
+
+def squared_norm(state: State) -> float:
+    """‖·‖² over all tensors of a state dict, summed in float64."""
+    return sum(float((value.double() ** 2).sum()) for value in state.values())

@@ -29,7 +29,7 @@ def round_scales(deltas: Sequence[State]) -> list[float]:
 
 
 class StackedObjective:
-    """The sum of the losses of several rounds; see `attacks.objective.Objective` for the interface.
+    """The sum of the losses of several rounds; see `attacks.ntk.objective.Objective` for the interface.
 
     images: (M, C, H, W). duals: (V, M, K), the V / R kernels of the first round, then those of the second, and so on.
     Parameters are called "round:name", counted from 0.

@@ -32,7 +32,6 @@ from attacks.span.least_squares import fit_images
 from attacks.span.search import SpanTest, distinct
 from attacks.span.search_loop import find_images
 from attacks.update.pixel_mean import infer_pixel_mean
-from attacks.update.private_set import check_knowledge
 from attacks.update.spectrum import ROUNDING, Spectrum
 
 FITTED = 1.1  # of what N directions leave: the most that images and the zeros of their duals may leave (right: 1.03)
@@ -69,8 +68,7 @@ class SpanAttack(Attack):
         numbers = ("starts", "steps", "settle", "polish", "rounds", "learning_rate")
         check_values(self, positive=numbers, not_negative=("joint_polish",))
 
-    def check(self, observation: Observation, knowledge: Knowledge) -> None:
-        check_knowledge(observation, knowledge)
+    def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
         behind, head = _behind(observation)
         if head is not None:
             plain_network(head.observation)
@@ -92,7 +90,6 @@ class SpanAttack(Attack):
         layers it needs; an update that is not of their form gives no images, and a warning with what was measured.
         """
         start = time.perf_counter()
-        check_knowledge(observation, knowledge)
         device = choose_device(self.device)
         found = self._found(observation, knowledge, generator, progress, device)
         if not len(found.images) and tells(observation, knowledge):
@@ -116,9 +113,11 @@ class SpanAttack(Attack):
     ) -> Reconstruction:
         behind, head = _behind(observation)
         if head is not None:
-            return reconstruct_from_head(self, head, observation.moved(), knowledge, generator, progress, device)
+            return reconstruct_from_head(
+                self, head, observation.without_zero_updates(), knowledge, generator, progress, device
+            )
         if behind is not None:
-            self.check(observation, knowledge)
+            self.check_requirements(observation, knowledge)
             return reconstruct_behind(self, behind, observation, knowledge, generator, progress, device)
         network = plain_network(observation)
         layers = FirstLayers.of(observation, network, device)
@@ -138,7 +137,7 @@ class SpanAttack(Attack):
                 "so many were looked for (images seen twice, or more than the pixels can tell apart)"
             )
             count = inferred
-        outside = spectrum.outside(count)
+        outside = spectrum.relative_residual(count)
         spectra, used = telling(layers.second, count)
         second = [spectra[r] for r in used]
         directions = test_directions(layers, second, count, outside, known)

@@ -224,7 +224,7 @@ def search_of(
 def resolved(spectrum: Spectrum) -> tuple[int, bool]:
     """(rank above the noise, whether a gap shows it): with a gap, the update is a sum of so many summands exactly."""
     found = rank_above_noise(spectrum.values, spectrum.rows, spectrum.columns)
-    if found.clear:
+    if found.has_spectral_gap:
         return found.count, True
     rows, columns = spectrum.rows**0.5, spectrum.columns**0.5
     # noise alone has singular values between |√columns − √rows| and √columns + √rows times its deviation

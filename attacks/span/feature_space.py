@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.networks.mlp import ACTIVATIONS, Activation
-from attacks.networks.probing import linear_layers, watched
+from attacks.networks.probing import evaluating, linear_layers, watched
 from attacks.span.search import AffineSpan, SpanProblem
 
 NEGATIVE = 1.0  # weight of ‖relu(−h)‖² / ‖h‖² beside ρ
@@ -75,8 +75,8 @@ def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) ->
     parameter = next(model.parameters())
     generator = torch.Generator().manual_seed(0)
     probe = torch.randn((PROBES, *input_shape), generator=generator).to(parameter.device, parameter.dtype)
-    with watched(linear_layers(model), watch), torch.no_grad():
-        model.eval()(probe)
+    with watched(linear_layers(model), watch), evaluating(model), torch.no_grad():
+        model(probe)
     seen = [(name, fed, given) for name, fed, given in seen if fed.dim() == 2 and len(fed) == PROBES]
     if not seen or (seen[0][1].shape[1] == probe[0].numel() and torch.equal(seen[0][1], probe.flatten(1))):
         return None

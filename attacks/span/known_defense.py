@@ -13,7 +13,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.mlp import DenseNetwork
 from attacks.update.completion import Completed, complete, find_rank, unknowns
-from attacks.update.intervals import Cells, cells_of, noise_deviation, noise_edge
+from attacks.update.intervals import EntryIntervals, known_intervals, noise_deviation, noise_edge
 from attacks.update.spectrum import Spectrum
 
 SECOND_RANKS = (2.0, 1.5, 1.2)  # directions per image of the second layer, as many as its entries determine
@@ -32,7 +32,7 @@ class Undefended:
     first: Tensor
     second: Tensor
     deviations: tuple[float, float] = (0.0, 0.0)
-    cells: Cells | None = None
+    cells: EntryIntervals | None = None
     distortion: float = 0.0
     count: int | None = None
     rank: int | None = None
@@ -75,7 +75,7 @@ def undefended(
     layers = [
         [_joined(part, network, layer, first.device) for part in cells] for layer in (0, 1)
     ]  # intervals, by layer and round
-    inputs = Cells(*(torch.cat([getattr(c, end) for c in layers[0]]) for end in ("lowest", "highest")))
+    inputs = EntryIntervals(*(torch.cat([getattr(c, end) for c in layers[0]]) for end in ("lowest", "highest")))
     sent, bounded = inputs.sent(), bool(inputs.bounded().all())
     rows, columns = int(sent.any(1).sum()), int(sent.any(0).sum())
     most = max(1, int(HIGHEST * min(rows, columns)))
@@ -125,14 +125,14 @@ def tells(observation: Observation, knowledge: Knowledge) -> bool:
     return bool(cells) or any(told)
 
 
-def _told(observation: Observation, knowledge: Knowledge) -> tuple[list[float], list[dict[str, Cells]]]:
+def _told(observation: Observation, knowledge: Knowledge) -> tuple[list[float], list[dict[str, EntryIntervals]]]:
     """(the noise's deviation in every round, the intervals of every round in which there are some)."""
     deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
-    cells = [cells_of(delta, knowledge) for delta in deltas]
+    cells = [known_intervals(delta, knowledge) for delta in deltas]
     return [noise_deviation(delta, knowledge) for delta in deltas], [part for part in cells if part is not None]
 
 
-def _count(cells: Cells, most: int, knowledge: Knowledge, generator: torch.Generator) -> int:
+def _count(cells: EntryIntervals, most: int, knowledge: Knowledge, generator: torch.Generator) -> int:
     """N: of quantized entries the singular values above the rounding error, step / √12, else by held-out entries."""
     if knowledge.kept_fraction is not None:
         return find_rank(cells, most, generator)
@@ -141,7 +141,7 @@ def _count(cells: Cells, most: int, knowledge: Knowledge, generator: torch.Gener
     return max(1, above_edge(spectrum, told))
 
 
-def _distortion(cells: Cells, found: Completed) -> float:
+def _distortion(cells: EntryIntervals, found: Completed) -> float:
     """‖Δ − X‖ / ‖X‖ of the update as it was sent, over the entries of which something is known."""
     sent = cells.middle()
     return float((sent - found.matrix)[cells.bounded()].norm() / found.matrix.norm())
@@ -156,9 +156,11 @@ def _median_deviation(spectrum: Spectrum) -> float:
     return spectrum.median_noise() * float(spectrum.values.norm()) / (spectrum.rows * spectrum.columns) ** 0.5
 
 
-def _joined(cells: dict[str, Cells], network: DenseNetwork, layer: int, device: torch.device) -> Cells:
+def _joined(
+    cells: dict[str, EntryIntervals], network: DenseNetwork, layer: int, device: torch.device
+) -> EntryIntervals:
     weight, bias = cells[network.weights[layer]], cells[network.biases[layer] or ""]
     lowest, highest = (
         torch.cat([getattr(weight, end), getattr(bias, end)[:, None]], 1).to(device) for end in ("lowest", "highest")
     )
-    return Cells(lowest, highest)
+    return EntryIntervals(lowest, highest)

@@ -41,7 +41,9 @@ class FirstLayers:
     @classmethod
     def of(cls, observation: Observation, network: DenseNetwork, device: torch.device) -> "FirstLayers":
         """Raises InputError where one of them did not change."""
-        observation, warnings, facts = _without_decay(_with_images(observation.moved(), network), network, device)
+        observation, warnings, facts = _without_decay(
+            _with_images(observation.without_zero_updates(), network), network, device
+        )
         before, after = ([_layers(pair[end], network, device) for pair in observation.pairs] for end in (0, 1))
         initial, final = (torch.cat([layers[0] for layers in end]) for end in (before, after))
         second = torch.stack([new[1] - old[1] for old, new in zip(before, after, strict=True)])
@@ -201,7 +203,7 @@ def _without_decay(
     for pair in observation.pairs:
         first, last = (_layers(state, network, device)[0] for state in pair)
         spectrum, factor = Spectrum.of(last - first), 1.0
-        if spectrum.outside(spectrum.count()) > UNCLEAN:
+        if spectrum.relative_residual(spectrum.count()) > UNCLEAN:
             factor = decay_factor(first[:, :-1], last[:, :-1])
         own = replace(observation, pairs=(pair,))
         pairs.append((without_decay(own, factor) if factor < 1 else own).pairs[0])

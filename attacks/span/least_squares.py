@@ -12,7 +12,7 @@ singular value decomposition, in which any mixture of images does as well.
 import torch
 from torch import Tensor
 
-from attacks.update.intervals import Cells
+from attacks.update.intervals import EntryIntervals
 
 MARGIN = 0.2  # of the rms input to the units: an image that far below zero at both ends leaves the unit inactive
 ROUNDS, SAME_ZEROS = 24, 3  # of least squares; after so many the zeros are read again
@@ -22,7 +22,7 @@ BATCH = 2**25  # entries of the normal matrices that are held at a time
 
 
 def fit_images(
-    update: Tensor, first: Tensor, images: Tensor, count: int, cells: Cells | None = None
+    update: Tensor, first: Tensor, images: Tensor, count: int, cells: EntryIntervals | None = None
 ) -> tuple[Tensor, float]:
     """(images (M, in), ‖Δ − Σ d x̃ᵀ‖ / ‖Δ‖), from rough ones (M, in), in float64.
 

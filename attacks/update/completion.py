@@ -11,24 +11,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.update.intervals import INWARDS, Cells
+from attacks.update.intervals import INWARD_SHARE, EntryIntervals
 
-ROUNDS = 100
-SHRUNK = 0.1  # shrinkage of the first round where entries are missing, relative to the largest singular value
-LESS = 0.85  # how much of the shrinkage is left in the next round
-SPARE = 1.5  # known entries of a row per unknown, or the row is left out: it would be wrong
-SETTLED = 1e-4  # step of a round, relative to the distance from what was sent, that ends the iteration
-WANDERING = 1e-3  # the same where no entry is known exactly: within its intervals the matrix wanders for ever
-FINE = 5e-5  # and there relative to the matrix
-EXACT = 1e-7  # misfit relative to the matrix, below which float32 parameters tell no more
-RIDGE = 1e-6  # of the mean square of a factor's column: above the rounding of normal matrices in float32
-INSIDE = 0.1  # weight of an entry that lies inside its interval: it is held where it is, but may move
-CHEAPLY = (
-    64  # rank above which all have weight 1, where all have intervals: slower to settle, but one system for all rows
-)
-BATCH = 2**25  # entries of the normal matrices that are held at a time
-HELD_OUT = 0.05  # of the known entries
-BETTER = 0.7  # the held-out misfit has to fall to this share for a higher rank to be right
+MAX_ITERATIONS = 100
+# Where entries are missing, the first iteration is shrunk by this share of the largest singular value, and
+# every further one by this factor less.
+STARTING_SHRINKAGE, SHRINKAGE_DECAY = 0.1, 0.85
+ENTRIES_PER_UNKNOWN = 1.5  # known entries of a row per unknown, or the row is left out: it would be wrong
+# The iteration stops when a step is smaller than a share of the distance to the received update. With wide intervals
+# only, the iterate never converges further than the second share, or than this share of the matrix itself.
+STOP_STEP, STOP_STEP_INTERVALS, STOP_STEP_MATRIX = 1e-4, 1e-3, 5e-5
+EXACT_MISFIT = 1e-7  # relative to the matrix, below which float32 parameters tell no more
+RELATIVE_RIDGE = 1e-6  # of the mean square of a factor's column: above the rounding of normal matrices in float32
+INSIDE_WEIGHT = 0.1  # of an entry that lies inside its interval: it is held where it is, but may move
+# Rank above which all entries weigh 1, where all have intervals: slower to settle, but one system for all rows.
+SHARED_SYSTEM_RANK = 64
+ENTRIES_AT_A_TIME = 2**25  # of the normal matrices
+HELD_OUT_SHARE = 0.05  # of the known entries
+REQUIRED_IMPROVEMENT = 0.7  # the held-out misfit has to fall to this share for a higher rank to be right
 
 
 @dataclass(frozen=True)
@@ -44,47 +44,47 @@ def unknowns(rows: int, columns: int, rank: int) -> int:
     return rank * (rows + columns - rank)
 
 
-def complete(cells: Cells, rank: int, rounds: int = ROUNDS) -> Completed:
+def complete(intervals: EntryIntervals, rank: int, iterations: int = MAX_ITERATIONS) -> Completed:
     """The matrix of a rank that lies in the intervals, or nearest to them; rows of which nothing is known are zero."""
-    sent = cells.sent()
-    matrix = torch.zeros_like(cells.lowest)
+    sent = intervals.sent()
+    matrix = torch.zeros_like(intervals.lowest)
     rows, columns = sent.any(1).nonzero()[:, 0], sent.any(0).nonzero()[:, 0]
     if not len(rows):
         return Completed(matrix, 0.0)
     # a row or column of which nothing was sent starts at zero, and no step of the iteration moves it
-    part = Cells(cells.lowest[rows][:, columns], cells.highest[rows][:, columns])
-    found = _completed(part, min(rank, len(rows), len(columns)), rounds)
+    part = EntryIntervals(intervals.lowest[rows][:, columns], intervals.highest[rows][:, columns])
+    found = _completed(part, min(rank, len(rows), len(columns)), iterations)
     matrix[rows[:, None], columns] = found.matrix
     return Completed(matrix, found.misfit)
 
 
-def _completed(cells: Cells, rank: int, rounds: int) -> Completed:
-    known = cells.bounded()
-    known = known & (known.sum(1, keepdim=True) >= SPARE * rank)
-    rows = Side.of(cells.lowest, cells.highest, known)
-    columns = Side.of(*(part.T.contiguous() for part in (cells.lowest, cells.highest, known)))
+def _completed(intervals: EntryIntervals, rank: int, iterations: int) -> Completed:
+    known = intervals.bounded()
+    known = known & (known.sum(1, keepdim=True) >= ENTRIES_PER_UNKNOWN * rank)
+    rows = FactorProblem.of(intervals.lowest, intervals.highest, known)
+    columns = FactorProblem.of(*(part.T.contiguous() for part in (intervals.lowest, intervals.highest, known)))
     share = float(known.double().mean())
     start = torch.where(known, rows.middle, 0) / max(share, 1e-12)
     left, values, right = torch.linalg.svd(start, full_matrices=False)
     a, b = left[:, :rank] * values[:rank].sqrt(), right[:rank].T * values[:rank].sqrt()
     before, misfit = a @ b.T, 0.0
-    shrunk = 0.0 if rows.complete else SHRUNK
-    for i in range(rounds):
-        shrinkage = float(values[0]) * share * shrunk * LESS**i
+    relative_shrinkage = 0.0 if rows.complete else STARTING_SHRINKAGE
+    for i in range(iterations):
+        shrinkage = float(values[0]) * share * relative_shrinkage * SHRINKAGE_DECAY**i
         a = rows.solved(before, b, a, shrinkage)
         b = columns.solved(b @ a.T, a, b, shrinkage)
         matrix = a @ b.T
         missed, distance = rows.misfit(matrix)
         size, moved = max(float(matrix.norm()), 1e-300), float((matrix - before).norm())
         before, misfit = matrix, missed / size
-        still = max(WANDERING * distance, FINE * size) if rows.wide.all() else SETTLED * distance
-        if misfit < EXACT or moved < still:
+        stop = max(STOP_STEP_INTERVALS * distance, STOP_STEP_MATRIX * size) if rows.wide.all() else STOP_STEP * distance
+        if misfit < EXACT_MISFIT or moved < stop:
             break
     return Completed(before, misfit)
 
 
 @dataclass(frozen=True)
-class Side:
+class FactorProblem:
     """What one of the two factors is solved against: intervals (m, n) whose rows are its own.
 
     known: bool, entries that count. complete: whether all do. wide: bool, intervals that are no points. middle: of the
@@ -102,10 +102,10 @@ class Side:
     inner: Tensor
 
     @classmethod
-    def of(cls, lowest: Tensor, highest: Tensor, known: Tensor) -> "Side":
-        cells = Cells(lowest, highest)
-        middle, outer = cells.middle(), torch.ones_like(lowest).masked_fill_(cells.sent(), 1 - INWARDS)
-        return cls(lowest, highest, known, bool(known.all()), lowest < highest, middle, outer, INWARDS * middle)
+    def of(cls, lowest: Tensor, highest: Tensor, known: Tensor) -> "FactorProblem":
+        intervals = EntryIntervals(lowest, highest)
+        middle, outer = intervals.middle(), torch.ones_like(lowest).masked_fill_(intervals.sent(), 1 - INWARD_SHARE)
+        return cls(lowest, highest, known, bool(known.all()), lowest < highest, middle, outer, INWARD_SHARE * middle)
 
     def misfit(self, matrix: Tensor) -> tuple[float, float]:
         """‖X − Π(X)‖ and the distance of X (m, n) from what was sent, over known entries."""
@@ -122,12 +122,12 @@ class Side:
         nearest = matrix.clamp(self.lowest, self.highest)
         missing = torch.addcmul(self.inner, nearest, self.outer).sub_(matrix)
         rank = factor.shape[1]
-        damping = float(RIDGE * factor.square().sum() / rank) + shrinkage + 1e-300
-        if rank > CHEAPLY and self.complete:
+        damping = float(RELATIVE_RIDGE * factor.square().sum() / rank) + shrinkage + 1e-300
+        if rank > SHARED_SYSTEM_RANK and self.complete:
             gram = factor.T @ factor
             gram.diagonal().add_(damping)
             return own + torch.cholesky_solve((missing @ factor - shrinkage * own).T, torch.linalg.cholesky(gram)).T
-        weight = torch.where((nearest == matrix) & self.wide, INSIDE, 1.0)
+        weight = torch.where((nearest == matrix) & self.wide, INSIDE_WEIGHT, 1.0)
         if not self.complete:
             weight = weight * self.known
         right = (weight * missing) @ factor - shrinkage * own
@@ -136,7 +136,7 @@ class Side:
         scale = products.abs().max().clamp_min(1e-300)
         products = (products / scale).float()
         step = torch.empty_like(own)
-        for rows in torch.arange(len(own), device=own.device).split(max(1, BATCH // rank**2)):
+        for rows in torch.arange(len(own), device=own.device).split(max(1, ENTRIES_AT_A_TIME // rank**2)):
             gram = own.new_zeros(len(rows), rank, rank)
             gram[:, row, column] = (weight[rows].float() @ products).to(own.dtype) * scale
             gram.diagonal(dim1=1, dim2=2).add_(damping)
@@ -144,12 +144,12 @@ class Side:
         return own + step
 
 
-def find_rank(cells: Cells, most: int, generator: torch.Generator) -> int:
+def find_rank(intervals: EntryIntervals, most: int, generator: torch.Generator) -> int:
     """The rank at which the misfit on held-out entries stops falling: doubled until then, then bisected."""
-    drawn = torch.rand(cells.lowest.shape, generator=generator).to(cells.lowest.device)
-    hidden = cells.sent() & (drawn < HELD_OUT)
-    seen = cells.without(hidden)
-    values = cells.middle()[hidden]
+    drawn = torch.rand(intervals.lowest.shape, generator=generator).to(intervals.lowest.device)
+    hidden = intervals.sent() & (drawn < HELD_OUT_SHARE)
+    seen = intervals.without(hidden)
+    values = intervals.middle()[hidden]
     cache: dict[int, float] = {}
 
     def error(rank: int) -> float:
@@ -159,14 +159,14 @@ def find_rank(cells: Cells, most: int, generator: torch.Generator) -> int:
 
     rank = 1
     error(rank)
-    while 2 * rank <= most and error(2 * rank) < min(cache.values()) / BETTER:
+    while 2 * rank <= most and error(2 * rank) < min(cache.values()) / REQUIRED_IMPROVEMENT:
         rank *= 2
     best = min(cache.values())
-    high = min(tried for tried, left in cache.items() if left < best / BETTER)
+    high = min(tried for tried, left in cache.items() if left < best / REQUIRED_IMPROVEMENT)
     low = high // 2
     while high - low > 1:  # the error is flat from the true rank on, or rises
         middle = (low + high) // 2
-        if error(middle) < best / BETTER:
+        if error(middle) < best / REQUIRED_IMPROVEMENT:
             high = middle
         else:
             low = middle

@@ -1,4 +1,4 @@
-"""The update of the linear layer that is fed the images themselves.
+"""The update of a layer, and of the linear layer that is fed the images themselves.
 
 It is [ΔW | Δb] = Σ_i δ_i [x_i; 1]ᵀ under any sequence of SGD steps: its rank is the number of images, and a pixel that
 never varies gives a column proportional to Δb.
@@ -7,8 +7,16 @@ never varies gives a column proportional to Δb.
 import torch
 from torch import Tensor
 
-from attacks.interface.observation import Observation
-from attacks.networks.probing import find_input_layer
+from attacks.interface.observation import Observation, State
+from attacks.networks.probing import find_input_layer, parameter_names
+
+
+def layer_update(delta: State, layer: str) -> Tensor:
+    """[ΔW | Δb] of any layer, (out, in + 1), or ΔW alone where its bias is frozen or not there; a convolution's ΔW is
+    flattened to (out, in)."""
+    weight, bias = parameter_names(layer)
+    parts = [delta[weight].flatten(1)] + ([delta[bias][:, None]] if bias in delta else [])
+    return torch.cat(parts, 1)
 
 
 def first_layer_update(observation: Observation) -> tuple[Tensor, Tensor | None] | None:

@@ -13,14 +13,14 @@ from torch import Tensor
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import State
 
-HARD = 0.01  # smallest sent entry over the median one, from which on only the largest ones were sent
-OFF_GRID = 0.1  # of a step: what rounding of the parameters may shift a level by
-INWARDS = 0.01  # of the way from the end of an interval to what was sent, its middle: where estimates are drawn to
-TAIL = 2.02  # 99 % quantile of the Tracy-Widom law of order one
+LARGEST_ONLY_RATIO = 0.01  # smallest sent entry over the median one, from which on only the largest ones were sent
+GRID_TOLERANCE = 0.1  # of a step: what rounding of the parameters may shift a level by
+INWARD_SHARE = 0.01  # of the way from the end of an interval to what was sent, its middle: where estimates are drawn to
+TRACY_WIDOM_99 = 2.02  # 99 % quantile of the Tracy-Widom law of order one
 
 
 @dataclass(frozen=True)
-class Cells:
+class EntryIntervals:
     """The interval in which every entry of an update lay: lowest, highest, of the update's shape, ±∞ where unknown."""
 
     lowest: Tensor
@@ -42,14 +42,14 @@ class Cells:
         """Bool, where the interval does not hold 0: the entry was sent, and is no level of 0."""
         return (self.lowest > 0) | (self.highest < 0)
 
-    def wider(self) -> "Cells":
+    def wider(self) -> "EntryIntervals":
         """Twice as wide, as rounding up or down at random leaves them."""
         half = (self.highest - self.lowest) / 2
-        return Cells(self.lowest - half, self.highest + half)
+        return EntryIntervals(self.lowest - half, self.highest + half)
 
-    def without(self, hidden: Tensor) -> "Cells":
+    def without(self, hidden: Tensor) -> "EntryIntervals":
         """With nothing known of the entries `hidden`, bool."""
-        return Cells(self.lowest.masked_fill(hidden, -math.inf), self.highest.masked_fill(hidden, math.inf))
+        return EntryIntervals(self.lowest.masked_fill(hidden, -math.inf), self.highest.masked_fill(hidden, math.inf))
 
 
 def noise_deviation(delta: State, knowledge: Knowledge) -> float:
@@ -74,7 +74,7 @@ def quantization_deviation(value: Tensor, bits: int) -> float:
     return quantization_step(value, bits) / 12**0.5
 
 
-def cells_of(delta: State, knowledge: Knowledge) -> dict[str, Cells] | None:
+def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
     """The intervals of every tensor's entries; None where neither levels nor left-out entries are known of, and where
     the update shows others, as a sum over clients does.
 
@@ -87,45 +87,45 @@ def cells_of(delta: State, knowledge: Knowledge) -> dict[str, Cells] | None:
         _on_grid(value, knowledge.quantization_bits) for value in delta.values()
     ):
         return None
-    cells = {name: _rounded(value.double(), knowledge.quantization_bits) for name, value in delta.items()}
+    intervals = {name: _rounded(value.double(), knowledge.quantization_bits) for name, value in delta.items()}
     if knowledge.kept_fraction is None:
-        return cells
-    left_out = {name: ~own.sent() for name, own in cells.items()}
+        return intervals
+    left_out = {name: ~own.sent() for name, own in intervals.items()}
     number = sum(int((~part).sum()) for part in left_out.values())
     if number > knowledge.kept_fraction * sum(value.numel() for value in delta.values()) + 1:
         return None
     sent = torch.cat([value[~left_out[name]].abs().flatten() for name, value in delta.items()]).double()
-    threshold = float(sent.min()) if len(sent) and sent.min() > HARD * sent.median() else math.inf
+    threshold = float(sent.min()) if len(sent) and sent.min() > LARGEST_ONLY_RATIO * sent.median() else math.inf
     return {
-        name: Cells(
+        name: EntryIntervals(
             own.lowest.masked_fill(left_out[name], -threshold), own.highest.masked_fill(left_out[name], threshold)
         )
-        for name, own in cells.items()
+        for name, own in intervals.items()
     }
 
 
 def _on_grid(value: Tensor, bits: int) -> bool:
     step = quantization_step(value.double(), bits)
     levels = (value.double() - value.min().double()) / max(step, 1e-300)
-    return step == 0 or bool(((levels - levels.round()).abs() < OFF_GRID).all())
+    return step == 0 or bool(((levels - levels.round()).abs() < GRID_TOLERANCE).all())
 
 
-def _rounded(value: Tensor, bits: int | None) -> Cells:
+def _rounded(value: Tensor, bits: int | None) -> EntryIntervals:
     half = 0.0 if bits is None else 0.5 * quantization_step(value, bits)
-    return Cells(value - half, value + half)
+    return EntryIntervals(value - half, value + half)
 
 
 def kept_entries(delta: State, knowledge: Knowledge) -> State | None:
     """1 for the entries of every tensor that were sent and 0 for those left out; None where none is known to be."""
-    cells = cells_of(delta, knowledge) if knowledge.kept_fraction is not None else None
-    return None if cells is None else {name: part.sent().to(delta[name].dtype) for name, part in cells.items()}
+    intervals = known_intervals(delta, knowledge) if knowledge.kept_fraction is not None else None
+    return None if intervals is None else {name: part.sent().to(delta[name].dtype) for name, part in intervals.items()}
 
 
 def known_distortion(delta: State, knowledge: Knowledge) -> float:
     """‖E‖², expected, of noise and quantization that the adversary knows of: no model of the update leaves less."""
     entries = sum(value.numel() for value in delta.values())
     squared = noise_deviation(delta, knowledge) ** 2 * entries
-    if knowledge.quantization_bits is not None and cells_of(delta, knowledge) is not None:
+    if knowledge.quantization_bits is not None and known_intervals(delta, knowledge) is not None:
         for value in delta.values():
             squared += quantization_deviation(value, knowledge.quantization_bits) ** 2 * int((value != 0).sum())
     return squared
@@ -139,4 +139,4 @@ def noise_edge(rows: int, columns: int) -> float:
     larger, smaller = max(rows, columns, 2), min(rows, columns)
     edge = (larger - 1) ** 0.5 + smaller**0.5
     width = edge * ((larger - 1) ** -0.5 + smaller**-0.5) ** (1 / 3)
-    return (edge**2 + TAIL * width) ** 0.5
+    return (edge**2 + TRACY_WIDOM_99 * width) ** 0.5

@@ -11,21 +11,21 @@ For many steps s̄ is interpolated between both checkpoints (Dimitrov et al. 202
 there are any, else on noise.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attacks.gradient_matching.local_training import CODINGS, Loss, step_weights
+from attacks.interface.devices import cast_state
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
-from attacks.networks.probing import linear_layers, watched
-from attacks.update.private_set import Belief
+from attacks.networks.probing import find_output_layer, parameter_names, probe, random_images
+from attacks.update.num_private import infer_image_count
 
-PROBES = 256  # noise images that stand for private ones where there are no public images
+NOISE_IMAGES = 256  # that stand for private ones where there are no public images
+NOISE_STD = 0.2  # of their pixels, as in the images that the NTK attack starts from
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,6 @@ class LabelCounts:
     confidence: float
 
 
-def infer_label_counts(observation: Observation, knowledge: Knowledge) -> Tensor:
-    """`estimate_label_counts` without its confidence: (K,) int64."""
-    return estimate_label_counts(observation, knowledge).counts
-
-
 def estimate_label_counts(
     observation: Observation, knowledge: Knowledge, loss: Loss | None = None, momentum: float = 0.0
 ) -> LabelCounts:
@@ -53,33 +48,47 @@ def estimate_label_counts(
     Raises InputError where something is missing, or where the last layer is not a trained linear one.
     """
     knowledge.require("label inference", "learning_rate", "steps")
-    count = Belief.of("label inference", observation, knowledge).num_private
-    layer = find_output_layer(observation.model, observation.input_shape)
-    if layer is None or not {f"{layer}.weight", f"{layer}.bias"} & set(observation.trainable):
+    count, layer = _num_private(observation, knowledge), find_output_layer(observation.model, observation.input_shape)
+    if layer is None or not {*parameter_names(layer)} & set(observation.trainable):
         name = type(observation.model).__name__
         raise InputError(f"label inference needs a trained linear last layer: model {name!r} has none (give labels)")
     observation, _ = observation.one_round()
-    initial, final = observation.pairs[0]
-    probes = _probes(observation, knowledge)
-    (first, features), (last, _) = (_run(observation.model, state, layer, probes) for state in (initial, final))
-    delta = observation.delta()
-    moved = delta.get(f"{layer}.bias")
-    if moved is None:  # ΔW = −η Σ (s − y) hᵀ: along the mean feature it is Δb
-        mean = features.mean(0)
-        moved = delta[f"{layer}.weight"].cpu() @ mean / (mean @ mean)
-    steps = knowledge.steps or 1
+    images = _stand_ins(observation, knowledge)
+    (first, features), (last, _) = (_run(observation.model, state, layer, images) for state in observation.pairs[0])
     loss = loss or ("mse" if first.shape[1] == 1 else "cross_entropy")
+    steps = knowledge.steps or 1
     weights = step_weights(steps, momentum)
     late = float((weights * torch.arange(steps) / steps).sum() / weights.sum())
     predicted = torch.lerp(predictions(loss, first), predictions(loss, last), late).mean(0)
-    targets = predicted + moved.cpu() / (knowledge.learning_rate or 1.0) / weights.sum()
+    change = _bias_change(observation.delta(), layer, features)
+    shares = _shares(predicted + change / (knowledge.learning_rate or 1.0) / weights.sum(), loss)
+    counts = round_to_sum(shares * count, count)
+    return LabelCounts(counts, shares, float(1 - 2 * (shares * count - counts).abs().max().clamp_max(0.5)))
+
+
+def _num_private(observation: Observation, knowledge: Knowledge) -> int:
+    inferred = infer_image_count(observation)
+    if inferred is None:
+        knowledge.require("label inference", "num_private", because="no trained layer sees the images")
+    return knowledge.num_private or max(1, inferred.count if inferred is not None else 0)
+
+
+def _bias_change(delta: State, layer: str, features: Tensor) -> Tensor:
+    """Δb of the last layer (K,), on the CPU; without a bias, ΔW = −η Σ (s − y) hᵀ is Δb along the mean feature."""
+    weight, bias = parameter_names(layer)
+    if bias in delta:
+        return delta[bias].cpu()
+    mean = features.mean(0)
+    return delta[weight].cpu() @ mean / (mean @ mean)
+
+
+def _shares(targets: Tensor, loss: Loss) -> Tensor:
+    """The share of each class (two where there is one output), of sum 1, from mean targets (K,) as the loss codes."""
     low, high = CODINGS[len(targets) == 1] if loss == "mse" else (0.0, 1.0)
     shares = (targets - low) / (high - low)
     if len(shares) == 1:
         shares = torch.cat([1 - shares, shares])
-    shares = project_to_simplex(shares)
-    counts = round_to_sum(shares * count, count)
-    return LabelCounts(counts, shares, float(1 - 2 * (shares * count - counts).abs().max().clamp_max(0.5)))
+    return project_to_simplex(shares)
 
 
 def predictions(loss: Loss, outputs: Tensor) -> Tensor:
@@ -105,40 +114,17 @@ def round_to_sum(values: Tensor, total: int) -> Tensor:
     return floor.long()
 
 
-def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> str | None:
-    """The name of the linear layer whose output is the model's, found by watching; None where there is none."""
-    found: dict[str, Tensor] = {}
-
-    def watch(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            found[name] = output
-
-        return hook
-
-    parameter = next(model.parameters())
-    probe = torch.randn((2, *input_shape), generator=torch.Generator().manual_seed(0))
-    with watched(linear_layers(model), watch), torch.no_grad():
-        result = model.eval()(probe.to(parameter.device, parameter.dtype))
-    return next((name for name, output in found.items() if torch.equal(output, result)), None)
-
-
-def _probes(observation: Observation, knowledge: Knowledge) -> Tensor:
+def _stand_ins(observation: Observation, knowledge: Knowledge) -> Tensor:
     """Images (P, C, H, W) that predictions on private images are guessed from."""
     if knowledge.public_images is not None:
         return knowledge.public_images.cpu().double()
-    generator = torch.Generator().manual_seed(0)
-    return 0.2 * torch.randn((PROBES, *observation.input_shape), generator=generator, dtype=torch.float64)
+    return NOISE_STD * random_images(observation.input_shape, NOISE_IMAGES, torch.float64)
 
 
 def _run(model: nn.Module, state: State, layer: str, images: Tensor) -> tuple[Tensor, Tensor]:
     """(outputs (P, K), inputs of the last layer (P, D)) in float64 on the CPU."""
     features: list[Tensor] = []
-    module = model.get_submodule(layer)
-    handle = module.register_forward_hook(lambda module, inputs, output: features.append(inputs[0]))
-    double = {k: v.cpu().double() if v.is_floating_point() else v.cpu() for k, v in state.items()}
-    try:
-        with torch.no_grad():
-            outputs = torch.func.functional_call(model.eval(), double, (images,))
-    finally:
-        handle.remove()
+    layers = {layer: model.get_submodule(layer)}
+    double = cast_state(state, torch.device("cpu"), torch.float64)
+    outputs = probe(model, images, layers, lambda name, given, output: features.append(given), double)
     return outputs.reshape(len(images), -1), features[0]

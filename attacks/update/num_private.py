@@ -14,9 +14,3 @@ def infer_image_count(observation: Observation) -> ImageCount | None:
         return None
     weight, bias = layer
     return read_spectrum(weight if bias is None else torch.cat([weight, bias[:, None]], 1))
-
-
-def infer_num_private(observation: Observation) -> int | None:
-    """`infer_image_count` without its confidence."""
-    found = infer_image_count(observation)
-    return None if found is None else found.count

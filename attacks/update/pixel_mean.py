@@ -6,8 +6,10 @@ from torch import Tensor
 from attacks.interface.observation import Observation
 from attacks.update.first_layer import first_layer_update
 
-MAX_MEAN = 0.99
-WITHIN, AT, BELOW = 0.03, 0.3, 0.1  # of a background: half width, least share of pixels, most share below it
+MAX_MEAN = 0.99  # a larger one is no mean of images in [0, 1]
+CONSTANT_MISFIT = 1e-2  # of a column's norm: what may be left of a pixel that is black in every private image
+BACKGROUND_HALF_WIDTH = 0.03  # in pixel values, on either side of the most frequent one
+BACKGROUND_SHARE, DARKER_SHARE = 0.3, 0.1  # of all pixels: at least in a black background, at most darker than it
 
 
 def infer_pixel_mean(observation: Observation) -> tuple[float, ...] | None:
@@ -27,7 +29,7 @@ def infer_pixel_mean(observation: Observation) -> tuple[float, ...] | None:
     for channel in weight.reshape(len(weight), observation.input_shape[0], -1).unbind(1):
         slope = (channel.T @ bias) / (bias @ bias)
         miss = (channel - bias[:, None] * slope).norm(dim=0) / channel.norm(dim=0).clamp_min(1e-30)
-        constant = (miss < 1e-2) & (slope < 0)
+        constant = (miss < CONSTANT_MISFIT) & (slope < 0)
         black = ~channel.any(0)
         if not (constant | black).any():
             return None
@@ -39,14 +41,17 @@ def infer_pixel_mean(observation: Observation) -> tuple[float, ...] | None:
 
 
 def infer_background(images: Tensor) -> tuple[float, ...] | None:
-    """The mean that was subtracted, from images (M, C, H, W) whose most frequent value is their black background: less
-    than BELOW of the pixels lie below it and more than AT within WITHIN of it, in every channel; else None."""
+    """The mean that was subtracted, from images (M, C, H, W) whose most frequent value is their black background.
+
+    Hardly any pixel may be darker than that value, and many have to be near it, in every channel; else None.
+    """
     means = []
     for channel in images.detach().cpu().transpose(0, 1).flatten(1):
-        values = channel.sort().values
-        near = torch.searchsorted(values, values + WITHIN) - torch.searchsorted(values, values - WITHIN)
+        values, width = channel.sort().values, BACKGROUND_HALF_WIDTH
+        near = torch.searchsorted(values, values + width) - torch.searchsorted(values, values - width)
         mode = float(values[int(near.argmax())])
-        if int(near.max()) < AT * len(values) or (values < mode - WITHIN).float().mean() > BELOW:
+        darker = (values < mode - width).float().mean()
+        if int(near.max()) < BACKGROUND_SHARE * len(values) or darker > DARKER_SHARE:
             return None
-        means.append(-float(values[(values - mode).abs() <= WITHIN].median()))
+        means.append(-float(values[(values - mode).abs() <= width].median()))
     return tuple(means)

@@ -1,72 +1,65 @@
-"""What an adversary works with where it was not told: inferred from the update, or assumed with a warning."""
+"""What an adversary works with where it was told nothing: inferred from the update, or assumed with a warning."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.networks.probing import find_input_layer
+from attacks.networks.probing import count_outputs, find_input_layer
 from attacks.update.num_private import infer_image_count
 from attacks.update.pixel_mean import infer_pixel_mean
 
+ASSUMED_MEAN = 0.5  # of every channel, where nothing tells it: the middle of the pixel range
+
 
 @dataclass(frozen=True)
-class Belief:
-    """The private set as the adversary believes it to be.
+class InferredPrivateSet:
+    """The private set as the adversary takes it to be.
 
-    num_private: told, else inferred. num_inferred: what the first layer's spectrum says, None where it says nothing.
-    pixel_mean: per channel, told, else inferred, else 0.5.
+    num_private: as told, else as inferred; None where neither is possible. num_inferred: what the first layer's
+    spectrum says, None where it says nothing. pixel_mean: per channel, as told, else inferred, else assumed; None where
+    it was not asked for.
     """
 
-    num_private: int
+    num_private: int | None
     num_inferred: int | None
-    pixel_mean: tuple[float, ...]
+    pixel_mean: tuple[float, ...] | None
     warnings: tuple[str, ...]
 
     @classmethod
-    def of(cls, attack: str, observation: Observation, knowledge: Knowledge) -> "Belief":
-        """Raises InputError, in the name of `attack`, where the number of images is neither told nor to be read."""
-        warnings = []
-        inferred = infer_image_count(observation)
-        if inferred is None:
-            knowledge.require(attack, "num_private", because="no trained layer sees the images")
-        elif not inferred.clear and knowledge.num_private is None:
-            warnings.append(
-                f"the first layer's spectrum has no clear gap: {inferred.count} private images is a guess "
-                "(more images than their effective rank, local Adam, weight decay or noise)"
-            )
-        count = knowledge.num_private or (inferred.count if inferred is not None else 0)
-        mean, unsure = believed_mean(observation, knowledge)
-        return cls(max(1, count), None if inferred is None else inferred.count, mean, (*warnings, *unsure))
-
-    def bounds(self, knowledge: Knowledge, like: Tensor) -> tuple[Tensor, Tensor]:
-        """(lowest, highest) value of an input, (1, C, 1, 1), of the dtype and on the device of `like`."""
-        low, high = knowledge.pixel_range or (0.0, 1.0)
-        mean = torch.tensor(self.pixel_mean, dtype=like.dtype, device=like.device).view(1, -1, 1, 1)
-        return low - mean, high - mean
+    def of(cls, observation: Observation, knowledge: Knowledge, fields: Collection[str]) -> "InferredPrivateSet":
+        """Infers those of num_private and pixel_mean that `fields` names; the others stay as they were told."""
+        count, inferred, mean = knowledge.num_private, None, knowledge.pixel_mean
+        warnings: list[str] = []
+        if "num_private" in fields and (found := infer_image_count(observation)) is not None:
+            inferred = found.count
+            if count is None and not found.has_spectral_gap:
+                warnings.append(
+                    f"the first layer's spectrum has no clear gap: {inferred} private images is a guess "
+                    "(more images than their effective rank, local Adam, weight decay or noise)"
+                )
+            count = count or max(1, inferred)
+        if "pixel_mean" in fields:
+            mean, unsure = infer_or_assume_pixel_mean(observation, knowledge)
+            warnings += unsure
+        return cls(count, inferred, mean, tuple(warnings))
 
 
-def believed_mean(observation: Observation, knowledge: Knowledge) -> tuple[tuple[float, ...], tuple[str, ...]]:
-    """(per-channel mean that was subtracted, warnings): told, else inferred, else 0.5.
-
-    Raises InputError where what was told does not fit.
-    """
-    check_knowledge(observation, knowledge)
+def infer_or_assume_pixel_mean(observation: Observation, knowledge: Knowledge) -> tuple[tuple[float, ...], list[str]]:
+    """(the per-channel mean that was subtracted, warnings): as told, else inferred, else assumed to be 0.5."""
     mean = knowledge.pixel_mean or infer_pixel_mean(observation)
     if mean is not None:
-        return tuple(mean), ()
-    return (0.5,) * observation.input_shape[0], ("pixel_mean is unknown and no pixel tells it: 0.5 was assumed",)
+        return tuple(mean), []
+    assumed = f"pixel_mean is unknown and no pixel tells it: {ASSUMED_MEAN} was assumed"
+    return (ASSUMED_MEAN,) * observation.input_shape[0], [assumed]
 
 
-def check_told(attack: str, observation: Observation, knowledge: Knowledge) -> None:
-    """Raise InputError where the number of images cannot be known, or where what is told does not fit the network."""
+def check_num_private_available(attack: str, observation: Observation, knowledge: Knowledge) -> None:
+    """Raise InputError, in the name of `attack`, where the number of images is neither told nor to be inferred."""
     layer = find_input_layer(observation.model, observation.input_shape)
     if layer is None or layer.weight not in observation.trainable:
         knowledge.require(attack, "num_private", because="no trained layer sees the images")
-    check_knowledge(observation, knowledge)
 
 
 def check_knowledge(observation: Observation, knowledge: Knowledge) -> None:
@@ -76,16 +69,16 @@ def check_knowledge(observation: Observation, knowledge: Knowledge) -> None:
         raise InputError(
             f"knowledge pixel_mean has {len(knowledge.pixel_mean)} values, the images have {channels} channels"
         )
+    images = knowledge.public_images
+    if images is not None and (tuple(images.shape[1:]) != observation.input_shape or not len(images)):
+        raise InputError(
+            f"knowledge public_images has shape {tuple(images.shape)}, "
+            f"it has to be (any number, {', '.join(map(str, observation.input_shape))})"
+        )
     if knowledge.labels is not None:
-        classes = max(2, _outputs(observation))  # one output tells two classes
+        classes = max(2, count_outputs(observation.model, observation.input_shape))  # one output tells two classes
         if max(knowledge.labels) >= classes:
             raise InputError(
                 f"knowledge labels go up to {max(knowledge.labels)}, the network tells {classes} classes apart: "
                 f"count them from 0 to {classes - 1}"
             )
-
-
-def _outputs(observation: Observation) -> int:
-    parameter = next(observation.model.parameters())
-    with torch.no_grad():
-        return observation.model.eval()(torch.zeros(1, *observation.input_shape).to(parameter)).numel()

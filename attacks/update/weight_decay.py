@@ -1,4 +1,4 @@
-"""Undo what is known or can be told about an update before its row spaces are taken.
+"""Remove weight decay from an update.
 
 Weight decay multiplies the parameters by 1 − lr · λ at every step, so that after all of them
 
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from attacks.interface.observation import Observation, State
 
-TAIL = 0.5  # of the singular vectors, the last: taken to be free of images
-ROUNDS, SETTLED = 20, 1e-9  # of tail and factor in turn; the change of the factor that ends them
-GAIN = 0.5  # the tail's norm has to fall to this share, or there was no decay to be seen
+IMAGE_FREE_SHARE = 0.5  # of the singular vectors, the last: taken to be free of images
+MAX_ITERATIONS, STOP_CHANGE = 20, 1e-9  # of tail and factor in turn; the change of the factor that ends them
+REQUIRED_DROP = 0.5  # the tail's norm has to fall to this share, or there was no decay to be seen
 
 
 def decay_factor(initial: Tensor, final: Tensor) -> float:
@@ -31,14 +31,14 @@ def decay_factor(initial: Tensor, final: Tensor) -> float:
         initial, final = initial.T, final.T
     factor = 1.0
     undecayed = _tail(final - initial)[1]
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ITERATIONS):
         last, _ = _tail(final - factor * initial)
         start = initial @ last
         before, factor = factor, float((final @ last * start).sum() / start.square().sum().clamp_min(1e-300))
-        if abs(factor - before) < SETTLED:
+        if abs(factor - before) < STOP_CHANGE:
             break
     after = _tail(final - factor * initial)[1]
-    return factor if 0 < factor < 1 and after < GAIN * undecayed else 1.0
+    return factor if 0 < factor < 1 and after < REQUIRED_DROP * undecayed else 1.0
 
 
 def without_decay(observation: Observation, factor: float) -> Observation:
@@ -62,7 +62,7 @@ def _tail(update: Tensor) -> tuple[Tensor, float]:
     """(the last right singular vectors (in, T) of an update (out, in), the update's norm along them)."""
     filled = update.abs().sum(0) > 0
     squares, vectors = torch.linalg.eigh(update[:, filled].T @ update[:, filled])
-    count = max(1, int(TAIL * len(squares)))
+    count = max(1, int(IMAGE_FREE_SHARE * len(squares)))
     last = torch.zeros(update.shape[1], count, dtype=update.dtype, device=update.device)
     last[filled] = vectors[:, :count]
     return last, float(squares[:count].clamp_min(0).sum().sqrt())

@@ -1,5 +1,7 @@
 """RKIP-finite: distillation as an attack that looks for few images (Loo et al. 2024, section 7, appendix E)."""
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -30,7 +32,7 @@ def reconstruct_few(
     network with that sum for an update would predict.
     Shapes as of `distill`.
     """
-    model = model.eval()
+    model = copy.deepcopy(model).eval()  # the caller's stays in its mode
     state = {name: value.detach().cpu().double() for name, value in model.state_dict().items()}
     shape = (images.shape[1], images.shape[2], images.shape[3])
     final = linearized_update(model, state, images.cpu().double(), targets.cpu().double(), ridge)
@@ -44,7 +46,6 @@ def reconstruct_few(
     found = attack.run(observation, knowledge, generator, progress)
     assert found.duals is not None
     distilled = found.images.double()
-    model.cpu()
     return Distilled(
         found.images,
         linearized_outputs(model, state, distilled, found.duals[0].double()).float(),

@@ -47,7 +47,8 @@ def attack(
     write_result(out_dir, name, found, knowledge, pixels=record is not None)
     show_warnings(found.warnings)
     out.print(
-        f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}", highlight=False
+        f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}",
+        highlight=False,
     )
 
 
@@ -106,7 +107,7 @@ def diagnose(
         view, (inputs, source) = "adversary", adversary_images(images, observation, knowledge, record is not None)
     found = measure(observation, inputs, evaluator, seed)
     write_diagnosis(out_dir, found, view, source)
-    out.print(f"{view}'s version, {found.images} images: {source}", highlight=False, soft_wrap=True)
+    out.print(f"{view}'s version, {found.on_images.images} images: {source}", highlight=False, soft_wrap=True)
     for table in diagnosis_tables(found):
         out.print(table)
     out.print(found.verdict, highlight=False, soft_wrap=True)

@@ -13,9 +13,9 @@ from torch import Tensor
 from attacks import InputError, Knowledge, Observation, Pool, Reconstruction, score
 from attacks.interface.seeding import numpy_generator, torch_generator
 from attacks.kernel.empirical import affordable_images, kernel_drift
-from attacks.kernel.regime import Linearity
+from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipScore, MembershipTest
-from attacks.scoring.leakage import score_images
+from attacks.scoring.images import score_images
 from clients.local_update import centered
 from clients.partition import split_data
 from simulator.scenario.scenario import Scenario
@@ -138,36 +138,28 @@ def diagnose(
     Twice: on the private images, and, as `attacker_…`, on what the adversary has: the best of its reconstructions, or
     public images where it knows some and has no reconstruction. drift: the kernel distance on the private images.
     """
-    initial, final = observation.pairs[-1]
     own, source = found.images.to(dtype=torch.float32, device="cpu"), "reconstructed"
     if not len(own) and knowledge.public_images is not None:
         own, source = knowledge.public_images, "public"
     generator = torch_generator(truth.seed, "diagnosis", observation.round, observation.client)
-    seen = Linearity.of(
-        observation.model,
-        initial,
-        final,
-        centered(truth.private, truth.pixel_mean),
-        generator,
-        complete=True,
-        points=(0.0,),
-        distance=drift,
-    )
+    private = centered(truth.private, truth.pixel_mean)
+    seen = OnImages.of(observation, private, generator, complete=True, points=(0.0,), distance=drift)
+    update = UpdateFacts.of(observation, generator)
     columns: dict[str, Any] = {
         "linearization_error": seen.linearization_error,
         "hessian_norm": seen.hessian_norm,
         "unexplained": seen.unexplained,
-        "verdict": seen.verdict,
-        "layer_ranks": json.dumps({layer.name: [layer.rank, _rounded(layer.gap)] for layer in seen.layers}),
+        "verdict": Linearity(update, seen).verdict,
+        "layer_ranks": json.dumps({layer.name: [layer.rank, _rounded(layer.gap)] for layer in update.layers}),
     }
     if len(own):
-        guessed = seen.on(observation.model, initial, final, own, generator, points=(0.0,))
+        guessed = OnImages.of(observation, own, generator, points=(0.0,))
         columns |= {
             "attacker_images": source,
             "attacker_kernel_distance": guessed.kernel_distance,
             "attacker_linearization_error": guessed.linearization_error,
             "attacker_hessian_norm": guessed.hessian_norm,
-            "attacker_verdict": guessed.verdict,
+            "attacker_verdict": Linearity(update, guessed).verdict,
         }
     return columns
 

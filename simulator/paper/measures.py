@@ -8,7 +8,7 @@ import pandas as pd
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from attacks.scoring.leakage import distances, matched_l2
+from attacks.scoring.matching import distances, matched_l2
 from simulator.paper.base import Strip
 from simulator.reports.figures import best_pairs
 from simulator.results.record import Record

@@ -13,7 +13,6 @@ import torch
 import yaml
 
 from attacks import InputError, Observation
-from attacks.update.private_set import check_knowledge
 from clients.client_app import load_mod
 from clients.defenses import Setting
 from clients.defenses.flower_mod import FlowerMod, LocalDP
@@ -73,7 +72,6 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
         defense.check(Setting(config, round=1, client=0, model=model))
     knowledge, state = grant(scenario, data, [0]), model.state_dict()
     observation = Observation(model, ((state, state),), data.shape)
-    check_knowledge(observation, knowledge)
     for attack in scenario.attacks:
         attack.make().check(observation, adapted(knowledge, attack, scenario))
     if scenario.adversary.when != "every":

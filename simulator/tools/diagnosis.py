@@ -10,7 +10,7 @@ from rich.table import Table
 from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, torch_generator
-from attacks.kernel.regime import Linearity
+from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from clients.local_update import centered
 from simulator.evaluation.evaluator import Truth
 from simulator.results.record import Record
@@ -36,10 +36,10 @@ def diagnose(observation: Observation, images: Tensor, complete: bool, seed: int
     if images.ndim != 4 or tuple(images.shape[1:]) != observation.input_shape or not len(images):
         expected = f"(number, {', '.join(map(str, observation.input_shape))})"
         raise InputError(f"diagnose: images have shape {tuple(images.shape)}, expected {expected}")
-    initial, final = observation.pairs[-1]
     generator = torch_generator(seed, "diagnosis", observation.round, observation.client)
     try:
-        return Linearity.of(observation.model, initial, final, images, generator, complete)
+        on_images = OnImages.of(observation, images, generator, complete=complete)
+        return Linearity(UpdateFacts.of(observation, generator), on_images)
     except RuntimeError as error:  # a model that cannot be batched or differentiated twice
         name, reason = type(observation.model).__name__, str(error).splitlines()[0]
         raise InputError(f"diagnose: model {name!r} cannot be measured: {reason}") from None
@@ -71,7 +71,8 @@ def write_diagnosis(out: Path, found: Linearity, view: str, source: str) -> None
     the images; layers.csv: one row per layer."""
     make_out(out)
     write_json(out / "diagnose.json", {"view": view, "source": source, **found.facts()})
-    frame = pd.DataFrame([asdict(layer) for layer in found.layers])
+    frame = pd.DataFrame([asdict(layer) for layer in found.update.layers])
+    frame = frame.rename(columns={"has_spectral_gap": "clear"})
     write_atomically(out / "layers.csv", frame.to_csv(index=False))
 
 
@@ -80,13 +81,14 @@ def diagnosis_tables(found: Linearity) -> list[Table]:
     numbers = Table(box=box.SIMPLE, show_edge=False, show_header=False)
     numbers.add_column()
     numbers.add_column(justify="right")
+    facts = found.facts()
     for name, label in ROWS.items():
-        numbers.add_row(label, _text(getattr(found, name)))
+        numbers.add_row(label, _text(facts[name]))
     layers = Table(box=box.SIMPLE, show_edge=False)
     for name in ("layer", "shape", "‖Δ‖₂", "‖Δ‖∞", "rank", "gap"):
         layers.add_column(name, justify="left" if name == "layer" else "right")
-    for layer in found.layers:
-        rank = f"{layer.rank}" if layer.clear else f"{layer.rank}, not clear"
+    for layer in found.update.layers:
+        rank = f"{layer.rank}" if layer.has_spectral_gap else f"{layer.rank}, not clear"
         shape = f"{layer.rows} × {layer.columns}"
         layers.add_row(layer.name, shape, _text(layer.l2), _text(layer.linf), rank, _text(layer.gap))
     return [numbers, layers]

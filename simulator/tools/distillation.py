@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attacks import InputError, torch_generator
 from attacks.interface.seeding import derive_seed
 from attacks.kernel.infinite import InfiniteNTK
-from attacks.scoring.leakage import distances
+from attacks.scoring.matching import distances
 from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Evaluation
 from clients.local_update import centered

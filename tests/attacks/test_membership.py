@@ -8,34 +8,18 @@ from torch import nn
 
 from attacks import InputError, Knowledge, Observation
 from attacks.membership import MembershipScore, MembershipTest, layer_inputs
+from tests.attacks.conftest import client, digit_classes, digits, generator, minibatches, mlp
 
-STEPS = {"sgd": lambda p: torch.optim.SGD(p, lr=0.05), "adam": lambda p: torch.optim.Adam(p, lr=1e-3)}
 
-
-def client(model, images, labels, optimizer="sgd", epochs=5, batch=10):
+def trained(model, images, labels, optimizer="sgd", batch=10):
     """An ordinary client: cross-entropy on shuffled minibatches."""
-    initial = {name: value.clone() for name, value in model.state_dict().items()}
-    step, order = STEPS[optimizer](model.parameters()), torch.Generator().manual_seed(0)
-    for _ in range(epochs):
-        for i in torch.randperm(len(images), generator=order).split(batch):
-            step.zero_grad()
-            nn.functional.cross_entropy(model(images[i]), labels[i]).backward()
-            step.step()
-    return Observation(model, ((initial, model.state_dict()),), tuple(images.shape[1:]))
+    kind, rate = {"sgd": (torch.optim.SGD, 0.05), "adam": (torch.optim.Adam, 1e-3)}[optimizer]
+    order = minibatches(len(images), batch, epochs=5, order=generator())
+    return client(model, images, order, labels, optimizer=kind, lr=rate)
 
 
-def mlp(inputs, width, seed=0):
-    torch.manual_seed(seed)
-    hidden = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
-    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, 10))
-
-
-def digits(start, stop):
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    images = torch.tensor(data.images[start:stop] / 16, dtype=torch.float32)[:, None] - 0.3
-    return images, torch.tensor(data.target[start:stop])
+def labelled(count):
+    return digits(count), digit_classes(count)
 
 
 def mnist(folder, count, others):
@@ -73,9 +57,9 @@ def test_patches_are_what_a_convolution_multiplies(padding):
 
 
 def test_scores_are_those_of_scikit_learn():
-    generator = torch.Generator().manual_seed(0)
-    members = torch.randint(0, 40, (50,), generator=generator).double()  # ties among them
-    outsiders = torch.randint(20, 60, (2000,), generator=generator).double()
+    draws = generator()
+    members = torch.randint(0, 40, (50,), generator=draws).double()  # ties among them
+    outsiders = torch.randint(20, 60, (2000,), generator=draws).double()
     truth, scores = np.r_[np.ones(50), np.zeros(2000)], -torch.cat([members, outsiders]).numpy()
     false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
     found = MembershipScore.of(members, outsiders)
@@ -84,25 +68,25 @@ def test_scores_are_those_of_scikit_learn():
 
 
 def test_members_of_an_sgd_client_stand_orders_of_magnitude_apart():
-    images, labels = digits(0, 12)
-    test = MembershipTest.of(client(mlp(64, 256), images, labels), Knowledge())
-    members, outsiders = test.residual(images), test.residual(digits(100, 500)[0])
+    images, labels = labelled(12)
+    test = MembershipTest.of(trained(mlp(256), images, labels), Knowledge())
+    members, outsiders = test.residual(images), test.residual(digits(400, start=100))
     assert test.num_private == 12 and not test.warnings
     assert members.max() < 1e-4 * outsiders.min()
 
 
 def test_images_beyond_the_rank_of_the_pixels_are_told_by_the_second_layer():
-    images, labels = digits(0, 80)  # of 64 pixels
-    test = MembershipTest.of(client(mlp(64, 1024), images, labels, batch=16), Knowledge(num_private=80))
+    images, labels = labelled(80)  # of 64 pixels
+    test = MembershipTest.of(trained(mlp(1024), images, labels, batch=16), Knowledge(num_private=80))
     assert list(test.rounds[0].rows) == ["3"]
-    score = MembershipScore.of(test.residual(images), test.residual(digits(100, 1100)[0]))
+    score = MembershipScore.of(test.residual(images), test.residual(digits(1000, start=100)))
     assert score.auc > 0.999 and score.tpr > 0.95
 
 
 @pytest.mark.parametrize(("optimizer", "count", "width"), [("sgd", 200, 2048), ("adam", 50, 1024)])
 def test_mnist_members_against_a_thousand_outsiders(shared_data, optimizer, count, width):
     images, labels, outsiders = mnist(shared_data, count, 1000)
-    observation = client(mlp(784, width), images, labels, optimizer)
+    observation = trained(mlp(width, inputs=784), images, labels, optimizer)
     test = MembershipTest.of(observation, Knowledge(num_private=count), torch.cat([images, outsiders]))
     score = MembershipScore.of(test.residual(images), test.residual(outsiders))
     assert score.auc >= 0.999
@@ -112,12 +96,12 @@ def test_convolutional_networks_are_tested_behind_their_convolutions():
     torch.manual_seed(0)
     front = [nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
     model = nn.Sequential(*front, nn.Linear(144, 200), nn.ReLU(), nn.Linear(200, 120), nn.ReLU(), nn.Linear(120, 10))
-    images, labels = digits(0, 10)
-    observation = client(model, images, labels)
+    images, labels = labelled(10)
+    observation = trained(model, images, labels)
     with pytest.raises(InputError, match="num_private"):
         MembershipTest.of(observation, Knowledge())
     test = MembershipTest.of(observation, Knowledge(num_private=10))
-    score = MembershipScore.of(test.residual(images), test.residual(digits(100, 1100)[0]))
+    score = MembershipScore.of(test.residual(images), test.residual(digits(1000, start=100)))
     assert list(test.rounds[0].rows) == ["4", "6"] and score.auc > 0.999
 
 
@@ -125,24 +109,24 @@ def test_late_convolutions_tell_by_their_patches_whatever_comes_first_in_a_state
     torch.manual_seed(0)
     front = [nn.Conv2d(1, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 128, 3, 2, 1), nn.ReLU()]
     model = nn.Sequential(*front, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)).eval()
-    images, labels = digits(0, 6)
-    observation = client(model, images, labels, batch=6)
+    images, labels = labelled(6)
+    observation = trained(model, images, labels, batch=6)
     counted = sorted(observation.initial, key=lambda name: "num_batches" not in name)  # as safetensors may have it
     pairs = tuple(tuple({name: state[name] for name in counted} for state in pair) for pair in observation.pairs)
     test = MembershipTest.of(Observation(model, pairs, observation.input_shape), Knowledge(num_private=6))
     assert list(test.rounds[0].rows) == ["3", "7"]  # 4 patches of each image in 128 rows, not 16 in 16
-    score = MembershipScore.of(test.residual(images), test.residual(digits(100, 600)[0]))
+    score = MembershipScore.of(test.residual(images), test.residual(digits(500, start=100)))
     assert score.auc > 0.99
 
 
 def test_several_rounds_are_so_many_tests_more():
-    images, labels = digits(0, 30)
-    model = mlp(64, 64)  # too narrow for one round alone
-    first = client(model, images, labels, "adam")
-    second = client(model, images, labels, "adam")
+    images, labels = labelled(30)
+    model = mlp(64)  # too narrow for one round alone
+    first = trained(model, images, labels, "adam")
+    second = trained(model, images, labels, "adam")
     both = Observation(model, (*first.pairs, *second.pairs), first.input_shape)
     told = Knowledge(num_private=30)
-    outsiders = digits(100, 1100)[0]
+    outsiders = digits(1000, start=100)
     one, two = (
         MembershipScore.of(test.residual(images), test.residual(outsiders)).auc
         for test in (MembershipTest.of(first, told), MembershipTest.of(both, told))
@@ -152,17 +136,17 @@ def test_several_rounds_are_so_many_tests_more():
 
 
 def test_what_cannot_be_tested_says_why():
-    images, labels = digits(0, 60)
-    narrow = client(mlp(64, 24), images, labels)
+    images, labels = labelled(60)
+    narrow = trained(mlp(24), images, labels)
     with pytest.raises(InputError, match="no layer of model 'Sequential' has a row space that 60 images leave room in"):
         MembershipTest.of(narrow, Knowledge(num_private=60))
     with pytest.raises(InputError, match="expected"):
-        MembershipTest.of(client(mlp(64, 64), *digits(0, 5)), Knowledge()).residual(torch.zeros(2, 1, 7, 8))
+        MembershipTest.of(trained(mlp(64), *labelled(5)), Knowledge()).residual(torch.zeros(2, 1, 7, 8))
 
 
 def test_a_first_layer_that_did_not_move_does_not_tell_the_number():
-    images, labels = digits(0, 5)
-    observation = client(mlp(64, 64), images, labels)
+    images, labels = labelled(5)
+    observation = trained(mlp(64), images, labels)
     initial, final = observation.pairs[0]
     final = {name: initial[name] if name.startswith("1.") else value for name, value in final.items()}
     still = Observation(observation.model, ((initial, final),), (1, 8, 8))

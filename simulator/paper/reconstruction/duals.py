@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
-from attacks.kernel.linearization import share_left_by
+from attacks.kernel.linearization import relative_residual
 from clients.training import planned_steps
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.costs import seconds_per_step
@@ -173,7 +173,7 @@ def unexplained(owner: Owner, trained: Fit) -> float:
     """‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖ with the duals summed up in training."""
     state = {name: value.double() for name, value in trained.initial.items()}
     model, duals = trained.model.double(), trained.duals.double()
-    return share_left_by(model, state, trained.delta, owner.images.double(), duals)
+    return relative_residual(model, state, trained.delta, owner.images.double(), duals)
 
 
 def draw(data: pd.DataFrame, path: Path) -> None:

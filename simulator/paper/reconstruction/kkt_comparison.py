@@ -5,8 +5,8 @@ import torch
 
 from attacks.interface.devices import cast_state
 from attacks.interface.observation import State
-from attacks.kernel.linearization import unexplained_share
-from attacks.ntk.attack import squared_norm
+from attacks.kernel.linearization import relative_residual
+from attacks.ntk.objective import squared_norm
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.measures import curve_table, score_table, seeds, strips
 from simulator.paper.pictures import draw_curves
@@ -81,7 +81,7 @@ def norm_table(record: Record) -> pd.DataFrame:
                 "seed": cell.scenario.seed,
                 "num_private": cell.scenario.partition.images,
                 "width": cell.scenario.model.width,
-                "unexplained": unexplained_share(observation.model.eval(), final, whole, owner.images.double()),
+                "unexplained": relative_residual(observation.model, final, whole, owner.images.double()),
                 **{key: norm({part: state[part] for part in trained}) for key, state in states.items()},
             }
         )

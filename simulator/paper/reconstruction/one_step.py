@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from attacks.kernel.linearization import share_left_by
+from attacks.kernel.linearization import relative_residual
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.measures import at_least, curve_table, score_table, seeds, strips
 from simulator.paper.pictures import draw_curves
@@ -66,7 +66,7 @@ def step_table(cell: Cell, record: Record) -> dict[str, object]:
     state, final = ({name: v.double() for name, v in ends.items()} for ends in (observation.initial, observation.final))
     delta = {name: final[name] - state[name] for name in observation.trainable}
     model, duals = observation.model.double(), step_duals(cell, record)
-    return {"cell": cell.name, "unexplained": share_left_by(model, state, delta, owner.images.double(), duals)}
+    return {"cell": cell.name, "unexplained": relative_residual(model, state, delta, owner.images.double(), duals)}
 
 
 def step_duals(cell: Cell, record: Record) -> torch.Tensor:

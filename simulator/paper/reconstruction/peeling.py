@@ -13,7 +13,7 @@ from attacks.interface.observation import Observation
 from attacks.interface.seeding import derive_seed, torch_generator
 from attacks.kernel.empirical import kernel_duals
 from attacks.ntk.attack import NTKAttack
-from attacks.scoring.leakage import matched_l2
+from attacks.scoring.matching import matched_l2
 from clients.config import Count, Positive, Section, TrainingConfig
 from clients.defenses.base import TrainingSet
 from clients.defenses.prune_easiest import duals, without_easiest
@@ -137,7 +137,6 @@ class Peeling:
         knowledge = Knowledge(num_private=len(kept), pixel_mean=data.pixel_mean)
         attack = NTKAttack(iterations=self.settings.iterations, learning_rate=self.settings.learning_rate)
         found = attack.run(observation, knowledge, torch_generator(self.owner.scenario.seed, "onion", len(kept)))
-        model.cpu()
         mean = torch.tensor(data.pixel_mean).view(1, -1, 1, 1)
         l2, _ = matched_l2(private + mean, found.pixels().float())
         return torch.from_numpy(l2), floor_of(private + mean, data.public()[0], len(found.images))

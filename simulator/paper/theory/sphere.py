@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
-from attacks.scoring.leakage import matched_l2
+from attacks.scoring.matching import matched_l2
 from clients.config import Count, Positive, Section
 from simulator.paper.base import Claim, Job, Report, Result, Strip, experiment
 from simulator.paper.costs import seconds_per_step

@@ -1,47 +1,24 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from attacks import InputError, Knowledge, Observation, get_attack
+from attacks import InputError, Knowledge, get_attack
 from attacks.gradient_matching.local_training import one_hot
 from attacks.gradient_matching.matching import total_variation, update_distance
-from attacks.update.private_set import Belief
+from tests.attacks.conftest import client, digits, generator, mlp, nearest
 
 LR = 0.1
 
 
-def digits(count):
-    from sklearn.datasets import load_digits
-
-    return torch.tensor(load_digits().images[:count] / 16, dtype=torch.float32)[:, None] - 0.3
-
-
-def mlp(activation=nn.ReLU, outputs=10, width=64):
-    torch.manual_seed(0)
-    hidden = [nn.Linear(64, width), activation(), nn.Linear(width, width), activation()]
-    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, outputs))
-
-
-def client(model, images, labels, batches, momentum=0.0):
-    initial = {name: value.clone() for name, value in model.state_dict().items()}
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=momentum)
-    for batch in batches:
-        optimizer.zero_grad()
-        outputs = model(images[list(batch)])
-        if outputs.shape[1] == 1:
-            targets = 2.0 * labels[list(batch)] - 1
-            loss = 0.5 * ((outputs[:, 0] - targets) ** 2).mean()
-        else:
-            loss = nn.functional.cross_entropy(outputs, labels[list(batch)])
-        loss.backward()
-        optimizer.step()
-    final = {name: value.clone() for name, value in model.state_dict().items()}
-    return Observation(model, ((initial, final),), tuple(images.shape[1:]))
+def trained(model, images, labels, batches, momentum=0.0):
+    return client(model, images, batches, labels, lr=LR, momentum=momentum)
 
 
 def one_step(count=2, **options):
     images, labels = digits(count), torch.arange(count)
-    return images, labels, client(mlp(**options), images, labels, [range(count)])
+    return images, labels, trained(mlp(**options), images, labels, [range(count)])
 
 
 def told(**others):
@@ -49,18 +26,12 @@ def told(**others):
 
 
 def run(observation, knowledge, seed=0, **options):
-    generator = torch.Generator().manual_seed(seed)
-    return get_attack("gradient_matching", **options).run(observation, knowledge, generator)
-
-
-def nearest(images, found):
-    return torch.cdist(images.flatten(1), found.images.flatten(1)).min(1).values
+    return get_attack("gradient_matching", **options).run(observation, knowledge, generator(seed))
 
 
 def problem(observation, knowledge, **options):
     attack = get_attack("gradient_matching", precision="float64", **options)
-    belief = Belief.of("gradient_matching", observation, knowledge)
-    return attack.problem(observation, knowledge, belief, torch.Generator().manual_seed(0))[0]
+    return attack.matching(observation, replace(knowledge, num_private=2), generator())[0]
 
 
 def gradient(observation, images, classes):
@@ -76,9 +47,9 @@ def test_one_step_is_deep_leakage_from_gradients():
     _, _, observation = one_step(activation=nn.Sigmoid)
     true = [-value / LR for value in observation.delta().values()]
     attack = problem(observation, told(), distance="euclidean", labels="soft", total_variation=0.0)
-    generator = torch.Generator().manual_seed(1)
-    images = torch.randn(2, 1, 8, 8, generator=generator, dtype=torch.float64, requires_grad=True)
-    logits = torch.randn(2, 10, generator=generator, dtype=torch.float64, requires_grad=True)
+    draws = generator(1)
+    images = torch.randn(2, 1, 8, 8, generator=draws, dtype=torch.float64, requires_grad=True)
+    logits = torch.randn(2, 10, generator=draws, dtype=torch.float64, requires_grad=True)
     ours = attack.objective(images, logits.softmax(1))
     found = gradient(observation, images, logits.softmax(1))
     published = sum(((g - t) ** 2).sum() for g, t in zip(found, true, strict=True))
@@ -134,7 +105,7 @@ def test_soft_labels_are_found_with_the_image():
 def test_minibatches_with_momentum_in_a_known_order(outputs):
     images, labels = digits(4), torch.tensor([0, 1, 0, 1])
     batches = ((2, 0), (1, 3), (3, 2), (0, 1))
-    observation = client(mlp(outputs=outputs, width=128), images, labels, batches, momentum=0.5)
+    observation = trained(mlp(outputs=outputs, width=128), images, labels, batches, momentum=0.5)
     knowledge = told(labels=(0, 1, 0, 1), batches=batches, steps=None, num_private=4)
     found = run(observation, knowledge, iterations=200, momentum=0.5)
     assert (nearest(images, found) < 0.5).all()
@@ -142,7 +113,7 @@ def test_minibatches_with_momentum_in_a_known_order(outputs):
 
 def test_fewer_steps_stand_for_many():
     images, _, _ = one_step(2)
-    observation = client(mlp(width=128), images, torch.arange(2), [range(2)] * 12)
+    observation = trained(mlp(width=128), images, torch.arange(2), [range(2)] * 12)
     found = run(observation, told(steps=12, batch_size=2), iterations=150, max_unrolled=3)
     assert found.facts["simulated_steps"] == 3
     assert "3 steps of 4 times the learning rate" in " ".join(found.warnings)
@@ -151,21 +122,21 @@ def test_fewer_steps_stand_for_many():
 
 def test_a_simulation_that_diverges_returns_nothing_and_says_so():
     images, labels = digits(2), torch.tensor([0, 1])
-    observation = client(mlp(outputs=1), images, labels, [range(2)] * 2)
+    observation = trained(mlp(outputs=1), images, labels, [range(2)] * 2)
     found = run(observation, told(learning_rate=1e30, steps=2, labels=(0, 1), batch_size=2), iterations=3)
     assert len(found.images) == 0 and "diverged" in " ".join(found.warnings)
 
 
 def test_an_unknown_order_is_said():
     images, labels = digits(4), torch.arange(4)
-    observation = client(mlp(), images, labels, [(0, 1), (2, 3)] * 2)
+    observation = trained(mlp(), images, labels, [(0, 1), (2, 3)] * 2)
     for order in ("fixed", "drawn"):
         found = run(observation, told(steps=4, batch_size=2, num_private=4), iterations=5, order=order)
         assert f"the order of the images is unknown: {order}" in " ".join(found.warnings)
 
 
 def test_lbfgs_needs_batches_that_stay():
-    observation = client(mlp(), digits(4), torch.arange(4), [(0, 1), (2, 3)])
+    observation = trained(mlp(), digits(4), torch.arange(4), [(0, 1), (2, 3)])
     knowledge = told(steps=2, batch_size=2, num_private=4)
     with pytest.raises(InputError, match="set order to fixed"):
         run(observation, knowledge, optimizer="lbfgs", iterations=1)

@@ -4,8 +4,7 @@ from torch import nn
 
 from attacks import InputError
 from attacks.kernel.empirical import empirical_ntk, empirical_ntk_blocks, kernel_distance, kernel_regression
-from clients.config import ModelConfig
-from clients.models import build_model
+from tests.attacks.conftest import NTKLinear, mlp
 
 
 def jacobian_of(model, images):
@@ -68,7 +67,7 @@ def networks():
     convolutional = nn.Sequential(
         nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)
     )
-    scaled = build_model(ModelConfig(width=9, parameterization="ntk"), (1, 4, 4), 3, seed=0)
+    scaled = mlp(9, outputs=3, inputs=16, linear=NTKLinear)
     return {"convolutional": convolutional, "ntk parameterization": scaled, "odd layers": Odd()}
 
 
@@ -157,7 +156,7 @@ def test_a_tied_weight_counts_in_full_even_where_the_first_image_keeps_its_secon
 
 
 def test_an_image_of_zeros_beside_others_in_ntk_parameterization():
-    model = build_model(ModelConfig(width=8, parameterization="ntk"), (1, 4, 4), 2, 0).double()
+    model = mlp(8, outputs=2, inputs=16, linear=NTKLinear).double()
     x, zero = images(3, 1, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.float64)
     whole = explicit_ntk(model, torch.cat([zero, x]))
     assert torch.allclose(empirical_ntk(model, model.state_dict(), zero, x), whole[:1, 1:], rtol=1e-12)

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from attacks.kernel.hessian import hessian_norms
-from clients.config import ModelConfig
-from clients.models import build_model
+from tests.attacks.conftest import NTKLinear, mlp
 
 
 def images(*shape):
@@ -43,16 +42,16 @@ class Twice(nn.Module):
 
 
 def networks():
-    frozen = build_model(ModelConfig(width=6, activation="softplus"), (1, 3, 3), 2, seed=0)
+    frozen = mlp(6, nn.Softplus, 2, inputs=9)
     frozen[3].weight.requires_grad_(False)
     frozen[5].bias.requires_grad_(False)
-    scaled = {"parameterization": "ntk", "width": 7}
+    scaled = {"inputs": 9, "linear": NTKLinear}
     return {
-        "relu": build_model(ModelConfig(width=8), (1, 3, 3), 3, seed=0),
-        "tanh, NTK parameterization": build_model(ModelConfig(activation="tanh", **scaled), (1, 3, 3), 1, seed=0),
-        "sigmoid output": build_model(ModelConfig(output_activation="sigmoid", **scaled), (1, 3, 3), 1, seed=0),
-        "softmax output": build_model(ModelConfig(output_activation="softmax", **scaled), (1, 3, 3), 3, seed=0),
-        "no bias": build_model(ModelConfig(activation="gelu", bias=False, width=8), (1, 3, 3), 2, seed=0),
+        "relu": mlp(8, outputs=3, inputs=9),
+        "tanh, NTK parameterization": mlp(7, nn.Tanh, 1, **scaled),
+        "sigmoid output": mlp(7, outputs=1, output=[nn.Sigmoid()], **scaled),
+        "softmax output": mlp(7, outputs=3, output=[nn.Softmax(-1)], **scaled),
+        "no bias": mlp(8, nn.GELU, 2, inputs=9, bias=False),
         "frozen parts": frozen,
         "convolution": nn.Sequential(nn.Conv2d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 2)),
         "a layer called twice": Twice(),
@@ -94,7 +93,7 @@ def test_a_model_that_is_linear_in_its_parameters_has_none():
 
 def test_one_hidden_relu_layer_in_closed_form():
     """f = vᵀσ(Wx)/√(md), ReLU: H couples row w_i with v_i by σ'(z_i) x/√(md) alone, so ‖H‖₂ = ‖x‖/√(md)."""
-    model = build_model(ModelConfig(depth=1, width=50, bias=False, parameterization="ntk"), (1, 3, 3), 1, 0).double()
+    model = mlp(50, outputs=1, inputs=9, depth=1, bias=False, linear=NTKLinear).double()
     x = images(3, 1, 3, 3)
     found = hessian_norms(model, model.state_dict(), x, generator(), 200, 1e-10)
     assert torch.allclose(found.values[:, 0], x.flatten(1).norm(dim=1) / math.sqrt(50 * 9), rtol=1e-6)

@@ -6,8 +6,9 @@ from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
 from attacks.kkt.attack import margin_directions
-from attacks.ntk.objective import AutogradObjective, make_objective
-from attacks.update.private_set import Belief
+from attacks.ntk.autograd_objective import AutogradObjective
+from attacks.ntk.objective import make_objective
+from tests.attacks.conftest import digits, generator, mlp, nearest, state_of
 
 
 def network(outputs):
@@ -18,7 +19,7 @@ def network(outputs):
 
 def observe(model, initial=None):
     """The model's parameters as what a client returned."""
-    state = {name: value.clone() for name, value in model.state_dict().items()}
+    state = state_of(model)
     initial = initial or {name: torch.zeros_like(value) for name, value in state.items()}
     return Observation(model, ((initial, state),), (1, 4, 4))
 
@@ -27,7 +28,7 @@ TOLD = Knowledge(num_private=2, pixel_mean=(0.5,))
 
 
 def run(observation, knowledge=TOLD, seed=0, **options):
-    return get_attack("kkt", **options).run(observation, knowledge, torch.Generator().manual_seed(seed))
+    return get_attack("kkt", **options).run(observation, knowledge, generator(seed))
 
 
 def test_margins_by_hand():
@@ -78,22 +79,16 @@ def test_a_stationary_network_is_explained():
 
 def test_images_come_back_where_the_parameters_are_such_a_sum():
     """The solver alone: a target that satisfies the condition exactly, which trained networks only approach."""
-    from sklearn.datasets import load_digits
-
-    images = torch.tensor(load_digits().images[:3] / 16, dtype=torch.float32)[:, None] - 0.3
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
-    )
-    state = {name: value.clone() for name, value in model.state_dict().items()}
+    images, model = digits(3), mlp(256, outputs=1)
+    state = state_of(model)
     observation = Observation(model, ((state, state),), (1, 8, 8))
     knowledge = Knowledge(num_private=3, labels=(0, 1, 1), pixel_mean=(0.3,))
     attack = get_attack("kkt", iterations=800, learning_rate=0.05, candidates=1.0)
-    problem = attack.problem(observation, knowledge, Belief.of("kkt", observation, knowledge))
+    problem = attack.optimization(observation, knowledge)
     sums = problem.objective.gradient_sum(images, torch.tensor([[[-0.5], [1.0], [0.7]]]), None)
     problem = replace(problem, objective=make_objective(model, (1, 8, 8), sums, [state]))
-    found = problem.solve(torch.Generator().manual_seed(0), lambda done, loss: None)
-    assert torch.cdist(images.flatten(1), found.images.flatten(1)).min(1).values.max() < 0.5
+    found = problem.solve(generator(), lambda done, loss: None)
+    assert nearest(images, found).max() < 0.5
     assert (found.duals[0, :, 0].sign() == torch.tensor([-1, 1, 1])).all()
 
 

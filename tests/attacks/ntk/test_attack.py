@@ -3,53 +3,25 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
-from attacks.ntk.attack import high_frequencies, inverse_temperature, outside_range
-
-
-def digits(count):
-    from sklearn.datasets import load_digits
-
-    return torch.tensor(load_digits().images[:count] / 16, dtype=torch.float32)[:, None]
-
-
-def client(model, images, steps=5, lr=0.05):
-    """A FedAvg client: cross-entropy, full batch."""
-    initial = {name: value.clone() for name, value in model.state_dict().items()}
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    labels = torch.arange(len(images)) % 10
-    for _ in range(steps):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    return Observation(model, ((initial, model.state_dict()),), tuple(images.shape[1:]))
-
-
-def mlp(width=256):
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
-    )
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
+from attacks.ntk.penalties import high_frequencies, inverse_temperature, outside_range
+from tests.attacks.conftest import client, digits, generator, mlp, nearest
 
 
 @pytest.mark.slow
 def test_digits_of_a_fedavg_client_are_reconstructed():
     images = digits(4)
-    observation = client(mlp(), images - 0.3)
+    observation = client(mlp(256), images)
     found = get_attack("ntk", kernel="hybrid", iterations=2000).run(observation, Knowledge(), generator())
     assert found.num_inferred == 4 and len(found.images) == 8
     assert found.pixel_mean == pytest.approx((0.3,), abs=1e-3)
-    nearest = torch.cdist(images.flatten(1), found.pixels().flatten(1)).min(1).values
-    assert (nearest < 0.8).all(), nearest  # two different digits are 2.5 to 4 apart
+    assert torch.allclose(found.pixels(), (found.images + found.pixel_mean[0]).clamp(0, 1))
+    assert (nearest(images, found) < 0.8).all()
 
 
 def test_a_convolutional_network_takes_the_general_path():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
-    observation = client(model, digits(2) - 0.3)
+    observation = client(model, digits(2))
     attack = get_attack("ntk", iterations=60, kernel="initial")
     found = attack.run(observation, Knowledge(num_private=2, pixel_mean=(0.3,)), generator())
     first, last = found.loss_trace[0][1], found.relative_residual**2
@@ -63,7 +35,7 @@ def test_unknown_number_is_refused_by_name_where_it_cannot_be_inferred():
 
 
 def test_minibatches_follow_the_same_trajectory():
-    observation = client(mlp(64), digits(3) - 0.3)
+    observation = client(mlp(64), digits(3))
     knowledge = Knowledge(num_private=3, pixel_mean=(0.3,))
     options = {"iterations": 50, "precision": "float64"}
     full = get_attack("ntk", **options).run(observation, knowledge, generator())
@@ -72,7 +44,7 @@ def test_minibatches_follow_the_same_trajectory():
 
 
 def test_same_generator_same_bits_and_restarts_keep_the_best():
-    observation = client(mlp(64), digits(3) - 0.3)
+    observation = client(mlp(64), digits(3))
 
     def run(seed, **options):
         return get_attack("ntk", iterations=40, **options).run(observation, Knowledge(), generator(seed))
@@ -97,7 +69,7 @@ def test_whoever_says_how_many_candidates_need_not_know_how_many_images():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
     model[0].requires_grad_(False)  # no trained layer sees the images
-    observation = client(model, digits(3) - 0.3)
+    observation = client(model, digits(3))
     found = get_attack("ntk", iterations=2, num_candidates=4).run(observation, Knowledge(), generator())
     assert len(found.images) == 4 and found.num_inferred is None
     with pytest.raises(InputError, match="needs num_private"):
@@ -105,7 +77,7 @@ def test_whoever_says_how_many_candidates_need_not_know_how_many_images():
 
 
 def test_a_flat_loss_stops_early():
-    observation = client(mlp(64), digits(3) - 0.3)
+    observation = client(mlp(64), digits(3))
     attack = get_attack("ntk", iterations=1000, patience=20, tolerance=0.5)
     assert attack.run(observation, Knowledge(), generator()).loss_trace[-1][0] < 900
 
@@ -141,7 +113,7 @@ def test_high_frequencies_by_hand():
 
 
 def test_smoothness_removes_high_frequencies():
-    observation, knowledge = client(mlp(), digits(4) - 0.3), Knowledge(num_private=4, pixel_mean=(0.3,))
+    observation, knowledge = client(mlp(256), digits(4)), Knowledge(num_private=4, pixel_mean=(0.3,))
 
     def roughness(**options):
         attack = get_attack("ntk", iterations=100, **options)
@@ -162,7 +134,7 @@ def test_bad_options_name_themselves():
 
 
 def test_it_stops_at_the_noise_it_knows_of():
-    clean = client(mlp(), digits(4) - 0.3)
+    clean = client(mlp(256), digits(4))
     delta, draws = clean.delta(), generator(1)
     entries = sum(value.numel() for value in delta.values())
     deviation = 2 * float(sum(value.square().sum() for value in delta.values()) / entries) ** 0.5  # twice the update
@@ -177,8 +149,7 @@ def test_it_stops_at_the_noise_it_knows_of():
 
 
 def test_only_entries_that_were_sent_count():
-    images = digits(4)
-    clean = client(mlp(), images - 0.3)
+    clean = client(mlp(256), digits(4))
     draws = generator(1)
     final = {
         name: clean.initial[name] + value.float() * (torch.rand(value.shape, generator=draws) < 0.3)

@@ -6,8 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.networks.products import LowRank, Packed, Plain, compress, low_rank, pack
-from attacks.ntk.mlp_objective import DenseObjective, LayerUpdate
-from attacks.ntk.objective import AutogradObjective, backward_in_batches, make_objective
+from attacks.ntk.autograd_objective import AutogradObjective
+from attacks.ntk.mlp_objective import DenseObjective, LayerDelta
+from attacks.ntk.objective import backward_in_batches, make_objective
 
 SHAPE = (1, 4, 4)
 
@@ -204,8 +205,8 @@ def test_every_form_of_a_product_is_the_plain_one():
 
 
 def test_the_form_of_the_loss_follows_the_number_of_candidates():
-    full = LayerUpdate(torch.randn(512, 256, dtype=torch.float64), None)  # full rank: break-even 512/3 = 171 each
-    thin = LayerUpdate(torch.randn(512, 4, dtype=torch.float64) @ torch.randn(4, 256, dtype=torch.float64), None)
+    full = LayerDelta(torch.randn(512, 256, dtype=torch.float64), None)  # full rank: break-even 512/3 = 171 each
+    thin = LayerDelta(torch.randn(512, 4, dtype=torch.float64) @ torch.randn(4, 256, dtype=torch.float64), None)
     assert [full.gram_product(rows) is not None for rows in (85, 86)] == [True, False]
     assert [thin.gram_product(rows) is not None for rows in (251, 252)] == [True, False]
 

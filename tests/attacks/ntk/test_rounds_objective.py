@@ -1,5 +1,3 @@
-import itertools
-
 import pytest
 import torch
 from torch import nn
@@ -13,14 +11,9 @@ from attacks.span.layers import telling
 from attacks.span.search import AffineSpan, SpanProblem, SpanTest
 from attacks.update.num_private import infer_image_count
 from attacks.update.pixel_mean import infer_pixel_mean
+from tests.attacks.conftest import client, digits, generator, minibatches, mlp, nearest
 
 SHAPE = (1, 4, 4)
-
-
-def digits(count):
-    from sklearn.datasets import load_digits
-
-    return torch.tensor(load_digits().images[:count] / 16, dtype=torch.float32)[:, None]
 
 
 def network(convolutional=False, outputs=2):
@@ -87,37 +80,14 @@ def test_rounds_are_brought_to_one_length_and_a_single_one_is_left_alone():
     assert (scales[0] * 5) ** 2 + (scales[1] * 0.05) ** 2 == pytest.approx((25 + 0.05**2) / 2)
 
 
-def mlp(width=64, seed=0):
-    torch.manual_seed(seed)
-    hidden = [nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
-    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, 10))
-
-
-def seen(model, images, rounds, lr=0.05, epochs=4, batch=4):
-    """A client that trains again and again from where it left off: cross-entropy, minibatches, plain SGD."""
-    labels, pairs = torch.arange(len(images)) % 10, []
-    for _ in range(rounds):
-        initial = {name: value.clone() for name, value in model.state_dict().items()}
-        optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-        for _ in range(epochs):
-            for i in torch.arange(len(images)).split(batch):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(images[i]), labels[i]).backward()
-                optimizer.step()
-        pairs.append((initial, {name: value.clone() for name, value in model.state_dict().items()}))
-    return Observation(model, tuple(pairs), tuple(images.shape[1:]), threat_model="history")
-
-
-def nearest(images, found):
-    return torch.cdist(images.flatten(1), found.images.flatten(1)).min(1).values
-
-
-def generator():
-    return torch.Generator().manual_seed(0)
+def seen(model, images, rounds):
+    """A client that trains again and again from where it left off, on minibatches of 4."""
+    pairs = [client(model, images, minibatches(len(images), 4, epochs=4)).pairs[0] for _ in range(rounds)]
+    return Observation(model, tuple(pairs), (1, 8, 8), threat_model="history")
 
 
 def test_ntk_takes_a_history_and_one_round_of_it_is_the_attack_as_before():
-    images = digits(3) - 0.3
+    images = digits(3)
     observation = seen(mlp(), images, 3)
     attack = get_attack("ntk", iterations=60, kernel="hybrid")
     found = attack.run(observation, Knowledge(), generator())
@@ -128,7 +98,7 @@ def test_ntk_takes_a_history_and_one_round_of_it_is_the_attack_as_before():
 
 
 def test_a_round_without_an_update_is_left_out():
-    images = digits(3) - 0.3
+    images = digits(3)
     observation = seen(mlp(), images, 1)
     still = (observation.final, observation.final)
     padded = Observation(observation.model, (*observation.pairs, still), observation.input_shape)
@@ -141,7 +111,7 @@ def test_a_round_without_an_update_is_left_out():
 
 
 def test_number_and_mean_are_read_off_the_stacked_updates():
-    observation = seen(mlp(), digits(5) - 0.3, 3)
+    observation = seen(mlp(), digits(5), 3)
     assert infer_image_count(observation).count == 5
     assert infer_pixel_mean(observation) == pytest.approx((0.3,), abs=1e-3)
 
@@ -178,7 +148,7 @@ def test_gradient_of_that_residual_is_the_finite_difference():
 
 def test_what_one_round_cannot_tell_two_can():
     """20 images on 64 units: the 25 directions that ρ may use are too few for one round, not for the sum of two."""
-    images = digits(20) - 0.3
+    images = digits(20)
     observation = seen(mlp(), images, 2)
     close = []
     for count in (1, 2):
@@ -191,7 +161,7 @@ def test_what_one_round_cannot_tell_two_can():
 
 
 def test_clients_that_take_turns_are_attacked_round_by_round():
-    images, model = digits(12) - 0.3, mlp(256)
+    images, model = digits(12), mlp(256)
     pairs = tuple(pair for half in images.split(6) for pair in seen(model, half, 1).pairs)
     found = get_attack("span").run(Observation(model, pairs, (1, 8, 8)), Knowledge(), generator())
     assert found.num_inferred == 12 and "12 images together, at most 6 in a round" in found.warnings[0]
@@ -232,14 +202,7 @@ ONE_ROUND = {
 
 def two_rounds(model):
     """The pairs of a client that takes a step on three digits in each of two rounds."""
-    states = [{name: value.clone() for name, value in model.state_dict().items()}]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(digits(3) - 0.3), torch.arange(3)).backward()
-        optimizer.step()
-        states.append({name: value.clone() for name, value in model.state_dict().items()})
-    return tuple(itertools.pairwise(states))
+    return tuple(client(model, digits(3), 1, lr=0.1).pairs[0] for _ in range(2))
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +219,7 @@ def pairs_behind_a_convolution():
 def test_attacks_on_one_round_take_the_first_that_moved_and_say_what_they_leave(name, pairs_behind_a_convolution):
     model, first, second, idle = pairs_behind_a_convolution
     told = Knowledge(
-        num_private=3, pixel_mean=(0.3,), learning_rate=0.1, steps=1, labels=(0, 1, 2), public_images=digits(20) - 0.3
+        num_private=3, pixel_mean=(0.3,), learning_rate=0.1, steps=1, labels=(0, 1, 2), public_images=digits(20)
     )
 
     def attack(*pairs):

@@ -3,7 +3,7 @@ import torch
 
 from attacks import Knowledge
 from attacks.update.completion import complete, find_rank, unknowns
-from attacks.update.intervals import cells_of
+from attacks.update.intervals import known_intervals
 
 
 def low_rank(rows=60, columns=40, rank=3):
@@ -15,7 +15,7 @@ def low_rank(rows=60, columns=40, rank=3):
 
 def at_random(matrix, share):
     kept = torch.rand(matrix.shape, generator=torch.Generator().manual_seed(1)) < share
-    return cells_of({"a": matrix * kept}, Knowledge(kept_fraction=min(1.0, share + 0.1)))["a"]
+    return known_intervals({"a": matrix * kept}, Knowledge(kept_fraction=min(1.0, share + 0.1)))["a"]
 
 
 def test_unknowns_of_rank_one_are_those_of_two_vectors_up_to_scale():
@@ -37,7 +37,7 @@ def test_intervals_tell_more_than_what_was_sent():
     matrix = heavy[0] @ heavy[1].T
     step = (matrix.max() - matrix.min()) / 15
     sent = matrix.min() + step * ((matrix - matrix.min()) / step).round()
-    found = complete(cells_of({"a": sent}, Knowledge(quantization_bits=4))["a"], 3)
+    found = complete(known_intervals({"a": sent}, Knowledge(quantization_bits=4))["a"], 3)
     left, values, right = torch.linalg.svd(sent, full_matrices=False)
     plain = left[:, :3] * values[:3] @ right[:3]
     assert (found.matrix - matrix).norm() < 0.7 * (plain - matrix).norm()
@@ -47,7 +47,7 @@ def test_the_upper_part_of_the_entries_bounds_the_others():
     matrix = low_rank()
     threshold = matrix.abs().flatten().kthvalue(int(0.7 * matrix.numel())).values
     sent = matrix * (matrix.abs() > threshold)
-    found = complete(cells_of({"a": sent}, Knowledge(kept_fraction=0.3))["a"], 3)
+    found = complete(known_intervals({"a": sent}, Knowledge(kept_fraction=0.3))["a"], 3)
     assert (found.matrix - matrix).norm() < 0.3 * (sent - matrix).norm()
 
 

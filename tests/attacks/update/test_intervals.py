@@ -5,9 +5,9 @@ import torch
 
 from attacks import Knowledge
 from attacks.update.intervals import (
-    cells_of,
     kept_entries,
     known_distortion,
+    known_intervals,
     noise_deviation,
     noise_edge,
     quantization_step,
@@ -44,7 +44,7 @@ def test_cells_of_a_quantized_update_hold_what_was_rounded():
     step = (high - low) / 15
     sent = low + step * ((value - low) / step).round()
     assert quantization_step(sent, 4) == pytest.approx(float(step))
-    cells = cells_of({"a": sent}, Knowledge(quantization_bits=4))["a"]
+    cells = known_intervals({"a": sent}, Knowledge(quantization_bits=4))["a"]
     assert (cells.lowest <= value + 1e-12).all() and (value - 1e-12 <= cells.highest).all()
     torch.testing.assert_close(cells.highest - cells.lowest, step.expand(50, 40))
     inside = (sent.abs() < step / 2) == (cells.middle() == 0)
@@ -53,11 +53,11 @@ def test_cells_of_a_quantized_update_hold_what_was_rounded():
 
 def test_entries_left_out_are_bounded_only_where_the_largest_were_sent():
     value = torch.tensor([[3.0, -0.2], [0.5, -2.0]], dtype=torch.float64)
-    largest = cells_of({"a": value * torch.tensor([[1, 0], [0, 1]])}, Knowledge(kept_fraction=0.5))["a"]
+    largest = known_intervals({"a": value * torch.tensor([[1, 0], [0, 1]])}, Knowledge(kept_fraction=0.5))["a"]
     assert largest.lowest.tolist() == [[3, -2], [-2, -2]] and largest.highest.tolist() == [[3, 2], [2, -2]]
     many = draw(100, 100)
     at_random = many * (draw(100, 100, seed=1) > 0)
-    cells = cells_of({"a": at_random}, Knowledge(kept_fraction=0.52))["a"]
+    cells = known_intervals({"a": at_random}, Knowledge(kept_fraction=0.52))["a"]
     assert torch.equal(cells.bounded(), at_random != 0)
     kept = kept_entries({"a": at_random}, Knowledge(kept_fraction=0.52))["a"]
     assert torch.equal(kept, (at_random != 0).double())
@@ -66,7 +66,7 @@ def test_entries_left_out_are_bounded_only_where_the_largest_were_sent():
 def test_sums_over_clients_have_no_cells():
     """More entries than one client sends, and values that are no levels."""
     value = draw(100, 100)
-    assert cells_of({"a": value}, Knowledge(kept_fraction=0.5)) is None
-    assert cells_of({"a": value}, Knowledge(quantization_bits=4)) is None
+    assert known_intervals({"a": value}, Knowledge(kept_fraction=0.5)) is None
+    assert known_intervals({"a": value}, Knowledge(quantization_bits=4)) is None
     assert kept_entries({"a": value}, Knowledge(kept_fraction=0.5)) is None
-    assert cells_of({"a": value}, Knowledge()) is None
+    assert known_intervals({"a": value}, Knowledge()) is None

@@ -3,13 +3,8 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation
-from attacks.update.labels import (
-    estimate_label_counts,
-    find_output_layer,
-    infer_label_counts,
-    project_to_simplex,
-    round_to_sum,
-)
+from attacks.networks.probing import find_output_layer
+from attacks.update.labels import estimate_label_counts, project_to_simplex, round_to_sum
 
 
 class Odd(nn.Module):
@@ -54,7 +49,7 @@ def told(**others):
 
 def test_one_step_counts_every_label():
     observation, _ = client(LABELS, 6)
-    assert infer_label_counts(observation, told()).tolist() == COUNTS
+    assert estimate_label_counts(observation, told()).counts.tolist() == COUNTS
 
 
 def test_one_step_is_exact_where_the_predictions_are_known():
@@ -73,7 +68,7 @@ def test_several_steps(momentum):
 
 def test_without_a_bias_the_weights_tell():
     observation, images = client(LABELS, 6, bias=False)
-    assert infer_label_counts(observation, told(public_images=images)).tolist() == COUNTS
+    assert estimate_label_counts(observation, told(public_images=images)).counts.tolist() == COUNTS
 
 
 @pytest.mark.parametrize(("outputs", "counts"), [(6, COUNTS), (1, [4, 3])])
@@ -86,17 +81,17 @@ def test_mean_squared_error(outputs, counts):
 def test_the_number_of_images_is_inferred_where_it_is_not_told():
     observation, _ = client(torch.tensor([1, 4]), 6)
     knowledge = Knowledge(learning_rate=0.1, steps=1)
-    assert infer_label_counts(observation, knowledge).tolist() == [0, 1, 0, 0, 1, 0]
+    assert estimate_label_counts(observation, knowledge).counts.tolist() == [0, 1, 0, 0, 1, 0]
 
 
 def test_what_is_missing_is_refused_by_name():
     observation, _ = client(LABELS, 6)
     with pytest.raises(InputError, match="learning_rate, steps"):
-        infer_label_counts(observation, Knowledge())
+        estimate_label_counts(observation, Knowledge())
     softmax = nn.Sequential(nn.Flatten(), nn.Linear(9, 6), nn.Softmax(1))
     state = {name: value + 1 for name, value in softmax.state_dict().items()}
     with pytest.raises(InputError, match="linear last layer"):
-        infer_label_counts(Observation(softmax, ((softmax.state_dict(), state),), (1, 3, 3)), told())
+        estimate_label_counts(Observation(softmax, ((softmax.state_dict(), state),), (1, 3, 3)), told())
 
 
 def test_the_output_layer_is_found_by_watching():

@@ -3,12 +3,10 @@ import torch
 from torch import nn
 
 from attacks import Observation
-from attacks.networks.probing import find_input_layer
-from attacks.update.num_private import infer_image_count, infer_num_private
+from attacks.update.num_private import infer_image_count
 from attacks.update.pixel_mean import infer_pixel_mean
 from attacks.update.spectrum import ImageCount, gavish_donoho, read_spectrum
-from clients.config import ModelConfig
-from clients.models.mlp import mlp
+from tests.attacks.conftest import client, digits, mlp
 
 
 def low_rank(out, inputs, rank, seed=0):
@@ -44,54 +42,29 @@ def test_rounding_errors_of_a_long_training_are_no_images():
     assert read_spectrum(update).count == 20
 
 
-def trained_pair(images, steps=5, seed=0, optimizer=torch.optim.SGD, lr=0.1):
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-    initial = {name: value.clone() for name, value in model.state_dict().items()}
-    optimizer = optimizer(model.parameters(), lr=lr)
-    labels = torch.arange(len(images)) % 10
-    for _ in range(steps):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    return Observation(model, ((initial, model.state_dict()),), (1, 8, 8))
+def trained_pair(images, optimizer=torch.optim.SGD, lr=0.1):
+    return client(mlp(128, depth=1), images, optimizer=optimizer, lr=lr)
 
 
 def test_number_of_images_and_pixel_mean_of_a_real_client():
-    from sklearn.datasets import load_digits
-
-    images = torch.tensor(load_digits().images[:9] / 16, dtype=torch.float32)[:, None]
-    observation = trained_pair(images - 0.3)
-    assert infer_num_private(observation) == 9
+    observation = trained_pair(digits(9))
+    assert infer_image_count(observation).count == 9
     assert infer_pixel_mean(observation) == pytest.approx((0.3,), abs=1e-3)  # border pixels of digits are always black
 
 
-def digits(count):
-    from sklearn.datasets import load_digits
-
-    return torch.tensor(load_digits().images[:count] / 16, dtype=torch.float32)[:, None]
-
-
 def test_images_that_nothing_was_subtracted_from():
-    assert infer_pixel_mean(trained_pair(digits(9))) == (0.0,)
+    assert infer_pixel_mean(trained_pair(digits(9, mean=0.0))) == (0.0,)
 
 
 def test_adam_gives_no_clear_count_and_no_mean():
-    observation = trained_pair(digits(9) - 0.3, optimizer=torch.optim.Adam, lr=1e-3)
-    assert not infer_image_count(observation).clear
+    observation = trained_pair(digits(9), optimizer=torch.optim.Adam, lr=1e-3)
+    assert not infer_image_count(observation).has_spectral_gap
     assert infer_pixel_mean(observation) is None
 
 
 def test_more_digits_than_their_effective_rank_are_a_guess_from_below():
-    found = infer_image_count(trained_pair(digits(60) - 0.3))
-    assert not found.clear and found.count < 60
-
-
-def test_the_first_layer_is_found_in_ntk_parameterization():
-    torch.manual_seed(0)
-    model = mlp(ModelConfig(width=64, depth=1, parameterization="ntk", output_activation="tanh"), (1, 8, 8), 10)
-    layer = find_input_layer(model, (1, 8, 8))
-    assert (layer.weight, layer.bias) == ("1.weight", "1.bias") and layer.scale == pytest.approx(1 / 8)
+    found = infer_image_count(trained_pair(digits(60)))
+    assert not found.has_spectral_gap and found.count < 60
 
 
 def test_no_constant_pixel_no_mean():
@@ -102,7 +75,7 @@ def test_no_constant_pixel_no_mean():
 def test_a_convolutional_network_does_not_tell_the_number():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
     state = model.state_dict()
-    assert infer_num_private(Observation(model, ((state, state),), (1, 8, 8))) is None
+    assert infer_image_count(Observation(model, ((state, state),), (1, 8, 8))) is None
 
 
 def test_more_images_than_half_of_the_rank_are_counted():
@@ -110,7 +83,7 @@ def test_more_images_than_half_of_the_rank_are_counted():
     update = torch.randn(200, 50, generator=generator) @ torch.randn(50, 65, generator=generator)
     rounded = update + 1e-5 * torch.randn(200, 65, generator=generator)
     assert read_spectrum(rounded.double()).count == 50
-    assert read_spectrum(torch.randn(200, 65, generator=generator, dtype=torch.float64)).clear is False
+    assert read_spectrum(torch.randn(200, 65, generator=generator, dtype=torch.float64)).has_spectral_gap is False
 
 
 def test_a_first_layer_that_did_not_move_says_nothing():
@@ -118,5 +91,5 @@ def test_a_first_layer_that_did_not_move_says_nothing():
     initial, final = observation.pairs[0]
     final = {name: initial[name] if name.startswith("1.") else value for name, value in final.items()}
     still = Observation(observation.model, ((initial, final),), (1, 8, 8))
-    assert infer_image_count(still) == ImageCount(0, clear=False)
+    assert infer_image_count(still) == ImageCount(0, has_spectral_gap=False)
     assert infer_pixel_mean(still) is None

@@ -9,7 +9,7 @@ from torch import nn
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.ntk.objective import make_objective
-from attacks.scoring.leakage import matched_l2
+from attacks.scoring.matching import matched_l2
 from simulator.paper import Job
 from simulator.paper.files import load_file
 from simulator.paper.local import fit

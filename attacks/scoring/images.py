@@ -1,0 +1,97 @@
+"""The scores of a reconstruction image by image: distance, PSNR, SSIM, and whether it is identified.
+
+This is the one place that sees private images. It takes finished reconstructions: no attack calls it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from skimage.metrics import structural_similarity
+from torch import Tensor
+
+from attacks.scoring.matching import distances, greedy_match, hungarian_match
+
+RECOVERED_PSNR = 20.0  # dB, peak 1
+LARGE_IMAGE = 16  # pixels of the shorter side from which SSIM has its usual window
+WINDOW, SMALL_WINDOW = 7, 3  # pixels of SSIM's uniform window
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The images among which a reconstruction has to single out its own.
+
+    public: (P, C, H, W), images in [0, 1] that belong to nobody's private set. private: (Q, C, H, W), all private
+    images of the round, those of other clients too.
+    """
+
+    public: Tensor
+    private: Tensor
+
+
+@dataclass(frozen=True)
+class ImageScores:
+    """One entry per private image, (N,) each. match: index of the reconstruction, -1 where there was none left."""
+
+    match: np.ndarray
+    l2: np.ndarray
+    psnr: np.ndarray
+    ssim: np.ndarray
+    identified: np.ndarray
+    hungarian_psnr: np.ndarray
+
+    @property
+    def recovered(self) -> np.ndarray:
+        return self.identified & (self.psnr >= RECOVERED_PSNR)
+
+
+def score_images(private: Tensor, candidates: Tensor, pool: Pool) -> ImageScores:
+    """Match candidates to private images greedily by L2 and score every pair.
+
+    A private image left without a match is scored against the mean public image and counts as not identified.
+    """
+    mean_image = pool.public.mean(0, keepdim=True)
+    distance = distances(private, candidates).numpy()
+    match = greedy_match(distance)
+    guesses = torch.cat([candidates, mean_image])[match]  # -1 is the mean image
+    l2 = (guesses - private).flatten(1).double().norm(dim=1).numpy()
+    hungarian = torch.cat([candidates, mean_image])[hungarian_match(distance**2)]
+    return ImageScores(
+        match=match,
+        l2=l2,
+        psnr=psnr(private, guesses),
+        ssim=np.array([ssim(a, b) for a, b in zip(private, guesses, strict=True)]),
+        identified=(match >= 0) & _nearest_is_own(private, guesses, l2, pool),
+        hungarian_psnr=psnr(private, hungarian),
+    )
+
+
+def psnr(private: Tensor, guesses: Tensor) -> np.ndarray:
+    """Peak signal-to-noise ratio in dB with peak 1, (N,); an exact copy counts as 100 dB."""
+    mse = ((private - guesses).double() ** 2).flatten(1).mean(1).clamp_min(1e-10)
+    return (-10 * torch.log10(mse)).numpy()
+
+
+def ssim(a: Tensor, b: Tensor) -> float:
+    """Structural similarity of two (C, H, W) images in [0, 1]; uniform window of 7 pixels, 3 for images below 16, NaN
+    for those that are smaller than that."""
+    side = min(a.shape[1:])
+    if side < SMALL_WINDOW:
+        return float("nan")
+    window = WINDOW if side >= LARGE_IMAGE else SMALL_WINDOW
+    return float(structural_similarity(a.numpy(), b.numpy(), win_size=window, data_range=1.0, channel_axis=0))
+
+
+def _nearest_is_own(private: Tensor, guesses: Tensor, l2: np.ndarray, pool: Pool) -> np.ndarray:
+    """Whether each guess is nearer to its private image than to any other of the pool.
+
+    Exact copies of the private image are no others, nor are those of the guess: an attacker who returns public images
+    is asked which of the rest they are nearest to.
+    """
+    everyone = torch.cat([pool.public, pool.private])
+    identified = np.zeros(len(private), dtype=bool)
+    for i, (image, guess) in enumerate(zip(private, guesses, strict=True)):
+        to_guess = distances(guess[None], everyone)[0]
+        other = (everyone != image).flatten(1).any(1) & (everyone != guess).flatten(1).any(1)
+        identified[i] = not other.any() or l2[i] < float(to_guess[other].min())
+    return identified

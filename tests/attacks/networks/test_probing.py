@@ -1,0 +1,102 @@
+import pytest
+import torch
+from torch import nn
+
+from attacks import Knowledge, Observation
+from attacks.baselines import first_layer_residual, gradient_residual
+from attacks.interface.devices import cast_state
+from attacks.kernel.empirical import affordable_images, empirical_ntk, kernel_drift
+from attacks.kernel.hessian import hessian_norms
+from attacks.kernel.linearization import has_linear_output, linearization_error, relative_residual
+from attacks.kernel.regime import OnImages, UpdateFacts
+from attacks.membership import MembershipTest
+from attacks.networks.mlp import find_dense_network
+from attacks.networks.probing import (
+    count_outputs,
+    evaluating,
+    find_input_layer,
+    find_output_layer,
+    linear_layers,
+    probe,
+    random_images,
+)
+from attacks.update.labels import estimate_label_counts
+from tests.attacks.conftest import NTKLinear, client, digits, generator, mlp, untouched
+
+SHAPE = (1, 8, 8)
+
+
+def convolutional():
+    torch.manual_seed(0)
+    body = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Dropout()]
+    return nn.Sequential(*body, nn.Linear(144, 10)).eval()
+
+
+def double(state):
+    return cast_state(state, torch.device("cpu"), torch.float64)
+
+
+READERS = {
+    "empirical_ntk": lambda o, x: empirical_ntk(o.model, o.initial, x),
+    "kernel_drift": kernel_drift,
+    "affordable_images": lambda o, x: affordable_images(o),
+    "hessian_norms": lambda o, x: hessian_norms(o.model, o.initial, x, generator(), iterations=2),
+    "linearization_error": lambda o, x: linearization_error(o.model, o.initial, o.final, x),
+    "relative_residual": lambda o, x: relative_residual(o.model, double(o.initial), o.delta(), x.double()),
+    "has_linear_output": lambda o, x: has_linear_output(o.model, double(o.initial), x.double()),
+    "linearity": lambda o, x: (OnImages.of(o, x, generator()), UpdateFacts.of(o, generator())),
+    "membership": lambda o, x: MembershipTest.of(o, Knowledge(num_private=2)).residual(x),
+    "label counts": lambda o, x: estimate_label_counts(o, Knowledge(num_private=2, learning_rate=0.05, steps=5)),
+    "first_layer_residual": lambda o, x: first_layer_residual(o, x, 2),
+    "gradient_residual": gradient_residual,
+    "find_dense_network": lambda o, x: find_dense_network(o.model, SHAPE),
+    "probing": lambda o, x: (find_input_layer(o.model, SHAPE), find_output_layer(o.model, SHAPE)),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("make", [mlp, convolutional])
+def test_whoever_reads_a_network_leaves_it_as_it_was_and_reads_it_in_evaluation_mode(reader, make):
+    images = digits(2)
+    observation = client(make(), images)
+    expected = READERS[reader](Observation(observation.model.eval(), observation.pairs, SHAPE), images)
+    with untouched(observation.model):
+        assert same(READERS[reader](observation, images), expected)
+
+
+def same(left, right):
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, tuple):
+        return all(map(same, left, right))
+    if hasattr(left, "__dict__"):
+        return all(map(same, vars(left).values(), vars(right).values()))
+    return left == right or (left != left and right != right)
+
+
+def test_layers_are_found_by_what_they_are_given_and_give():
+    scaled = mlp(16, depth=1, linear=NTKLinear)
+    layer = find_input_layer(scaled, SHAPE)
+    assert (layer.weight, layer.bias) == ("1.weight", "1.bias") and layer.scale == pytest.approx(1 / 8)
+    assert find_output_layer(scaled, SHAPE) == "3" and count_outputs(scaled, SHAPE) == 10
+    assert find_input_layer(convolutional(), SHAPE) is None
+    # something in place follows: what the layer gave is not what the network gives
+    assert find_output_layer(nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.ReLU(inplace=True)), SHAPE) is None
+
+
+def test_a_probe_sees_every_call_before_it_can_be_changed_in_place():
+    model, seen = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(inplace=True)), []
+    images = random_images((1, 2, 2), count=5)
+    outputs = probe(model, images, linear_layers(model), lambda name, given, output: seen.append(output.clone()))
+    assert torch.equal(seen[0].relu(), outputs) and (seen[0] < 0).any()
+    assert torch.equal(images, random_images((1, 2, 2), count=5))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_modes_come_back_even_after_an_error():
+    model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2)).train()
+    model[1].eval()
+    with pytest.raises(RuntimeError), evaluating(model):
+        assert not any(module.training for module in model.modules())
+        model(torch.zeros(2, 3))
+    assert [module.training for module in model.modules()] == [True, True, False]

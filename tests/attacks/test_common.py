@@ -1,0 +1,181 @@
+"""What every registered attack has to keep to, whatever it does: one suite over `ATTACKS`, with tiny budgets."""
+
+import inspect
+import textwrap
+from dataclasses import fields, replace
+from typing import get_args, get_type_hints
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import ATTACKS, Attack, InputError, Knowledge, Observation, get_attack
+from attacks.interface.attack import option_names
+from tests.attacks.conftest import MEAN, client, digits, generator, mlp, untouched
+
+TOLD = Knowledge(num_private=3, pixel_mean=(MEAN,), learning_rate=0.05, steps=2, public_images=digits(20, start=100))
+BUDGET = {"iterations": 4, "starts": 10, "steps": 5, "settle": 5, "polish": 5, "rounds": 1}
+
+every_attack = pytest.mark.parametrize("name", sorted(ATTACKS))
+
+
+def tiny(name):
+    return get_attack(name, **{option: value for option, value in BUDGET.items() if option in option_names(name)})
+
+
+def convolutional():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)).eval()
+
+
+def plain(outputs=10):
+    return mlp(48, outputs=outputs)
+
+
+def observed(model, count=3):
+    return client(model, digits(count), 2)
+
+
+def run(name, observation, knowledge=TOLD, seed=0):
+    return tiny(name).run(observation, knowledge, generator(seed))
+
+
+def refusal(call, *given):
+    """What a call is refused with, or nothing."""
+    try:
+        call(*given)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def check_form(found, shape=(1, 8, 8)):
+    assert found.images.shape[1:] == shape and found.images.dtype == torch.float32
+    assert found.images.device.type == "cpu" and found.images.isfinite().all()
+    assert found.residual.shape == (len(found.images),) and (found.residual.diff() >= 0).all()
+    assert found.duals is None or found.duals.shape[1] == len(found.images)
+    assert len(found.pixel_mean) == shape[0] and found.seconds > 0
+    assert found.pixels().min() >= 0 and found.pixels().max() <= 1 if len(found.images) else True
+
+
+@every_attack
+@pytest.mark.parametrize(("outputs", "count"), [(10, 3), (10, 1), (1, 3), (1, 1)])
+def test_images_have_the_form_that_is_promised(name, outputs, count):
+    check_form(run(name, observed(plain(outputs), count), replace(TOLD, num_private=count)))
+
+
+@every_attack
+def test_what_is_not_told_is_inferred_or_assumed(name):
+    found = run(name, observed(plain()), replace(TOLD, num_private=None, pixel_mean=None))
+    check_form(found)
+    assert found.num_inferred in (None, 3) and found.pixel_mean == pytest.approx((MEAN,), abs=1e-3)
+    images = torch.rand((3, 1, 8, 8), generator=generator())  # no pixel is black in all of them
+    found = run(name, client(plain(), images, 2), replace(TOLD, pixel_mean=None))
+    assert found.pixel_mean == (0.5,) and sum("pixel_mean is unknown" in said for said in found.warnings) == 1
+
+
+@every_attack
+def test_the_generator_decides_everything_and_no_global_one_is_touched(name):
+    observation = observed(plain())
+    torch.manual_seed(1)
+    before, first = torch.get_rng_state(), run(name, observation)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    second = run(name, observation)
+    for field in ("images", "residual", "duals"):
+        torch.testing.assert_close(getattr(first, field), getattr(second, field), rtol=0, atol=0, equal_nan=True)
+
+
+@every_attack
+def test_an_update_of_zero_is_refused_or_says_nothing(name):
+    model = plain()
+    state = model.state_dict()
+    attack, observation = tiny(name), Observation(model, ((state, state),), (1, 8, 8))
+    attack.check(observation, TOLD)  # no update is looked at
+    try:
+        check_form(attack.run(observation, TOLD, generator()))
+    except InputError as error:
+        assert "is zero" in str(error)
+
+
+@every_attack
+def test_a_number_that_is_none_is_refused(name):
+    observation = observed(plain())
+    final = {key: value.clone() for key, value in observation.final.items()}
+    final["3.weight"][0, 0] = float("nan")
+    with pytest.raises(InputError, match=r"'3\.weight' holds NaN"):
+        run(name, Observation(observation.model, ((observation.initial, final),), (1, 8, 8)))
+
+
+@every_attack
+def test_options_are_checked(name):
+    with pytest.raises(InputError, match="has no option 'iteratons'"):
+        get_attack(name, iteratons=5)
+    hints = get_type_hints(ATTACKS[name])
+    for option in fields(ATTACKS[name]):
+        kinds = get_args(hints[option.name]) or (hints[option.name],)
+        if bool in kinds:
+            continue
+        wrong = "nonsense" if str in kinds or any(isinstance(kind, str) for kind in kinds) else -1
+        with pytest.raises(InputError, match=option.name):
+            get_attack(name, **{option.name: wrong})
+
+
+@every_attack
+@pytest.mark.parametrize("make", [plain, convolutional])
+def test_the_caller_s_network_stays_as_it_is(name, make):
+    observation, attack = observed(make()), tiny(name)
+    with untouched(observation.model):
+        refused = refusal(attack.check, observation, TOLD)
+        assert refusal(attack.run, observation, TOLD, generator()) == refused
+    assert not refused or (name == "span" and make is convolutional)
+
+
+NETWORKS = {"plain": plain, "convolutional": convolutional, "one layer": lambda: mlp(depth=0)}
+WRONG = {
+    "all is told": {},
+    "nothing is told": dict.fromkeys(("num_private", "pixel_mean", "learning_rate", "steps", "public_images")),
+    "the number is not told": {"num_private": None},
+    "three channels": {"pixel_mean": (0.5, 0.5, 0.5)},
+    "classes beyond the outputs": {"labels": (0, 1, 12)},
+    "labels for other images": {"labels": (0, 1)},
+    "images beyond the number": {"batches": ((0, 7),)},
+    "another optimizer": {"optimizer": "adam"},
+    "public images of another shape": {"public_images": torch.zeros(4, 1, 5, 5)},
+}
+
+
+@every_attack
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_check_and_a_run_refuse_the_same_in_the_same_words(name, network):
+    observation = observed(NETWORKS[network]())
+    for changes in WRONG.values():
+        knowledge, attack = replace(TOLD, **changes), tiny(name)
+        checked = refusal(attack.check, observation, knowledge)
+        assert refusal(attack.run, observation, knowledge, generator()) == checked, changes
+
+
+def test_the_example_of_the_interface_is_an_attack(monkeypatch):
+    """The attack in the docstring of `Attack`, run as it stands there."""
+    monkeypatch.setattr("attacks.interface.attack.ATTACKS", dict(ATTACKS))
+    code = inspect.getdoc(Attack).split("mathematics:\n\n")[1].split("\n\nand an import")[0]
+    names = "\n".join(
+        (
+            "from dataclasses import dataclass",
+            "from typing import ClassVar",
+            "from attacks import Attack, InputError, Reconstruction, register",
+            "from attacks.interface.options import check_values",
+            "from attacks.networks.probing import find_input_layer",
+            "from attacks.update.first_layer import first_layer_update",
+        )
+    )
+    space: dict[str, type[Attack]] = {"__name__": "example"}
+    exec(f"{names}\n{textwrap.dedent(code)}", space)
+    attack, image = space["FirstLayerRows"](), digits(1)
+    found = attack.run(client(plain(), image, 1), Knowledge(), generator())
+    assert found.num_inferred == 1 and found.pixel_mean == pytest.approx((MEAN,), abs=1e-3)
+    assert torch.allclose(found.images, image, atol=1e-3)
+    with pytest.raises(InputError, match="needs a linear layer that sees the pixels"):
+        attack.check(observed(convolutional()), TOLD)
+    with pytest.raises(InputError, match="smallest_bias is 0"):
+        space["FirstLayerRows"](smallest_bias=0)
