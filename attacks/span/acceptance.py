@@ -25,7 +25,7 @@ def accept_images(evidence: PixelEvidence, candidates: Candidates, generator: to
         layers, intervals = evidence.layers, evidence.defense.intervals
         images, left = fit_images(layers.change, layers.initial, acceptance.images, evidence.count, intervals)
         facts |= {"fit": left} | FIT.facts()
-        if left < FIT.most_left * _error(evidence):
+        if left < FIT.most_left * evidence.error:
             images = images.float()
             acceptance = (
                 replace(acceptance, images=images) if acceptance.reason is None else test.judge(images, generator)
@@ -59,7 +59,8 @@ class ExplanationTest:
         enough = passed >= ACCEPTANCE.few_sparse * len(images)
         most = ACCEPTANCE.unexplained_sparse if enough else ACCEPTANCE.unexplained
         acceptance = Acceptance(images.float(), images.new_zeros(0), None, left)
-        if self._beyond_noise(left) < most * self._beyond_noise(by_chance) or (enough and len(self.update) == 1):
+        signal, null = (max(share**2 - self.noise**2, 0.0) ** 0.5 for share in (left, by_chance))
+        if signal < most * null or (enough and len(self.update) == 1):
             return acceptance
         reason = (
             f"nothing returned: {len(images)} candidates leave {left:.2g} of the second layer's update, "
@@ -77,14 +78,6 @@ class ExplanationTest:
         rest = torch.stack([outside(delta, basis) for delta, basis in zip(self.update, bases, strict=True)])
         return float(rest.norm() / self.update.norm())
 
-    def _beyond_noise(self, residual: float) -> float:
-        return max(residual**2 - self.noise**2, 0.0) ** 0.5
-
-
-def _error(evidence: PixelEvidence) -> float:
-    """‖E‖ / ‖Δ‖ of the error in the first layer's update."""
-    return max(evidence.outside, evidence.defense.distortion)
-
 
 def _needs_fit(evidence: PixelEvidence, candidates: Candidates, acceptance: Acceptance) -> bool:
     """Whether an error hides the zeros of ReLU units, so that too few candidates could pass the sparsity test.
@@ -93,7 +86,7 @@ def _needs_fit(evidence: PixelEvidence, candidates: Candidates, acceptance: Acce
     for a reason.
     """
     images, defense = acceptance.images, evidence.defense
-    if not candidates.sparsity_tested or _error(evidence) <= EVIDENCE.noisy_above:
+    if not candidates.sparsity_tested or evidence.error <= EVIDENCE.noisy_above:
         return False
     hopeful = acceptance.reason is None or (defense.count is not None and len(images) > 0)
     return hopeful and len(candidates.passed) < (1 if defense.intervals is None else len(images))

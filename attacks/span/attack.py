@@ -72,7 +72,7 @@ class SpanAttack(Attack):
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
         """Raise InputError where no variant suits the network, or the one that does has to know more."""
-        observation = observation.with_own_model(torch.device("cpu"))
+        observation = observation.with_own_model(next(observation.model.parameters()).device)
         check_knowledge(observation, knowledge)
         self._variant(observation, knowledge)
 
@@ -98,12 +98,12 @@ class SpanAttack(Attack):
             return self._attack(variant, evidence, generator, progress)
 
         def attack_alone(one: Observation, known: Knowledge) -> Reconstruction:
-            alone = self._variant(one, known)
-            return self._attack(alone, alone.read(generator), generator, progress)
+            variant = self._variant(one, known)
+            return self._attack(variant, variant.read(generator), generator, progress)
 
-        told = replace(knowledge, num_private=None)  # what is known is the number of the union
-        alone = [replace(observation, pairs=(observation.pairs[r],)) for r in evidence.rounds]
-        return union(evidence, [with_and_without_defense(attack_alone, one, told) for one in alone])
+        known = replace(knowledge, num_private=None)  # the number that is known is that of the union
+        rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in evidence.rounds]
+        return union(evidence, [with_and_without_defense(attack_alone, one, known) for one in rounds])
 
     def _attack(
         self, variant: Variant, evidence: Any, generator: torch.Generator, progress: Progress

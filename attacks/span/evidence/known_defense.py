@@ -165,46 +165,28 @@ def _complete(first: Cells, second: list[Cells], knowledge: Knowledge, generator
     if knowledge.kept_fraction is None and completed.misfit > doubtful:  # levels were drawn, not the nearest ones
         first, second = first.wider(), [own.wider() for own in second]
         completed = complete(first, count)
-    ranks = [rank for rank in (_second_rank(own, count) for own in second) if rank is not None]
-    if len(ranks) < len(second):
-        own = next(own for own in second if _second_rank(own, count) is None)
-        needed = unknowns(*_filled(own), _ranks(count)[-1])
-        warnings = (_too_few(int(own.sent().sum()), "second", count, needed),)
-        return UpdateAsSent(count=count, warnings=warnings, facts=facts)
-    return replace(_completed(first, completed, second, ranks), count=count, facts=facts | {"misfit": completed.misfit})
-
-
-def _completed(first: Cells, completed: Completed, second: list[Cells], ranks: list[int]) -> CompletedUpdate:
-    """The completed first layer, with every round's second layer completed to its rank."""
-    matrices, remaining = [], 0.0
-    for own, rank in zip(second, ranks, strict=True):
+    matrices, rank, remaining = [], 0, 0.0
+    for own in second:
+        (rows, columns), kept = _filled(own), int(own.sent().sum())
+        ranks = [max(1, round(share * count)) for share in DEFENSE.second_layer_ranks]
+        fitting = [rank for rank in ranks if rank <= min(rows, columns) and unknowns(rows, columns, rank) <= kept]
+        rank = fitting[0] if fitting else ranks[-1]
+        if not fitting and not bool(own.bounded().all()):
+            warnings = (_too_few(kept, "second", count, unknowns(rows, columns, rank)),)
+            return UpdateAsSent(count=count, warnings=warnings, facts=facts)
         found = complete(own, rank)
-        rows, columns = _filled(own)
         matrices.append(found.matrix)
         remaining = max(remaining, (unknowns(rows, columns, rank) / (rows * columns)) ** 0.5 * _distortion(own, found))
     return CompletedUpdate(
+        count=count,
+        facts=facts | {"misfit": completed.misfit},
         intervals=first,
         distortion=_distortion(first, completed),
         first=completed.matrix,
         second=torch.stack(matrices),
-        rank=ranks[-1],
+        rank=rank,
         remaining=remaining,
     )
-
-
-def _ranks(count: int) -> list[int]:
-    """Ranks of the second layer's update to be tried, in that order."""
-    return [max(1, round(share * count)) for share in DEFENSE.second_layer_ranks]
-
-
-def _second_rank(intervals: Cells, count: int) -> int | None:
-    """The first of these ranks that the entries sent determine, the last where all entries have intervals, or None."""
-    rows, columns = _filled(intervals)
-    sent = int(intervals.sent().sum())
-    fitting = [rank for rank in _ranks(count) if rank <= min(rows, columns) and unknowns(rows, columns, rank) <= sent]
-    if not fitting and not bool(intervals.bounded().all()):
-        return None
-    return fitting[0] if fitting else _ranks(count)[-1]
 
 
 def _count(intervals: Cells, most: int, knowledge: Knowledge, generator: torch.Generator) -> int:

@@ -57,6 +57,11 @@ class PixelEvidence:
         return self.defense.second_noise(list(self.tests.values()), self.outside)
 
     @property
+    def error(self) -> float:
+        """‖E‖ / ‖Δ‖ of the error in the first layer's update."""
+        return max(self.outside, self.defense.distortion)
+
+    @property
     def refusal(self) -> str | None:
         """Why a search makes no sense."""
         rank = self.defense.highest_rank(self.spectrum)
@@ -80,25 +85,27 @@ class PixelEvidence:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What was undone, and what is in doubt where a search makes sense."""
-        undone = (*self.layers.warnings, *self.doubts)
-        return undone if self.refusal is not None else (*undone, *self._noise_warnings(), *self._rank_warnings())
+        found, rank = [*self.layers.warnings, *self.doubts], self.defense.highest_rank(self.spectrum)
+        if self.refusal is not None:
+            return tuple(found)
+        if self.outside > EVIDENCE.noisy_above:
+            gap = float(self.spectrum.values[self.count - 1] / self.spectrum.values[self.count])
+            sure = self.defense.explains_error or gap >= EVIDENCE.clear_gap
+            found.append(
+                f"{self.outside:.2g} of the first layer's update lies outside {self.count} directions: it is noisy"
+                + (
+                    ""
+                    if sure
+                    else f", and a gap of {gap:.2g} between singular values makes {self.count} images a guess"
+                )
+            )
+        if self.count >= EVIDENCE.rank_exhausted * rank:
+            found.append(
+                f"{self.count} is near {rank}, the highest rank these pixels allow: a lower bound on the number"
+            )
+        return tuple(found)
 
     @property
     def facts(self) -> dict[str, float]:
         read = {"k": float(self.directions), "used_num_private": float(self.count), "outside_span": self.outside}
         return self.layers.facts | read | EVIDENCE.facts()
-
-    def _noise_warnings(self) -> list[str]:
-        if self.outside <= EVIDENCE.noisy_above:
-            return []
-        noisy = f"{self.outside:.2g} of the first layer's update lies outside {self.count} directions: it is noisy"
-        gap = float(self.spectrum.values[self.count - 1] / self.spectrum.values[self.count])
-        if self.defense.explains_error or gap >= EVIDENCE.clear_gap:
-            return [noisy]
-        return [f"{noisy}, and a gap of {gap:.2g} between singular values makes {self.count} images a guess"]
-
-    def _rank_warnings(self) -> list[str]:
-        rank = self.defense.highest_rank(self.spectrum)
-        if self.count < EVIDENCE.rank_exhausted * rank:
-            return []
-        return [f"{self.count} is near {rank}, the highest rank these pixels allow: a lower bound on the number"]

@@ -13,6 +13,7 @@ from attacks.span.evidence.layers import layer_matrix
 from attacks.span.feature_space.inversion import PixelTest
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.feature_space.sgd_steps import UpdateFactors
+from attacks.span.search.problems import outside
 from attacks.span.thresholds import EVIDENCE, FEATURES
 from attacks.update.spectrum import Spectrum, rank_above_noise
 
@@ -101,9 +102,10 @@ class FeatureUpdate:
         """The test of images by the features they have at the parameters `state`."""
         return PixelTest(self.network, state, self.rows, self.pixel_range)
 
-    def matrix(self) -> Tensor:
-        """The first layer's update (W, D + 1) at its rank, in float64."""
-        return self.factors.left * self.factors.values @ self.factors.rows
+    def relative_residual(self, points: Tensor) -> float:
+        """‖Δ − Δ P‖ / ‖Δ‖ of the first layer, P the projection on points (F, D + 1): least squares over all duals."""
+        update = self.factors.left * self.factors.values @ self.factors.rows
+        return float(outside(update, torch.linalg.qr(points.double().T)[0].T).norm() / update.norm())
 
 
 def resolved_rank(spectrum: Spectrum) -> tuple[int, bool]:

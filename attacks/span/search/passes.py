@@ -25,16 +25,6 @@ class SearchOptions:
     passes: int
     learning_rate: float
 
-    @property
-    def settle_rate(self) -> float:
-        """The step size at which the search ends and settling starts."""
-        return SEARCH.settle_rate * self.learning_rate
-
-    @property
-    def polish_rate(self) -> float:
-        """The step size at which settling ends and polishing starts."""
-        return SEARCH.polish_rate * self.learning_rate
-
 
 def find_images(
     nothing: Candidates, options: SearchOptions, generator: torch.Generator, progress: Progress
@@ -67,12 +57,12 @@ def _search(found: Candidates, options: SearchOptions, generator: torch.Generato
         return span.origin[None, :-1]
     known = found.deflating_features(with_passed=not complement)
     points = (torch.randn(options.starts, size, generator=generator) / size**0.5).to(test.rows)
-    coarse = Descent(options.steps, options.learning_rate)
-    points = descend(problem, points, coarse, options.settle_rate, known, SEARCH.merge_after)
-    points = _distinct(problem, points)
-    points = descend(problem, points, Descent(options.settle, options.settle_rate), options.polish_rate)
-    points = _distinct(problem, points)
-    return span.images(descend(problem, points, Descent(options.polish, options.polish_rate)).double())
+    rate = options.learning_rate
+    settle, polish = SEARCH.settle_rate * rate, SEARCH.polish_rate * rate
+    points = descend(problem, points, Descent(options.steps, rate), settle, known, SEARCH.merge_after)
+    points = descend(problem, _distinct(problem, points), Descent(options.settle, settle), polish)
+    points = descend(problem, _distinct(problem, points), Descent(options.polish, polish))
+    return span.images(points.double())
 
 
 def _distinct(problem: SpanProblem, points: Tensor) -> Tensor:
@@ -89,7 +79,7 @@ def _refined(found: Candidates, options: SearchOptions) -> Candidates:
     free = torch.linalg.qr(free.T)[0].T * points.norm(dim=1).mean()
     problem = FreeProblem(found.test, points.to(found.test.rows), free.to(found.test.rows))
     start = points.new_zeros(len(points), len(free)).to(found.test.rows)
-    end = descend(problem, start, Descent(options.settle, options.settle_rate))
+    end = descend(problem, start, Descent(options.settle, SEARCH.settle_rate * options.learning_rate))
     better = problem.value_and_gradient(end)[0] < problem.value_and_gradient(start)[0]
     coordinates = torch.where(better[:, None], end, start).to(free)
     return replace(found, passed=FreeProblem(found.test, points, free).images(coordinates))

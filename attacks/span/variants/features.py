@@ -10,7 +10,6 @@ a later step are sought at the parameters of that step.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from attacks.interface.attack import Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
@@ -20,7 +19,6 @@ from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.stepwise import UNKNOWN, StepwiseSearch
 from attacks.span.feature_space.update import FeatureUpdate
 from attacks.span.search.passes import SearchOptions
-from attacks.span.search.problems import outside
 from attacks.span.stages import Acceptance, mean_or_half
 from attacks.span.thresholds import FEATURES, INVERSION, SEARCH
 from attacks.update.pixel_mean import infer_background
@@ -69,7 +67,7 @@ class FeatureVariant:
                 f"{best.gradient:.2g}; decoys demand less than {bounds.residual:.2g} and {bounds.gradient:.2g} of one "
                 "image"
             )
-        left = _relative_residual(evidence.matrix(), candidates.points()) if len(found) else 1.0
+        left = evidence.relative_residual(candidates.points()) if len(found) else 1.0
         return Acceptance(found.images, found.gradient, reason, left, facts)
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
@@ -95,9 +93,3 @@ class FeatureVariant:
             warnings=(*evidence.warnings, *said, *unsure),
             facts=facts | acceptance.facts,
         )
-
-
-def _relative_residual(update: Tensor, points: Tensor) -> float:
-    """‖Δ − Δ P‖ / ‖Δ‖ of an update (W, D + 1), P the projection on the points (F, D + 1): least squares over duals."""
-    basis = torch.linalg.qr(points.double().T)[0].T
-    return float(outside(update, basis).norm() / update.norm())
