@@ -39,8 +39,7 @@ def accept_images(evidence: PixelEvidence, candidates: Candidates, generator: to
 class ExplanationTest:
     """Whether images explain the second layer's update much better than as many decoys do.
 
-    update: (R, out, W + 1), of the rounds that test. noise: ‖E‖ / ‖Δ‖ of noise that was added to it, which no set of
-    images explains.
+    update: (R, out, W + 1), of the rounds that test. noise: ‖E‖ / ‖Δ‖ of noise in it, which no set of images explains.
     """
 
     candidates: Candidates
@@ -82,8 +81,7 @@ class ExplanationTest:
 def _needs_fit(evidence: PixelEvidence, candidates: Candidates, acceptance: Acceptance) -> bool:
     """Whether an error hides the zeros of ReLU units, so that too few candidates could pass the sparsity test.
 
-    Images that explain too little may explain enough once they are exact, but only with a known defense are they rough
-    for a reason.
+    Images that explain too little are given another chance only where a known defense made them rough.
     """
     images, defense = acceptance.images, evidence.defense
     if not candidates.sparsity_tested or evidence.error <= EVIDENCE.noisy_above:

@@ -79,11 +79,9 @@ class SpanAttack(Attack):
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """num_private and pixel_mean are used where known, else inferred. residual of the result is ρ at the initial
-        parameters, or what the variant says.
+        """num_private and pixel_mean are used where known, else inferred. residual is what the variant reports.
 
-        Raises InputError for an update of zero; one that is not of the form that SGD gives it yields no images, and a
-        warning with what was measured.
+        Raises InputError for an update of zero. One that SGD cannot have made gives no images, and a warning.
         """
         attack = partial(self._attack_rounds, generator=generator, progress=progress)
         return with_and_without_defense(attack, observation, knowledge)

@@ -10,8 +10,7 @@ with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10.
 """
 
 import re
-from dataclasses import dataclass, fields
-from typing import Any, cast
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,8 @@ class Thresholds:
         a `Descent` are its steps and its rate."""
         group = re.sub(r"\B(?=[A-Z])", "_", type(self).__name__.removesuffix("Thresholds")).lower()
         found: dict[str, float] = {}
-        for field in fields(cast(Any, self)):
-            key, value = f"threshold_{group}_{field.name}", getattr(self, field.name)
+        for name in type(self).__annotations__:
+            key, value = f"threshold_{group}_{name}", getattr(self, name)
             if isinstance(value, Descent):
                 found |= {f"{key}_steps": float(value.steps), f"{key}_rate": value.rate}
             elif isinstance(value, tuple):
@@ -41,7 +40,6 @@ class Thresholds:
         return found
 
 
-@dataclass(frozen=True)
 class EvidenceThresholds(Thresholds):
     """What the first two layers' updates have to show (`attacks.span.evidence`, `attacks.span.variants.pixels`).
 
@@ -61,7 +59,6 @@ class EvidenceThresholds(Thresholds):
     directions_of_width: float = 0.4  # share of the width: more directions fit any image
 
 
-@dataclass(frozen=True)
 class DefenseThresholds(Thresholds):
     """How a quantized or sparsified update is completed (`attacks.span.evidence.known_defense`)."""
 
@@ -70,7 +67,6 @@ class DefenseThresholds(Thresholds):
     highest_rank: float = 0.4  # share of the smaller side of the update: the highest rank that is sought
 
 
-@dataclass(frozen=True)
 class SearchThresholds(Thresholds):
     """The search for points of low ρ (`attacks.span.search`), in pixels and in feature space."""
 
@@ -83,7 +79,6 @@ class SearchThresholds(Thresholds):
     idle_passes: int = 2  # passes without gain, one after the other, that end the search
 
 
-@dataclass(frozen=True)
 class DecoyThresholds(Thresholds):
     """Which ρ is good by chance: that of decoys, the means of two candidates (`attacks.span.search.candidates`)."""
 
@@ -92,7 +87,6 @@ class DecoyThresholds(Thresholds):
     deflating_share: float = 1 / 3  # share of that ρ below which a candidate is taken for found and deflates
 
 
-@dataclass(frozen=True)
 class SparsityThresholds(Thresholds):
     """The sparsity test of a candidate's duals L c (`attacks.span.sparsity.dual_space`)."""
 
@@ -104,7 +98,6 @@ class SparsityThresholds(Thresholds):
     tested_per_missing: int = 2  # candidates that take the test, per image that is still missing
 
 
-@dataclass(frozen=True)
 class DualThresholds(Thresholds):
     """The search for the sparsest duals (`attacks.span.sparsity.sparse_duals`)."""
 
@@ -122,7 +115,6 @@ class DualThresholds(Thresholds):
     doubtful: float = 0.25  # share of the directions, those with the fewest zeros, that may be mixtures of duals
 
 
-@dataclass(frozen=True)
 class FitThresholds(Thresholds):
     """Least squares under the zeros that rough images predict (`attacks.span.least_squares`)."""
 
@@ -134,7 +126,6 @@ class FitThresholds(Thresholds):
     most_left: float = 1.1  # of what N directions leave of the update: the fit may leave so much (right ones: 1.03)
 
 
-@dataclass(frozen=True)
 class AcceptanceThresholds(Thresholds):
     """Whether a set of images explains the second layer's update (`attacks.span.acceptance`)."""
 
@@ -143,7 +134,6 @@ class AcceptanceThresholds(Thresholds):
     unexplained_sparse: float = 0.92  # the most over several rounds that are not too few: zeros can repeat there
 
 
-@dataclass(frozen=True)
 class FeatureThresholds(Thresholds):
     """The search behind a convolutional body (`attacks.span.feature_space`)."""
 
@@ -166,7 +156,6 @@ class FeatureThresholds(Thresholds):
     few_features: float = 0.25  # per pixel: LeNet-5 tells 28x28 images by a third, a ResNet-18 fails with a twelfth
 
 
-@dataclass(frozen=True)
 class InversionThresholds(Thresholds):
     """From feature vectors to pixels, and polishing there (`attacks.span.feature_space`)."""
 
@@ -184,7 +173,6 @@ class InversionThresholds(Thresholds):
     tiny: float = 1e-11  # ρ below which it is rounding error of float32
 
 
-@dataclass(frozen=True)
 class FrozenBodyThresholds(Thresholds):
     """Inversion of exact features (`attacks.span.variants.frozen_body`): first smooth images, then these features."""
 
@@ -195,7 +183,6 @@ class FrozenBodyThresholds(Thresholds):
     exact_blur: float = 0.01
 
 
-@dataclass(frozen=True)
 class PolishThresholds(Thresholds):
     """The joint polish (`attacks.span.joint_polish`)."""
 

@@ -20,8 +20,7 @@ class FirstLayers:
     """The first two layers in every round of the federation, in float64.
 
     initial, final: (R·W, in + 1), the first layer's [W | b], one round below the other; the images span the rows of
-    their difference. second: (R, out, W + 1), the change of the second layer's [W | b]. warnings, facts: of what had to
-    be undone to read them.
+    their difference. second: (R, out, W + 1), the change of the second layer's. warnings, facts: of what was undone.
     """
 
     initial: Tensor
@@ -32,8 +31,7 @@ class FirstLayers:
 
     @classmethod
     def of(cls, observation: Observation, network: DenseNetwork, device: torch.device) -> "FirstLayers":
-        """Of rounds in which the first layer moved; without weight decay. Raises InputError where the second did not
-        move."""
+        """Of rounds in which the first layer moved. Raises InputError where the second layer never did."""
         observation, warnings, facts = _without_decay(observation, network, device)
         before, after = ([_layers(pair[end], network, device) for pair in observation.pairs] for end in (0, 1))
         initial, final = (torch.cat([layers[0] for layers in end]) for end in (before, after))
@@ -84,8 +82,7 @@ def rounds_with_images(observation: Observation, network: DenseNetwork) -> tuple
 
 
 def informative_rounds(updates: Tensor, count: int) -> tuple[dict[int, Spectrum], list[int]]:
-    """The spectra of the second layer's updates (R, out, W + 1) that are not zero, by round, and the rounds that test
-    candidates.
+    """The spectra by round of the second layer's updates (R, out, W + 1), and the rounds that test candidates.
 
     An image that leaves no trace above the noise in a round fails its test, and features grow alike as the network fits
     them: only rounds of rank `count` are used, or, where none has it, those of the highest rank.

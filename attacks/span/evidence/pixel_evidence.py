@@ -31,8 +31,7 @@ class PixelEvidence:
     def of(
         cls, layers: FirstLayers, defense: UpdateAsSent, spectrum: Spectrum, inferred: int, num_private: int | None
     ) -> "PixelEvidence":
-        """From the layers as they were before the defense. inferred: the rank of the first one, num_private: N where it
-        is known."""
+        """From the layers before the defense. inferred: the rank of the first one. num_private: N where known."""
         count = num_private or inferred
         doubts: tuple[str, ...] = ()
         if defense.count is not None:

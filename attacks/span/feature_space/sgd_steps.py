@@ -66,8 +66,7 @@ def output_jacobian(network: FeatureNetwork, state: State, images: Tensor) -> Te
 
 
 def after_step(network: FeatureNetwork, state: State, names: tuple[str, ...], images: Tensor, duals: Tensor) -> State:
-    """The parameters θ + Σ_i Σ_k α_ik ∇f_k(x_i) after a step, in those called `names`; images: (M, C, H, W), duals:
-    (M, K)."""
+    """The parameters after a step, θ + Σ_i Σ_k α_ik ∇f_k(x_i) in `names`, of images (M, C, H, W) and duals (M, K)."""
     moved = {name: state[name].detach().clone().requires_grad_() for name in names}
     with torch.enable_grad():
         outputs = torch.func.functional_call(network.model, {**state, **moved}, (images,)).reshape(len(images), -1)

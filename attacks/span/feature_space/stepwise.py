@@ -62,8 +62,7 @@ class StepwiseSearch:
         return torch.cat(parts)
 
     def _change_step(self, new: bool) -> None:
-        """On to the parameters that this step led to if it has new images; back where it has none of its own, as the
-        step before is then not complete."""
+        """On to where this step led if it has new images; back if it has none, as the one before is then incomplete."""
         update = self.search.update
         if new and update.factors.exact:
             here = self.found.at(self.found.step == self.step)

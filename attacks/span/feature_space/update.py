@@ -25,8 +25,7 @@ class FeatureUpdate:
     initial: the parameters sent to the client, in float32. factors: U S Vᵀ of the first layer's update, cut to the rank
     for λ. rows: (R, D + 1), its right singular vectors up to the rank for ρ, float32. test: (k, W + 1), those of the
     second layer, or None where there is none. trained: names of trained parameters. count: N. shape: (C, H, W).
-    pixel_range: (low, high), (C, 1, 1) each, in the input space of the model, where known. ignored: warnings on what
-    was left out.
+    pixel_range: (low, high), (C, 1, 1) each, in the model's input space, where known. ignored: on what was left out.
     """
 
     network: FeatureNetwork
@@ -42,8 +41,7 @@ class FeatureUpdate:
 
     @classmethod
     def of(cls, network: FeatureNetwork, observation: Observation, knowledge: Knowledge) -> "FeatureUpdate":
-        """Of the first round whose update is not zero. num_private has to be known. Raises InputError where none of the
-        first two layers moved."""
+        """Of the first round that is not zero; num_private is known. Raises InputError where a layer did not move."""
         observation, ignored = observation.one_round()
         device = next(network.model.parameters()).device
         before, after = (

@@ -88,8 +88,7 @@ class Candidates:
         return replace(found, directions=directions, passed=passed)._ranked(found.loose, generator)
 
     def with_weakest_released(self) -> "Candidates":
-        """With the images that passed with the fewest zeros as loose candidates: where one of them is a mixture, it
-        hides the images of which it is made."""
+        """With the images that passed with the fewest zeros as loose candidates: a mixture hides what it is made of."""
         kept = torch.ones(len(self.directions), dtype=torch.bool, device=self.directions.device)
         kept[fewest_zeros(self.duals, self.directions)] = False
         released = self.passed[~kept]
@@ -117,8 +116,7 @@ class Candidates:
 
 
 def decoys_of(images: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Means of two of the images (M, …), at most `number`: pairs are drawn, and those of an image with itself left
-    out."""
+    """Means of two of the images (M, …): `number` pairs are drawn, and those of an image with itself left out."""
     pairs = torch.randint(max(len(images), 1), (2, number), generator=generator)
     first, second = pairs[:, pairs[0] != pairs[1]].to(images.device)
     return (images[first] + images[second]) / 2 if len(images) else images

@@ -45,8 +45,7 @@ def descend(
 
 
 def distinct(points: Tensor) -> Tensor:
-    """Indices of the points (M, n), which stand best first, that are farther than a tenth of the median distance from
-    every better one that is kept."""
+    """Indices of the points (M, n), best first, farther than a tenth of the median distance from every better one."""
     if len(points) < 2:
         return torch.arange(len(points), device=points.device)
     distances = torch.cdist(points, points)

@@ -1,5 +1,4 @@
-"""The passes of a search: descend from random starts, test the duals, deflate, until every image passes the test or
-nothing more is gained."""
+"""The passes of a search: descend from random starts, test duals, deflate, until all pass or nothing is gained."""
 
 from dataclasses import dataclass, replace
 

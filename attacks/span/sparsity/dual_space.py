@@ -111,9 +111,8 @@ class DualSpace:
         return (((directions @ self.left.T).abs() < tolerance) & clean).sum(1)
 
     def passing(self, directions: Tensor) -> Tensor:
-        """Indices of those among the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than can
-        be explained, and c is independent of sparser ones. A mixture of duals has many zeros too, but fewer than its
-        parts, on which it depends."""
+        """Indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are explained,
+        and c is independent of sparser ones. A mixture of duals has many zeros too, but fewer than its parts."""
         zeros, enough = self.zeros(directions), self.explained_zeros()
         kept: list[int] = []
         basis = directions.new_zeros(0, self.count)
@@ -126,12 +125,10 @@ class DualSpace:
         return torch.tensor(kept, dtype=torch.long, device=directions.device)
 
     def explained_zeros(self) -> float:
-        """How many zeros are explained by N − 1 free choices, each as often as rounds repeat a unit's duals, and by
-        chance."""
+        """How many zeros chance and N − 1 free choices explain, each as often as rounds repeat a unit's duals."""
         width, count = self.left.shape
         return SPARSITY.free_choices * count * self.repeats + SPARSITY.chance * width
 
     def tolerance(self, directions: Tensor) -> Tensor:
-        """Below which an entry of L c = [ΔW | Δb] V S⁻¹ c is zero, (M, 1), for c (M, N): its rounding error has the
-        standard deviation noise · ‖S⁻¹ c‖."""
+        """Below which an entry of L c is zero, (M, 1), for c (M, N): its rounding error is noise · ‖S⁻¹ c‖."""
         return SPARSITY.zero_widths * self.noise * (directions / self.values).norm(dim=1, keepdim=True)

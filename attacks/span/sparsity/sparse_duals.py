@@ -34,8 +34,7 @@ def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor)
 
 
 def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) -> Tensor:
-    """The c (F, N), where the doubtful ones are sought again from images that the others make exact, until none gains
-    a zero.
+    """The c (F, N), doubtful ones sought again from images that the others make exact until none gains a zero.
 
     coordinates: (F, N), the rough y of the images. A mixture a c_i + b c_j can pass for the image i where c_j is known;
     y_i, orthogonal to every other direction, is then exact all the same, and with it the units i leaves inactive.

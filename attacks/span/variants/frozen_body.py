@@ -42,8 +42,7 @@ class FrozenBodyVariant:
     def of(
         cls, observation: Observation, knowledge: Knowledge, options: SearchOptions, network: FeatureNetwork
     ) -> "FrozenBodyVariant | None":
-        """None where more is trained than fully connected layers with ReLU between. Raises InputError where
-        `PixelVariant` does not suit the head."""
+        """None where more is trained than linear layers with ReLU between; as `PixelVariant` raises InputError."""
         head = head_of(observation, network)
         if head is None:
             return None
@@ -105,9 +104,10 @@ def head_of(observation: Observation, network: FeatureNetwork) -> Observation | 
         return None
     initial = observation.initial
     layers: list[nn.Module] = []
-    for layer in network.layers:
-        out, into = initial[f"{layer}.weight"].shape
-        layers += [nn.Linear(into, out, bias=f"{layer}.bias" in initial), nn.ReLU()]
+    with torch.random.fork_rng(devices=[]):  # for initial values, which nobody reads
+        for layer in network.layers:
+            out, into = initial[f"{layer}.weight"].shape
+            layers += [nn.Linear(into, out, bias=f"{layer}.bias" in initial), nn.ReLU()]
     head = nn.Sequential(nn.Flatten(), *layers[:-1]).to(next(network.model.parameters()).device)
     for name, (i, part) in known.items():
         if name in initial:
