@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from simulator.evaluation.measures import MEASURES
+from simulator.evaluation.truth import Truth
+from simulator.results.reference import reference
+from simulator.results.schema import LEAKAGE, benchmark
 from torch import nn
 
 from attacks import ATTACKS, InputError, Knowledge, Observation, Pool, Reconstruction, get_attack, torch_generator
@@ -16,10 +20,6 @@ from clients.defenses import DEFENSES
 from clients.models import build_model
 from clients.models.factory import MODELS
 from simulator.evaluation.evaluator import evaluate
-from simulator.evaluation.measures import MEASURES
-from simulator.evaluation.truth import Truth
-from simulator.results.reference import reference
-from simulator.results.schema import LEAKAGE, benchmark
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import load_scenario
 
@@ -66,7 +66,7 @@ def test_the_attack_recovers_the_image_of_a_client_that_has_one(example):
     found = get_attack("first_layer_rows").run(observation, Knowledge(pixel_mean=(0.0,)), torch_generator(0, "test"))
     assert found.num_inferred == 1 and len(found.images) == 1
     assert torch.allclose(found.images, image, atol=1e-3)
-    with pytest.raises(InputError, match="smallest_bias is -1.0"):
+    with pytest.raises(InputError, match=r"smallest_bias is -1\.0"):
         get_attack("first_layer_rows", smallest_bias=-1.0)
 
 

@@ -1,41 +1,43 @@
 """Exact reconstruction of a client's images from the row spaces of its update.
 
-The first layer's row space is the span of the private images and tells their number; the second layer's holds their
-features and tells them from others (`attacks.span_search`); the zeros of their duals make them exact and certify them
-(`attacks.span_duals`). The training of the client is never simulated: learning rate, steps, batches, labels and loss
-need not be known. Needs SGD, with or without momentum; weight decay is undone first (`attacks.repair`), and where noise
-hides the zeros the images come from least squares (`attacks.span_fit`).
+Under SGD, with or without momentum, the first layer's row space is the span of the private images and tells their
+number; the second layer's holds their features and tells them from other points of that span. The training of the
+client is never simulated: learning rate, steps, batches, labels and loss need not be known. The attack goes through
+
+    read      the evidence: which layers, which rounds, how many images; weight decay and known defenses are undone
+              (`attacks.span.evidence`)
+    search    points of the first layer's span with features in the second layer's (`attacks.span.search`), and the
+              sparsity test of their duals, whose zeros make them exact (`attacks.span.sparsity`)
+    accept    the images that explain the update, fitted exactly where noise hides zeros (`attacks.span.acceptance`)
+    report    what was found, measured and assumed,
+
+which are the four methods of three variants (`attacks.span.variants`): pixels, where linear layers start at the images;
+features, where they follow a convolutional body; and a frozen body, of which only the head is trained. Every tuned
+constant stands in `attacks.span.thresholds`. docs/span.md says what the attack withstands.
 """
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from attacks.interface.attack import Attack, Progress, Reconstruction, register, silent
-from attacks.interface.devices import choose_device
-from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
+from attacks.interface.attack import Attack, Progress, Reconstruction, register
+from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_values
-from attacks.networks.mlp import ACTIVATIONS
-from attacks.span.candidates import Candidates
-from attacks.span.duals import DualSpace
-from attacks.span.feature_space import FeatureNetwork, find_feature_network
-from attacks.span.features import reconstruct_behind
-from attacks.span.frozen_body import Head, find_head, reconstruct_from_head
-from attacks.span.joint_polish import explain
-from attacks.span.known_defense import Undefended, tells, undefended
-from attacks.span.layers import NOISY, FirstLayers, assess, plain_network, second_noise, telling, test_directions
-from attacks.span.least_squares import fit_images
-from attacks.span.search import SpanTest, distinct
-from attacks.span.search_loop import find_images
-from attacks.update.pixel_mean import infer_pixel_mean
-from attacks.update.spectrum import ROUNDING, Spectrum
-
-FITTED = 1.1  # of what N directions leave: the most that images and the zeros of their duals may leave (right: 1.03)
-SHARED = 0.9  # of the images that all rounds show together: with fewer in every single one, clients changed
+from attacks.networks.probing import evaluating
+from attacks.span.evidence.known_defense import knows_defense, without_defense
+from attacks.span.feature_space.network import find_feature_network
+from attacks.span.joint_polish import polish_jointly
+from attacks.span.search.descent import distinct
+from attacks.span.search.passes import SearchOptions
+from attacks.span.stages import Acceptance, RoundsApart, Variant
+from attacks.span.thresholds import EVIDENCE
+from attacks.span.variants.features import FeatureVariant
+from attacks.span.variants.frozen_body import FrozenBodyVariant
+from attacks.span.variants.pixels import PixelVariant
 
 
 @register
@@ -44,13 +46,13 @@ class SpanAttack(Attack):
     """Find the points of the first layer's span whose features lie in the second layer's row space.
 
     Several pairs of one client are taken together: the span of all first-layer updates, and the second layer's test in
-    every round (`span_search`). Where no round shows most of the images that all show together, as in the global
-    checkpoints of a federation whose clients take turns, each round is attacked alone.
+    every round. Where no round shows most of the images that all show together, as in the global checkpoints of a
+    federation whose clients take turns, each round is attacked alone.
 
-    starts: random points per round. steps: of Adam from each, with what is found deflated. settle: further ones on the
-    plain ρ. polish: the last ones, at a tenth of the step size. rounds: at most. learning_rate: of Adam, in the
-    coordinates of `AffineSpan`. joint_polish: steps on images and duals together, with the reconstruction loss of the
-    NTK attack, which also yields the duals (0: none). device: auto, cpu or cuda.
+    starts: random points per pass of the search. steps: of Adam from each, with what is found deflated. settle: further
+    ones on the plain ρ. polish: the last ones, at a tenth of the step size. rounds: the most passes. learning_rate: of
+    Adam, in the coordinates of the span. joint_polish: steps on images and duals together, with the reconstruction loss
+    of the NTK attack, which also yields the duals (0: none). device: auto, cpu or cuda.
     """
 
     name: ClassVar[str] = "span"
@@ -69,198 +71,102 @@ class SpanAttack(Attack):
         check_values(self, positive=numbers, not_negative=("joint_polish",))
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
-        behind, head = _behind(observation)
-        if head is not None:
-            plain_network(head.observation)
-        elif behind is None:
-            plain_network(observation)
-        else:
-            knowledge.require("span", "num_private", because="the spectrum of features has no gap at their number")
+        """Raise InputError where no variant suits the network, or the one that does has to know more."""
+        with evaluating(observation.model):
+            self._variant(observation, knowledge)
 
     def reconstruct(
-        self,
-        observation: Observation,
-        knowledge: Knowledge,
-        generator: torch.Generator,
-        progress: Progress = silent,
+        self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """Run the attack. num_private and pixel_mean are used where known, else inferred.
+        """num_private and pixel_mean are used where known, else inferred. residual is what the variant reports.
 
-        residual of the result is ρ at the initial parameters. Raises InputError for networks without the two linear
-        layers it needs; an update that is not of their form gives no images, and a warning with what was measured.
+        Raises InputError for an update of zero. One that SGD cannot have made gives no images, and a warning.
         """
-        start = time.perf_counter()
-        device = choose_device(self.device)
-        found = self._found(observation, knowledge, generator, progress, device)
-        if not len(found.images) and tells(observation, knowledge):
-            # what is known may still not do, where the update as it was sent does
-            other = self._found(observation, without_defense(knowledge), generator, progress, device)
-            found = other if len(other.images) else found
+        attack = partial(self._attack_rounds, generator=generator, progress=progress)
+        return with_and_without_defense(attack, observation, knowledge)
+
+    def _attack_rounds(
+        self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
+    ) -> Reconstruction:
+        """All rounds together, or, where they do not share one private set, each alone."""
+        variant = self._variant(observation, knowledge)
+        evidence = variant.read(generator)
+        if not isinstance(evidence, RoundsApart):
+            return self._attack(variant, evidence, generator, progress)
+
+        def attack_alone(one: Observation, known: Knowledge) -> Reconstruction:
+            variant = self._variant(one, known)
+            return self._attack(variant, variant.read(generator), generator, progress)
+
+        known = replace(knowledge, num_private=None)  # the number that is known is that of the union
+        rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in evidence.rounds]
+        return union(evidence, [with_and_without_defense(attack_alone, one, known) for one in rounds])
+
+    def _attack(
+        self, variant: Variant, evidence: Any, generator: torch.Generator, progress: Progress
+    ) -> Reconstruction:
+        """The attack on one private set: search, accept, report, and the joint polish if it is asked for."""
+        if evidence.refusal is not None:
+            return variant.report(evidence, Acceptance.none(evidence.refusal))
+        candidates = variant.search(evidence, generator, progress)
+        acceptance = variant.accept(evidence, candidates, generator)
+        found = variant.report(evidence, acceptance).ranked()
         if self.joint_polish and len(found.images):
-            one, ignored = observation.one_round()
-            images, duals, residual = explain(one, found.images, self.joint_polish, device)
-            warnings = (*found.warnings, *(f"joint_polish: {said}" for said in ignored))
-            found = replace(found, images=images, duals=duals, relative_residual=residual, warnings=warnings)
-        return replace(found, seconds=time.perf_counter() - start)
+            found = polish_jointly(variant.observation, found, self.joint_polish).ranked()
+        return found
 
-    def _found(
-        self,
-        observation: Observation,
-        knowledge: Knowledge,
-        generator: torch.Generator,
-        progress: Progress,
-        device: torch.device,
-    ) -> Reconstruction:
-        behind, head = _behind(observation)
-        if head is not None:
-            return reconstruct_from_head(
-                self, head, observation.without_zero_updates(), knowledge, generator, progress, device
-            )
-        if behind is not None:
-            self.check_requirements(observation, knowledge)
-            return reconstruct_behind(self, behind, observation, knowledge, generator, progress, device)
-        network = plain_network(observation)
-        layers = FirstLayers.of(observation, network, device)
-        known = undefended(observation, network, knowledge, layers.change, layers.second, generator)
-        layers = layers if known is None else layers.without_defense(known)
-        warnings, facts = list(layers.warnings), dict(layers.facts)
-        spectrum = Spectrum.of(layers.change)
-        inferred = spectrum.count()
-        if layers.rounds > 1 and (most := layers.most_images()) < SHARED * inferred:
-            return self._apart(observation, knowledge, generator, progress, inferred, most)
-        count = knowledge.num_private or inferred
-        if known is not None and known.count is not None:
-            inferred = count = known.count
-        if inferred < count < len(spectrum.values) and spectrum.values[count - 1] < ROUNDING * spectrum.values[0]:
-            warnings.append(
-                f"{count} images were expected, the first layer's update has {inferred} directions above rounding: "
-                "so many were looked for (images seen twice, or more than the pixels can tell apart)"
-            )
-            count = inferred
-        outside = spectrum.relative_residual(count)
-        spectra, used = telling(layers.second, count)
-        second = [spectra[r] for r in used]
-        directions = test_directions(layers, second, count, outside, known)
-        assessed, possible = assess(spectrum, count, directions, layers.width, outside, known)
-        warnings += assessed
-        facts |= {"k": float(directions), "used_num_private": float(count), "outside_span": outside}
+    def _variant(self, observation: Observation, knowledge: Knowledge) -> Variant:
+        """The variant that suits a network in evaluation mode; InputError where none does.
 
-        images = torch.zeros(0, layers.initial.shape[1] - 1)
-        residual, unexplained = images[:, 0], float("nan")
-        if possible:
-            rows = torch.stack([part.vectors[:directions] for part in second]).float()
-            hidden = torch.cat([layers.by_round(layers.initial)[r] for r in used]).float()
-            test = SpanTest(hidden, rows, ACTIVATIONS[network.activation])
-            duals = DualSpace.of(layers.initial, layers.final, spectrum, count, layers.rounds)
-            nothing = Candidates.empty(duals, test, certifies=network.activation == "relu")
-            candidates, rounds = find_images(nothing, self, generator, progress)
-            facts |= {
-                "tests": float(len(used)),
-                "rounds": rounds,
-                "threshold": candidates.threshold,
-                "certified": float(len(candidates.exact)),
-            }
-            noise = second_noise(second, outside, known)
-            found, veto, unexplained, fit = _accepted(candidates, layers, used, count, outside, noise, known, generator)
-            facts |= fit
-            if veto:
-                warnings.append(veto)
-            else:
-                residual = test.residual(found)
-                order = residual.argsort(stable=True)
-                images, residual = found[order].cpu(), residual[order].cpu()
-        mean = knowledge.pixel_mean or infer_pixel_mean(observation)
-        if mean is None:
-            mean = (0.5,) * observation.input_shape[0]
-            warnings.append("pixel_mean is unknown and no pixel is constant: 0.5 was assumed")
-        return Reconstruction(
-            images=images.reshape(-1, *observation.input_shape),
-            residual=residual,
-            pixel_mean=tuple(mean),
-            num_inferred=inferred,
-            relative_residual=unexplained,
-            warnings=tuple(warnings),
-            facts=facts,
+        A feature space needs two fully connected layers, trained with biases, that follow something else.
+        """
+        options = SearchOptions(
+            self.starts, self.steps, self.settle, self.polish, passes=self.rounds, learning_rate=self.learning_rate
         )
-
-    def _apart(
-        self,
-        observation: Observation,
-        knowledge: Knowledge,
-        generator: torch.Generator,
-        progress: Progress,
-        inferred: int,
-        most: int,
-    ) -> Reconstruction:
-        """Rounds of different clients, each attacked alone, and the union of what they gave."""
-        start = time.perf_counter()
-        alone = replace(knowledge, num_private=None)  # what is known is the number of the union
-        parts = [
-            self.reconstruct(replace(observation, pairs=(pair,)), alone, generator, progress)
-            for pair in observation.pairs
-        ]
-        images, residual = torch.cat([part.images for part in parts]), torch.cat([part.residual for part in parts])
-        order = residual.argsort(stable=True)
-        order = order[distinct(images[order].flatten(1))]
-        said = [f"round {i + 1}: {warning}" for i, part in enumerate(parts) for warning in part.warnings]
-        return Reconstruction(
-            images=images[order],
-            residual=residual[order],
-            pixel_mean=parts[0].pixel_mean,
-            num_inferred=inferred,
-            relative_residual=max(part.relative_residual for part in parts),
-            warnings=(
-                f"the rounds do not share one private set ({inferred} images together, at most {most} in a round): "
-                "each was attacked alone",
-                *said,
-            ),
-            seconds=time.perf_counter() - start,
-            facts={"used_num_private": float(inferred)},
-        )
+        network = find_feature_network(observation.model, observation.input_shape)
+        layers = () if network is None else network.layers[:2]
+        needed = [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
+        if network is None or len(layers) < 2 or not all(name in observation.trainable for name in needed):
+            return PixelVariant.of(observation, knowledge, options)
+        if len(network.layers) > 2:
+            frozen = FrozenBodyVariant.of(observation, knowledge, options, network)
+            if frozen is not None:
+                return frozen
+        return FeatureVariant(observation, knowledge, options, network)
 
 
-def _accepted(
-    candidates: Candidates,
-    layers: FirstLayers,
-    used: list[int],
-    count: int,
-    outside: float,
-    noise: float,
-    known: Undefended | None,
-    generator: torch.Generator,
-) -> tuple[Tensor, str, float, dict[str, float]]:
-    """(images (M, in), why none may be returned or "", what they leave unexplained of the second layer, facts).
-
-    Where noise hides the zeros of the duals, images come from least squares on the first layer. noise: of the second.
-    """
-    found, second = candidates.accepted().float(), layers.second[used].float()
-    veto, unexplained = candidates.veto(second, generator, noise)
-    cells = None if known is None else known.cells
-    inexact = max(outside, 0.0 if known is None else known.distortion)
-    hopeful = not veto or (known is not None and len(found) > 0)
-    certified = len(candidates.exact) >= (1 if cells is None else len(found))
-    if not (hopeful and candidates.certifies and inexact > NOISY) or certified:
-        return found, veto, unexplained, {}
-    fitted, left = fit_images(layers.change, layers.initial, found, count, cells)
-    if left < FITTED * inexact:
-        found = fitted.float()
-        if veto:  # what was too rough may explain the second layer once it fits the first
-            veto, unexplained = candidates.veto(second, generator, noise, found)
-    return found, veto, unexplained, {"fit": left}
+def with_and_without_defense(
+    attack: Callable[[Observation, Knowledge], Reconstruction], observation: Observation, knowledge: Knowledge
+) -> Reconstruction:
+    """The result of an attack, or, where it finds nothing, of the same without what is known of the defense: the update
+    as it was sent may do where the one that knowledge makes of it does not."""
+    found = attack(observation, knowledge)
+    if not len(found.images) and knows_defense(observation, knowledge):
+        plain = attack(observation, without_defense(knowledge))
+        return plain if len(plain.images) else found
+    return found
 
 
-def without_defense(knowledge: Knowledge) -> Knowledge:
-    """The same for an attacker who was told nothing of the defense."""
-    return replace(knowledge, **dict.fromkeys(DEFENSE_FIELDS))
-
-
-def _behind(observation: Observation) -> tuple[FeatureNetwork | None, Head | None]:
-    """(fully connected layers behind others, the first two trained with biases, or None; they themselves where nothing
-    else is trained)."""
-    network = find_feature_network(observation.model, observation.input_shape)
-    if network is None or len(network.layers) < 2:
-        return None, None
-    needed = [f"{layer}.{part}" for layer in network.layers[:2] for part in ("weight", "bias")]
-    if not all(name in observation.trainable for name in needed):
-        return None, None
-    return network, find_head(observation, network) if len(network.layers) > 2 else None
+def union(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruction:
+    """What rounds with private sets of their own gave, every image once, with the duals it has in its round."""
+    images, residual = torch.cat([part.images for part in parts]), torch.cat([part.residual for part in parts])
+    order = residual.argsort(stable=True)
+    order = order[distinct(images[order].flatten(1))]
+    duals = [part.duals for part in parts if part.duals is not None]
+    warnings = [
+        f"round {r + 1}: {said}" for r, part in zip(evidence.rounds, parts, strict=True) for said in part.warnings
+    ]
+    return Reconstruction(
+        images=images[order],
+        residual=residual[order],
+        pixel_mean=parts[0].pixel_mean,
+        duals=torch.cat(duals, 1)[:, order] if duals else None,
+        num_inferred=evidence.together,
+        relative_residual=max(part.relative_residual for part in parts),
+        warnings=(
+            f"the rounds do not share one private set ({evidence.together} images together, at most {evidence.most} in "
+            "a round): each was attacked alone",
+            *warnings,
+        ),
+        facts={"used_num_private": float(evidence.together)} | EVIDENCE.facts(),
+    )

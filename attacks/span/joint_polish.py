@@ -7,19 +7,22 @@ images that the span attack made exact need not be its minimum.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from attacks.interface.attack import Reconstruction
+from attacks.interface.devices import cast_state
 from attacks.interface.observation import Observation, State
 from attacks.ntk.objective import Objective, make_objective
-
-FIT = 60  # iterations of conjugate gradients for the duals
-RATE = 1e-3  # step size of the images; the duals' is this share of their root mean square
+from attacks.span.thresholds import JOINT_POLISH
 
 
-def fit_duals(objective: Objective, images: Tensor, duals: Tensor, iterations: int = FIT) -> Tensor:
-    """Least-squares duals (V, M, K) of images (M, C, H, W), from a start, by conjugate gradients on the normal
+def fit_duals(
+    objective: Objective, images: Tensor, duals: Tensor, iterations: int = JOINT_POLISH.dual_iterations
+) -> Tensor:
+    """The least-squares duals (V, M, K) of images (M, C, H, W), from a start, by conjugate gradients on the normal
     equations (CGLS, Björck 1996, algorithm 7.4.1)."""
 
     def adjoint(direction: State) -> Tensor:
@@ -47,34 +50,46 @@ def fit_duals(objective: Objective, images: Tensor, duals: Tensor, iterations: i
     return duals
 
 
-def explain(
-    observation: Observation, images: Tensor, iterations: int, device: torch.device
-) -> tuple[Tensor, Tensor, float]:
-    """(images (M, C, H, W), duals (2, M, K), ‖Δθ − Σ‖ / ‖Δθ‖), after `iterations` joint steps of Adam.
+def polish_jointly(observation: Observation, found: Reconstruction, iterations: int) -> Reconstruction:
+    """The images (M, C, H, W) of a result after `iterations` joint steps of Adam, with their duals (2, M, K) and
+    ‖Δθ − Σ‖ / ‖Δθ‖ in the first round whose update is not zero.
 
     duals[0] are those at the initial parameters, duals[1] at the final ones.
     """
-
-    def placed(state: State) -> State:
-        return {name: value.to(device, torch.float32) for name, value in state.items()}
-
-    model = observation.model.to(device).eval()
-    initial, final = (placed(state) for state in observation.pairs[0])
-    objective = make_objective(model, observation.input_shape, placed(observation.delta()), [initial, final])
-    images = images.to(device, torch.float32)
+    observation, ignored = observation.one_round()
+    model, device = observation.model, next(observation.model.parameters()).device
+    initial, final, delta = (
+        cast_state(state, device, torch.float32) for state in (*observation.pairs[0], observation.delta())
+    )
+    objective = make_objective(model, observation.input_shape, delta, [initial, final])
+    images = found.images.to(device, torch.float32)
     with torch.no_grad():
         outputs = torch.func.functional_call(model, initial, (images[:1],)).numel()
     duals = fit_duals(objective, images, images.new_zeros(2, len(images), outputs))
+    images, duals = _descended(objective, images, duals, iterations)
+    duals = fit_duals(objective, images, duals)
+    size = math.sqrt(sum(float(value.square().sum()) for value in objective.delta.values()))
+    left = math.sqrt(float(objective.loss(images, duals, None).detach()))
+    return replace(
+        found,
+        images=images,
+        duals=duals,
+        relative_residual=left / size,
+        warnings=(*found.warnings, *(f"joint_polish: {warning}" for warning in ignored)),
+        facts=found.facts | JOINT_POLISH.facts(),
+    )
+
+
+def _descended(objective: Objective, images: Tensor, duals: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """Images and duals after joint steps of Adam on the reconstruction loss, their step sizes on a half cosine to 0."""
     scale = float(duals.square().mean().sqrt())
     images, duals = images.clone().requires_grad_(), duals.requires_grad_()
-    optimizer = torch.optim.Adam([{"params": [images], "lr": RATE}, {"params": [duals], "lr": RATE * scale}])
+    rates = ((images, JOINT_POLISH.rate), (duals, JOINT_POLISH.rate * scale))
+    optimizer = torch.optim.Adam([{"params": [variable], "lr": rate} for variable, rate in rates])
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 + 0.5 * math.cos(math.pi * i / iterations))
     for _ in range(iterations):
         optimizer.zero_grad()
         objective.loss(images, duals, None).backward()
         optimizer.step()
         schedule.step()
-    duals = fit_duals(objective, images.detach(), duals)
-    size = math.sqrt(sum(float(value.square().sum()) for value in objective.delta.values()))
-    left = math.sqrt(float(objective.loss(images.detach(), duals, None).detach()))
-    return images.detach().cpu(), duals.cpu(), left / size
+    return images.detach(), duals.detach()

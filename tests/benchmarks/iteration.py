@@ -16,7 +16,7 @@ from attacks.interface.observation import State
 from attacks.networks.mlp import ACTIVATIONS
 from attacks.ntk.adam_graph import Descent
 from attacks.ntk.objective import Objective, make_objective
-from attacks.span.search import AffineSpan, SpanProblem, SpanTest
+from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from tests.benchmarks.timing import four_products, product_work, timed
 
 SHAPE = (1, 28, 28)

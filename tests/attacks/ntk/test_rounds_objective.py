@@ -6,9 +6,9 @@ from attacks import InputError, Knowledge, Observation, get_attack
 from attacks.networks.mlp import ACTIVATIONS
 from attacks.ntk.objective import backward_in_batches, make_objective
 from attacks.ntk.rounds_objective import StackedObjective, repeats, round_scales
-from attacks.span.duals import DualSpace
-from attacks.span.layers import telling
-from attacks.span.search import AffineSpan, SpanProblem, SpanTest
+from attacks.span.evidence.layers import informative_rounds
+from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
+from attacks.span.sparsity.dual_space import DualSpace
 from attacks.update.num_private import infer_image_count
 from attacks.update.pixel_mean import infer_pixel_mean
 from tests.attacks.conftest import client, digits, generator, minibatches, mlp, nearest
@@ -172,9 +172,9 @@ def test_rounds_that_do_not_show_every_image_test_none():
     torch.manual_seed(3)
     ranks = (6, 3, 8, 0)
     updates = torch.stack([torch.randn(40, r).double() @ torch.randn(r, 31).double() for r in ranks])
-    spectra, used = telling(updates, 6)
+    spectra, used = informative_rounds(updates, 6)
     assert used == [0, 2] and sorted(spectra) == [0, 1, 2]
-    assert telling(updates, 20)[1] == [2]  # none shows 20: those that show most
+    assert informative_rounds(updates, 20)[1] == [2]  # none shows 20: those that show most
 
 
 def test_zeros_that_every_round_repeats_certify_nothing():
@@ -190,7 +190,7 @@ def test_zeros_that_every_round_repeats_certify_nothing():
     for repeated, certified in ((1, 1), (2, 0)):
         stacked = torch.cat([left, left])
         duals = DualSpace(stacked, rows, values, 1e-12, (stacked[:, :0], stacked[:, :0]), repeated)
-        assert duals.zeros(mixture).tolist() == [18] and len(duals.certified(mixture)) == certified
+        assert duals.zeros(mixture).tolist() == [18] and len(duals.passing(mixture)) == certified
 
 
 ONE_ROUND = {

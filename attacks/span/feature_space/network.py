@@ -1,24 +1,22 @@
-"""The span attack one level up: what fully connected layers behind other layers tell about the features fed to them.
+"""Feature space: what fully connected layers behind a convolutional body tell about the features that they are fed.
 
 For the first of them, z = W h(x) + b, any sequence of SGD steps leaves [ΔW | Δb] = Σ_t Σ_i δ_i(t) [h_i(t); 1]ᵀ: its
 row space holds the feature vectors of the private images, as that of a multilayer perceptron's first layer holds the
-images. They are found there by the same search (`attacks.span_search`), with the row space of the next fully connected
+images. They are found there by the same search (`attacks.span.search`), with the row space of the next fully connected
 layer as the test.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.networks.mlp import ACTIVATIONS, Activation
-from attacks.networks.probing import evaluating, linear_layers, watched
-from attacks.span.search import AffineSpan, SpanProblem
+from attacks.networks.probing import linear_layers, probe, random_images
+from attacks.span.search.problems import AffineSpan, SpanProblem
+from attacks.span.thresholds import FEATURES
 
-NEGATIVE = 1.0  # weight of ‖relu(−h)‖² / ‖h‖² beside ρ
 PROBES = 8  # random inputs by which a network is read
 
 
@@ -26,8 +24,8 @@ PROBES = 8  # random inputs by which a network is read
 class FeatureNetwork:
     """Where the features of an image enter fully connected layers.
 
-    model: any module. layers: names of its linear layers that are fed one vector per image, in the order of their use,
-    the first not by the pixels themselves. activation: σ with σ(first layer's output) = second layer's input, None
+    model: any module. layers: names of its linear layers that are fed one vector per image, in the order of their use;
+    the first is not fed the pixels themselves. activation: σ with σ(first layer's output) = second layer's input, None
     where there is no second layer or something else lies between. nonnegative: whether no feature of random images is
     negative, as behind ReLU and pooling.
     """
@@ -65,20 +63,19 @@ def first_input(model: nn.Module, layer: str, state: State, images: Tensor) -> T
 
 
 def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) -> FeatureNetwork | None:
-    """Found by watching what every linear layer is given and gives on random images, whatever surrounds it; None where
-    no linear layer is fed one vector per image, or where the first of them sees the pixels."""
+    """The fully connected layers of a model, found by watching what every linear layer is given and gives on random
+    images, whatever surrounds it.
+
+    None where no linear layer is fed one vector per image, or where the first of them sees the pixels.
+    """
     seen: list[tuple[str, Tensor, Tensor]] = []
 
-    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda module, inputs, output: seen.append((name, inputs[0], output))
-
-    parameter = next(model.parameters())
-    generator = torch.Generator().manual_seed(0)
-    probe = torch.randn((PROBES, *input_shape), generator=generator).to(parameter.device, parameter.dtype)
-    with watched(linear_layers(model), watch), evaluating(model), torch.no_grad():
-        model(probe)
+    images = random_images(input_shape, PROBES)
+    probe(model, images, linear_layers(model), lambda *call: seen.append(call))
     seen = [(name, fed, given) for name, fed, given in seen if fed.dim() == 2 and len(fed) == PROBES]
-    if not seen or (seen[0][1].shape[1] == probe[0].numel() and torch.equal(seen[0][1], probe.flatten(1))):
+    if not seen or (
+        seen[0][1].shape[1] == images[0].numel() and torch.equal(seen[0][1], images.flatten(1).to(seen[0][1]))
+    ):
         return None
     names = tuple(name for name, _, _ in seen)
     if len(set(names)) < len(names):  # a layer that is used twice has no single input
@@ -88,6 +85,7 @@ def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) ->
 
 
 def _between(seen: list[tuple[str, Tensor, Tensor]]) -> Activation | None:
+    """The activation that leads from what the first layer gives to what the second is fed, if it is one."""
     if len(seen) < 2:
         return None
     given, fed = seen[0][2], seen[1][1]
@@ -101,7 +99,7 @@ def _between(seen: list[tuple[str, Tensor, Tensor]]) -> Activation | None:
 class FeatureProblem:
     """ρ of the second fully connected layer in the span of the first one's rows, and a penalty on negative features.
 
-    span: the points h with [h; 1] in the first layer's row space. Its interface is that of `SpanProblem`.
+    origin: (D,), and directions: (n − 1, D), of the points h with [h; 1] in the first layer's row space.
     """
 
     rho: SpanProblem
@@ -123,11 +121,5 @@ class FeatureProblem:
         negative = h.clamp_max(0)
         size = h.square().sum(1)
         share = negative.square().sum(1) / size
-        pull = (negative - share[:, None] * h) * (2 * NEGATIVE / size)[:, None]
-        return value + NEGATIVE * share, gradient.addmm_(pull, self.directions.T)
-
-
-def layer_of(state: State, name: str, device: torch.device) -> Tensor:
-    """[W | b] of a linear layer, (out, in + 1), float64."""
-    weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
-    return cast(Tensor, torch.cat([weight, bias[:, None]], 1).to(device, torch.float64))
+        pull = (negative - share[:, None] * h) * (2 * FEATURES.negative_weight / size)[:, None]
+        return value + FEATURES.negative_weight * share, gradient.addmm_(pull, self.directions.T)

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from attacks import Knowledge, Observation
-from tests.attacks.span.test_attack import client, digits, mlp, nearest, run
+from tests.attacks.conftest import nearest
+from tests.attacks.span.conftest import run
 
 
-@pytest.fixture(scope="module")
-def trained():
-    torch.set_num_threads(1)
-    images = digits(8)
-    observation = client(mlp(), images)
+@pytest.fixture
+def trained(federated):
+    images, observation, _ = federated
     return images, observation, observation.delta()
 
 

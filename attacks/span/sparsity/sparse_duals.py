@@ -1,4 +1,4 @@
-"""The directions c whose duals L c are sparsest (`attacks.span_duals`): one for every private image.
+"""The directions c whose duals L c are sparsest (`attacks.span.sparsity.dual_space`): one for every private image.
 
 An approximate image y tells which units are inactive, the surest those farthest from activation, and c is the sparsest
 L c on them with y · c = 1 (so that the duals of no other image will do): the least Σ_r log((l_r · c)² + ε²) for falling
@@ -11,30 +11,21 @@ import math
 import torch
 from torch import Tensor
 
-from attacks.span.duals import DualSpace
-
-AVOID = 100.0  # weight of y_j · c = 0 in the start, against the energy of L c on inactive units
-SUREST = 0.5, 0.25, 0.125  # of the inactive units, those farthest from activation: where the search for c starts
-REWEIGHTINGS, BLUNTEST, SHARPEST = 20, 0.3, 1e-3  # ε of the first and the last, relative to the rms of d
-SMALL = 1e-2  # of the rms of d: smaller entries are zeros, or about to be
-STILL = 1e-8  # 1 − |c · c'| of two reweightings, once there are more zeros than a mixture has: only trims are left
-HALFWAY, HOPELESS = 10, 0.5  # the reweighting at which so many zeros of those that certify have to be there
-TRIMS = 4  # last steps, on the units that look like zeros alone, the bound falling tenfold from the sharpest ε
-MIXED = 32  # directions nearest to one that may be mixed into it
-DOUBTFUL = 0.25  # of the directions, those with the fewest zeros: mixtures of duals are among them
+from attacks.span.sparsity.dual_space import DualSpace
+from attacks.span.thresholds import DUALS
 
 
 def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor) -> Tensor:
-    """c (M, N) of unit length, L c as sparse as possible on the units that the candidate y (M, N) leaves inactive.
+    """The c (M, N) of unit length with L c as sparse as possible on the units that candidates y (M, N) leave inactive.
 
-    sure: (M,) bool, candidates that are close to a private image. known: (F, N), y of images found. The start is
-    the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0.
+    sure: (M,) bool, which candidates are close to a private image. known: (F, N), the y of images that are found. The
+    start is the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0.
     """
     unit = coordinates / coordinates.norm(dim=1, keepdim=True)
     others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
     avoid = others.T @ others
     found = [
-        _best_of_starts(space, units, own, avoid - own.outer(own), len(SUREST))
+        _best_of_starts(space, units, own, avoid - own.outer(own), len(DUALS.start_shares))
         if certain
         else _best_of_starts(space, units, own, avoid)
         for units, own, certain in zip(space.inactive(coordinates), unit, sure.tolist(), strict=True)
@@ -42,10 +33,10 @@ def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor)
     return torch.stack(found) if found else coordinates
 
 
-def settled(space: DualSpace, coordinates: Tensor, directions: Tensor) -> Tensor:
-    """c (F, N), the doubtful ones sought again from images that the others make exact, until none gains a zero.
+def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) -> Tensor:
+    """The c (F, N), doubtful ones sought again from images that the others make exact until none gains a zero.
 
-    coordinates: (F, N), rough y of the images. A mixture a c_i + b c_j can pass for the image i where c_j is known;
+    coordinates: (F, N), the rough y of the images. A mixture a c_i + b c_j can pass for the image i where c_j is known;
     y_i, orthogonal to every other direction, is then exact all the same, and with it the units i leaves inactive.
     """
     directions = purified(space, directions)
@@ -67,12 +58,12 @@ def settled(space: DualSpace, coordinates: Tensor, directions: Tensor) -> Tensor
 
 
 def fewest_zeros(space: DualSpace, directions: Tensor) -> Tensor:
-    """Indices of the c (F, N) with the fewest zeros."""
-    return space.zeros(directions).argsort(stable=True)[: math.ceil(DOUBTFUL * len(directions))]
+    """Indices of the doubtful quarter of the c (F, N): those with the fewest zeros."""
+    return space.zeros(directions).argsort(stable=True)[: math.ceil(DUALS.doubtful * len(directions))]
 
 
 def purified(space: DualSpace, directions: Tensor) -> Tensor:
-    """c (F, N), every one freed from what known others are mixed into it, as long as that brings zeros.
+    """The c (F, N), each freed from what the others are mixed into it, as long as that brings zeros.
 
     Where c_i is a mixture of another c and c_j, (L c_i)_r / (L c_j)_r is one and the same number t on all units
     where that other dual is zero and that of j is not: c_i − t c_j, for the most frequent ratio, has the zeros.
@@ -87,10 +78,11 @@ def purified(space: DualSpace, directions: Tensor) -> Tensor:
 
 
 def _purest(space: DualSpace, directions: Tensor, index: int) -> Tensor:
+    """The c (N,) of this index less the one of its nearest neighbours whose removal leaves the most zeros."""
     own = directions[index]
     overlaps = (directions @ own).abs()
     overlaps[index] = -1
-    others = directions[overlaps.argsort(descending=True, stable=True)[: min(MIXED, len(directions) - 1)]]
+    others = directions[overlaps.argsort(descending=True, stable=True)[: min(DUALS.mixed, len(directions) - 1)]]
     duals, parts = space.left @ own, others @ space.left.T
     ratios = torch.where(parts.abs() > space.tolerance(others), duals / parts, torch.inf).sort(dim=1).values
     width = space.tolerance(own[None])[0, 0] / parts.square().mean(1).sqrt()
@@ -104,42 +96,50 @@ def _purest(space: DualSpace, directions: Tensor, index: int) -> Tensor:
 
 
 def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1) -> Tensor:
-    """c (N,) for one candidate: units (·, N), of L, surest zeros first. starts: tried until one is certified."""
+    """The c (N,) of one candidate from several starts, of which the first that passes the test ends the search.
+
+    units: (·, N), rows of L, the surest zeros first. own: (N,), y at unit length. avoid: (N, N), the Gram matrix of the
+    y to be avoided. starts: how many are tried at most.
+    """
     best = own
-    for share in SUREST[:starts]:
+    for share in DUALS.start_shares[:starts]:
         surest = units[: max(int(share * len(units)), len(own))]
-        c = _reweighted(space, units, own, _least(surest.T @ surest + AVOID * avoid, own))
+        c = _reweighted(space, units, own, _least(surest.T @ surest + DUALS.avoid_weight * avoid, own))
         c = _trimmed(space, units, own, c)
         zeros = space.zeros(torch.stack([best, c]))
         best = c if zeros[1] > zeros[0] else best
-        if zeros.max() > space.explained():
+        if zeros.max() > space.explained_zeros():
             break
     return best
 
 
 def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
-    """c (N,) from a start, of the least Σ_r log((l_r · c)² + ε²) over `units`, as ε falls."""
-    enough, sure = space.explained(), False
-    for i in range(REWEIGHTINGS):
+    """The c (N,) of least Σ_r log((l_r · c)² + ε²) over `units`, from a start and as ε falls."""
+    enough, sure = space.explained_zeros(), False
+    for i in range(DUALS.reweightings):
         duals = units @ c
         rms = duals.square().mean().sqrt()
-        epsilon = rms * (SHARPEST if sure else BLUNTEST * (SHARPEST / BLUNTEST) ** (i / (REWEIGHTINGS - 1)))
-        small = int((duals.abs() < SMALL * rms).sum())
-        if i == HALFWAY and small < HOPELESS * enough:
+        epsilon = rms * (
+            DUALS.sharpest
+            if sure
+            else DUALS.bluntest * (DUALS.sharpest / DUALS.bluntest) ** (i / (DUALS.reweightings - 1))
+        )
+        small = int((duals.abs() < DUALS.small * rms).sum())
+        if i == DUALS.checked_at and small < DUALS.hope * enough:
             break
         last, c = c, _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
         if sure:
             break
-        sure = small > enough and 1 - abs(float(last @ c)) < STILL
+        sure = small > enough and 1 - abs(float(last @ c)) < DUALS.still
     return c
 
 
 def _trimmed(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
-    """c (N,) after least squares on the units alone that look like zeros, with a bound that falls to rounding."""
+    """The c (N,) after least squares on the units alone that look like zeros, by a bound that falls to rounding."""
     zero = None
-    for i in range(TRIMS):
+    for i in range(DUALS.trims):
         duals = (units @ c).abs()
-        bound = SHARPEST * 0.1**i * duals.square().mean().sqrt()
+        bound = DUALS.sharpest * 0.1**i * duals.square().mean().sqrt()
         zero, before = duals < torch.maximum(space.tolerance(c[None])[0, 0], bound), zero
         if before is None or not torch.equal(zero, before):
             c = _least(_weighted(units, zero.to(duals.dtype) + 1e-9), own)
@@ -147,11 +147,12 @@ def _trimmed(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
 
 
 def _weighted(units: Tensor, weight: Tensor) -> Tensor:
+    """The Gram matrix (N, N) of weighted units."""
     return (units * (weight / weight.mean())[:, None]).T @ units
 
 
 def _least(gram: Tensor, own: Tensor) -> Tensor:
-    """The c (N,) of least c · gram c among those with own · c = 1, at unit length."""
+    """The c (N,) of least c · gram c with own · c = 1, scaled to unit length; `own` where the matrix is singular."""
     gram.diagonal().add_(1e-13 * gram.diagonal().mean())
     factor, failed = torch.linalg.cholesky_ex(gram)
     if failed:

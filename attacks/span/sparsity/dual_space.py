@@ -6,12 +6,13 @@ singular value decomposition [ΔW | Δb] = L S Vᵀ of rank N,
 
     d_i = L c_i,    x̃_i = V S y_i,    y_i · c_j = 0 for i ≠ j.
 
-`attacks.span_sparse` finds the c_i from rough images. Given all of them, the last relation yields every image, to the
-rounding error of the parameters, however rough the candidates were.
+`attacks.span.sparsity.sparse_duals` finds the c_i from rough images. Given all of them, the last relation yields every
+image, to the rounding error of the parameters, however rough the candidates were.
 
-A vector of a generic N-dimensional space can be zero on N − 1 units of choice, not on many more: zeros
-beyond that certify that the candidate led to a private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity
-on single gradients; it holds just as well over any number of local steps, for the units that stay inactive.
+A vector of a generic N-dimensional space can be zero on N − 1 units of choice, and hardly on many more. The sparsity
+test asks for more zeros than choice and chance explain: a heuristic count, not a proof, that the candidate led to a
+private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity on single gradients; it holds just as well over
+any number of local steps, for the units that stay inactive.
 """
 
 from dataclasses import dataclass
@@ -20,12 +21,8 @@ import torch
 from torch import Tensor
 
 from attacks.ntk.rounds_objective import repeats
+from attacks.span.thresholds import SPARSITY
 from attacks.update.spectrum import Spectrum
-
-NOISE_WIDTHS = 8.0  # an entry of L c is zero below so many standard deviations of its rounding error
-CLEAN = 0.02  # entries this small happen by chance on 1.6 % of the units; zeros are told only below it (rms of d: 1)
-CHANCE = 0.05  # share of units whose entry may be zero by chance
-INDEPENDENT = 0.05  # of a unit vector c, its part outside the span of sparser ones; 0.4 and more for private images
 
 
 @dataclass(frozen=True)
@@ -51,39 +48,39 @@ class DualSpace:
         alive = (final != initial).any(1)
         inside = (final - initial) @ rows.T
         noise = spectrum.noise(count)
-        repeated = repeats(inside.unflatten(0, (rounds, -1)), NOISE_WIDTHS * noise) if rounds > 1 else 1.0
+        repeated = repeats(inside.unflatten(0, (rounds, -1)), SPARSITY.zero_widths * noise) if rounds > 1 else 1.0
         return cls(inside[alive] / values, rows, values, noise, (initial[alive], final[alive]), repeated)
 
     @property
     def count(self) -> int:
-        """N."""
+        """N, the number of images."""
         return len(self.values)
 
     def coordinates(self, images: Tensor) -> Tensor:
-        """y (M, N) of images (M, in)."""
+        """The y (M, N) of images (M, in)."""
         return (images.double() @ self.rows[:, :-1].T + self.rows[:, -1]) / self.values
 
     def images(self, coordinates: Tensor) -> Tensor:
-        """(M, in) of y (M, N), each scaled so that the last component of x̃ is 1."""
+        """The images (M, in) of y (M, N), each scaled so that the last component of x̃ is 1."""
         points = coordinates * self.values @ self.rows
         return points[:, :-1] / points[:, -1:]
 
     def remaining_rows(self, directions: Tensor) -> Tensor:
-        """(N − F, in + 1): rows that span all x̃ but those of the F images with directions c (F, N)."""
+        """Rows (N − F, in + 1) that span all x̃ but those of the F images with the directions c (F, N)."""
         if len(directions) == 0:
             return self.values[:, None] * self.rows
         basis = torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :]
         return basis.T * self.values @ self.rows
 
     def without(self, coordinates: Tensor, directions: Tensor) -> Tensor:
-        """y (M, N) freed from what they share with the images of the directions c (F, N)."""
+        """The y (M, N) without what they share with the images of the directions c (F, N)."""
         if len(directions) == 0:
             return coordinates
         basis = torch.linalg.qr(directions.T)[0]
         return coordinates - coordinates @ basis @ basis.T
 
     def disentangle(self, coordinates: Tensor, directions: Tensor) -> Tensor:
-        """y (F, N) of the images whose directions are c (F, N), from rough ones: y_i · c_j = 0 for j ≠ i.
+        """The y (F, N) of the images with the directions c (F, N), from rough ones: y_i · c_j = 0 for j ≠ i.
 
         Exact whatever the rough ones are once F = N.
         """
@@ -108,30 +105,30 @@ class DualSpace:
         return [self.left[units[:number]] for units, number in zip(order, idle, strict=True)]
 
     def zeros(self, directions: Tensor) -> Tensor:
-        """On how many units L c is zero, (M,), for c (M, N); none where rounding errors hide zeros."""
+        """On how many units L c is zero, (M,), for c (M, N); on none where rounding errors hide zeros."""
         tolerance = self.tolerance(directions)
-        clean = tolerance * len(self.left) ** 0.5 < CLEAN
+        clean = tolerance * len(self.left) ** 0.5 < SPARSITY.clean
         return (((directions @ self.left.T).abs() < tolerance) & clean).sum(1)
 
-    def certified(self, directions: Tensor) -> Tensor:
-        """Indices of independent c among (M, N), sparsest first, whose L c has more zeros than can be explained. A
-        mixture of duals has many zeros too, but fewer than its parts, on which it depends."""
-        zeros, enough, count = self.zeros(directions), self.explained(), len(self.values)
+    def passing(self, directions: Tensor) -> Tensor:
+        """Indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are explained,
+        and c is independent of sparser ones. A mixture of duals has many zeros too, but fewer than its parts."""
+        zeros, enough = self.zeros(directions), self.explained_zeros()
         kept: list[int] = []
-        basis = directions.new_zeros(0, count)
+        basis = directions.new_zeros(0, self.count)
         for i in zeros.argsort(descending=True, stable=True).tolist():
             rest = directions[i] - (directions[i] @ basis.T) @ basis
-            if zeros[i] > enough and rest.norm() > INDEPENDENT:
+            if zeros[i] > enough and rest.norm() > SPARSITY.independent:
                 rest = rest - (rest @ basis.T) @ basis
                 basis = torch.cat([basis, (rest / rest.norm())[None]])
                 kept.append(i)
         return torch.tensor(kept, dtype=torch.long, device=directions.device)
 
-    def explained(self) -> float:
-        """How many zeros N − 1 free choices (each as often as rounds repeat a unit's duals) and chance explain."""
+    def explained_zeros(self) -> float:
+        """How many zeros chance and N − 1 free choices explain, each as often as rounds repeat a unit's duals."""
         width, count = self.left.shape
-        return 1.25 * count * self.repeats + CHANCE * width
+        return SPARSITY.free_choices * count * self.repeats + SPARSITY.chance * width
 
     def tolerance(self, directions: Tensor) -> Tensor:
-        """(M, 1): below it an entry of L c = [ΔW | Δb] V S⁻¹ c is rounding error, of deviation noise · ‖S⁻¹ c‖."""
-        return NOISE_WIDTHS * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
+        """Below which an entry of L c is zero, (M, 1), for c (M, N): its rounding error is noise · ‖S⁻¹ c‖."""
+        return SPARSITY.zero_widths * self.noise * (directions / self.values).norm(dim=1, keepdim=True)

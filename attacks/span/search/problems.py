@@ -1,4 +1,4 @@
-"""Search for the private images in the span of a first layer's update, with the second layer's span as the test.
+"""What the search minimizes: how far a point of the first layer's span is from the second layer's span in features.
 
 A candidate is a point x of the affine space that the first layer's rows leave, {x : [x; 1] in their span}. With
 g = [h(x); 1], h its hidden features at the initial parameters, P the projection onto the second layer's row space and
@@ -12,22 +12,18 @@ Where the client was seen in R rounds, each has hidden features and a second lay
 all rounds, P is the projection round by round, and ρ = Σ_r ‖g_r − P_r g_r‖² / Σ_r ‖g_r‖².
 """
 
-import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from attacks.networks.mlp import Activation
-
-DEFLATION_FLOOR = 1e-3  # ε: keeps the deflated residual finite on an image that is found already
-SEPARATION = 0.1  # of the median distance: nearer candidates count as one
+from attacks.span.thresholds import SEARCH
 
 
 @dataclass(frozen=True)
 class AffineSpan:
-    """{x : [x; 1] = origin + b · directions}, points by their coordinates b (…, n − 1).
+    """The points {x : [x; 1] = origin + b · directions}, which are given by their coordinates b (…, n − 1).
 
     origin: (in + 1,). directions: (n − 1, in + 1), last component 0.
     """
@@ -37,7 +33,7 @@ class AffineSpan:
 
     @classmethod
     def of(cls, rows: Tensor, generator: torch.Generator) -> "AffineSpan":
-        """The points with last component 1 in the span of the rows of an update, or of S Vᵀ, (n, in + 1).
+        """The points whose last component is 1 in the span of the rows (n, in + 1) of an update, or of its S Vᵀ.
 
         Coordinates are those of an orthonormal basis in a random frame, in units of the origin's length.
         """
@@ -58,28 +54,31 @@ class AffineSpan:
 
 @dataclass(frozen=True)
 class SpanTest:
-    """ρ of any image. first: (R·W, in + 1), [W₁ | b₁] at the initial parameters of one round below the other. rows:
-    (R, k, W + 1), orthonormal, the second layer's row space in each round."""
+    """Tests any image by its ρ.
+
+    first: (R·W, in + 1), [W₁ | b₁] at the initial parameters, one round below the other. rows: (R, k, W + 1), an
+    orthonormal basis of the second layer's row space in each round.
+    """
 
     first: Tensor
     rows: Tensor
     activate: Activation
 
     def features(self, images: Tensor) -> Tensor:
-        """g = [h; 1] of one round after the other, (M, R·(W + 1)), for images (M, in)."""
+        """The features g = [h; 1] of images (M, in), one round after the other: (M, R·(W + 1))."""
         hidden = self.activate(torch.addmm(self.first[:, -1], images, self.first[:, :-1].T), None)[0]
         by_round = hidden.unflatten(1, (len(self.rows), self.rows.shape[2] - 1))
         return torch.nn.functional.pad(by_round, (0, 1), value=1.0).flatten(1)
 
     def residual(self, images: Tensor) -> Tensor:
-        """ρ, (M,)."""
+        """ρ of images (M, in): (M,)."""
         g = self.features(images)
         return outside_rounds(g, self.rows).square().sum(1) / g.square().sum(1)
 
 
 @dataclass(frozen=True)
 class SpanProblem:
-    """ρ in the coordinates of an affine span.
+    """ρ as a function of the coordinates in an affine span.
 
     base: (R·(W + 1),) and slope: (n − 1, R·(W + 1)): the first layer's output at b is base + b · slope; the last unit
     of every round is the constant 1 of g. rows: as in SpanTest.
@@ -113,8 +112,8 @@ class SpanProblem:
             size = g.square().sum(1)
         else:
             rest = outside(g, found)
-            size = rest.square().sum(1) + DEFLATION_FLOOR * g.square().sum(1)
-            against = rest.add_(g, alpha=DEFLATION_FLOOR)
+            size = rest.square().sum(1) + SEARCH.deflation_floor * g.square().sum(1)
+            against = rest.add_(g, alpha=SEARCH.deflation_floor)
         value = missed.square().sum(1) / size
         pull = missed.sub_(against.mul_(value[:, None])).mul_((2 / size)[:, None]).mul_(slopes)
         return value, pull @ self.slope.T
@@ -128,9 +127,9 @@ class SpanProblem:
 
 @dataclass(frozen=True)
 class FreeProblem:
-    """ρ of points that are known but for few directions: x̃_i ∝ p_i + t · D, with t (M, K) of every point its own.
+    """ρ of points that are known up to few directions: x̃_i ∝ p_i + t_i · D, where every point has its own t (M, K).
 
-    test: whose ρ is meant. points: (M, in + 1), p_i. free: (K, in + 1), D.
+    test: the one whose ρ is meant. points: (M, in + 1), p_i. free: (K, in + 1), D.
     """
 
     test: SpanTest
@@ -138,11 +137,12 @@ class FreeProblem:
     free: Tensor
 
     def images(self, coordinates: Tensor) -> Tensor:
-        """(M, in)."""
+        """The images (M, in) at coordinates (M, K)."""
         points = self.points + coordinates @ self.free
         return points[:, :-1] / points[:, -1:]
 
     def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """ρ (M,) and its gradient (M, K); nothing is deflated."""
         with torch.enable_grad():
             coordinates = coordinates.detach().requires_grad_()
             value = self.test.residual(self.images(coordinates))
@@ -151,65 +151,13 @@ class FreeProblem:
 
 
 def outside(points: Tensor, rows: Tensor) -> Tensor:
-    """z − P z for points z (M, W) and orthonormal rows: 1 − ‖P z‖² would lose all below 1e-7 in float32."""
+    """z − P z of points z (M, W), P the projection onto orthonormal rows; 1 − ‖P z‖² would lose all below 1e-7."""
     return torch.addmm(points, points @ rows.T, rows, alpha=-1)
 
 
 def outside_rounds(points: Tensor, rows: Tensor) -> Tensor:
-    """`outside` round by round, for points (M, R·W) and rows (R, k, W)."""
+    """The same as `outside`, round by round, for points (M, R·W) and rows (R, k, W)."""
     if len(rows) == 1:
         return outside(points, rows[0])
     parts = points.split(rows.shape[2], 1)
     return torch.cat([outside(part, row) for part, row in zip(parts, rows, strict=True)], 1)
-
-
-class Problem(Protocol):
-    """A function of points (M, n), deflated by orthonormal rows `found` (F, W + 1) where given."""
-
-    def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
-
-
-def descend(
-    problem: Problem,
-    start: Tensor,
-    steps: int,
-    learning_rate: float,
-    final_rate: float = 0.0,
-    found: Tensor | None = None,
-    thin: float = 1.0,
-) -> Tensor:
-    """Adam from `start` (M, n − 1), its step size on a half cosine from learning_rate to final_rate.
-
-    Adam's step does not depend on the scale of a gradient, so every candidate advances at its own. thin: share of the
-    steps after which points that have come together go on as one.
-    """
-    point, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
-    for step in range(steps):
-        value, gradient = problem.value_and_gradient(point, found)
-        if step == int(thin * steps):
-            kept = value.argsort(stable=True)
-            kept = kept[distinct(point[kept])]
-            point, mean, square, gradient = point[kept], mean[kept], square[kept], gradient[kept]
-        mean.lerp_(gradient, 0.1)
-        square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        decay = 0.5 + 0.5 * math.cos(math.pi * step / steps)
-        rate = final_rate + (learning_rate - final_rate) * decay
-        correction = math.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
-        point.addcdiv_(mean, square.sqrt().add_(1e-12), value=-rate * correction)
-    return point
-
-
-def distinct(points: Tensor) -> Tensor:
-    """Indices of the points (M, n), best first, that lie farther from every better one kept than a tenth of the median
-    distance."""
-    if len(points) < 2:
-        return torch.arange(len(points), device=points.device)
-    distances = torch.cdist(points, points)
-    near = (distances <= SEPARATION * distances.median()).cpu()
-    kept: list[int] = []
-    covered = torch.zeros(len(points), dtype=torch.bool)
-    for i in range(len(points)):
-        if not covered[i]:
-            kept.append(i)
-            covered |= near[i]
-    return torch.tensor(kept, dtype=torch.long, device=points.device)

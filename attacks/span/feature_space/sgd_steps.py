@@ -1,4 +1,4 @@
-"""What an update tells about the client's steps: which images a step used, with which duals, and where it led.
+"""Single SGD steps recovered from a rank-deficient update: which images a step used, with which duals, where it led.
 
 An image x that the step from θ used adds δ gᵀ to the update of the first fully connected layer, z = W h(x) + b, with
 g = [h(x); 1] and δ = Jᵀ α: J (K, W) is the derivative of the outputs by z at (x, θ), α (K,) the step size times the
@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
-from attacks.span.feature_space import FeatureNetwork
+from attacks.span.feature_space.network import FeatureNetwork
 
 
 @dataclass(frozen=True)
 class UpdateFactors:
-    """U S Vᵀ of the first fully connected layer's update, cut to its rank, float64.
+    """The factors U S Vᵀ of the first fully connected layer's update, cut to its rank, in float64.
 
     left: (W, R). values: (R,). rows: (R, D + 1). exact: whether the rank falls short of the update's size, by a gap.
     """
@@ -39,7 +39,7 @@ class UpdateFactors:
     exact: bool
 
     def duals(self, jacobian: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-        """(α (M, K), λ (M,)) for J (M, K, W) and g (M, D + 1)."""
+        """The duals α (M, K) and the residuals λ (M,) of images with J (M, K, W) and g (M, D + 1)."""
         jacobian, points = jacobian.double(), points.double()
         basis, triangle = torch.linalg.qr(jacobian.mT)  # Jᵀ = Q R: (M, W, K), (M, K, K)
         beside = basis - self.left @ (self.left.T @ basis)
@@ -51,7 +51,7 @@ class UpdateFactors:
 
 
 def output_jacobian(network: FeatureNetwork, state: State, images: Tensor) -> Tensor:
-    """∂f_k / ∂z (M, K, W), z the output of the first fully connected layer, for images (M, C, H, W)."""
+    """∂f_k / ∂z (M, K, W) at images (M, C, H, W), z the output of the first fully connected layer."""
     caught: list[Tensor] = []
     layer = network.model.get_submodule(network.layers[0])
     handle = layer.register_forward_hook(lambda module, inputs, output: caught.append(output))
@@ -66,7 +66,7 @@ def output_jacobian(network: FeatureNetwork, state: State, images: Tensor) -> Te
 
 
 def after_step(network: FeatureNetwork, state: State, names: tuple[str, ...], images: Tensor, duals: Tensor) -> State:
-    """θ + Σ_i Σ_k α_ik ∇f_k(x_i) in the parameters `names`; images: (M, C, H, W), duals: (M, K)."""
+    """The parameters after a step, θ + Σ_i Σ_k α_ik ∇f_k(x_i) in `names`, of images (M, C, H, W) and duals (M, K)."""
     moved = {name: state[name].detach().clone().requires_grad_() for name in names}
     with torch.enable_grad():
         outputs = torch.func.functional_call(network.model, {**state, **moved}, (images,)).reshape(len(images), -1)

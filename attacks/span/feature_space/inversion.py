@@ -14,20 +14,19 @@ import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
-from attacks.span.feature_space import FeatureNetwork
-from attacks.span.search import DEFLATION_FLOOR, outside
-
-TINY = 1e-11  # below it ρ is rounding error of float32
-PRIOR = 10.0  # ρ · (1 + PRIOR · prior)
-ROUGHNESS = 0.01  # weight of the mean squared difference of neighbouring pixels in the prior
-BLUR = 0.01  # the same beside ‖h(x) − h‖² / ‖h‖²
+from attacks.span.feature_space.network import FeatureNetwork
+from attacks.span.search.problems import outside
+from attacks.span.thresholds import INVERSION, SEARCH, Descent
 
 
 @dataclass(frozen=True)
 class PixelTest:
-    """ρ of images. state: parameters at which features are taken. rows: (R, D + 1), right singular vectors of the first
-    fully connected layer's update, leading ones first. pixel_range: (low, high), (C, 1, 1) each, of the model's input
-    space, where known."""
+    """Tests images by the ρ of their features.
+
+    state: the parameters at which features are taken. rows: (R, D + 1), right singular vectors of the first fully
+    connected layer's update, leading ones first. pixel_range: (low, high), (C, 1, 1) each, of the model's input space,
+    where it is known.
+    """
 
     network: FeatureNetwork
     state: State
@@ -35,7 +34,7 @@ class PixelTest:
     pixel_range: tuple[Tensor, Tensor] | None = None
 
     def points(self, images: Tensor) -> Tensor:
-        """g = [h; 1], (M, D + 1), for images (M, C, H, W)."""
+        """The g = [h; 1] (M, D + 1) of images (M, C, H, W)."""
         h = self.network.features(self.state, images)
         return torch.cat([h, h.new_ones(len(h), 1)], 1)
 
@@ -44,44 +43,46 @@ class PixelTest:
         g = self.points(images)
         size = g.square().sum(1)
         missed = outside(g, self.rows[:rank]).square().sum(1)
-        return missed / (size if found is None else outside(g, found).square().sum(1) + DEFLATION_FLOOR * size)
+        return missed / (size if found is None else outside(g, found).square().sum(1) + SEARCH.deflation_floor * size)
 
-    def invert(self, features: Tensor, images: Tensor, steps: int, learning_rate: float, blur: float = BLUR) -> Tensor:
-        """Images (M, C, H, W) whose features are those given (M, D), from starting images. blur: weight of the
-        roughness beside ‖h(x) − h‖² / ‖h‖²."""
-        size = features.square().sum(1)
+    def polish(self, images: Tensor, rank: int, descent: Descent, found: Tensor | None = None) -> Tensor:
+        """The images (M, C, H, W) after descent of log ρ + log(1 + weight · prior), ρ as `residual` has it."""
 
         def loss(x: Tensor) -> Tensor:
-            missed = (self.network.features(self.state, x) - features).square().sum(1)
-            return missed / size + blur * roughness(x)
+            value = (self.residual(x, rank, found) + INVERSION.tiny).log()
+            return value + (INVERSION.prior_weight * self._prior(x)).log1p()
 
-        return descend_pixels(loss, images, steps, learning_rate)
-
-    def polish(
-        self, images: Tensor, rank: int, steps: int, learning_rate: float, found: Tensor | None = None
-    ) -> Tensor:
-        """Descend log ρ + log(1 + PRIOR · prior), ρ deflated by the orthonormal rows `found` (F, D + 1) where given."""
-
-        def loss(x: Tensor) -> Tensor:
-            value = (self.residual(x, rank, found) + TINY).log()
-            return value + (PRIOR * self._prior(x)).log1p()
-
-        return descend_pixels(loss, images, steps, learning_rate)
+        return descend_pixels(loss, images, descent)
 
     def _prior(self, images: Tensor) -> Tensor:
-        value = ROUGHNESS * roughness(images)
+        """How rough the images are and how far outside the range of pixels, (M,)."""
+        value = INVERSION.prior_roughness * roughness(images)
         if self.pixel_range is not None:
             low, high = self.pixel_range
             value = value + ((images - high).relu() + (low - images).relu()).square().flatten(1).mean(1)
         return value
 
 
+def invert_features(
+    network: FeatureNetwork, state: State, features: Tensor, images: Tensor, descent: Descent, blur: float
+) -> Tensor:
+    """Images (M, C, H, W) whose features at the parameters `state` are those given (M, D), from starting images. blur:
+    weight of the roughness beside ‖h(x) − h‖² / ‖h‖²."""
+    size = features.square().sum(1)
+
+    def loss(x: Tensor) -> Tensor:
+        missed = (network.features(state, x) - features).square().sum(1)
+        return missed / size + blur * roughness(x)
+
+    return descend_pixels(loss, images, descent)
+
+
 def roughness(images: Tensor) -> Tensor:
-    """Mean squared difference of horizontal and of vertical neighbours, (M,)."""
+    """The mean squared difference of horizontal and of vertical neighbours, added up: (M,)."""
     return sum((images.diff(dim=axis).square().flatten(1).mean(1) for axis in (2, 3)), images.new_zeros(len(images)))
 
 
-def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, steps: int, learning_rate: float) -> Tensor:
+def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, descent: Descent) -> Tensor:
     """Adam on a loss (M,) of images (M, C, H, W), its step size on a half cosine to 0.
 
     The gradient of every image is scaled to length 1: that of log ρ grows without bound towards a zero of ρ, and Adam's
@@ -89,13 +90,13 @@ def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, steps: int,
     """
     images = images.clone()
     mean, square = torch.zeros_like(images), torch.zeros_like(images)
-    for step in range(steps):
+    for step in range(descent.steps):
         images = images.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(images).sum(), images)
-        gradient = gradient / gradient.flatten(1).norm(dim=1).clamp_min(TINY).view(-1, 1, 1, 1)
+        gradient = gradient / gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
         mean.lerp_(gradient, 0.1)
         square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        rate = learning_rate * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+        rate = descent.rate * (0.5 + 0.5 * math.cos(math.pi * step / descent.steps))
         correction = math.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
         images = images.detach().addcdiv_(mean, square.sqrt().add_(1e-12), value=-rate * correction)
     return images.detach()

@@ -1,0 +1,90 @@
+"""Which images may be returned: those that explain the second layer's update, made exact where noise hides zeros."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attacks.span.evidence.pixel_evidence import PixelEvidence
+from attacks.span.least_squares import fit_images
+from attacks.span.search.candidates import Candidates, decoys_of
+from attacks.span.search.problems import outside
+from attacks.span.stages import Acceptance
+from attacks.span.thresholds import ACCEPTANCE, EVIDENCE, FIT
+
+
+def accept_images(evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
+    """The accepted candidates, (M, in) in float32, if as a set they explain the second layer's update.
+
+    Where noise hides the zeros of the duals, the images come from least squares on the first layer, and those that were
+    too rough to explain the second layer are judged once more.
+    """
+    test = ExplanationTest(candidates, evidence.layers.second[list(evidence.tests)].float(), evidence.second_noise)
+    acceptance, facts = test.judge(candidates.accepted(), generator), ACCEPTANCE.facts()
+    if _needs_fit(evidence, candidates, acceptance):
+        layers, intervals = evidence.layers, evidence.defense.intervals
+        images, left = fit_images(layers.change, layers.initial, acceptance.images, evidence.count, intervals)
+        facts |= {"fit": left} | FIT.facts()
+        if left < FIT.most_left * evidence.error:
+            images = images.float()
+            acceptance = (
+                replace(acceptance, images=images) if acceptance.reason is None else test.judge(images, generator)
+            )
+    if acceptance.reason is not None:
+        return replace(Acceptance.none(acceptance.reason, acceptance.relative_residual), facts=facts)
+    return replace(acceptance, residual=candidates.test.residual(acceptance.images), facts=facts)
+
+
+@dataclass(frozen=True)
+class ExplanationTest:
+    """Whether images explain the second layer's update much better than as many decoys do.
+
+    update: (R, out, W + 1), of the rounds that test. noise: ‖E‖ / ‖Δ‖ of noise in it, which no set of images explains.
+    """
+
+    candidates: Candidates
+    update: Tensor
+    noise: float = 0.0
+
+    def judge(self, images: Tensor, generator: torch.Generator) -> Acceptance:
+        """The images (M, in), in float32, with the reason why they may not be returned, if there is one."""
+        if not len(images):
+            threshold = self.candidates.threshold
+            reason = f"nothing returned: no candidate has ρ below {threshold:.2g}, the threshold from decoys"
+            return Acceptance.none(reason, 1.0)
+        left = self.relative_residual(images)
+        by_chance = self.relative_residual(decoys_of(images, len(images), generator))
+        passed = len(self.candidates.passed)
+        enough = passed >= ACCEPTANCE.few_sparse * len(images)
+        most = ACCEPTANCE.unexplained_sparse if enough else ACCEPTANCE.unexplained
+        acceptance = Acceptance(images.float(), images.new_zeros(0), None, left)
+        signal, null = (max(share**2 - self.noise**2, 0.0) ** 0.5 for share in (left, by_chance))
+        if signal < most * null or (enough and len(self.update) == 1):
+            return acceptance
+        reason = (
+            f"nothing returned: {len(images)} candidates leave {left:.2g} of the second layer's update, "
+            f"decoys {by_chance:.2g} (at most {most:g} of that beyond noise of {self.noise:.2g}); "
+            f"{passed} have sparse duals"
+        )
+        return replace(acceptance, reason=reason)
+
+    def relative_residual(self, images: Tensor) -> float:
+        """‖Δ − Δ P‖ / ‖Δ‖, P the projection onto the images' features in every round: least squares over all duals."""
+        if not len(images):
+            return 1.0
+        features = self.candidates.test.features(images.float()).split(self.update.shape[2], 1)
+        bases = [torch.linalg.qr(part.T)[0].T for part in features]
+        rest = torch.stack([outside(delta, basis) for delta, basis in zip(self.update, bases, strict=True)])
+        return float(rest.norm() / self.update.norm())
+
+
+def _needs_fit(evidence: PixelEvidence, candidates: Candidates, acceptance: Acceptance) -> bool:
+    """Whether an error hides the zeros of ReLU units, so that too few candidates could pass the sparsity test.
+
+    Images that explain too little are given another chance only where a known defense made them rough.
+    """
+    images, defense = acceptance.images, evidence.defense
+    if not candidates.sparsity_tested or evidence.error <= EVIDENCE.noisy_above:
+        return False
+    hopeful = acceptance.reason is None or (defense.count is not None and len(images) > 0)
+    return hopeful and len(candidates.passed) < (1 if defense.intervals is None else len(images))

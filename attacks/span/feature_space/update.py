@@ -1,0 +1,154 @@
+"""What an update shows of the fully connected layers behind a convolutional body, and whether it suffices."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.interface.errors import InputError
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation, State
+from attacks.span.evidence.layers import layer_matrix
+from attacks.span.feature_space.inversion import PixelTest
+from attacks.span.feature_space.network import FeatureNetwork
+from attacks.span.feature_space.sgd_steps import UpdateFactors
+from attacks.span.search.problems import outside
+from attacks.span.thresholds import EVIDENCE, FEATURES
+from attacks.update.spectrum import Spectrum, rank_above_noise
+
+
+@dataclass(frozen=True)
+class FeatureUpdate:
+    """The update of the first two fully connected layers, and what else a search in feature space needs to know.
+
+    initial: the parameters sent to the client, in float32. factors: U S Vᵀ of the first layer's update, cut to the rank
+    for λ. rows: (R, D + 1), its right singular vectors up to the rank for ρ, float32. test: (k, W + 1), those of the
+    second layer, or None where there is none. trained: names of trained parameters. count: N. shape: (C, H, W).
+    pixel_range: (low, high), (C, 1, 1) each, in the model's input space, where known. ignored: on what was left out.
+    """
+
+    network: FeatureNetwork
+    initial: State
+    factors: UpdateFactors
+    rows: Tensor
+    test: Tensor | None
+    trained: tuple[str, ...]
+    count: int
+    shape: tuple[int, int, int]
+    pixel_range: tuple[Tensor, Tensor] | None
+    ignored: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, network: FeatureNetwork, observation: Observation, knowledge: Knowledge) -> "FeatureUpdate":
+        """Of the first round that is not zero; num_private is known. Raises InputError where a layer did not move."""
+        observation, ignored = observation.one_round()
+        device = next(network.model.parameters()).device
+        before, after = (
+            [layer_matrix(state, f"{name}.weight", f"{name}.bias", device) for name in network.layers[:2]]
+            for state in observation.pairs[0]
+        )
+        updates = [end - start for start, end in zip(before, after, strict=True)]
+        if not all(bool(update.any()) for update in updates):
+            raise InputError("the update is zero: the client returned the checkpoint it was sent")
+        factors, rows = _first_layer(updates[0])
+        count = knowledge.num_private or 0
+        tested = len(updates) > 1 and network.activation is not None
+        return cls(
+            network=network,
+            initial={name: _placed(value, device) for name, value in observation.initial.items()},
+            factors=factors,
+            rows=rows,
+            test=_second_rows(updates[1], count) if tested else None,
+            trained=observation.trainable,
+            count=count,
+            shape=observation.input_shape,
+            pixel_range=_pixel_range(knowledge, device),
+            ignored=ignored,
+        )
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a search makes no sense."""
+        rank = len(self.rows)
+        # as many directions as images are enough where features did not move: in one step, or behind frozen layers
+        if rank < self.count or (rank == self.count and not self.factors.exact):
+            return (
+                f"nothing returned: the update of {self.network.layers[0]!r} has rank {rank} above its noise, "
+                f"{self.count} images need more (local Adam, added noise, more images than units?)"
+            )
+        return None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is in doubt where a search makes sense, and what was left out."""
+        doubts: list[str] = []
+        features, pixels = self.rows.shape[1] - 1, math.prod(self.shape)
+        if features < FEATURES.few_features * pixels:
+            doubts.append(
+                f"{features} features stand for {pixels} pixels: other images have them too, and may be returned "
+                "instead"
+            )
+        if self.test is None:
+            doubts.append(
+                "no second fully connected layer, with more outputs than there are images, tells features apart: "
+                "images are sought from noise"
+            )
+        return self.ignored if self.refusal is not None else (*doubts, *self.ignored)
+
+    def pixels(self, state: State) -> PixelTest:
+        """The test of images by the features they have at the parameters `state`."""
+        return PixelTest(self.network, state, self.rows, self.pixel_range)
+
+    def relative_residual(self, points: Tensor) -> float:
+        """‖Δ − Δ P‖ / ‖Δ‖ of the first layer, P the projection on points (F, D + 1): least squares over all duals."""
+        update = self.factors.left * self.factors.values @ self.factors.rows
+        return float(outside(update, torch.linalg.qr(points.double().T)[0].T).norm() / update.norm())
+
+
+def resolved_rank(spectrum: Spectrum) -> tuple[int, bool]:
+    """The rank above the noise, and whether a gap shows it: then the update is exactly a sum of so many summands."""
+    found = rank_above_noise(spectrum.values, spectrum.rows, spectrum.columns)
+    if found.has_spectral_gap:
+        return found.count, True
+    rows, columns = spectrum.rows**0.5, spectrum.columns**0.5
+    # noise alone has singular values between |√columns − √rows| and √columns + √rows times its deviation
+    smallest = spectrum.values[int(FEATURES.smallest_values * len(spectrum.values)) :].median()
+    noise = FEATURES.noise_ratio * smallest * (columns + rows) / max(abs(columns - rows), 1.0)
+    return int((spectrum.values > noise).sum()), False
+
+
+def _first_layer(update: Tensor) -> tuple[UpdateFactors, Tensor]:
+    """The factors of the first layer's update, and the rows (R, D + 1) on which images are polished."""
+    spectrum = Spectrum.of(update)
+    rank, exact = resolved_rank(spectrum)
+    last = used = rank
+    if not exact:
+        last, used = (min(rank, int(share * spectrum.rows)) for share in (FEATURES.pixel_rank, FEATURES.gradient_rank))
+    rows, values = spectrum.vectors[:used], spectrum.values[:used]
+    factors = UpdateFactors(update @ rows.T / values, values, rows, exact)
+    return factors, spectrum.vectors[:last].float().contiguous()
+
+
+def _second_rows(update: Tensor, count: int) -> Tensor | None:
+    """The rows (k, W + 1) of the second layer's update that test features; None where they are too few."""
+    spectrum = Spectrum.of(update)
+    most = EVIDENCE.directions_of_width * update.shape[1]
+    directions = int(min(EVIDENCE.directions_per_image * count, most, len(spectrum.values)))
+    if directions < EVIDENCE.directions_needed * count:
+        return None
+    return spectrum.vectors[:directions].float().contiguous()
+
+
+def _placed(value: Tensor, device: torch.device) -> Tensor:
+    """On the device, in float32; kernels in the memory format in which convolutions are fastest."""
+    value = value.to(device, torch.float32 if value.is_floating_point() else value.dtype)
+    return value.to(memory_format=torch.channels_last) if value.dim() == 4 else value
+
+
+def _pixel_range(knowledge: Knowledge, device: torch.device) -> tuple[Tensor, Tensor] | None:
+    if knowledge.pixel_mean is None:
+        return None
+    mean = torch.tensor(knowledge.pixel_mean, device=device).view(-1, 1, 1)
+    low, high = knowledge.pixel_range or (0.0, 1.0)
+    return low - mean, high - mean

@@ -1,0 +1,204 @@
+"""Every tuned constant of the span attack, in groups by the test or the search that uses it.
+
+A group is one object, and the groups that took part in a run are returned among the facts of its result, as
+`threshold_<group>_<name>`. A share has no unit: it is relative to what its comment names.
+
+All were chosen by hand while the results of docs/span.md and docs/finetune.md were measured, so none was set on data
+that are held out: those of pixels on MNIST (N = 50 to 100, two hidden layers of 1024) and on the 8x8 digits (N = 8 to
+120), with noise, weight decay and momentum; `DEFENSE` on the defended digits; `FEATURES` and `INVERSION` on LeNet-5
+with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10.
+"""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Descent:
+    """One run of Adam: steps, and the step size at which its half cosine starts."""
+
+    steps: int
+    rate: float
+
+
+class Thresholds:
+    """A group of constants."""
+
+    def facts(self) -> dict[str, float]:
+        """Every value as `threshold_<group>_<name>`. The parts of a value that has several are counted from 1, those of
+        a `Descent` are its steps and its rate."""
+        group = re.sub(r"\B(?=[A-Z])", "_", type(self).__name__.removesuffix("Thresholds")).lower()
+        found: dict[str, float] = {}
+        for name in type(self).__annotations__:
+            key, value = f"threshold_{group}_{name}", getattr(self, name)
+            if isinstance(value, Descent):
+                found |= {f"{key}_steps": float(value.steps), f"{key}_rate": value.rate}
+            elif isinstance(value, tuple):
+                found |= {f"{key}_{i}": float(part) for i, part in enumerate(value, 1)}
+            else:
+                found[key] = float(value)
+        return found
+
+
+class EvidenceThresholds(Thresholds):
+    """What the first two layers' updates have to show (`attacks.span.evidence`, `attacks.span.variants.pixels`).
+
+    "Outside" is ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer's update: what N directions leave out. It is about 1e-5 or
+    less for SGD in float32, and else about the relative size of the noise that was added.
+    """
+
+    decay_sought_above: float = 1e-4  # outside: from here on weight decay is looked for
+    noisy_above: float = 1e-3  # outside: from here on rounding no longer explains it and images are less exact
+    refused_above: float = 0.1  # outside: from here on the update is no sum over few images
+    clear_gap: float = 1.5  # σ_N / σ_N+1 above which a noisy update leaves no doubt about N
+    rank_exhausted: float = 0.8  # share of the rank that the pixels allow from which N is a lower bound only
+    shared_images: float = 0.9  # share of all rounds' images that one round has to show, or clients took turns
+    directions_per_image: float = 4.0  # second layer's directions per image: its features move during training
+    directions_in_noise: float = 2.0  # the least of them per image where noise hides the weaker ones
+    directions_needed: float = 1.2  # directions per image below which ρ cannot hold
+    directions_of_width: float = 0.4  # share of the width: more directions fit any image
+
+
+class DefenseThresholds(Thresholds):
+    """How a quantized or sparsified update is completed (`attacks.span.evidence.known_defense`)."""
+
+    second_layer_ranks: tuple[float, ...] = (2.0, 1.5, 1.2)  # ranks per image tried, until the entries sent suffice
+    random_rounding_misfit: float = 0.05  # share of what rounding changed: a misfit above it was not to the nearest
+    highest_rank: float = 0.4  # share of the smaller side of the update: the highest rank that is sought
+
+
+class SearchThresholds(Thresholds):
+    """The search for points of low ρ (`attacks.span.search`), in pixels and in feature space."""
+
+    deflation_floor: float = 1e-3  # ε of the deflated ρ: keeps it finite on an image that is found already
+    same_point: float = 0.1  # share of the median distance within which two candidates count as one
+    merge_after: float = 0.5  # share of a search's steps by which most starts have come together
+    settle_rate: float = 0.4  # share of the learning rate at which the search ends and settling starts
+    polish_rate: float = 0.1  # share of the learning rate at which settling ends and polishing starts
+    complement_after: float = 0.75  # share of the images that passed, from which only what they leave is searched
+    idle_passes: int = 2  # passes without gain, one after the other, that end the search
+
+
+class DecoyThresholds(Thresholds):
+    """Which ρ is good by chance: that of decoys, the means of two candidates (`attacks.span.search.candidates`)."""
+
+    number: int = 1000  # decoys that are drawn
+    accepting_quantile: float = 0.01  # quantile of the decoys' ρ below which a candidate is accepted
+    deflating_share: float = 1 / 3  # share of that ρ below which a candidate is taken for found and deflates
+
+
+class SparsityThresholds(Thresholds):
+    """The sparsity test of a candidate's duals L c (`attacks.span.sparsity.dual_space`)."""
+
+    zero_widths: float = 8.0  # standard deviations of its rounding error below which an entry of L c is zero
+    clean: float = 0.02  # rms of L c: zeros count only below it; entries so small are chance on 1.6 % of the units
+    free_choices: float = 1.25  # zeros per image that the choice of c can place at will; N − 1 in theory
+    chance: float = 0.05  # share of the units whose entry may be zero by chance
+    independent: float = 0.05  # length of c outside the span of sparser ones; 0.4 and more for private images
+    tested_per_missing: int = 2  # candidates that take the test, per image that is still missing
+
+
+class DualThresholds(Thresholds):
+    """The search for the sparsest duals (`attacks.span.sparsity.sparse_duals`)."""
+
+    avoid_weight: float = 100.0  # of y_j · c = 0 in the start, against the energy of L c on inactive units
+    start_shares: tuple[float, ...] = (0.5, 0.25, 0.125)  # of the inactive units, the surest ones, to start from
+    reweightings: int = 20  # steps of reweighted least squares
+    bluntest: float = 0.3  # ε of the first step, relative to the rms of L c
+    sharpest: float = 1e-3  # ε of the last step, relative to the rms of L c
+    small: float = 1e-2  # rms of L c: smaller entries are zeros or about to become some
+    still: float = 1e-8  # 1 − |c · c'| of two steps: once there are zeros enough, only trimming is left
+    checked_at: int = 10  # the step at which hope is judged
+    hope: float = 0.5  # share of the zeros that pass the test, which have to be there by then
+    trims: int = 4  # last steps on the units that look like zeros, the bound falling tenfold from the sharpest ε
+    mixed: int = 32  # nearest directions that may be mixed into one
+    doubtful: float = 0.25  # share of the directions, those with the fewest zeros, that may be mixtures of duals
+
+
+class FitThresholds(Thresholds):
+    """Least squares under the zeros that rough images predict (`attacks.span.least_squares`)."""
+
+    inactive_margin: float = 0.2  # rms of the units' inputs: so far below zero at both ends a unit is inactive
+    iterations: int = 24  # of alternating least squares, where the update is known but for noise
+    iterations_in_intervals: int = 72  # where only intervals of its entries are known
+    zeros_kept: int = 3  # iterations after which the zeros are read again
+    ridge: float = 1e-9  # share of the mean square of a column, added to the normal equations
+    most_left: float = 1.1  # of what N directions leave of the update: the fit may leave so much (right ones: 1.03)
+
+
+class AcceptanceThresholds(Thresholds):
+    """Whether a set of images explains the second layer's update (`attacks.span.acceptance`)."""
+
+    few_sparse: float = 0.25  # share of the accepted that pass the sparsity test: fewer prove nothing for the set
+    unexplained: float = 0.5  # of what as many decoys leave: the most that the set may leave
+    unexplained_sparse: float = 0.92  # the most over several rounds that are not too few: zeros can repeat there
+
+
+class FeatureThresholds(Thresholds):
+    """The search behind a convolutional body (`attacks.span.feature_space`)."""
+
+    span_directions: tuple[float, ...] = (2.0, 3.0, 4.0)  # searched per image, by how many passes brought nothing
+    searches_per_pass: int = 3  # searches in feature space before pixels are looked for
+    coarse_fifths: int = 3  # fifths of the steps that a search takes before its rate falls
+    negative_weight: float = 1.0  # of ‖relu(−h)‖² / ‖h‖² beside ρ, where no feature is negative
+    deflating_ratio: float = 10.0  # times the lowest tenth of ρ below which feature vectors deflate
+    deflating_quantile: float = 0.1  # that lowest tenth
+    inverted_per_missing: float = 1.5  # feature vectors that are inverted, per missing image
+    inverted_besides: int = 4  # feature vectors that are inverted besides
+    dropped_ratio: float = 30.0  # times the lower quartile of ρ above which images are dropped while polished
+    decoys: int = 100  # means of two candidates that are drawn
+    accepting_quantile: float = 0.01  # quantile of the decoys' ρ and λ below which an image is accepted
+    gradient_share: float = 0.5  # share of that quantile of λ that is asked for
+    pixel_rank: float = 0.9  # share of the first layer's live units: the highest rank at which images are polished
+    gradient_rank: float = 0.6  # share of them used for λ, whose equations are the other units
+    noise_ratio: float = 1.5  # times the largest singular value that noise like the smallest ones can have
+    smallest_values: float = 0.95  # share of the singular values behind which that noise is measured
+    few_features: float = 0.25  # per pixel: LeNet-5 tells 28x28 images by a third, a ResNet-18 fails with a twelfth
+
+
+class InversionThresholds(Thresholds):
+    """From feature vectors to pixels, and polishing there (`attacks.span.feature_space`)."""
+
+    start_deviation: float = 0.1  # standard deviation of the pixels from which images are sought, pixel range 1
+    inversion: Descent = Descent(100, 0.1)  # from feature vectors to pixels
+    first_rank: float = 4.0  # rank per image at which polishing starts
+    first_polish: Descent = Descent(150, 0.03)  # at the first rank
+    last_polish: Descent = Descent(200, 0.01)  # at the last rank
+    accepted_polish: Descent = Descent(250, 0.005)  # of accepted images, at the last rank
+    noise_rank: float = 1.5  # rank per image of a search from noise, where nothing tests feature vectors
+    noise_search: Descent = Descent(300, 0.05)
+    blur: float = 0.01  # weight of the roughness beside ‖h(x) − h‖² / ‖h‖²
+    prior_weight: float = 10.0  # of the prior on images, as ρ · (1 + weight · prior)
+    prior_roughness: float = 0.01  # weight of the mean squared difference of neighbouring pixels in that prior
+    tiny: float = 1e-11  # ρ below which it is rounding error of float32
+
+
+class FrozenBodyThresholds(Thresholds):
+    """Inversion of exact features (`attacks.span.variants.frozen_body`): first smooth images, then these features."""
+
+    start_deviation: float = 0.01  # standard deviation of the pixels from which features are inverted
+    smooth: Descent = Descent(200, 0.05)
+    smooth_blur: float = 3.0  # weight of the roughness
+    exact: Descent = Descent(100, 0.02)
+    exact_blur: float = 0.01
+
+
+class PolishThresholds(Thresholds):
+    """The joint polish (`attacks.span.joint_polish`)."""
+
+    dual_iterations: int = 60  # of conjugate gradients for the duals
+    rate: float = 1e-3  # step size of the images, and of the duals relative to their root mean square
+
+
+EVIDENCE = EvidenceThresholds()
+DEFENSE = DefenseThresholds()
+SEARCH = SearchThresholds()
+DECOYS = DecoyThresholds()
+SPARSITY = SparsityThresholds()
+DUALS = DualThresholds()
+FIT = FitThresholds()
+ACCEPTANCE = AcceptanceThresholds()
+FEATURES = FeatureThresholds()
+INVERSION = InversionThresholds()
+FROZEN_BODY = FrozenBodyThresholds()
+JOINT_POLISH = PolishThresholds()

@@ -1,0 +1,42 @@
+import pytest
+import torch
+
+from attacks import InputError, Observation
+from attacks.networks.mlp import find_dense_network
+from attacks.span.evidence.layers import FirstLayers, rounds_with_images
+from tests.attacks.conftest import digits
+from tests.attacks.span.conftest import SHAPE, history, mlp
+
+CPU = torch.device("cpu")
+
+
+def test_rounds_are_stacked_and_those_without_images_left_out():
+    model = mlp(width=64)
+    observation = history(model, [digits(4)] * 2)
+    network = find_dense_network(model, SHAPE)
+    still = (observation.final, {**observation.final, "5.bias": observation.final["5.bias"] + 1})
+    pairs = (observation.pairs[0], still, observation.pairs[1])
+    assert rounds_with_images(Observation(model, pairs, SHAPE), network) == (0, 2)
+    layers = FirstLayers.of(observation, network, CPU)
+    assert (layers.rounds, layers.width, layers.most_images()) == (2, 64, 4)
+    for change, (initial, final) in zip(layers.by_round(layers.change), observation.pairs, strict=True):
+        torch.testing.assert_close(change[:, :-1], final["1.weight"].double() - initial["1.weight"].double())
+        torch.testing.assert_close(change[:, -1], final["1.bias"].double() - initial["1.bias"].double())
+    with pytest.raises(InputError, match="first two layers is zero"):
+        rounds_with_images(Observation(model, (still,), SHAPE), network)
+    with pytest.raises(InputError, match="the update is zero"):
+        rounds_with_images(Observation(model, ((observation.final, observation.final),), SHAPE), network)
+
+
+def test_weight_decay_is_undone_and_said():
+    model = mlp()
+    observation = history(model, [digits(8)])
+    shrunk = {name: value - 0.02 * observation.initial[name] for name, value in observation.final.items()}
+    network = find_dense_network(model, SHAPE)
+    layers = FirstLayers.of(Observation(model, ((observation.initial, shrunk),), SHAPE), network, CPU)
+    plain = FirstLayers.of(observation, network, CPU)
+    assert (
+        layers.facts["decay_factor"] == pytest.approx(0.98, abs=1e-5)
+        and "weight decay was undone" in layers.warnings[0]
+    )
+    assert float((layers.change - plain.change).norm() / plain.change.norm()) < 1e-2 and plain.facts == {}

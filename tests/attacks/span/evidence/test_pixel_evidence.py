@@ -1,0 +1,24 @@
+import pytest
+import torch
+
+from attacks.update.spectrum import Spectrum, read_spectrum
+
+
+def test_spectrum_agrees_with_the_singular_value_decomposition(federated):
+    _, observation, _ = federated
+    update = torch.cat([observation.delta()["1.weight"], observation.delta()["1.bias"][:, None]], 1)
+    spectrum = Spectrum.of(update)
+    _, values, vectors = torch.linalg.svd(update, full_matrices=False)
+    torch.testing.assert_close(spectrum.values[:8], values[:8])
+    assert spectrum.count() == read_spectrum(update).count == 8
+    overlap = spectrum.vectors[:8] @ vectors[:8].T
+    torch.testing.assert_close(overlap @ overlap.T, torch.eye(8, dtype=torch.float64))
+
+
+def test_noise_is_measured_by_the_median_singular_value():
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(200, 120, generator=generator, dtype=torch.float64)
+    strong = 100 * torch.outer(*(torch.randn(n, generator=generator, dtype=torch.float64) for n in (200, 120)))
+    spectrum = Spectrum.of(noise + strong)
+    assert spectrum.above_noise() == 1
+    assert spectrum.median_noise() == pytest.approx(float(noise.norm() / (noise + strong).norm()), rel=0.05)

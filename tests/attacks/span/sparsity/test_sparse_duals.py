@@ -1,0 +1,53 @@
+import torch
+
+from attacks.span.sparsity.dual_space import DualSpace
+from attacks.span.sparsity.sparse_duals import purified, retry_doubtful, sparsest
+from tests.attacks.span.conftest import first_two
+
+
+def test_rough_images_become_exact_by_the_zeros_of_their_duals(federated):
+    images, observation, _ = federated
+    _, duals = first_two(observation)
+    noise = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) @ duals.rows[:, :-1]
+    rough = images.flatten(1) + 0.5 * noise / noise.norm(dim=1, keepdim=True)
+    y = duals.coordinates(rough)
+    directions = sparsest(duals, y, torch.ones(8, dtype=torch.bool), y[:0])
+    kept = duals.passing(directions)
+    exact = duals.images(duals.disentangle(y[kept], directions[kept]))
+    assert len(kept) == 8
+    assert ((exact - images.flatten(1)[kept]).norm(dim=1) < 1e-2).all()
+    random = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    random /= random.norm(dim=1, keepdim=True)
+    assert len(duals.passing(random)) == 0
+
+
+def test_a_mixture_that_passes_for_an_image_is_sought_again(federated):
+    images, observation, _ = federated
+    _, duals = first_two(observation)
+    y = duals.coordinates(images.flatten(1))
+    directions = torch.linalg.inv(y).T  # y_i · c_j = 0 for i ≠ j
+    directions /= directions.norm(dim=1, keepdim=True)
+    mixed = directions.clone()
+    mixed[0] = directions[0] + 0.5 * directions[1]
+    mixed[0] /= mixed[0].norm()
+    rough = y + 0.02 * y.norm(dim=1, keepdim=True) * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
+    wrong = duals.images(duals.disentangle(rough, mixed))
+    assert (wrong - images.flatten(1)).norm(dim=1).max() > 0.05  # the other part of the mixture is not exact
+    directions = retry_doubtful(duals, rough, mixed)
+    exact = duals.images(duals.disentangle(rough, directions))
+    assert ((exact - images.flatten(1)).norm(dim=1) < 1e-2).all()
+
+
+def test_what_known_duals_mix_into_one_is_taken_out():
+    draws = torch.Generator().manual_seed(0)
+    units, count = 200, 6
+    sparse = torch.randn(units, count, generator=draws, dtype=torch.float64)
+    sparse[torch.rand(units, count, generator=draws) < 0.4] = 0
+    left, scale = torch.linalg.qr(sparse)  # d_i = L c_i with c_i the columns of R
+    true = torch.nn.functional.normalize(scale.T)
+    duals = DualSpace(left, torch.eye(count).double(), torch.ones(count).double(), 1e-12, (left[:, :0], left[:, :0]))
+    mixed = true.clone()
+    mixed[2] += 0.7 * true[4] - 0.3 * true[0]  # both known: taken out one after the other
+    pure = purified(duals, torch.nn.functional.normalize(mixed))
+    assert torch.allclose((pure * true).sum(1).abs(), torch.ones(count).double(), atol=1e-10)
+    assert duals.zeros(pure).tolist() == (sparse == 0).sum(0).tolist()

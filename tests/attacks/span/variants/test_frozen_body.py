@@ -1,0 +1,60 @@
+import pytest
+import torch
+from torch import nn
+
+from attacks import InputError, Knowledge
+from attacks.span.feature_space.network import find_feature_network, first_input
+from attacks.span.variants.frozen_body import head_of
+from tests.attacks.conftest import digits, nearest
+from tests.attacks.span.conftest import SHAPE, client, history, run, with_frozen_body
+
+COUNT = 5
+
+
+def trained(model, epochs=10):
+    return client(model, digits(COUNT), batch=COUNT, epochs=epochs)
+
+
+def head(observation):
+    return head_of(observation, find_feature_network(observation.model, SHAPE))
+
+
+def test_features_of_a_frozen_body_are_exact_and_so_are_images_with_fewer_pixels():
+    observation, images = trained(with_frozen_body()), digits(COUNT)
+    found = run(observation, Knowledge(pixel_mean=(0.3,)))
+    assert found.num_inferred == COUNT and found.facts["certified"] == COUNT
+    initial = observation.initial
+    features, own = (first_input(observation.model, "1.0", initial, x) for x in (found.images, images))
+    missed = torch.cdist(own, features).min(1).values / own.norm(dim=1)
+    assert float(missed.max()) < 0.02
+    assert (nearest(images, found) < 0.5).all()
+
+
+def test_rounds_with_private_sets_of_their_own_are_attacked_alone():
+    model = with_frozen_body()
+    found = run(history(model, digits(2 * COUNT).split(COUNT), batch=COUNT, epochs=5), Knowledge(pixel_mean=(0.3,)))
+    assert found.num_inferred == len(found.images) == 2 * COUNT
+    for number, warning in enumerate(found.warnings[1:], 1):
+        assert warning.startswith(f"round {number}: the body is frozen: 5 feature vectors of 256 numbers were found, 5")
+
+
+def test_a_head_computes_what_the_network_does():
+    observation = trained(with_frozen_body(), epochs=1)
+    alone = head(observation)
+    features = first_input(observation.model, "1.0", observation.final, digits(COUNT))
+    outputs = torch.func.functional_call(alone.model, alone.final, (features,))
+    expected = torch.func.functional_call(observation.model, observation.final, (digits(COUNT),))
+    assert torch.allclose(outputs, expected, atol=1e-6) and alone.input_shape == (256, 1, 1)
+    assert len(alone.trainable) == 6
+
+
+def test_only_a_head_of_linear_layers_and_relu_behind_a_frozen_body_counts():
+    assert head(trained(with_frozen_body(nn.Tanh), epochs=1)) is None
+    moving = with_frozen_body()
+    moving[0].requires_grad_(True)
+    assert head(trained(moving, epochs=1)) is None
+
+
+def test_a_linear_head_is_refused_with_what_it_lacks():
+    with pytest.raises(InputError, match="neither"):
+        run(trained(with_frozen_body(head=()), epochs=1), Knowledge(num_private=COUNT))
