@@ -109,7 +109,7 @@ def defense_grid(record: Record, path: Path) -> Path | None:
             continue
         row = rows.sort_values(["recovered_fraction", "leakage"]).iloc[-1]
         title = f"{defense}: {row['recovered']} of {row['num_private']} recovered ({row['attack']})"
-        strip = strip_of(record, row, title)
+        strip = strip_of(record, row, title, most=LAYOUT.columns)
         strips.append(strip if len(strip.private) else replace(strip, title=f"{defense}: the attacks returned nothing"))
     across = 2 if len(strips) > 4 else 1
     return draw_strips(strips, path, replace(LAYOUT, across=across)) if strips else None

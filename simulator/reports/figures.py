@@ -1,7 +1,7 @@
 """Pictures of a run: reconstruction curves against the uninformed baseline, leakage over rounds, and the images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib
@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.gridspec import GridSpecFromSubplotSpec
 from torch import Tensor
 
 from simulator.evaluation.truth import Truth
@@ -19,7 +20,7 @@ from simulator.results.record import Record
 from simulator.results.schema import LEAKAGE, SAMPLES
 from simulator.results.storage import Sight, load_images
 
-GRID_COLUMNS = 10
+GRID_COLUMNS, FEWEST_COLUMNS = 10, 4  # fewer would cut the titles
 PANEL_COLUMNS = 4
 FLOOR_COLOUR = "0.55"
 BASELINES = {"floor_l2": ("--", "baseline: public images"), "mean_image_l2": (":", "baseline: their mean")}
@@ -111,6 +112,16 @@ class Strip:
     l2: np.ndarray
     label: str = ""
 
+    def lines(self, columns: int) -> list["Strip"]:
+        """In pieces of at most `columns` pairs; the title stands above the first, also where there is no image."""
+        starts = range(0, max(len(self.private), 1), columns)
+        parts = [slice(start, start + columns) for start in starts]
+        return [
+            replace(self, title="" if part.start else self.title, private=self.private[part],
+                    guesses=self.guesses[part], l2=self.l2[part])
+            for part in parts
+        ]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class SheetLayout:
@@ -125,29 +136,34 @@ class SheetLayout:
 
 
 def draw_strips(strips: Sequence[Strip], path: Path, layout: SheetLayout = SheetLayout()) -> Path:
-    """Strips below and beside each other; images that do not fit into a line are left out."""
-    lines = -(-len(strips) // layout.across)
-    figure = plt.figure(figsize=(layout.image * layout.columns * layout.across + 0.3, layout.line * lines + 0.3))
+    """Image sheet of strips below and beside each other; those of more than `layout.columns` pairs take more lines."""
+    lines = [line for strip in strips for line in strip.lines(layout.columns)]
+    rows = -(-len(lines) // layout.across)
+    figure = plt.figure(figsize=(layout.image * layout.columns * layout.across + 0.3, layout.line * rows + 0.3))
     outer = figure.add_gridspec(
-        lines, layout.across, hspace=0.3, wspace=0.06, top=0.97, bottom=0.01, left=0.02, right=0.98
+        rows, layout.across, hspace=0.3, wspace=0.06, top=0.97, bottom=0.01, left=0.02, right=0.98
     )
     gap = 0.2 if layout.captions else 0.06
-    for index, strip in enumerate(strips):
-        inner = outer[divmod(index, layout.across)].subgridspec(2, layout.columns, hspace=gap, wspace=0.07)
-        first = figure.add_subplot(inner[0, 0])  # carries the title where a strip has no image, too
-        first.axis("off")
-        first.set_title(strip.title, fontsize=8, loc="left", pad=4)
-        for column in range(min(layout.columns, len(strip.private))):
-            top = first if column == 0 else figure.add_subplot(inner[0, column])
-            bottom = figure.add_subplot(inner[1, column])
-            show(top, strip.private[column])
-            show(bottom, strip.guesses[column])
-            if layout.captions:
-                bottom.set_title(f"L2 {strip.l2[column]:.2f}", fontsize=6, pad=2)
-            if column == 0 and strip.label:
-                _label(top, strip.label)
-                _label(bottom, "reconstructed")
+    for index, line in enumerate(lines):
+        place = outer[divmod(index, layout.across)]
+        _draw_line(figure, place.subgridspec(2, layout.columns, hspace=gap, wspace=0.07), line, layout)
     return save(figure, path, tight=False)
+
+
+def _draw_line(figure: plt.Figure, grid: GridSpecFromSubplotSpec, line: Strip, layout: SheetLayout) -> None:
+    first = figure.add_subplot(grid[0, 0])  # it carries the title where there is no image, too
+    first.axis("off")
+    first.set_title(line.title, fontsize=8, loc="left", pad=4)
+    for column, (private, guess, l2) in enumerate(zip(line.private, line.guesses, line.l2, strict=True)):
+        top = first if column == 0 else figure.add_subplot(grid[0, column])
+        bottom = figure.add_subplot(grid[1, column])
+        show(top, private)
+        show(bottom, guess)
+        if layout.captions:
+            bottom.set_title(f"L2 {l2:.2f}", fontsize=6, pad=2)
+        if column == 0 and line.label:
+            _label(top, line.label)
+            _label(bottom, "reconstructed")
 
 
 def _label(axis: plt.Axes, text: str) -> None:
@@ -157,16 +173,16 @@ def _label(axis: plt.Axes, text: str) -> None:
 def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
     """Each row's private (or distilled) images, above what was made of them, the best first."""
     strips = [strip_of(record, row, title_of(row), label=row["target"]) for _, row in rows.head(8).iterrows()]
-    columns = min(GRID_COLUMNS, max([1, *(len(strip.private) for strip in strips)]))
+    columns = min(GRID_COLUMNS, max([FEWEST_COLUMNS, *(len(strip.private) for strip in strips)]))
     return draw_strips(strips, path, SheetLayout(columns=columns))
 
 
-def strip_of(record: Record, row: pd.Series, title: str, label: str = "") -> Strip:
-    """The best pairs of one row of the leakage table."""
+def strip_of(record: Record, row: pd.Series, title: str, label: str = "", most: int = GRID_COLUMNS) -> Strip:
+    """The best pairs of one row of the leakage table, at most `most`."""
     cell = row.get("cell", "")
     sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
     found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
-    return Strip(title, *best_pairs(record, row, cell, found), label)
+    return Strip(title, *best_pairs(record, row, cell, found, most), label)
 
 
 def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
