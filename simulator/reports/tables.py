@@ -26,11 +26,11 @@ Show = Callable[[pd.Series], str]
 
 def leakage_table(frame: pd.DataFrame, swept: list[str]) -> Table:
     """One line per row of the leakage table, for a terminal of 80 columns or more."""
-    columns, granted = visible_columns(frame, swept), LEAKAGE.columns["knowledge"].title
+    columns, granted = visible_columns(frame, swept), LEAKAGE.columns["knowledge"].heading
     attacks = ", ".join(frame["attack"].unique())
     given = "" if granted in columns or frame.empty else f"; {granted}: {_granted(frame.iloc[0]) or 'none'}"
     table = _empty_table(f"Leakage: what the adversary reconstructed ({attacks}{given})", padding=1)
-    texts = [column.title for column in LEAKAGE.printed_columns if column.dtype == TEXT]
+    texts = [column.heading for column in LEAKAGE.printed_columns if column.dtype == TEXT]
     for name in columns:
         table.add_column(name, justify="left" if name in texts else "right", no_wrap=name != granted)
     for _, row in frame.head(MAX_ROWS).iterrows():
@@ -52,7 +52,7 @@ def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Show]:
     first = {short: (lambda row, name=name: str(row[name])) for name, short in short_keys(varying).items()}
     constant = {name for name in ("attack", "knowledge") if frame[name].nunique() < 2}
     columns = [column for column in LEAKAGE.printed_columns if column.name not in constant]
-    return first | {column.title: LEAKAGE_CELLS.get(column.name, _beside_baseline(column)) for column in columns}
+    return first | {column.heading: LEAKAGE_CELLS.get(column.name, _beside_baseline(column)) for column in columns}
 
 
 def benchmark_view(table: pd.DataFrame) -> Table:
@@ -61,7 +61,7 @@ def benchmark_view(table: pd.DataFrame) -> Table:
     view = _empty_table("Defenses", padding=0)
     for column in columns:  # in 80 columns the defense has room for 18 letters, and folds beyond
         left, fold = column.dtype == TEXT, column.name == "defense"
-        view.add_column(column.title, justify="left" if left else "right", no_wrap=not fold, overflow="fold")
+        view.add_column(column.heading, justify="left" if left else "right", no_wrap=not fold, overflow="fold")
     for _, rows in own.groupby(["defense", "threat_model"], sort=False):
         row = rows.sort_values(["recovered_fraction", "leakage"], na_position="first").iloc[-1]
         view.add_row(*(BENCHMARK_CELLS.get(column.name, _plain(column))(row) for column in columns))

@@ -6,7 +6,7 @@ a table with a column that is not declared is an error.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -30,9 +30,9 @@ class Group:
 class Column:
     """One column of a table.
 
-    dtype: how pandas stores it. title, digits: how a printed table calls it and rounds it (the tables say which columns
-    they print). better: of two values, the one of the better reconstruction. averaged: whether benchmark.csv has its
-    mean over seeds.
+    dtype: how pandas stores it. title, digits: how a printed table calls it, where not by its name, and rounds it (the
+    tables say which columns they print). better: of two values, the one of the better reconstruction. averaged: whether
+    benchmark.csv has its mean over seeds.
     """
 
     name: str
@@ -45,6 +45,10 @@ class Column:
     better: Callable[[Iterable[float]], float] = max
     averaged: bool = False
 
+    @property
+    def heading(self) -> str:
+        return self.title or self.name
+
 
 @dataclass(frozen=True)
 class Table:
@@ -53,7 +57,7 @@ class Table:
     name: str
     files: str
     intro: str
-    columns: dict[str, Column] = field(default_factory=dict)
+    columns: dict[str, Column]
     printed: tuple[str, ...] = ()
 
     @classmethod
@@ -122,15 +126,15 @@ LEAKAGE = Table.of(
     "leakage.csv, leakage.parquet",
     "One row per round, client, threat model, attack, defense, seed and target.",
     [
-        Column("round", INTEGER, "round of the federation, from 1", KEY, title="round"),
+        Column("round", INTEGER, "round of the federation, from 1", KEY),
         Column("client", INTEGER, "partition id; −1 for the union of the round's clients (observer, secure "
-               "aggregation)", KEY, title="client"),
+               "aggregation)", KEY),
         Column("threat_model", TEXT, "who sees what: server, observer or history (README)", KEY, title="threat"),
-        Column("attack", TEXT, "the attack's label", KEY, title="attack"),
-        Column("defense", TEXT, "the chain of defenses, `a+b`, or none", KEY, title="defense"),
-        Column("seed", INTEGER, "of the scenario", KEY, title="seed"),
+        Column("attack", TEXT, "the attack's label", KEY),
+        Column("defense", TEXT, "the chain of defenses, `a+b`, or none", KEY),
+        Column("seed", INTEGER, "of the scenario", KEY),
         Column("target", TEXT, "private: the clients' images; distilled: what a defense made them train on instead "
-               "(both are scored)", KEY, title="target"),
+               "(both are scored)", KEY),
         Column("status", TEXT, "ok, failed, skipped or timeout", OUTCOME),
         Column("detail", TEXT, "the reason, warnings of the attack and notes on the scores", OUTCOME),
         Column("num_private", COUNT, "private images that there are", RETURNED),
@@ -145,7 +149,7 @@ LEAKAGE = Table.of(
         Column("ssim_mean", NUMBER, "mean over private images", SCORES),
         Column("recovered", COUNT, "private images with at least 20 dB and *identified*: the reconstruction is nearer "
                "to its private image than to any other of the pool, which is the public pool and all private images "
-               "of the round. An image of the pool that it copies exactly is left out", SCORES, title="recovered"),
+               "of the round. An image of the pool that it copies exactly is left out", SCORES),
         Column("recovered_fraction", NUMBER, "`recovered` over `num_private`", SCORES, SHARE, title="recovered",
                averaged=True),
         Column("floor_l2_median", NUMBER, "`l2_median` of the uninformed baseline", BASELINE, L2),
@@ -154,7 +158,7 @@ LEAKAGE = Table.of(
                averaged=True),
         Column("leakage", NUMBER, "mean over private images of max(0, 1 − L2 / `floor_l2`), with the uninformed "
                "baseline's distance to the same image; 1 is exact, 0 for an attack that returns nothing", SCORES, SHARE,
-               title="leakage", averaged=True),
+               averaged=True),
         Column("relative_residual", NUMBER, "what the attack itself is left with: ‖Δθ − Σ α ∇f‖ / ‖Δθ‖ for `ntk`, its "
                "own measure for others ([attacks.md](attacks.md))", RETURNED, "share of ‖Δθ‖"),
         Column("kernel_distance", NUMBER, "between the kernels before and after, on the private images", REGIME, SHARE),
