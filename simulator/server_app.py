@@ -6,7 +6,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from simulator.reports.report import write_report
+from simulator.reports.html_report import write_report
 from simulator.run.federation import run_federation, wait_for_nodes
 from simulator.run.plan import claimed, make_plan, needs_run
 from simulator.run.progress import Silent

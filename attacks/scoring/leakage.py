@@ -65,6 +65,19 @@ class LeakageScore:
             "floor_hungarian_psnr_mean": float(floor.hungarian_psnr.mean()),
         }
 
+    def samples(self) -> dict[str, np.ndarray]:
+        """The score columns of the samples table, (N,) each: one entry per private image."""
+        scores = self.images
+        return {
+            "l2": scores.l2,
+            "psnr": scores.psnr,
+            "ssim": scores.ssim,
+            "identified": scores.identified,
+            "match": scores.match,
+            "floor_l2": self.floor.l2,
+            "mean_image_l2": self.mean_image.l2,
+        }
+
 
 def score(private: Tensor, reconstructed: Tensor, pool: Pool, generator: np.random.Generator) -> LeakageScore:
     """Score reconstructions against the private images, and as many public images against them for the floor.

@@ -182,7 +182,7 @@ def list_names() -> None:
 def finish_run(run_dir: Path, figures: bool) -> None:
     """Draw, write the page and print, in this order: the table is the last thing on the screen."""
     if figures:
-        from simulator.reports.report import write_report
+        from simulator.reports.html_report import write_report
 
         with out.status("drawing figures …"):
             write_report(run_dir)

@@ -15,7 +15,9 @@ import torch
 from attacks import Knowledge, Observation, Reconstruction, torch_generator
 from attacks.interface.attack import Progress, silent
 from simulator.adversary.knowledge import adapted
-from simulator.evaluation.evaluator import Truth, evaluate
+from simulator.evaluation.evaluator import evaluate
+from simulator.evaluation.truth import Truth
+from simulator.results.schema import row_order
 from simulator.results.storage import CellStore, Sight, save_reconstruction
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import AttackConfig
@@ -132,12 +134,6 @@ def lost(job: Job, reason: str, status: str = "failed") -> JobResult:
     row: dict[str, Any] = {**job.row_key, **job.swept, "status": status, "detail": " ".join(reason.split())[:300]}
     row["adaptive"] = job.attack.adaptive
     return JobResult(row_order(job.cell, job.row_key), row)
-
-
-def row_order(cell: str, key: dict[str, Any]) -> tuple[Any, ...]:
-    """Rows are sorted by this, whatever order Ray finished in; the union of clients comes after the clients."""
-    client = key["client"] if key["client"] >= 0 else float("inf")
-    return (cell, key["round"], client, key["threat_model"], key["attack"], key["target"])
 
 
 def run_attack(

@@ -16,20 +16,13 @@ from scipy import stats
 from attacks.interface.errors import InputError, nearest
 from clients.config import Count, Section
 from simulator.results.record import Record
+from simulator.results.schema import LEAKAGE, benchmark
 from simulator.results.storage import write_atomically
 from simulator.scenario.scenario import Scenario, load_source, prepare, validate
 from simulator.scenario.yaml_source import Source, merge, read_yaml
 
 TABLE = "benchmark.csv"
-COLUMNS = (
-    "defense attack threat_model adaptive seeds leakage leakage_ci95 recovered_fraction recovered_fraction_ci95 "
-    "psnr_best psnr_mean membership_auc test_accuracy test_accuracy_ci95 epsilon bytes client_seconds target failures "
-    "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median"
-).split()
-MEANS = (
-    "leakage recovered_fraction psnr_best psnr_mean membership_auc floor_recovered_fraction floor_leakage "
-    "mean_image_leakage distilled_l2_median"
-).split()
+KEY = ["defense", "attack", "threat_model", "adaptive", "target"]
 
 
 class BenchmarkConfig(Section):
@@ -88,11 +81,11 @@ def write_benchmark(record: Record) -> pd.DataFrame:
 
 
 def benchmark_table(record: Record) -> pd.DataFrame:
-    """The columns `COLUMNS`. *_ci95: half-width of the 95 % confidence interval over seeds (Student's t).
+    """The table that the schema declares; *_ci95 is the half-width of the 95 % confidence interval over seeds.
 
-    An attack is called by its label; one told the defense that has no label of its own shares that of the one that is
-    not, and differs in `adaptive`. Each seed counts once: its value is the mean over rounds and clients. Clients that a
-    defense hides are left out, attacks that failed or ran out of time count as `failures` and have no value.
+    Rows are grouped by attack label. An adaptive attack without a label of its own takes the label of its non-adaptive
+    twin; `adaptive` tells them apart. Each seed counts once: its value is the mean over rounds and clients. Clients
+    that a defense hides are left out, attacks that failed or ran out of time count as `failures` and have no value.
     """
     given = {f"{config.name}-adaptive": config.name for config in record.scenario.adversary.attacks}
     leakage = record.leakage[record.leakage.status != "skipped"]
@@ -100,24 +93,36 @@ def benchmark_table(record: Record) -> pd.DataFrame:
     order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
     costs, utility = client_costs(record), last_round(record.utility)
     rows = []
-    keys = ["defense", "attack", "threat_model", "adaptive", "target"]
-    for key, group in leakage.groupby(keys, sort=False):
-        own = dict(zip(keys, key, strict=True))
-        by_seed = group[group.status == "ok"].groupby("seed")[MEANS].mean()
-        accuracy = utility[utility.defense == own["defense"]].set_index("seed").test_accuracy
-        epsilon = utility[utility.defense == own["defense"]].epsilon
-        row = own | {"seeds": group.seed.nunique(), "failures": int((group.status != "ok").sum())}
-        row |= {name: by_seed[name].mean() for name in MEANS}
-        row |= {f"{name}_ci95": half_width(by_seed[name]) for name in ("leakage", "recovered_fraction")}
-        row |= {"test_accuracy": accuracy.mean(), "test_accuracy_ci95": half_width(accuracy), "epsilon": epsilon.max()}
-        rows.append(row | costs.loc[own["defense"]].to_dict())
-    table = pd.DataFrame(rows).reindex(columns=COLUMNS)
-    return table.sort_values(
-        ["defense", "attack", "threat_model", "adaptive", "target"],
-        key=lambda column: column.map(order) if column.name == "defense" else column,
-        ascending=[True, True, True, True, False],
-        ignore_index=True,
+    for key, group in leakage.groupby(KEY, sort=False):
+        row = dict(zip(KEY, key, strict=True)) | attack_columns(group)
+        row |= utility_columns(utility[utility.defense == row["defense"]])
+        rows.append(row | costs.loc[row["defense"]].to_dict())
+    return (
+        benchmark()
+        .frame(rows)
+        .sort_values(
+            KEY,
+            key=lambda column: column.map(order) if column.name == "defense" else column,
+            ascending=[True, True, True, True, False],
+            ignore_index=True,
+        )
     )
+
+
+def attack_columns(group: pd.DataFrame) -> dict[str, float]:
+    """Of the rows of one attack on one defense: means over seeds, and how many rows have no score."""
+    means = [name for name, column in LEAKAGE.columns.items() if column.averaged and name in group]
+    by_seed = group[group.status == "ok"].groupby("seed")[means].mean()
+    counts = {"seeds": group.seed.nunique(), "failures": int((group.status != "ok").sum())}
+    widths = {f"{name}_ci95": half_width(by_seed[name]) for name in ("leakage", "recovered_fraction")}
+    return counts | {name: by_seed[name].mean() for name in means} | widths
+
+
+def utility_columns(rows: pd.DataFrame) -> dict[str, float]:
+    """Of the last round of one defense, a row per seed."""
+    accuracy = rows.set_index("seed").test_accuracy
+    width = half_width(accuracy)
+    return {"test_accuracy": accuracy.mean(), "test_accuracy_ci95": width, "epsilon": rows.epsilon.max()}
 
 
 def client_costs(record: Record) -> pd.DataFrame:

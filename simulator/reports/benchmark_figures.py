@@ -1,16 +1,16 @@
 """Pictures of a benchmark: what a defense protects against what it costs, and what each one lets through."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
-from simulator.reports.figures import best_pairs, save, show
+from simulator.reports.figures import SheetLayout, draw_strips, save, strip_of
 from simulator.results.record import Record
-from simulator.results.storage import Sight, load_images
 
-COLUMNS = 8
+LAYOUT = SheetLayout(columns=8, image=0.62, line=1.75, captions=False)
 LETTER = 0.011  # of test accuracy: as wide as a letter of a name beside its point
 
 
@@ -101,34 +101,15 @@ def defense_grid(record: Record, path: Path) -> Path | None:
     """
     good = record.leakage[(record.leakage.status == "ok") & (record.leakage.target == "private")]
     good = good[(good.seed == good.seed.min()) & (good["round"] == good["round"].min())]
-    blocks = []
+    strips = []
     for defense in dict.fromkeys(cell.scenario.defense for cell in record.cells.values()):
         rows = good[good.defense == defense]
         rows = rows[rows.client >= 0] if (rows.client >= 0).any() else rows
         if rows.empty:
             continue
         row = rows.sort_values(["recovered_fraction", "leakage"]).iloc[-1]
-        cell = row.get("cell", "")
-        sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
-        found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
-        private, guesses, _ = best_pairs(record, row, cell, found)
         title = f"{defense}: {row['recovered']} of {row['num_private']} recovered ({row['attack']})"
-        blocks.append((title if len(private) else f"{defense}: the attacks returned nothing", private, guesses))
-    if not blocks:
-        return None
-    across = 2 if len(blocks) > 4 else 1
-    lines = -(-len(blocks) // across)
-    figure = plt.figure(figsize=(0.62 * COLUMNS * across + 0.4, 1.75 * lines + 0.2))
-    outer = figure.add_gridspec(lines, across, hspace=0.35, wspace=0.06, top=0.97, bottom=0.01, left=0.01, right=0.99)
-    for index, (title, private, guesses) in enumerate(blocks):
-        inner = outer[index // across, index % across].subgridspec(2, COLUMNS, hspace=0.06, wspace=0.06)
-        for column in range(COLUMNS):
-            top, bottom = figure.add_subplot(inner[0, column]), figure.add_subplot(inner[1, column])
-            top.axis("off")
-            bottom.axis("off")
-            if column == 0:
-                top.set_title(title, fontsize=8, loc="left", pad=3)
-            if column < len(private):
-                show(top, private[column])
-                show(bottom, guesses[column])
-    return save(figure, path, tight=False)
+        strip = strip_of(record, row, title, most=LAYOUT.columns)
+        strips.append(strip if len(strip.private) else replace(strip, title=f"{defense}: the attacks returned nothing"))
+    across = 2 if len(strips) > 4 else 1
+    return draw_strips(strips, path, replace(LAYOUT, across=across)) if strips else None

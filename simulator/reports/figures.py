@@ -1,5 +1,7 @@
-"""Pictures of a run: reconstruction curves against the floor, leakage over rounds, and the images themselves."""
+"""Pictures of a run: reconstruction curves against the uninformed baseline, leakage over rounds, and the images."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib
@@ -10,17 +12,18 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.gridspec import GridSpecFromSubplotSpec
 from torch import Tensor
 
-from simulator.evaluation.evaluator import Truth
-from simulator.results.ledger import LEAKAGE_COLUMNS, SAMPLE_COLUMNS
+from simulator.evaluation.truth import Truth
 from simulator.results.record import Record
+from simulator.results.schema import LEAKAGE, SAMPLES
 from simulator.results.storage import Sight, load_images
 
-GRID_COLUMNS = 10
+GRID_COLUMNS, FEWEST_COLUMNS = 10, 4  # fewer would cut the titles
 PANEL_COLUMNS = 4
 FLOOR_COLOUR = "0.55"
-KNOW_NOTHING = {"floor_l2": ("--", "floor: public images"), "mean_image_l2": (":", "floor: their mean")}
+BASELINES = {"floor_l2": ("--", "baseline: public images"), "mean_image_l2": (":", "baseline: their mean")}
 
 
 def draw_figures(record: Record) -> list[Path]:
@@ -39,18 +42,18 @@ def draw_figures(record: Record) -> list[Path]:
 
 
 def curves(samples: pd.DataFrame, folder: Path) -> Path:
-    """Sorted L2 distances of each private set (Loo et al. 2024, figure 2), with those of who knows nothing in grey."""
+    """Sorted L2 distances of each private set (Loo et al. 2024, figure 2), those of the uninformed baseline in grey."""
     panels = samples.assign(panel=panel_titles(samples), threat=samples.threat_model).groupby(["threat", "panel"])
     figure, axes = _panels(len(panels))
-    floors = {name: drawn for name, drawn in KNOW_NOTHING.items() if name in samples}  # older runs have the first alone
+    drawn = {name: style for name, style in BASELINES.items() if name in samples}  # older runs have the first alone
     for axis, ((threat, panel), group) in zip(axes, panels, strict=False):
         for _, cell in group.groupby(["round", "client", "seed"]):
             rank = np.arange(1, len(cell) + 1)
-            for name, (style, _) in floors.items():
+            for name, (style, _) in drawn.items():
                 axis.plot(rank, np.sort(cell[name]), color=FLOOR_COLOUR, linestyle=style, linewidth=1)
             axis.plot(rank, np.sort(cell.l2), color=sns.color_palette()[0], alpha=0.8)
         axis.plot([], [], color=sns.color_palette()[0], label="reconstructed")
-        for style, label in floors.values():
+        for style, label in drawn.values():
             axis.plot([], [], color=FLOOR_COLOUR, linestyle=style, label=label)
         axis.set(title=f"{threat}, {panel}", ylim=(0, None))
         axis.set(xlabel="private image, easiest first", ylabel="L2 distance")
@@ -70,7 +73,7 @@ def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
         own = frame[frame.panel == panel]
         sns.lineplot(own, x="round", y="leakage", hue="who", style="who", markers=True, dashes=False, ax=axis)
         axis.set(title=panel, ylim=(-0.02, 1.02), xticks=sorted(frame["round"].unique()))
-        axis.set_ylabel("leakage (0: floor, 1: exact)")
+        axis.set_ylabel("leakage (0: baseline, 1: exact)")
         if (legend := axis.get_legend()) is not None:
             legend.remove()
     axes[min(len(panels), PANEL_COLUMNS) - 1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
@@ -79,7 +82,7 @@ def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
 
 def panel_titles(frame: pd.DataFrame) -> pd.Series:
     """What tells one panel from another: attack, defense, target and the swept settings other than the seed."""
-    known = {"cell", "panel", *LEAKAGE_COLUMNS, *SAMPLE_COLUMNS}
+    known = {"cell", "panel", *LEAKAGE.columns, *SAMPLES.columns}
     titles = frame.attack + frame.defense.map(lambda name: "" if name == "none" else f", {name}")
     titles += frame.target.map(lambda name: "" if name == "private" else f", {name} images")
     for key in frame.columns:
@@ -98,31 +101,88 @@ def _panels(count: int) -> tuple[plt.Figure, list[plt.Axes]]:
     return figure, list(axes.flat)
 
 
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """Private images above what was made of them. private, guesses: (K, C, H, W) in [0, 1], in the order to show; l2:
+    (K,), their distances. label: what the upper images are, written beside the first."""
+
+    title: str
+    private: Tensor
+    guesses: Tensor
+    l2: np.ndarray
+    label: str = ""
+
+    def lines(self, columns: int) -> list["Strip"]:
+        """In pieces of at most `columns` pairs; the title stands above the first, also where there is no image."""
+        starts = range(0, max(len(self.private), 1), columns)
+        parts = [slice(start, start + columns) for start in starts]
+        return [
+            replace(self, title="" if part.start else self.title, private=self.private[part],
+                    guesses=self.guesses[part], l2=self.l2[part])
+            for part in parts
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SheetLayout:
+    """How `draw_strips` arranges strips. columns: images in a line. across: strips side by side. image: width of an
+    image, and line: height of a strip, in inches. captions: whether each pair has its distance below."""
+
+    columns: int = GRID_COLUMNS
+    across: int = 1
+    image: float = 0.95
+    line: float = 2.6
+    captions: bool = True
+
+
+def draw_strips(strips: Sequence[Strip], path: Path, layout: SheetLayout = SheetLayout()) -> Path:
+    """Image sheet of strips below and beside each other; those of more than `layout.columns` pairs take more lines."""
+    lines = [line for strip in strips for line in strip.lines(layout.columns)]
+    rows = -(-len(lines) // layout.across)
+    figure = plt.figure(figsize=(layout.image * layout.columns * layout.across + 0.3, layout.line * rows + 0.3))
+    outer = figure.add_gridspec(
+        rows, layout.across, hspace=0.3, wspace=0.06, top=0.97, bottom=0.01, left=0.02, right=0.98
+    )
+    gap = 0.2 if layout.captions else 0.06
+    for index, line in enumerate(lines):
+        place = outer[divmod(index, layout.across)]
+        _draw_line(figure, place.subgridspec(2, layout.columns, hspace=gap, wspace=0.07), line, layout)
+    return save(figure, path, tight=False)
+
+
+def _draw_line(figure: plt.Figure, grid: GridSpecFromSubplotSpec, line: Strip, layout: SheetLayout) -> None:
+    first = figure.add_subplot(grid[0, 0])  # it carries the title where there is no image, too
+    first.axis("off")
+    first.set_title(line.title, fontsize=8, loc="left", pad=4)
+    for column, (private, guess, l2) in enumerate(zip(line.private, line.guesses, line.l2, strict=True)):
+        top = first if column == 0 else figure.add_subplot(grid[0, column])
+        bottom = figure.add_subplot(grid[1, column])
+        show(top, private)
+        show(bottom, guess)
+        if layout.captions:
+            bottom.set_title(f"L2 {l2:.2f}", fontsize=6, pad=2)
+        if column == 0 and line.label:
+            _label(top, line.label)
+            _label(bottom, "reconstructed")
+
+
+def _label(axis: plt.Axes, text: str) -> None:
+    axis.annotate(text, (-0.06, 0.5), xycoords="axes fraction", fontsize=6, rotation=90, va="center", ha="right")
+
+
 def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
     """Each row's private (or distilled) images, above what was made of them, the best first."""
-    blocks = []
-    for _, row in rows.head(8).iterrows():
-        cell = row.get("cell", "")
-        sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
-        found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
-        blocks.append((title_of(row, cell), row["target"], *best_pairs(record, row, cell, found)))
-    columns = min(GRID_COLUMNS, max(len(truth) for _, _, truth, _, _ in blocks))
-    figure = plt.figure(figsize=(0.95 * columns + 0.3, 2.6 * len(blocks) + 0.3))
-    outer = figure.add_gridspec(len(blocks), 1, hspace=0.28, top=0.97, bottom=0.01, left=0.02, right=0.98)
-    for line, (title, target, truth, guesses, l2) in enumerate(blocks):
-        inner = outer[line].subgridspec(2, columns, hspace=0.2, wspace=0.08)
-        for column in range(min(columns, len(truth))):
-            top, bottom = figure.add_subplot(inner[0, column]), figure.add_subplot(inner[1, column])
-            show(top, truth[column])
-            show(bottom, guesses[column])
-            bottom.set_title(f"L2 {l2[column]:.2f}", fontsize=6, pad=2)
-            if column == 0:
-                top.set_title(title, fontsize=8, loc="left", pad=4)
-                for axis, name in ((top, target), (bottom, "reconstructed")):
-                    axis.annotate(
-                        name, (-0.06, 0.5), xycoords="axes fraction", fontsize=6, rotation=90, va="center", ha="right"
-                    )
-    return save(figure, path, tight=False)
+    strips = [strip_of(record, row, title_of(row), label=row["target"]) for _, row in rows.head(8).iterrows()]
+    columns = min(GRID_COLUMNS, max([FEWEST_COLUMNS, *(len(strip.private) for strip in strips)]))
+    return draw_strips(strips, path, SheetLayout(columns=columns))
+
+
+def strip_of(record: Record, row: pd.Series, title: str, label: str = "", most: int = GRID_COLUMNS) -> Strip:
+    """The best pairs of one row of the leakage table, at most `most`."""
+    cell = row.get("cell", "")
+    sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
+    found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
+    return Strip(title, *best_pairs(record, row, cell, found, most), label)
 
 
 def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
@@ -157,9 +217,10 @@ def best_pairs(
     return truth[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy()
 
 
-def title_of(row: pd.Series, cell: str) -> str:
+def title_of(row: pd.Series) -> str:
     who = "all clients" if row["client"] < 0 else f"client {row['client']}"
     count = f"{row['recovered']} of {row['num_private']} recovered, leakage {row['leakage']:.2f}"
+    cell = row.get("cell", "")
     return f"{cell + ': ' if cell else ''}round {row['round']}, {who}: {count}"
 
 

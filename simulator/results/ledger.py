@@ -2,39 +2,17 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from simulator.evaluation.job import JobResult, row_order
+from simulator.evaluation.job import JobResult
+from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY, row_order
 
-LEAKAGE_COLUMNS = (
-    "round client threat_model attack defense seed target status detail num_private num_inferred num_reconstructed "
-    "l2_min l2_median l2_mean psnr_best psnr_mean ssim_mean recovered recovered_fraction floor_l2_median "
-    "floor_psnr_mean floor_recovered_fraction leakage relative_residual kernel_distance delta_l2 delta_linf knowledge "
-    "seconds floor_leakage hungarian_psnr_mean floor_hungarian_psnr_mean membership_auc membership_tpr adaptive "
-    "distilled_l2_median linearization_error hessian_norm unexplained verdict layer_ranks attacker_images "
-    "attacker_kernel_distance attacker_linearization_error attacker_hessian_norm attacker_verdict "
-    "mean_image_l2_median mean_image_psnr_mean mean_image_leakage"
-).split()
-SAMPLE_COLUMNS = (
-    "round client threat_model attack defense seed target image l2 psnr ssim dual identified match floor_l2 "
-    "mean_image_l2"
-).split()
-UTILITY_COLUMNS = "round defense seed test_accuracy test_loss client_loss clients epsilon".split()
-CLIENT_COLUMNS = (
-    "round client defense seed status detail num_examples steps first_loss last_loss seconds worker pid gpu_ids device "
-    "epsilon bytes"
-).split()
 JOURNAL = "ledger.jsonl"
-TABLES = {
-    "leakage": LEAKAGE_COLUMNS,
-    "samples": SAMPLE_COLUMNS,
-    "utility": UTILITY_COLUMNS,
-    "clients": CLIENT_COLUMNS,
-}
-INTEGERS = ("num_private", "num_inferred", "num_reconstructed", "recovered", "num_examples", "steps", "pid")
+TABLES = {table.name: table for table in (LEAKAGE, SAMPLES, UTILITY, CLIENTS)}
 
 
 class Ledger:
@@ -43,8 +21,9 @@ class Ledger:
     A cell of a sweep counts once it is marked done: reopening an interrupted run keeps done cells and drops the rest.
     """
 
-    def __init__(self, run_dir: Path):
-        self.run_dir = run_dir
+    def __init__(self, run_dir: Path, swept: Iterable[str] = ()):
+        """swept: the columns that the cells of a sweep add to every table."""
+        self.run_dir, self.swept = run_dir, tuple(swept)
         self.journal = run_dir / JOURNAL
         entries = read_journal(self.journal)
         self.done = finished_cells(run_dir)
@@ -54,6 +33,7 @@ class Ledger:
         os.replace(partial, self.journal)
 
     def add(self, table: str, cell: str, order: tuple[Any, ...], row: dict[str, Any]) -> None:
+        """Raises SchemaError where the row has a column that is neither declared nor swept."""
         self._append({"table": table, "cell": cell, "order": order, "row": row})
 
     def add_result(self, cell: str, result: JobResult) -> None:
@@ -71,17 +51,12 @@ class Ledger:
         self.done.add(cell)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Every table, sorted, with its fixed columns first and those of a sweep after them."""
+        """Every table, sorted, with its declared columns first and those of a sweep after them."""
         entries = [entry for entry in read_journal(self.journal) if "table" in entry]
         frames = {}
-        for name, columns in TABLES.items():
+        for name, table in TABLES.items():
             own = sorted((entry for entry in entries if entry["table"] == name), key=lambda entry: entry["order"])
-            frame = pd.DataFrame([entry["row"] for entry in own])
-            extra = [column for column in frame.columns if column not in columns]
-            frame = frame.reindex(columns=[*columns, *extra])
-            for column in set(INTEGERS) & set(frame.columns):
-                frame[column] = pd.array(pd.to_numeric(frame[column]), dtype="Int64")
-            frames[name] = frame
+            frames[name] = table.frame([entry["row"] for entry in own], self.swept)
         return frames
 
     def write_tables(self) -> dict[str, pd.DataFrame]:
@@ -97,6 +72,9 @@ class Ledger:
         return frames
 
     def _append(self, *entries: dict[str, Any]) -> None:
+        for entry in entries:
+            if "row" in entry:
+                TABLES[entry["table"]].check(entry["row"], self.swept)
         with self.journal.open("a") as file:
             file.write("".join(json.dumps(entry) + "\n" for entry in entries))
             file.flush()

@@ -34,7 +34,7 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
     those that did, at the end.
     """
     torch.set_num_threads(plan.scenario.engine.threads)
-    ledger = Ledger(plan.run_dir)
+    ledger = Ledger(plan.run_dir, swept=plan.cells[0].swept)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
     dispatcher = make_dispatcher(plan.scenario.engine.attack_workers, attack_gpu_share())
     progress_dir = plan.run_dir / ".progress"

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from attacks.interface.errors import nearest
 from attacks.update.pixel_mean import infer_pixel_mean
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
+from simulator.results.schema import CANDIDATES
 from simulator.results.storage import load_state, make_knowledge, make_out, write_atomically, write_json
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value
@@ -122,7 +122,6 @@ def to_input_space(images: Tensor, observation: Observation, knowledge: Knowledg
 def write_membership(out: Path, residual: Tensor) -> None:
     """membership.csv: index, residual ρ, and the score −log ρ, higher for members."""
     make_out(out)
-    frame = pd.DataFrame(
-        {"index": range(len(residual)), "residual": residual.numpy(), "score": -residual.log().numpy()}
-    )
+    scores = {"index": range(len(residual)), "residual": residual.numpy(), "score": -residual.log().numpy()}
+    frame = CANDIDATES.frame(scores)
     write_atomically(out / "membership.csv", frame.to_csv(index=False))

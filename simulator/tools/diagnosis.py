@@ -4,7 +4,6 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
-import pandas as pd
 from rich import box
 from rich.table import Table
 from torch import Tensor
@@ -12,8 +11,9 @@ from torch import Tensor
 from attacks import InputError, Knowledge, Observation, torch_generator
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from clients.local_update import centered
-from simulator.evaluation.evaluator import Truth
+from simulator.evaluation.truth import Truth
 from simulator.results.record import Record
+from simulator.results.schema import LAYERS
 from simulator.results.storage import make_out, write_atomically, write_json
 from simulator.tools.attack_pair import load_candidates, to_input_space
 
@@ -71,8 +71,8 @@ def write_diagnosis(out: Path, found: Linearity, view: str, source: str) -> None
     the images; layers.csv: one row per layer."""
     make_out(out)
     write_json(out / "diagnose.json", {"view": view, "source": source, **found.facts()})
-    frame = pd.DataFrame([asdict(layer) for layer in found.update.layers])
-    frame = frame.rename(columns={"has_spectral_gap": "clear"})
+    rows = [{"clear": layer.has_spectral_gap, **asdict(layer)} for layer in found.update.layers]
+    frame = LAYERS.frame([{name: row[name] for name in LAYERS.columns} for row in rows])
     write_atomically(out / "layers.csv", frame.to_csv(index=False))
 
 

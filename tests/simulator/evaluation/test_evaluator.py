@@ -1,13 +1,12 @@
 """What the evaluator writes of a finished attack, on models that it cannot take apart."""
 
-import math
-
 import pytest
 import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
-from simulator.evaluation.evaluator import Truth, evaluate
+from simulator.evaluation.evaluator import evaluate
+from simulator.evaluation.truth import Truth
 
 KEY = {"threat_model": "server", "attack": "span"}
 
@@ -35,5 +34,5 @@ def test_a_model_that_cannot_be_taken_apart_keeps_its_scores_and_says_what_is_mi
     found = Reconstruction(images=private.clone(), residual=torch.zeros(3), pixel_mean=(0.0,))
     columns, samples, notes = evaluate(truth, observation, Knowledge(), found, KEY)
     assert columns["leakage"] == pytest.approx(1.0) and columns["recovered"] == len(samples) == 3
-    assert math.isnan(columns["kernel_distance"]) and "verdict" not in columns
+    assert not {"kernel_distance", "verdict"} & set(columns)
     assert [note.partition(":")[0] for note in notes if "RuntimeError" in note] == ["kernel distance", "linearity"]

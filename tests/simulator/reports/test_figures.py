@@ -1,5 +1,6 @@
 """What the figures of a run are made of, where a defense trains on distilled images: both targets, apart."""
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -8,7 +9,7 @@ from matplotlib import pyplot
 from attacks import Knowledge
 from simulator.evaluation.job import Job, run_job
 from simulator.reports import figures
-from simulator.reports.figures import best_pairs, draw_figures
+from simulator.reports.figures import SheetLayout, Strip, best_pairs, draw_figures, draw_strips
 from simulator.results.storage import CellStore, Sight
 from simulator.run.plan import cell_data
 from simulator.scenario.scenario import validate
@@ -78,3 +79,17 @@ def test_targets_have_lines_panels_and_files_of_their_own(record, monkeypatch):
         assert set(panels) == {"mean_image", "mean_image, distilled images"}
         if name == "curves.png":  # the floor, then the distances
             assert [len(panels[title][1]) for title in sorted(panels)] == [3, 2]
+
+
+def test_strips_take_as_many_lines_as_their_images_need(tmp_path, monkeypatch):
+    axes = []
+    monkeypatch.setattr(figures, "save", lambda figure, path, tight: axes.extend(figure.axes))
+    images = torch.rand(5, 1, 4, 4)
+    strips = [
+        Strip("five", images, images, np.arange(5.0), "private"),
+        Strip("none", images[:0], images[:0], np.ones(0)),
+    ]
+    draw_strips(strips, tmp_path / "sheet.png", SheetLayout(columns=3))
+    titles = [axis.get_title(loc) for axis in axes for loc in ("left", "center") if axis.get_title(loc)]
+    assert titles == ["five", "L2 0.00", "L2 1.00", "L2 2.00", "L2 3.00", "L2 4.00", "none"]
+    assert len({axis.get_position().y0 for axis in axes}) == 5  # two lines of two rows, and the title without images

@@ -3,8 +3,9 @@ import json
 import pandas as pd
 import pytest
 
-from simulator.evaluation.job import JobResult, row_order
-from simulator.results.ledger import LEAKAGE_COLUMNS, Ledger
+from simulator.evaluation.job import JobResult
+from simulator.results.ledger import Ledger
+from simulator.results.schema import LEAKAGE, SchemaError, row_order
 
 KEY = {"defense": "none", "seed": 0, "target": "private", "attack": "ntk"}
 
@@ -23,11 +24,11 @@ def test_rows_are_sorted_whatever_order_they_came_in(tmp_path):
     assert list(zip(table["round"], table["client"], strict=True)) == [(1, 0), (1, 1), (1, -1), (2, 0)]
 
 
-def test_columns_stand_in_their_order_and_extra_ones_follow(tmp_path):
-    ledger = Ledger(tmp_path)
+def test_columns_stand_in_their_order_and_those_of_a_sweep_follow(tmp_path):
+    ledger = Ledger(tmp_path, swept=["model.width"])
     ledger.add_result("", result("", 1, 0, num_private=8, **{"model.width": 64}))
     table = ledger.write_tables()["leakage"]
-    assert list(table.columns) == [*LEAKAGE_COLUMNS, "model.width"]
+    assert list(table.columns) == [*LEAKAGE.columns, "model.width"]
     stored = pd.read_parquet(tmp_path / "leakage.parquet")
     assert stored.num_private.tolist() == [8] and stored.num_private.dtype == "Int64"
     assert pd.read_csv(tmp_path / "leakage.csv").num_private.tolist() == [8]
@@ -59,3 +60,13 @@ def test_every_line_of_the_journal_is_json(tmp_path):
     lines = ledger.journal.read_text().splitlines()
     assert [json.loads(line)["table"] for line in lines] == ["utility"]
     assert ledger.tables()["utility"].test_accuracy.tolist() == [pytest.approx(0.5)]
+
+
+def test_a_column_that_is_neither_declared_nor_swept_is_an_error_at_once(tmp_path):
+    ledger = Ledger(tmp_path, swept=["model.width"])
+    for bad in (result("", 1, 0, contrast=0.5), result("", 1, 0, **{"model.depth": 2})):
+        with pytest.raises(SchemaError, match=r"no column .*: declare it in simulator/results/schema\.py"):
+            ledger.add_result("", bad)
+    with pytest.raises(SchemaError, match="table 'utility' has no column 'accuracy'"):
+        ledger.add("utility", "", ("", 1), {"round": 1, "accuracy": 0.5})
+    assert ledger.journal.read_text() == ""

@@ -13,7 +13,8 @@ from sklearn.datasets import load_digits
 
 from attacks import InputError
 from simulator.errors import RunError
-from simulator.results.ledger import LEAKAGE_COLUMNS, finished_cells
+from simulator.results.ledger import finished_cells
+from simulator.results.schema import LEAKAGE
 from simulator.results.storage import Sight
 from simulator.run.plan import make_plan, needs_run
 from simulator.scenario.scenario import load_scenario
@@ -60,7 +61,7 @@ def swept(tmp_path_factory, run_scenario):
 
 def test_every_round_client_and_threat_model_has_a_row(swept):
     table = swept.leakage
-    assert list(table.columns)[: len(LEAKAGE_COLUMNS)] == LEAKAGE_COLUMNS
+    assert list(table.columns)[: len(LEAKAGE.columns)] == list(LEAKAGE.columns)
     assert (table.status == "ok").all(), table.detail.tolist()
     keys = list(zip(table.seed, table["round"], table.client, table.threat_model, strict=True))
     views = [(0, "history"), (0, "server"), (1, "history"), (1, "server"), (-1, "history"), (-1, "observer")]

@@ -1,9 +1,10 @@
-"""report.html: the table and the pictures of a run in one file that can be mailed."""
+"""report.html: the table and the figures of a run in one file that can be mailed."""
 
 import base64
 from html import escape
 from pathlib import Path
 
+from simulator.reports.figures import draw_figures
 from simulator.reports.tables import LEGEND, visible_columns
 from simulator.results.record import Record
 
@@ -14,8 +15,10 @@ STYLE = (
 )
 
 
-def write_page(record: Record, figures: list[Path]) -> Path:
-    """Write report.html into the run directory."""
+def write_report(run_dir: Path) -> None:
+    """Draw the figures of a finished run, and write report.html with them and the table into its directory."""
+    record = Record(run_dir)
+    figures = draw_figures(record)
     columns = visible_columns(record.leakage, record.scenario.swept)
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     rows = "".join(
@@ -25,13 +28,11 @@ def write_page(record: Record, figures: list[Path]) -> Path:
     title = escape(f"fedspill: {record.scenario.name}")
     text = (
         f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>'
-        f'<p class="note">{escape(LEGEND)}</p><table><tr>{head}</tr>{rows}</table>{"".join(map(_picture, figures))}'
+        f'<p class="note">{escape(LEGEND)}</p><table><tr>{head}</tr>{rows}</table>{"".join(map(_figure, figures))}'
     )
-    path = record.path / "report.html"
-    path.write_text(text)
-    return path
+    (record.path / "report.html").write_text(text)
 
 
-def _picture(path: Path) -> str:
+def _figure(path: Path) -> str:
     name, data = escape(path.stem.replace("_", " ")), base64.b64encode(path.read_bytes()).decode()
     return f'<h2>{name}</h2><img alt="{name}" src="data:image/png;base64,{data}">'

@@ -1,0 +1,125 @@
+"""What a finished attack is measured by beside its scores. A new measure is one function here, or in a file of its own
+that the evaluator imports, and its columns in simulator/results/schema.py."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attacks import Knowledge, Observation, Reconstruction
+from attacks.interface.seeding import torch_generator
+from attacks.kernel.empirical import affordable_images, kernel_drift
+from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
+from attacks.membership import MembershipScore, MembershipTest
+from clients.local_update import centered
+from simulator.evaluation.truth import Truth
+
+OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
+
+
+@dataclass(frozen=True)
+class FinishedAttack:
+    """What an attack saw, knew and found, and the truth that it is measured against.
+
+    columns: what earlier measures put into the row, for those that build on it.
+    """
+
+    truth: Truth
+    observation: Observation
+    knowledge: Knowledge
+    found: Reconstruction
+    columns: dict[str, Any]
+
+
+Measure = Callable[[FinishedAttack], dict[str, Any]]
+MEASURES: dict[str, Measure] = {}  # in the order in which they run
+
+
+def measure(name: str) -> Callable[[Measure], Measure]:
+    """Register a function that returns columns of the leakage table; where it raises, they stay empty and the row's
+    `detail` says why, under this name."""
+
+    def register(function: Measure) -> Measure:
+        MEASURES[name] = function
+        return function
+
+    return register
+
+
+@measure("update")
+def update_norms(attack: FinishedAttack) -> dict[str, Any]:
+    """How far the last round's update moved the parameters."""
+    delta = torch.cat([value.flatten() for value in attack.observation.delta(-1).values()])
+    return {"delta_l2": float(delta.norm()), "delta_linf": float(delta.abs().max())}
+
+
+@measure("membership")
+def membership(attack: FinishedAttack) -> dict[str, Any]:
+    """How well the adversary tells the private images from public ones; InputError where it cannot."""
+    truth = attack.truth
+    members, outsiders = (
+        centered(images, truth.pixel_mean) for images in (truth.private, truth.pool.public[:OUTSIDERS])
+    )
+    test = MembershipTest.of(attack.observation, attack.knowledge, torch.cat([members, outsiders]))
+    score = MembershipScore.of(test.residual(members), test.residual(outsiders))
+    return {"membership_auc": score.auc, "membership_tpr": score.tpr}
+
+
+@measure("kernel distance")
+def kernel_distance(attack: FinishedAttack) -> dict[str, Any]:
+    """Kernel distance of the last round's update on the private images, as many as are affordable."""
+    images = centered(attack.truth.private, attack.truth.pixel_mean)
+    return {"kernel_distance": kernel_drift(attack.observation, images[: affordable_images(attack.observation)])}
+
+
+@measure("linearity")
+def linearity(attack: FinishedAttack) -> dict[str, Any]:
+    """Whether the last round's update is in the kernel regime: on the private images, and, as `attacker_…`, on what the
+    adversary has."""
+    truth, observation = attack.truth, attack.observation
+    if not truth.diagnosed:
+        return {}
+    generator = torch_generator(truth.seed, "diagnosis", observation.round, observation.client)
+    seen = OnImages.of(
+        observation,
+        centered(truth.private, truth.pixel_mean),
+        generator,
+        complete=True,
+        points=(0.0,),
+        distance=attack.columns.get("kernel_distance", math.nan),
+    )
+    update = UpdateFacts.of(observation, generator)
+    columns = {
+        "linearization_error": seen.linearization_error,
+        "hessian_norm": seen.hessian_norm,
+        "unexplained": seen.unexplained,
+        "verdict": Linearity(update, seen).verdict,
+        "layer_ranks": json.dumps({layer.name: [layer.rank, _rounded(layer.gap)] for layer in update.layers}),
+    }
+    own, source = attacker_images(attack)
+    if own is None or not len(own):
+        return columns
+    guessed = OnImages.of(observation, own, generator, points=(0.0,))
+    return columns | {
+        "attacker_images": source,
+        "attacker_kernel_distance": guessed.kernel_distance,
+        "attacker_linearization_error": guessed.linearization_error,
+        "attacker_hessian_norm": guessed.hessian_norm,
+        "attacker_verdict": Linearity(update, guessed).verdict,
+    }
+
+
+def attacker_images(attack: FinishedAttack) -> tuple[torch.Tensor | None, str]:
+    """(images that the adversary can measure on, in the model's input space; what they are): its reconstructions, else
+    public images where it knows some, else None."""
+    if len(attack.found.images):
+        return attack.found.images.to(dtype=torch.float32, device="cpu"), "reconstructed"
+    return attack.knowledge.public_images, "public"
+
+
+def _rounded(gap: float) -> float | None:
+    """To three digits, as JSON has it: null for NaN."""
+    return None if math.isnan(gap) else float(f"{gap:.3g}")

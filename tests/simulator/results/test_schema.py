@@ -1,0 +1,136 @@
+"""The declared columns: what the page, the tables and the benchmark make of them."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from attacks import Knowledge, Observation, Pool, Reconstruction
+from simulator.evaluation.evaluator import evaluate
+from simulator.evaluation.job import JobResult
+from simulator.evaluation.measures import MEASURES
+from simulator.evaluation.truth import Truth
+from simulator.reports.benchmark import benchmark_table
+from simulator.results.ledger import TABLES, Ledger
+from simulator.results.reference import reference
+from simulator.results.schema import (
+    CANDIDATES,
+    LAYERS,
+    LEAKAGE,
+    NUMBER,
+    SAMPLES,
+    SCORES,
+    Column,
+    SchemaError,
+    benchmark,
+    row_order,
+)
+
+PROJECT = Path(__file__).parents[3]
+KEY = {"round": 1, "client": 0, "threat_model": "server", "attack": "span", "defense": "none", "seed": 0}
+EVERY_TABLE = (*TABLES.values(), benchmark(), CANDIDATES, LAYERS)
+
+
+def evaluated(seed=0):
+    """The evaluation of an attack that returned two of three private images, exactly."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 2))
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    final = {name: value + 0.01 for name, value in initial.items()}
+    observation = Observation(model, ((initial, final),), (1, 6, 6), round=1, client=0)
+    private, public = torch.rand(3, 1, 6, 6), torch.rand(20, 1, 6, 6)
+    truth = Truth(private, Pool(public, private), (0.0,), seed=seed)
+    found = Reconstruction(images=private[:2].clone(), residual=torch.zeros(2), pixel_mean=(0.0,))
+    return evaluate(truth, observation, Knowledge(), found, KEY | {"target": "private", "seed": seed})
+
+
+def test_the_page_of_columns_is_up_to_date():
+    page = PROJECT / "docs" / "tables.md"
+    assert page.read_text() == reference(), "run: python -m simulator.results.reference > docs/tables.md"
+
+
+@pytest.mark.parametrize("table", EVERY_TABLE, ids=lambda table: table.name)
+def test_every_column_says_what_it_means_and_where_it_comes_from(table):
+    for name, column in table.columns.items():
+        assert name == column.name and column.meaning
+        assert (PROJECT / column.group.source).exists(), column.group.source
+    assert set(table.printed) <= set(table.columns)
+
+
+def test_the_names_and_the_order_of_the_leakage_table_are_an_interface():
+    expected = """round client threat_model attack defense seed target status detail num_private num_inferred
+        num_reconstructed l2_min l2_median l2_mean psnr_best psnr_mean ssim_mean recovered recovered_fraction
+        floor_l2_median floor_psnr_mean floor_recovered_fraction leakage relative_residual kernel_distance delta_l2
+        delta_linf knowledge seconds floor_leakage hungarian_psnr_mean floor_hungarian_psnr_mean membership_auc
+        membership_tpr adaptive distilled_l2_median"""
+    assert list(LEAKAGE.columns)[:37] == expected.split()
+
+
+def test_what_the_evaluator_writes_is_declared_and_complete():
+    columns, samples, _ = evaluated()
+    LEAKAGE.check(columns)
+    assert list(SAMPLES.frame(samples).columns) == list(SAMPLES.columns)
+    assert all(set(sample) == set(SAMPLES.columns) for sample in samples)
+    of_the_job = "round client threat_model attack defense seed target status detail knowledge seconds adaptive"
+    of_others = "distilled_l2_median membership_auc membership_tpr"  # nothing distilled; one image cannot be told
+    missing = set(LEAKAGE.columns) - set(columns) - set(of_the_job.split())
+    assert missing <= set(of_others.split())
+
+
+def test_a_frame_has_the_declared_order_and_integers_that_may_be_missing():
+    frame = LEAKAGE.frame([{"num_private": 8, "model.width": 64, "round": 1}, {"round": 2}], ["model.width"])
+    assert list(frame.columns) == [*LEAKAGE.columns, "model.width"]
+    assert frame.num_private.dtype == "Int64" and frame.num_private[0] == 8 and pd.isna(frame.num_private[1])
+    with pytest.raises(SchemaError, match=r"'model\.width'"):
+        LEAKAGE.frame([{"model.width": 64}])
+
+
+def test_the_union_of_clients_stands_behind_the_clients():
+    keys = [KEY | {"target": "private", "client": client} for client in (-1, 3, 0)]
+    assert [key["client"] for key in sorted(keys, key=lambda key: row_order("", key))] == [0, 3, -1]
+
+
+@pytest.fixture
+def brightness(monkeypatch):
+    """A metric as one would add it: a measure, and its column."""
+    column = Column(
+        "brightness", NUMBER, "mean pixel of what came back", SCORES, "0 to 1", title="bright", averaged=True
+    )
+    monkeypatch.setitem(MEASURES, "brightness", lambda attack: {"brightness": float(attack.found.images.mean())})
+    monkeypatch.setitem(LEAKAGE.columns, "brightness", column)
+
+
+def test_a_metric_that_is_measured_and_declared_is_in_every_table(tmp_path, brightness):
+    ledger, evaluations = Ledger(tmp_path), {seed: evaluated(seed) for seed in (0, 1)}
+    for seed, found in evaluations.items():
+        key = KEY | {"seed": seed, "target": "private"}
+        ledger.add_result(
+            "", JobResult(row_order("", key), {**key, "status": "ok", "adaptive": False, **found.columns})
+        )
+    ledger.write_tables()
+    table = pd.read_csv(tmp_path / "leakage.csv")
+    assert list(table.columns)[-1] == "brightness"
+    assert table.brightness.tolist() == pytest.approx([found.columns["brightness"] for found in evaluations.values()])
+    assert "| `brightness` | number, 0 to 1 | mean pixel of what came back |" in reference()
+    cells = {"": SimpleNamespace(scenario=SimpleNamespace(defense="none"))}
+    record = SimpleNamespace(
+        scenario=SimpleNamespace(adversary=SimpleNamespace(attacks=[])),
+        cells=cells,
+        leakage=table,
+        utility=pd.DataFrame([{"round": 1, "defense": "none", "seed": 0, "test_accuracy": 0.5, "epsilon": np.nan}]),
+        clients=pd.DataFrame([{"defense": "none", "status": "ok", "bytes": 1, "seconds": 1.0}]),
+    )
+    means = benchmark_table(record)
+    assert list(means.columns)[-1] == "brightness"
+    assert means.brightness.tolist() == pytest.approx([table.brightness.mean()])
+
+
+def test_a_metric_that_is_measured_but_not_declared_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setitem(MEASURES, "contrast", lambda attack: {"contrast": 1.0})
+    columns, _, _ = evaluated()
+    with pytest.raises(SchemaError, match="'contrast'"):
+        Ledger(tmp_path).add_result("", JobResult((0,), columns))
