@@ -3,53 +3,22 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from attacks import InputError, Knowledge, Observation, Pool, Reconstruction, score
+from attacks import InputError, Knowledge, Observation, Reconstruction, score
 from attacks.interface.seeding import numpy_generator, torch_generator
 from attacks.kernel.empirical import affordable_images, kernel_drift
 from attacks.kernel.regime import Linearity
 from attacks.membership import MembershipScore, MembershipTest
-from attacks.scoring.leakage import score_images
 from clients.local_update import centered
-from clients.partition import split_data
-from simulator.scenario.scenario import Scenario
+from simulator.evaluation.truth import Truth
 
 Measured = TypeVar("Measured")
 
 OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
-
-
-@dataclass(frozen=True)
-class Truth:
-    """The private images of a row, (N, C, H, W) in [0, 1], the pool to single them out of, and the input's mean.
-
-    diagnosed: whether rows say in how far the update is in the kernel regime.
-    """
-
-    private: Tensor
-    pool: Pool
-    pixel_mean: tuple[float, ...]
-    seed: int
-    diagnosed: bool = True
-
-    @classmethod
-    def of(cls, scenario: Scenario, clients: list[int], round_clients: list[int]) -> "Truth":
-        """The private set that `clients` form, in a round in which `round_clients` took part."""
-        data = split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
-        images = {client: data.client(client)[0] for client in round_clients}
-        pool = Pool(data.public()[0], torch.cat([images[client] for client in round_clients]))
-        private = torch.cat([images[client] for client in clients])
-        return cls(private, pool, data.pixel_mean, scenario.seed, scenario.output.diagnostics)
-
-    def nearness(self, distilled: Tensor) -> dict[str, float]:
-        """How near the images that a client trained on instead (M, C, H, W) are to its private ones."""
-        return {"distilled_l2_median": float(np.median(score_images(self.private, distilled, self.pool).l2))}
 
 
 def evaluate(

@@ -15,7 +15,8 @@ import torch
 from attacks import Knowledge, Observation, Reconstruction, torch_generator
 from attacks.interface.attack import Progress, silent
 from simulator.adversary.knowledge import adapted
-from simulator.evaluation.evaluator import Truth, evaluate
+from simulator.evaluation.evaluator import evaluate
+from simulator.evaluation.truth import Truth
 from simulator.results.storage import CellStore, Sight, save_reconstruction
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import AttackConfig

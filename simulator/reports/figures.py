@@ -12,7 +12,7 @@ import pandas as pd
 import seaborn as sns
 from torch import Tensor
 
-from simulator.evaluation.evaluator import Truth
+from simulator.evaluation.truth import Truth
 from simulator.results.ledger import LEAKAGE_COLUMNS, SAMPLE_COLUMNS
 from simulator.results.record import Record
 from simulator.results.storage import Sight, load_images

@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks import InputError, Knowledge, Observation, torch_generator
 from attacks.kernel.regime import Linearity
 from clients.local_update import centered
-from simulator.evaluation.evaluator import Truth
+from simulator.evaluation.truth import Truth
 from simulator.results.record import Record
 from simulator.results.storage import make_out, write_atomically, write_json
 from simulator.tools.attack_pair import load_candidates, to_input_space

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
-from simulator.evaluation.evaluator import Truth, evaluate
+from simulator.evaluation.evaluator import evaluate
+from simulator.evaluation.truth import Truth
 
 KEY = {"threat_model": "server", "attack": "span"}
 
