@@ -7,8 +7,9 @@ import pandas as pd
 import seaborn as sns
 
 from simulator.reports.figures import best_pairs, save, show
+from simulator.results.keys import ObservationKey
 from simulator.results.record import Record
-from simulator.results.storage import Sight, load_images
+from simulator.results.storage import load_images
 
 COLUMNS = 8
 LETTER = 0.011  # of test accuracy: as wide as a letter of a name beside its point
@@ -109,8 +110,8 @@ def defense_grid(record: Record, path: Path) -> Path | None:
             continue
         row = rows.sort_values(["recovered_fraction", "leakage"]).iloc[-1]
         cell = row.get("cell", "")
-        sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
-        found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
+        key = ObservationKey.of(row)
+        found = load_images(record.store(cell).reconstruction_path(key, row["attack"]))
         private, guesses, _ = best_pairs(record, row, cell, found)
         title = f"{defense}: {row['recovered']} of {row['num_private']} recovered ({row['attack']})"
         blocks.append((title if len(private) else f"{defense}: the attacks returned nothing", private, guesses))

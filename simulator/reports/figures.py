@@ -13,9 +13,10 @@ import seaborn as sns
 from torch import Tensor
 
 from simulator.evaluation.truth import Truth
+from simulator.results.keys import ObservationKey
 from simulator.results.ledger import LEAKAGE_COLUMNS, SAMPLE_COLUMNS
 from simulator.results.record import Record
-from simulator.results.storage import Sight, load_images
+from simulator.results.storage import load_images
 
 GRID_COLUMNS = 10
 PANEL_COLUMNS = 4
@@ -103,8 +104,8 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
     blocks = []
     for _, row in rows.head(8).iterrows():
         cell = row.get("cell", "")
-        sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
-        found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
+        key = ObservationKey.of(row)
+        found = load_images(record.store(cell).reconstruction_path(key, row["attack"]))
         blocks.append((title_of(row, cell), row["target"], *best_pairs(record, row, cell, found)))
     columns = min(GRID_COLUMNS, max(len(truth) for _, _, truth, _, _ in blocks))
     figure = plt.figure(figsize=(0.95 * columns + 0.3, 2.6 * len(blocks) + 0.3))
@@ -148,12 +149,13 @@ def best_pairs(
     keys = ["round", "client", "threat_model", "attack", "target"]
     own = samples[np.logical_and.reduce([samples[key] == row[key] for key in keys])]
     own = own[own.match >= 0].sort_values("l2").head(most)
-    round, members = int(row["round"]), record.members(int(row["round"]), int(row["client"]), row["threat_model"], cell)
+    key = ObservationKey.of(row)
+    clients = record.private_clients(key, cell)
     if row["target"] == "distilled":
-        truth = record.store(cell).load_distilled(round, tuple(members))
+        truth = record.store(cell).load_distilled(key.round, clients)
         assert truth is not None  # the row was scored against them
     else:
-        truth = Truth.of(record.cells[cell].scenario, members, members).private
+        truth = Truth.of(record.cells[cell].scenario, clients, clients).private
     return truth[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy()
 
 

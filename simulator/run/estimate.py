@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import torch
 
-from attacks import Observation, get_attack
+from attacks import Knowledge, Observation
 from attacks.interface.seeding import torch_generator
 from clients.config import ModelConfig
 from clients.local_update import centered, load_targets
 from clients.training import planned_steps, train
-from simulator.adversary.knowledge import adapted, grant
+from simulator.adversary.attack_run import AttackRun
+from simulator.adversary.knowledge import grant
 from simulator.run.federation import expected_attacks, expected_pairs
 from simulator.run.plan import RunPlan, cell_data, check_cell
 from simulator.run.pretraining import Pretraining
@@ -30,7 +31,27 @@ def describe_plan(plan: RunPlan) -> str:
     data = check_cell(plan.cells[0])[0]
     sizes = [cell_data(cell.scenario).client_sizes for cell in plan.cells]
     parameters = count_parameters(plan.cells)
-    attacks = sum(map(expected_attacks, plan.cells))
+    federation, adversary = scenario.federation, scenario.adversary
+    lines = [
+        f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
+        f"{federation.clients} clients with {span(size for cell in sizes for size in cell)} images each, "
+        f"{federation.strategy.name}",
+        f"data:    {scenario.data.name} {data.shape}, "
+        f"{len(data.public_indices)} public and {len(data.test_indices)} test images",
+        f"model:   {scenario.model.name}, {span(parameters)} trained parameters{start_of(scenario.model)}",
+        f"attacks: {sum(map(expected_attacks, plan.cells))} ({', '.join(a.label for a in adversary.attacks)}; "
+        f"{', '.join(adversary.threat_models)}; told {', '.join(adversary.knowledge) or 'nothing'})",
+        f"output:  {plan.run_dir}",
+        f"cost:    {describe_cost(plan, sizes, parameters)}",
+    ]
+    return "\n".join(lines)
+
+
+def describe_cost(plan: RunPlan, sizes: Sequence[Sequence[int]], parameters: Sequence[int]) -> str:
+    """How long the plan would take here, measured on its cell of median work.
+
+    sizes: images of each client, by cell. parameters: trained parameters of each cell.
+    """
     pretraining = estimate_pretraining(plan)
     # a step of training, or of an attack, costs about its images times its parameters
     work = [
@@ -38,25 +59,15 @@ def describe_plan(plan: RunPlan) -> str:
         for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
     ]
     typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
-    training, attacking = estimate(plan.cells[typical])
     scale = sum(work) / work[typical]
-    federation, adversary = scenario.federation, scenario.adversary
-    uncounted = ", ".join(attack.label for attack in adversary.attacks if iterations_of(attack) is None)
-    images = span(size for cell in sizes for size in cell)
-    lines = [
-        f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
-        f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
-        f"data:    {scenario.data.name} {data.shape}, "
-        f"{len(data.public_indices)} public and {len(data.test_indices)} test images",
-        f"model:   {scenario.model.name}, {span(parameters)} trained parameters{start_of(scenario.model)}",
-        f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
-        f"told {', '.join(adversary.knowledge) or 'nothing'})",
-        f"output:  {plan.run_dir}",
-        f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on this machine "
-        f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "
-        f"attacks {clock(attacking * scale)}), at most{f', not counting {uncounted}' if uncounted else ''}",
-    ]
-    return "\n".join(lines)
+    training, attacking = (seconds * scale for seconds in estimate(plan.cells[typical]))
+    attacks = plan.cells[0].scenario.adversary.attacks
+    uncounted = ", ".join(attack.label for attack in attacks if iterations_of(attack) is None)
+    return (
+        f"about {clock(STARTUP + pretraining + training + attacking)} on this machine "
+        f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
+        f"attacks {clock(attacking)}), at most{f', not counting {uncounted}' if uncounted else ''}"
+    )
 
 
 def count_parameters(cells: Sequence[Cell]) -> list[int]:
@@ -89,24 +100,27 @@ def estimate(cell: Cell) -> tuple[float, float]:
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     probe = config.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None, "stop_at_loss": None})
     taken = train(model, inputs, targets, probe, torch_generator(0, "estimate"))
-    workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1
     steps = sum(planned_steps(config.training, size) for size in data.client_sizes) * federation.fraction
     training = steps * federation.rounds * taken.seconds / taken.steps / (os.cpu_count() or 1)
 
     observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
-    sights = sum(expected_pairs(cell))  # a pair more costs an attack about as much as the first
     knowledge = grant(cell.scenario, data, [0])
     knowledge = replace(knowledge, num_private=knowledge.num_private or len(images))
-    attacking = 0.0
-    for attack_config in cell.scenario.attacks:
-        iterations = iterations_of(attack_config)
-        if iterations is None:
-            continue
-        short = get_attack(attack_config.name, **attack_config.options | {"iterations": PROBE_ITERATIONS})
-        start = time.perf_counter()
-        short.run(observation, adapted(knowledge, attack_config, cell.scenario), torch_generator(0, "estimate"))
-        attacking += (time.perf_counter() - start) * iterations / PROBE_ITERATIONS * sights / workers
-    return training, attacking
+    once = sum(attack_seconds(attack, cell, observation, knowledge) for attack in cell.scenario.attacks)
+    workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1
+    # a pair more costs an attack about as much as the first
+    return training, once * sum(expected_pairs(cell)) / workers
+
+
+def attack_seconds(attack: AttackConfig, cell: Cell, observation: Observation, knowledge: Knowledge) -> float:
+    """Seconds of one attack on one pair of checkpoints, from a few iterations; 0 where it is not estimated."""
+    iterations = iterations_of(attack)
+    if iterations is None:
+        return 0.0
+    short = attack.model_copy(update={"options": attack.options | {"iterations": PROBE_ITERATIONS}})
+    start = time.perf_counter()
+    AttackRun.of(short, cell.scenario).run(observation, knowledge)
+    return (time.perf_counter() - start) * iterations / PROBE_ITERATIONS
 
 
 def iterations_of(attack: AttackConfig) -> int | None:

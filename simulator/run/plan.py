@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import fcntl
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import torch
 import yaml
+from filelock import FileLock, Timeout
 
 from attacks import InputError, Observation
 from attacks.update.private_set import check_knowledge
@@ -19,7 +19,8 @@ from clients.defenses import Setting
 from clients.defenses.flower_mod import FlowerMod, LocalDP
 from clients.local_update import load_targets, make_model
 from clients.partition import FederatedData, split_data
-from simulator.adversary.knowledge import adapted, grant
+from simulator.adversary.attack_run import AttackRun
+from simulator.adversary.knowledge import grant
 from simulator.errors import RunError
 from simulator.results.ledger import JOURNAL, TABLES, finished_cells
 from simulator.results.storage import check_out, make_out, write_atomically
@@ -75,7 +76,7 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     observation = Observation(model, ((state, state),), data.shape)
     check_knowledge(observation, knowledge)
     for attack in scenario.attacks:
-        attack.make().check(observation, adapted(knowledge, attack, scenario))
+        AttackRun.of(attack, scenario).check(observation, knowledge)
     if scenario.adversary.when != "every":
         late = [round for round in scenario.adversary.when if round > scenario.federation.rounds]
         if late:
@@ -111,13 +112,13 @@ def claimed(plan: RunPlan, overwrite: bool = False) -> Iterator[None]:
     Inside, other processes are kept out: two runs would write over each other's journal. RunError where one is in.
     """
     make_out(plan.run_dir)
-    with (plan.run_dir / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"another process is running in {str(plan.run_dir)!r}: wait for it, or choose another --out"
-            ) from None
+    try:
+        lock = FileLock(plan.run_dir / LOCK, timeout=0).acquire()
+    except Timeout:
+        raise RunError(
+            f"another process is running in {str(plan.run_dir)!r}: wait for it, or choose another --out"
+        ) from None
+    with lock:
         _begin(plan, overwrite)
         yield
 

@@ -13,9 +13,10 @@ from attacks import InputError, Knowledge, Observation, torch_generator
 from attacks.kernel.regime import Linearity
 from clients.local_update import centered
 from simulator.evaluation.truth import Truth
+from simulator.results.keys import ObservationKey, subject_of
 from simulator.results.record import Record
 from simulator.results.storage import make_out, write_atomically, write_json
-from simulator.tools.attack_pair import load_candidates, to_input_space
+from simulator.tools.candidates import load_candidates, to_input_space
 
 ROWS = {
     "delta_l2": "‖Δθ‖₂",
@@ -47,8 +48,8 @@ def diagnose(observation: Observation, images: Tensor, complete: bool, seed: int
 
 def private_images(record: Record, observation: Observation, cell: str) -> Tensor:
     """Those behind an observation of a run, in the model's input space: for the evaluator, not for an adversary."""
-    view = (observation.round, observation.client, observation.threat_model, cell)
-    clients = record.members(*view)
+    key = ObservationKey(observation.round, subject_of(observation.client), observation.threat_model)
+    clients = record.private_clients(key, cell)
     truth = Truth.of(record.cells[cell].scenario, clients, clients)
     return centered(truth.private, truth.pixel_mean)
 

@@ -7,7 +7,8 @@ import yaml
 
 from simulator.cli.main import main
 from simulator.results.record import Record
-from simulator.run.engine import simulate, stop_ray
+from simulator.run.cluster import stop_ray
+from simulator.run.engine import simulate
 from simulator.run.plan import make_plan
 from simulator.run.progress import Silent
 from simulator.scenario.scenario import load_scenario

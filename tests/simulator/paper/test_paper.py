@@ -17,7 +17,7 @@ from simulator.paper.reconstruction.kernel_choice import choice_claims
 from simulator.paper.reconstruction.kernel_regime import COLUMNS, regime_claims
 from simulator.paper.reconstruction.networks import lenet_claims, resolution_claims
 from simulator.paper.reconstruction.training import loss_claims, stopping_claims
-from simulator.run.engine import stop_ray
+from simulator.run.cluster import stop_ray
 from simulator.run.progress import Silent
 from simulator.scenario.scenario import load_source
 from simulator.scenario.yaml_source import Source

@@ -19,6 +19,9 @@ class NoJobs:
     def collect(self, timeout):
         return []
 
+    def shares(self):
+        return {}
+
     def close(self):
         pass
 
@@ -27,11 +30,12 @@ class NoJobs:
 def start(tmp_path, monkeypatch):
     """Start a run whose cells leave a row of utility; `diverging` names the one whose clients all fail after that."""
 
-    def run_cell(grid, plan, cell, nodes, collector, progress_dir):
-        collector.ledger.add("utility", cell.name, (cell.name, 0), {"round": 0, **cell.swept})
+    def run_cell(run):
+        cell, queue = run.cell, run.queue
+        queue.ledger.add("utility", cell.name, (cell.name, 0), {"round": 0, **cell.swept})
         if cell.name == start.diverging:
             raise RunError("round 1: 3 of 3 clients failed")
-        collector.finish_training(cell.name)
+        queue.finish_training(cell.name)
 
     def start(diverging, sweep="sweep: {training.learning_rate: [0.1, 10.0, 0.05]}"):
         start.diverging = diverging
@@ -43,7 +47,8 @@ def start(tmp_path, monkeypatch):
 
     monkeypatch.setattr(federation, "run_cell", run_cell)
     monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients: {})
-    monkeypatch.setattr(federation, "make_dispatcher", lambda workers, gpus: NoJobs())
+    monkeypatch.setattr(federation, "start_ray", lambda engine: None)
+    monkeypatch.setattr(federation, "Dispatcher", lambda workers, environment: NoJobs())
     return start
 
 
