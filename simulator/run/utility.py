@@ -53,7 +53,7 @@ class Utility:
             "test_loss": loss,
             "client_loss": sum(reports.losses) / len(reports.losses) if reports.losses else None,
             "clients": len(reports.losses),
-            "epsilon": max(0.0, *reports.epsilons) if reports.epsilons else None,
+            "epsilon": max(reports.epsilons, default=None),
             **self.cell.swept,
         }
         self.ledger.add("utility", self.cell.name, (self.cell.name, round), row)

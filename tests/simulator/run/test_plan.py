@@ -1,8 +1,7 @@
 """The run directory: who may write there, and when."""
 
-import fcntl
-
 import pytest
+from filelock import FileLock
 
 from simulator.errors import RunError
 from simulator.results.ledger import JOURNAL
@@ -21,10 +20,12 @@ def test_overwrite_leaves_the_journal_of_a_running_process_alone(plan):
     plan.run_dir.mkdir()
     journal = plan.run_dir / JOURNAL
     journal.write_text("theirs\n")
-    with (plan.run_dir / LOCK).open("w") as theirs:
-        fcntl.flock(theirs, fcntl.LOCK_EX)
-        with pytest.raises(RunError, match="another process is running"), claimed(plan, overwrite=True):
-            pass
+    with (
+        FileLock(plan.run_dir / LOCK),
+        pytest.raises(RunError, match="another process is running"),
+        claimed(plan, overwrite=True),
+    ):
+        pass
     assert journal.read_text() == "theirs\n"
     with claimed(plan, overwrite=True):
         assert not journal.exists()
