@@ -10,7 +10,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from attacks.interface.seeding import derive_seed
 from simulator.adversary.participation import ClientReply, Participation
-from simulator.adversary.recorder import Recorder, RoundEnd
+from simulator.adversary.recorder import Recorder
 
 WEIGHT = "num-examples"  # of a client in the mean, as in FedAvg
 
@@ -54,9 +54,10 @@ class CuriousServer(Strategy):
         seed = derive_seed(self.recorder.cell.scenario.seed, "aggregation", server_round, -1)
         np.random.seed(seed % 2**32)  # Flower's DP draws from the global generator
         arrays, metrics = self.inner.aggregate_train(server_round, messages)
-        state = None if arrays is None else arrays.to_torch_state_dict()
-        final = None if state is None else self.recorder.store.save_global(server_round, state)
-        self.recorder.end_round(RoundEnd(server_round, healthy, final, summed))
+        final = None
+        if arrays is not None:
+            final = self.recorder.store.save_global(server_round, arrays.to_torch_state_dict())
+        self.recorder.end_round(server_round, healthy, final, summed)
         return arrays, metrics
 
     def configure_evaluate(

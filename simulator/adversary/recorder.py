@@ -1,6 +1,5 @@
 """What the adversary writes down of a federation: checkpoints, and the observations that threat models make of them."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from attacks.interface.observation import State
@@ -20,19 +19,6 @@ class Attacks(Protocol):
     def submit(self, job: Job) -> None: ...
 
     def note(self, job: Job, result: JobResult) -> None: ...
-
-
-@dataclass(frozen=True)
-class RoundEnd:
-    """How a round ended: names of the checkpoint files of what the server holds. None: there is no such checkpoint.
-
-    healthy: the clients whose update went in. final: the global checkpoint. summed: the sum of secure aggregation.
-    """
-
-    round: int
-    healthy: tuple[int, ...]
-    final: str | None
-    summed: str | None
 
 
 class Recorder:
@@ -59,35 +45,41 @@ class Recorder:
         if reply.distilled is not None:
             self.store.save_distilled(round, reply.client, reply.distilled)
 
-    def end_round(self, end: RoundEnd) -> None:
-        """Extend the series by this round, and attack what the threat models see of it."""
-        seen = self._extend(end)
-        self.initial = end.final or self.initial
-        if not self.cell.scenario.adversary.attacks_in(end.round):
+    def end_round(self, round: int, healthy: tuple[int, ...], final: str | None, summed: str | None) -> None:
+        """Extend the series by this round, and attack what the threat models see of it.
+
+        healthy: the clients whose update went in. final, summed: files of the global checkpoint and of the sum of
+        secure aggregation; None where there is none.
+        """
+        seen = self._extend(round, healthy, final, summed)
+        self.initial = final or self.initial
+        if not self.cell.scenario.adversary.attacks_in(round):
             return
-        subjects: list[Subject] = [*map(Client, end.healthy), AllClients()]
+        subjects: list[Subject] = [*map(Client, healthy), AllClients()]
         for subject in subjects:
             for view in self.views:
-                key = ObservationKey(end.round, subject, view.threat_model)
+                key = ObservationKey(round, subject, view.threat_model)
                 if not view.shows(subject):
                     continue
                 if view.hidden_by is not None:
                     self._note(key, "skipped", view.hidden_by)
                 elif (view.source, subject) in seen:
-                    self._observe(key, view, end.healthy)
+                    self._observe(key, view, healthy)
 
-    def _extend(self, end: RoundEnd) -> set[tuple[Source, Subject]]:
-        """The series that have this round."""
-        files: dict[tuple[Source, Subject], tuple[str, tuple[int, ...]]] = {}
-        for client in end.healthy if not self.hides_clients else ():
-            files[Source.RETURNED, Client(client)] = self.store.client_name(end.round, client), (client,)
-        if end.summed is not None:
-            files[Source.SUM, AllClients()] = end.summed, end.healthy
-        if end.final is not None:
-            files[Source.GLOBAL, AllClients()] = end.final, end.healthy
-        for key, (final, clients) in files.items():
-            self.series.setdefault(key, []).append(Round(self.initial, final, clients))
-        return set(files)
+    def _extend(
+        self, round: int, healthy: tuple[int, ...], final: str | None, summed: str | None
+    ) -> set[tuple[Source, Subject]]:
+        """Extend the series by this round; returns those that have it."""
+        ended: dict[tuple[Source, Subject], Round] = {}
+        for client in healthy if not self.hides_clients else ():
+            returned = self.store.client_name(round, client)
+            ended[Source.RETURNED, Client(client)] = Round(self.initial, returned, (client,))
+        for source, name in ((Source.SUM, summed), (Source.GLOBAL, final)):
+            if name is not None:
+                ended[source, AllClients()] = Round(self.initial, name, healthy)
+        for key, end in ended.items():
+            self.series.setdefault(key, []).append(end)
+        return set(ended)
 
     def _observe(self, key: ObservationKey, view: View, healthy: tuple[int, ...]) -> None:
         """Write down what a view shows of a subject, with whose images it holds, and start its attacks."""

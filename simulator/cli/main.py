@@ -35,7 +35,8 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
 ) -> None:
     """Run a scenario: federate, attack every round, and print the leakage table."""
-    from simulator.run.plan import make_plan, needs_run
+    from simulator.run.folder import needs_run
+    from simulator.run.plan import make_plan
     from simulator.scenario.scenario import load_scenario
 
     plan = make_plan(load_scenario(file, overrides), out_dir)
@@ -43,8 +44,8 @@ def run(
         out.print(f"{plan.run_dir} holds this run already, finished; --overwrite does it again", highlight=False)
         show_run(plan.run_dir)
         return
+    from simulator.run.display import Bars
     from simulator.run.engine import simulate
-    from simulator.run.progress import Bars
 
     simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
     finish_run(plan.run_dir, figures=plan.scenario.output.figures)
@@ -63,12 +64,13 @@ def benchmark(
     from simulator.reports.benchmark import TABLE, load_benchmark, write_benchmark
     from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view
     from simulator.results.record import Record
-    from simulator.run.plan import make_plan, needs_run
+    from simulator.run.folder import needs_run
+    from simulator.run.plan import make_plan
 
     plan = make_plan(load_benchmark(file, profile, overrides), out_dir)
     if needs_run(plan, overwrite):
+        from simulator.run.display import Bars
         from simulator.run.engine import simulate
-        from simulator.run.progress import Bars
 
         try:
             simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)

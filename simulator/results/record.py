@@ -11,7 +11,7 @@ from attacks.interface.errors import nearest
 from simulator.adversary.attack_run import AttackRun
 from simulator.results.keys import ObservationKey, subject_of
 from simulator.results.storage import CellStore
-from simulator.run.plan import DESCRIPTION, read_description
+from simulator.run.folder import DESCRIPTION, read_description
 from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Source

@@ -15,10 +15,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from simulator.errors import RunError
 from simulator.run.cluster import backend_config, start_ray, stop_ray
+from simulator.run.display import Display
 from simulator.run.federation import run_federation
 from simulator.run.flower_backend import killing_backend
-from simulator.run.plan import RunPlan, claimed
-from simulator.run.progress import Display
+from simulator.run.folder import claimed
+from simulator.run.plan import RunPlan
 
 
 def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: bool = False) -> None:

@@ -31,27 +31,7 @@ def describe_plan(plan: RunPlan) -> str:
     data = check_cell(plan.cells[0])[0]
     sizes = [cell_data(cell.scenario).client_sizes for cell in plan.cells]
     parameters = count_parameters(plan.cells)
-    federation, adversary = scenario.federation, scenario.adversary
-    lines = [
-        f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
-        f"{federation.clients} clients with {span(size for cell in sizes for size in cell)} images each, "
-        f"{federation.strategy.name}",
-        f"data:    {scenario.data.name} {data.shape}, "
-        f"{len(data.public_indices)} public and {len(data.test_indices)} test images",
-        f"model:   {scenario.model.name}, {span(parameters)} trained parameters{start_of(scenario.model)}",
-        f"attacks: {sum(map(expected_attacks, plan.cells))} ({', '.join(a.label for a in adversary.attacks)}; "
-        f"{', '.join(adversary.threat_models)}; told {', '.join(adversary.knowledge) or 'nothing'})",
-        f"output:  {plan.run_dir}",
-        f"cost:    {describe_cost(plan, sizes, parameters)}",
-    ]
-    return "\n".join(lines)
-
-
-def describe_cost(plan: RunPlan, sizes: Sequence[Sequence[int]], parameters: Sequence[int]) -> str:
-    """How long the plan would take here, measured on its cell of median work.
-
-    sizes: images of each client, by cell. parameters: trained parameters of each cell.
-    """
+    attacks = sum(map(expected_attacks, plan.cells))
     pretraining = estimate_pretraining(plan)
     # a step of training, or of an attack, costs about its images times its parameters
     work = [
@@ -59,15 +39,25 @@ def describe_cost(plan: RunPlan, sizes: Sequence[Sequence[int]], parameters: Seq
         for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
     ]
     typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
+    training, attacking = estimate(plan.cells[typical])
     scale = sum(work) / work[typical]
-    training, attacking = (seconds * scale for seconds in estimate(plan.cells[typical]))
-    attacks = plan.cells[0].scenario.adversary.attacks
-    uncounted = ", ".join(attack.label for attack in attacks if iterations_of(attack) is None)
-    return (
-        f"about {clock(STARTUP + pretraining + training + attacking)} on this machine "
-        f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
-        f"attacks {clock(attacking)}), at most{f', not counting {uncounted}' if uncounted else ''}"
-    )
+    federation, adversary = scenario.federation, scenario.adversary
+    uncounted = ", ".join(attack.label for attack in adversary.attacks if iterations_of(attack) is None)
+    images = span(size for cell in sizes for size in cell)
+    lines = [
+        f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
+        f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
+        f"data:    {scenario.data.name} {data.shape}, "
+        f"{len(data.public_indices)} public and {len(data.test_indices)} test images",
+        f"model:   {scenario.model.name}, {span(parameters)} trained parameters{start_of(scenario.model)}",
+        f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
+        f"told {', '.join(adversary.knowledge) or 'nothing'})",
+        f"output:  {plan.run_dir}",
+        f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on this machine "
+        f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "
+        f"attacks {clock(attacking * scale)}), at most{f', not counting {uncounted}' if uncounted else ''}",
+    ]
+    return "\n".join(lines)
 
 
 def count_parameters(cells: Sequence[Cell]) -> list[int]:

@@ -2,8 +2,6 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -22,12 +20,13 @@ from simulator.results.keys import Client
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.run.cluster import start_ray, worker_environment
+from simulator.run.display import Display
 from simulator.run.plan import RunPlan, cell_data
 from simulator.run.pretraining import pretrain
-from simulator.run.progress import Display
 from simulator.run.strategies import defended_strategy
 from simulator.run.utility import Utility
 from simulator.scenario.scenario import Cell
+from simulator.scenario.sections import EngineConfig
 
 NODE_WAIT = 120.0  # seconds that nodes have to register with the server
 
@@ -46,10 +45,10 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
     failed: dict[str, RunError] = {}
     try:
         nodes = identify_nodes(grid, plan.clients)  # first: in `flwr run`, Flower starts Ray beside this thread
-        with attack_queue(plan, ledger, display) as queue:
+        with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display)) as queue:
             for cell in todo:
                 try:
-                    run_cell(CellRun(grid, nodes, plan, cell, queue))
+                    run_cell(grid, nodes, plan, cell, queue)
                 except RunError as error:
                     failed[cell.name] = error
             queue.finish()
@@ -58,20 +57,6 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
         ledger.write_tables()
     if failed:
         raise CellsFailed(describe_failures(failed, len(plan.cells)))
-
-
-@contextlib.contextmanager
-def attack_queue(plan: RunPlan, ledger: Ledger, display: Display) -> Iterator["AttackQueue"]:
-    """The attacks of a run. Those that are not done at the end, whatever brought it about, get a row that says so."""
-    engine = plan.scenario.engine
-    start_ray(engine)  # there is one already but in a deployment
-    dispatcher = Dispatcher(engine.attack_workers, worker_environment(engine.threads))
-    queue = AttackQueue(dispatcher, ledger, display)
-    try:
-        yield queue
-    finally:
-        queue.give_up()
-        dispatcher.close()
 
 
 def describe_failures(failed: dict[str, RunError], cells: int) -> str:
@@ -85,8 +70,10 @@ def describe_failures(failed: dict[str, RunError], cells: int) -> str:
 class AttackQueue:
     """The attacks under way: it brings finished ones into the ledger, and marks a cell done when its last one is in."""
 
-    def __init__(self, dispatcher: Dispatcher, ledger: Ledger, display: Display):
-        self.dispatcher, self.ledger, self.display = dispatcher, ledger, display
+    def __init__(self, engine: EngineConfig, ledger: Ledger, display: Display):
+        start_ray(engine)  # there is one already but in a deployment
+        self.dispatcher = Dispatcher(engine.attack_workers, worker_environment(engine.threads))
+        self.ledger, self.display = ledger, display
         self.trained: set[str] = set()
 
     def submit(self, job: Job) -> None:
@@ -112,11 +99,12 @@ class AttackQueue:
         while self.dispatcher.pending:
             self.collect(timeout=0.5)
 
-    def give_up(self) -> None:
+    def close(self) -> None:
         """Rows for the attacks that a stopped run leaves behind; their observations are on disk and can be attacked."""
         self.collect(timeout=0)
         for job in self.dispatcher.pending:
-            self.ledger.add_result(job.cell, lost(job, "the run stopped before this attack finished"))
+            self.note(job, lost(job, "the run stopped before this attack finished"))
+        self.dispatcher.close()
 
     def _mark_done(self) -> None:
         waiting = {job.cell for job in self.dispatcher.pending}
@@ -124,28 +112,17 @@ class AttackQueue:
             self.ledger.mark_done(cell)
 
 
-@dataclass(frozen=True)
-class CellRun:
-    """What the federation of one cell needs. nodes: partition id -> node id, of all clients of the run."""
-
-    grid: Grid
-    nodes: dict[int, int]
-    plan: RunPlan
-    cell: Cell
-    queue: AttackQueue
-
-
-def run_cell(run: CellRun) -> None:
-    """One federation from its initial checkpoint to its last round."""
-    cell, scenario, queue = run.cell, run.cell.scenario, run.queue
+def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue: AttackQueue) -> None:
+    """One federation from its initial checkpoint to its last round. nodes: partition id -> node id, of all clients."""
+    scenario = cell.scenario
     config = cell.client_config(use_gpu=scenario.engine.gpus != 0)
     data = cell_data(scenario)
     model = make_model(config, data)
     if scenario.model.pretrain is not None:
-        pretrain(model, config, data, run.plan.run_dir, queue.display.pretraining)
+        pretrain(model, config, data, plan.run_dir, queue.display.pretraining)
     utility = Utility(cell, data, model, queue.ledger)
-    participation = Participation(scenario, {i: run.nodes[i] for i in range(scenario.federation.clients)})
-    recorder = Recorder(cell, make_store(run.plan, cell, data), data, queue)
+    participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)})
+    recorder = Recorder(cell, make_store(plan, cell, data), data, queue)
     strategy = CuriousServer(defended_strategy(scenario), participation, recorder, utility.note)
 
     def after_round(round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -158,7 +135,7 @@ def run_cell(run: CellRun) -> None:
 
     for_clients = config.model_copy(update={"model": config.model.without_initial_weights()})
     strategy.start(
-        grid=run.grid,
+        grid=grid,
         initial_arrays=ArrayRecord(model.state_dict()),
         num_rounds=scenario.federation.rounds,
         timeout=scenario.federation.timeout,

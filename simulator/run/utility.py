@@ -1,6 +1,6 @@
 """How well a federation does, for the tables of utility and of clients: the defender's side of every trade-off."""
 
-from dataclasses import dataclass, field
+from collections import defaultdict
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord
@@ -13,47 +13,39 @@ from simulator.results.ledger import Ledger
 from simulator.scenario.scenario import Cell
 
 
-@dataclass
-class RoundReports:
-    """What the clients of one round reported: last losses of those that are in, and ε where they account for it."""
-
-    losses: list[float] = field(default_factory=list)
-    epsilons: list[float] = field(default_factory=list)
-
-
 class Utility:
     """The tables of utility and of clients of one cell."""
 
     def __init__(self, cell: Cell, data: FederatedData, model: torch.nn.Module, ledger: Ledger):
         """model: the network of the federation; its weights are overwritten."""
         self.cell, self.data, self.model, self.ledger = cell, data, model, ledger
-        self.reports: dict[int, RoundReports] = {}
+        self.losses: dict[int, list[float]] = defaultdict(list)  # last ones of healthy clients, by round
+        self.epsilons: dict[int, list[float]] = defaultdict(list)  # of clients that account for it
 
     def note(self, round: int, reply: ClientReply) -> None:
         """A client's row, and its part in that of the round."""
         columns, scenario = reply.columns, self.cell.scenario
         row = {"round": round, "defense": scenario.defense, "seed": scenario.seed, **columns, **self.cell.swept}
         self.ledger.add("clients", self.cell.name, (self.cell.name, round, reply.client), row)
-        reports = self.reports.setdefault(round, RoundReports())
         if "epsilon" in columns:
-            reports.epsilons.append(float(columns["epsilon"]))
+            self.epsilons[round].append(float(columns["epsilon"]))
         if reply.healthy:
-            reports.losses.append(float(columns["last_loss"]))
+            self.losses[round].append(float(columns["last_loss"]))
 
     def measure(self, round: int, arrays: ArrayRecord) -> MetricRecord:
         """The round's row: the global model on the test split, and what its clients reported."""
         self.model.load_state_dict(arrays.to_torch_state_dict())
         loss, share = self._evaluate()
-        reports, scenario = self.reports.get(round, RoundReports()), self.cell.scenario
+        losses, scenario = self.losses[round], self.cell.scenario
         row = {
             "round": round,
             "defense": scenario.defense,
             "seed": scenario.seed,
             "test_accuracy": share,
             "test_loss": loss,
-            "client_loss": sum(reports.losses) / len(reports.losses) if reports.losses else None,
-            "clients": len(reports.losses),
-            "epsilon": max(reports.epsilons, default=None),
+            "client_loss": sum(losses) / len(losses) if losses else None,
+            "clients": len(losses),
+            "epsilon": max(self.epsilons[round], default=None),
             **self.cell.swept,
         }
         self.ledger.add("utility", self.cell.name, (self.cell.name, round), row)

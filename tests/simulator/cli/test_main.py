@@ -14,7 +14,8 @@ from torch import nn
 from attacks import Knowledge
 from simulator.results.keys import Client, ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
-from simulator.run.plan import claimed, make_plan
+from simulator.run.folder import claimed
+from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 
 FACTORY = """

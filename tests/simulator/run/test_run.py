@@ -15,7 +15,8 @@ from attacks import InputError
 from simulator.errors import RunError
 from simulator.results.keys import ObservationKey, subject_of
 from simulator.results.ledger import LEAKAGE_COLUMNS, finished_cells
-from simulator.run.plan import make_plan, needs_run
+from simulator.run.folder import needs_run
+from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 
 pytestmark = pytest.mark.slow

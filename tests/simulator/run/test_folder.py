@@ -5,7 +5,8 @@ from filelock import FileLock
 
 from simulator.errors import RunError
 from simulator.results.ledger import JOURNAL
-from simulator.run.plan import LOCK, claimed, make_plan, needs_run
+from simulator.run.folder import LOCK, claimed, needs_run
+from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 
 
