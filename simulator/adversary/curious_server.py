@@ -11,6 +11,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from attacks.interface.seeding import derive_seed
 from simulator.adversary.participation import ClientReply, Participation
 from simulator.adversary.recorder import Recorder
+from simulator.results.keys import ALL
 
 WEIGHT = "num-examples"  # of a client in the mean, as in FedAvg
 
@@ -51,7 +52,7 @@ class CuriousServer(Strategy):
         healthy = tuple(reply.client for reply in read if reply.healthy)
         messages = [reply.message for reply in read if reply.healthy and reply.message is not None]
         summed = self._save_sum(server_round, messages)  # first: strategies may write into replies
-        seed = derive_seed(self.recorder.cell.scenario.seed, "aggregation", server_round, -1)
+        seed = derive_seed(self.recorder.cell.scenario.seed, "aggregation", server_round, ALL)
         np.random.seed(seed % 2**32)  # Flower's DP draws from the global generator
         arrays, metrics = self.inner.aggregate_train(server_round, messages)
         final = None

@@ -38,7 +38,8 @@ class Recorder:
     def save_reply(self, round: int, reply: ClientReply) -> None:
         """Write down what a client returned; where that is nothing, give every attack on it a row that says why."""
         if reply.state is None:
-            self._note_failure(round, reply)
+            for key, _ in self._views(round, Client(reply.client)):
+                self._note(key, reply.status, reply.detail)
             return
         if not self.hides_clients:
             self.store.save_client(round, reply.client, reply.state)
@@ -53,18 +54,17 @@ class Recorder:
         """
         seen = self._extend(round, healthy, final, summed)
         self.initial = final or self.initial
-        if not self.cell.scenario.adversary.attacks_in(round):
-            return
         subjects: list[Subject] = [*map(Client, healthy), AllClients()]
-        for subject in subjects:
-            for view in self.views:
-                key = ObservationKey(round, subject, view.threat_model)
-                if not view.shows(subject):
-                    continue
-                if view.hidden_by is not None:
-                    self._note(key, "skipped", view.hidden_by)
-                elif (view.source, subject) in seen:
-                    self._observe(key, view, healthy)
+        for key, view in (pair for subject in subjects for pair in self._views(round, subject)):
+            if view.hidden_by is not None:
+                self._note(key, "skipped", view.hidden_by)
+            elif (view.source, key.subject) in seen:
+                self._observe(key, view, healthy)
+
+    def _views(self, round: int, subject: Subject) -> list[tuple[ObservationKey, View]]:
+        """What is looked at of a subject in this round, by the key of the observation; nothing in a round left out."""
+        views = self.views if self.cell.scenario.adversary.attacks_in(round) else []
+        return [(ObservationKey(round, subject, view.threat_model), view) for view in views if view.shows(subject)]
 
     def _extend(
         self, round: int, healthy: tuple[int, ...], final: str | None, summed: str | None
@@ -97,12 +97,6 @@ class Recorder:
 
     def _jobs(self, key: ObservationKey) -> list[Job]:
         return [Job.of(self.cell, self.store.root, key, attack) for attack in self.cell.scenario.attacks]
-
-    def _note_failure(self, round: int, reply: ClientReply) -> None:
-        subject = Client(reply.client)
-        for view in self.views if self.cell.scenario.adversary.attacks_in(round) else ():
-            if view.shows(subject):
-                self._note(ObservationKey(round, subject, view.threat_model), reply.status, reply.detail)
 
     def _note(self, key: ObservationKey, status: str, detail: str) -> None:
         """Give every attack on a single client a row that says why it does not run."""

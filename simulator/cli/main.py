@@ -24,15 +24,17 @@ Overrides = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")
 ]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="a scenario, e.g. scenarios/quickstart.yaml")]
+RunDir = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")]
 
 
 @cli.command()
 def run(
     file: ScenarioFile,
-    out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")] = None,
+    out_dir: RunDir = None,
     overrides: Overrides = [],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished run again")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Run a scenario: federate, attack every round, and print the leakage table."""
     from simulator.run.folder import needs_run
@@ -54,11 +56,11 @@ def run(
 @cli.command()
 def benchmark(
     file: ScenarioFile,
-    out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")] = None,
+    out_dir: RunDir = None,
     profile: Annotated[str | None, typer.Option(help="of the file's benchmark.profiles, e.g. quick")] = None,
     overrides: Overrides = [],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished benchmark again")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Compare defenses: each against every attack and threat model, over several seeds. Resumes where it stopped."""
     from simulator.reports.benchmark import TABLE, load_benchmark, write_benchmark
@@ -144,7 +146,7 @@ def paper(
     overrides: Overrides = [],
     sheet: Annotated[bool, typer.Option("--sheet", help="draw the reconstructions too, in sheet.png")] = False,
     names: Annotated[bool, typer.Option("--list", help="list the experiments")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Rerun an experiment of the paper, and judge its claims by what comes out. Resumes where it stopped."""
     from simulator.paper.command import listing, run_experiment

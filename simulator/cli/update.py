@@ -88,8 +88,13 @@ def diagnose(
     Images are in the model's input space beside two checkpoints, in [0, 1] with --run.
     """
     from simulator.results.storage import check_out
-    from simulator.tools.diagnosis import adversary_images, diagnosis_tables, private_images, write_diagnosis
-    from simulator.tools.diagnosis import diagnose as measure
+    from simulator.tools.diagnosis import (
+        adversary_images,
+        diagnosis_tables,
+        measure_regime,
+        private_images,
+        write_diagnosis,
+    )
 
     check_out(out_dir)
     if evaluator and (which.run is None or images is not None):
@@ -100,7 +105,7 @@ def diagnose(
         view, (inputs, source) = "evaluator", (private_images(record, observation, which.cell), "the private ones")
     else:
         view, (inputs, source) = "adversary", adversary_images(images, observation, knowledge, record is not None)
-    found = measure(observation, inputs, evaluator, seed)
+    found = measure_regime(observation, inputs, evaluator, seed)
     write_diagnosis(out_dir, found, view, source)
     out.print(f"{view}'s version, {found.images} images: {source}", highlight=False, soft_wrap=True)
     for table in diagnosis_tables(found):

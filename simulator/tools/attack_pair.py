@@ -34,26 +34,26 @@ def observe_pair(model: str | None, initial: Path | None, final: Path | None, sh
 
 def parse_knowledge(items: list[str]) -> Knowledge:
     """Knowledge from --know key=value items; values are YAML."""
-    given: dict[str, Any] = {}
     for item in items:
-        key, equals, text = item.partition("=")
+        key, equals, _ = item.partition("=")
         if not equals or key not in Knowledge.names():
             raise InputError(f"--know {item!r}: write FIELD=VALUE{nearest(key, Knowledge.names())}")
-        given[key] = parse_value(text)
-    return make_knowledge(given)
+    return make_knowledge(_parse(items))
 
 
 def parse_options(name: str, items: list[str]) -> AttackConfig:
     """The attack with its --option key=value items."""
-    options: dict[str, Any] = {}
     for item in items:
-        key, equals, text = item.partition("=")
-        if not equals:
+        if "=" not in item:
             raise InputError(f"--option {item!r}: write NAME=VALUE")
-        options[key] = parse_value(text)
-    config = AttackConfig.model_construct(name=name, label=name, options=options)
+    config = AttackConfig.model_construct(name=name, label=name, options=_parse(items))
     config.make()
     return config
+
+
+def _parse(items: list[str]) -> dict[str, Any]:
+    """key=value items, whose values are YAML."""
+    return {key: parse_value(text) for key, _, text in (item.partition("=") for item in items)}
 
 
 def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowledge, pixels: bool) -> None:

@@ -31,7 +31,7 @@ ROWS = {
 }
 
 
-def diagnose(observation: Observation, images: Tensor, complete: bool, seed: int = 0) -> Linearity:
+def measure_regime(observation: Observation, images: Tensor, complete: bool, seed: int = 0) -> Linearity:
     """Of the last round's update. images: (N, C, H, W), in the model's input space. complete: whether these are the
     private ones, all of them."""
     if images.ndim != 4 or tuple(images.shape[1:]) != observation.input_shape or not len(images):
