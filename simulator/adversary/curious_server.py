@@ -48,7 +48,7 @@ class CuriousServer(Strategy):
             self.note(server_round, reply)
             self.recorder.save_reply(server_round, reply)
             read.append(reply.without_state())
-        self.participation.check(server_round, read)
+        self.participation.check_failures(server_round, read)
         healthy = tuple(reply.client for reply in read if reply.healthy)
         messages = [reply.message for reply in read if reply.healthy and reply.message is not None]
         summed = self._save_sum(server_round, messages)  # first: strategies may write into replies

@@ -106,7 +106,7 @@ class Participation:
         for client in self.chosen:
             yield ClientReply.of(client, received.get(client), self.scenario.federation.timeout)
 
-    def check(self, round: int, replies: list[ClientReply]) -> None:
+    def check_failures(self, round: int, replies: list[ClientReply]) -> None:
         """Raise RunError where more clients failed than the scenario allows, or all of them."""
         failures = [reply for reply in replies if not reply.healthy]
         limit = self.scenario.federation.max_failures

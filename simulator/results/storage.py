@@ -169,16 +169,6 @@ class CellStore:
         observation = Observation(model, pairs, shape, key.round, key.client, key.threat_model)
         return observation, self._knowledge(content["knowledge"])
 
-    def _observation_path(self, key: ObservationKey) -> Path:
-        return self.checkpoints / f"{key.name}.json"
-
-    def _read_observation(self, key: ObservationKey) -> dict[str, Any]:
-        path = self._observation_path(key)
-        if not path.exists():
-            known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
-            raise InputError(f"no observation {key.name!r} in {str(self.root)!r}; recorded: {known}")
-        return read_json(path)
-
     def architecture(self) -> tuple[nn.Module, tuple[int, int, int]]:
         """(the model, its weights meaningless; (C, H, W) of its input)."""
         content = read_json(self.checkpoints / "architecture.json")
@@ -188,6 +178,16 @@ class CellStore:
 
     def reconstruction_path(self, key: ObservationKey, attack: str) -> Path:
         return self.reconstructions / f"{key.name}_{attack}.npz"
+
+    def _observation_path(self, key: ObservationKey) -> Path:
+        return self.checkpoints / f"{key.name}.json"
+
+    def _read_observation(self, key: ObservationKey) -> dict[str, Any]:
+        path = self._observation_path(key)
+        if not path.exists():
+            known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
+            raise InputError(f"no observation {key.name!r} in {str(self.root)!r}; recorded: {known}")
+        return read_json(path)
 
     def _save(self, name: str, state: State) -> str:
         save_state(self.checkpoints / name, state)
