@@ -165,6 +165,10 @@ class ModelConfig(Section):
         default_factory=list, description="parameter names, with * and ?, that clients leave alone"
     )
 
+    def without_initial_weights(self) -> "ModelConfig":
+        """The same network without where its weights come from: for those who are given them."""
+        return self.model_copy(update={"checkpoint": None, "pretrain": None})
+
 
 class DefenseConfig(Section):
     """One defense: its name, or the import path of a Flower mod, its options beside it, and a label for the tables."""

@@ -7,9 +7,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from simulator.reports.html_report import write_report
+from simulator.run.display import Display
 from simulator.run.federation import run_federation, wait_for_nodes
-from simulator.run.plan import claimed, make_plan, needs_run
-from simulator.run.progress import Silent
+from simulator.run.folder import claimed, needs_run
+from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 
 app = ServerApp()
@@ -38,7 +39,7 @@ def main(grid: Grid, context: Context) -> None:
     plan = make_plan(scenario, Path(out) if out else None)
     if needs_run(plan):
         with claimed(plan):
-            run_federation(grid, plan, Silent())
+            run_federation(grid, plan, Display())
         if scenario.output.figures:
             write_report(plan.run_dir)
     print(f"leakage table: {(plan.run_dir / 'leakage.csv').resolve()}")

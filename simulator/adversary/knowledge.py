@@ -1,5 +1,6 @@
 """What a scenario grants its adversary, as values: the only door by which truth about a client reaches an attack."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,9 @@ from clients.partition import FederatedData
 from clients.training import planned_steps
 from simulator.results.storage import make_knowledge
 from simulator.scenario.scenario import Scenario
-from simulator.scenario.sections import AttackConfig
 
 
-def grant(scenario: Scenario, data: FederatedData, clients: list[int]) -> Knowledge:
+def grant(scenario: Scenario, data: FederatedData, clients: Sequence[int]) -> Knowledge:
     """Knowledge about the private set that `clients` form together.
 
     A field set to true is granted as it is; any other value is what the adversary believes, right or wrong.
@@ -37,12 +37,7 @@ def grant(scenario: Scenario, data: FederatedData, clients: list[int]) -> Knowle
     return replace(knowledge, public_images=images)
 
 
-def adapted(knowledge: Knowledge, attack: AttackConfig, scenario: Scenario) -> Knowledge:
-    """What one attack is told: an adaptive one knows the defense in force too."""
-    return replace(knowledge, **scenario.defense_facts()) if attack.adaptive else knowledge
-
-
-def _truth(scenario: Scenario, data: FederatedData, clients: list[int], wanted: set[str]) -> dict[str, Any]:
+def _truth(scenario: Scenario, data: FederatedData, clients: Sequence[int], wanted: set[str]) -> dict[str, Any]:
     """True values of the wanted fields only: what is not asked for is not even read."""
     training = scenario.training
     truth: dict[str, Any] = {}

@@ -1,238 +1,104 @@
-"""The honest-but-curious server: a wrapper around any strategy that writes down what it sees and has it attacked."""
+"""What the adversary writes down of a federation: checkpoints, and the observations that threat models make of them."""
 
-import random
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import cast
-
-import numpy as np
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
-from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+from typing import Protocol
 
 from attacks.interface.observation import State
-from attacks.interface.seeding import derive_seed
 from clients.partition import FederatedData
 from simulator.adversary.knowledge import grant
-from simulator.errors import RunError
-from simulator.evaluation.job import Job, lost
-from simulator.results.ledger import Ledger
-from simulator.results.storage import CellStore, Sight
+from simulator.adversary.participation import ClientReply
+from simulator.adversary.threat_models import Round, Source, View, all_views
+from simulator.evaluation.job import Job, JobResult, lost
+from simulator.results.keys import AllClients, Client, ObservationKey, RecordedObservation, Subject
+from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell
 
-WEIGHT = "num-examples"  # of a client in the mean, as in FedAvg
-HIDDEN = "secure aggregation: the server sees the sum of the round's updates only; that is attacked as client -1"
+
+class Attacks(Protocol):
+    """Where jobs go, and the rows of those that cannot be started."""
+
+    def submit(self, job: Job) -> None: ...
+
+    def note(self, job: Job, result: JobResult) -> None: ...
 
 
-@dataclass
-class CellRun:
-    """What one cell of a run works with, and what its clients reported by round."""
+class Recorder:
+    """The adversary of one cell: it records first, and attacks what is recorded."""
 
-    cell: Cell
-    store: CellStore
-    ledger: Ledger
-    data: FederatedData
-    submit: Callable[[Job], None]
-    progress_dir: Path
-    client_losses: dict[int, float] = field(default_factory=dict)
-    clients_in: dict[int, int] = field(default_factory=dict)
-    spent: dict[int, float] = field(default_factory=dict)  # largest ε that a client reported, by round
+    def __init__(self, cell: Cell, store: CellStore, data: FederatedData, attacks: Attacks):
+        self.cell, self.store, self.data, self.attacks = cell, store, data, attacks
+        self.hides_clients = cell.scenario.hides_clients
+        self.views = all_views(cell.scenario.adversary.threat_models, self.hides_clients)
+        self.initial = ""  # file of the checkpoint sent in this round
+        self.series: dict[tuple[Source, Subject], list[Round]] = {}
 
+    def begin(self, state: State) -> None:
+        """Write down the checkpoint that starts the federation."""
+        self.initial = self.store.save_global(0, state)
 
-class Adversary(Strategy):
-    """Outermost wrapper: it sees each checkpoint that is sent and each reply, before any aggregation.
+    def save_reply(self, round: int, reply: ClientReply) -> None:
+        """Write down what a client returned; where that is nothing, give every attack on it a row that says why."""
+        if reply.state is None:
+            for key, _ in self._views(round, Client(reply.client)):
+                self._note(key, reply.status, reply.detail)
+            return
+        if not self.hides_clients:
+            self.store.save_client(round, reply.client, reply.state)
+        if reply.distilled is not None:
+            self.store.save_distilled(round, reply.client, reply.distilled)
 
-    It also makes the federation reproducible: the schedule of clients comes from the seed, and replies are handed on
-    in the order of partition ids, so that float sums do not depend on who finished first.
-    """
+    def end_round(self, round: int, healthy: tuple[int, ...], final: str | None, summed: str | None) -> None:
+        """Extend the series by this round, and attack what the threat models see of it.
 
-    def __init__(self, inner: Strategy, run: CellRun, nodes: dict[int, int]):
-        """nodes: partition id -> node id of the clients of this cell."""
-        self.inner, self.run, self.nodes = inner, run, nodes
-        self.partitions = {node: partition for partition, node in nodes.items()}
-        self.hidden = run.cell.scenario.hides_clients
-        self.chosen: list[int] = []
-        self.initial_name = ""
-        self.pairs: dict[tuple[int, str], list[tuple[str, str]]] = {}  # by client (-1: all) and who saw them
-        self.met: set[int] = set()  # clients whose images are in a checkpoint of all
+        healthy: the clients whose update went in. final, summed: files of the global checkpoint and of the sum of
+        secure aggregation; None where there is none.
+        """
+        seen = self._extend(round, healthy, final, summed)
+        self.initial = final or self.initial
+        subjects: list[Subject] = [*map(Client, healthy), AllClients()]
+        for key, view in (pair for subject in subjects for pair in self._views(round, subject)):
+            if view.hidden_by is not None:
+                self._note(key, "skipped", view.hidden_by)
+            elif (view.source, key.subject) in seen:
+                self._observe(key, view, healthy)
 
-    def summary(self) -> None:
-        self.inner.summary()
+    def _views(self, round: int, subject: Subject) -> list[tuple[ObservationKey, View]]:
+        """What is looked at of a subject in this round, by the key of the observation; nothing in a round left out."""
+        views = self.views if self.cell.scenario.adversary.attacks_in(round) else []
+        return [(ObservationKey(round, subject, view.threat_model), view) for view in views if view.shows(subject)]
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        if server_round == 1:
-            self.initial_name = self.run.store.save_global(0, arrays.to_torch_state_dict())
-        messages = list(self.inner.configure_train(server_round, arrays, config, self._own_nodes(grid)))
-        # strategies sample over random node ids with the global generator: choose again, reproducibly
-        schedule = random.Random(f"{self.run.cell.scenario.seed}/{server_round}")
-        self.chosen = sorted(schedule.sample(sorted(self.nodes), len(messages)))
-        return [
-            Message(content=message.content, message_type=message.metadata.message_type, dst_node_id=self.nodes[client])
-            for message, client in zip(messages, self.chosen, strict=True)
-        ]
+    def _extend(
+        self, round: int, healthy: tuple[int, ...], final: str | None, summed: str | None
+    ) -> set[tuple[Source, Subject]]:
+        """Extend the series by this round; returns those that have it."""
+        ended: dict[tuple[Source, Subject], Round] = {}
+        for client in healthy if not self.hides_clients else ():
+            returned = self.store.client_name(round, client)
+            ended[Source.RETURNED, Client(client)] = Round(self.initial, returned, (client,))
+        for source, name in ((Source.SUM, summed), (Source.GLOBAL, final)):
+            if name is not None:
+                ended[source, AllClients()] = Round(self.initial, name, healthy)
+        for key, end in ended.items():
+            self.series.setdefault(key, []).append(end)
+        return set(ended)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        by_client = {self.partitions[reply.metadata.src_node_id]: reply for reply in replies}
-        healthy = self._sort_out(server_round, by_client)
-        np.random.seed(derive_seed(self.run.cell.scenario.seed, "aggregation", server_round, -1) % 2**32)  # Flower's DP
-        replies = [by_client[client] for client in healthy]
-        summed = self._save_sum(server_round, replies) if self.hidden else None  # strategies may write into replies
-        arrays, metrics = self.inner.aggregate_train(server_round, replies)
-        self._look_at_round(server_round, healthy, arrays, summed)
-        return arrays, metrics
+    def _observe(self, key: ObservationKey, view: View, healthy: tuple[int, ...]) -> None:
+        """Write down what a view shows of a subject, with whose images it holds, and start its attacks."""
+        rounds = view.rounds(self.series[view.source, key.subject])
+        clients = {client for round in rounds for client in round.clients}
+        recorded = RecordedObservation(
+            key,
+            pairs=tuple((round.initial, round.final) for round in rounds),
+            clients=tuple(sorted(clients)),
+            round_clients=tuple(sorted(clients.union(healthy))),
+        )
+        self.store.save_observation(recorded, grant(self.cell.scenario, self.data, recorded.clients))
+        for job in self._jobs(key):
+            self.attacks.submit(job)
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return self.inner.configure_evaluate(server_round, arrays, config, self._own_nodes(grid))
+    def _jobs(self, key: ObservationKey) -> list[Job]:
+        return [Job.of(self.cell, self.store.root, key, attack) for attack in self.cell.scenario.attacks]
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return self.inner.aggregate_evaluate(server_round, replies)
-
-    def _own_nodes(self, grid: Grid) -> Grid:
-        return cast(Grid, CellGrid(grid, self.nodes))
-
-    def _sort_out(self, round: int, by_client: dict[int, Message]) -> list[int]:
-        """Store the checkpoints of healthy replies and give the others a row; stop when too many failed."""
-        healthy, failures = [], {}
-        for client in self.chosen:
-            status, detail, state = read_reply(by_client.get(client), self.run.cell.scenario.federation.timeout)
-            self._note_client(round, client, status, detail, by_client.get(client))
-            if state is None:
-                failures[client] = (status, detail)
-                continue
-            if not self.hidden:
-                self.run.store.save_client(round, client, state)
-            self._keep_distilled(round, client, by_client[client])
-            healthy.append(client)
-        adversary = self.run.cell.scenario.adversary
-        if adversary.attacks_in(round):
-            for client, (status, detail) in failures.items():
-                for view in adversary.views(client):
-                    self._note_failure(Sight(round, client, view), status, detail)
-        limit = self.run.cell.scenario.federation.max_failures
-        if not healthy or len(failures) > limit * len(self.chosen):
-            reasons = "; ".join(f"client {client}: {detail}" for client, (_, detail) in list(failures.items())[:3])
-            raise RunError(
-                f"round {round}: {len(failures)} of {len(self.chosen)} clients failed, "
-                f"more than federation.max_failures = {limit:g} allows ({reasons})"
-            )
-        return healthy
-
-    def _save_sum(self, round: int, replies: list[Message]) -> str:
-        """The file of all that secure aggregation shows the server, before it adds noise or takes a step of its own."""
-        mean = aggregate_arrayrecords([reply.content for reply in replies], WEIGHT)
-        return self.run.store.save_sum(round, mean.to_torch_state_dict())
-
-    def _look_at_round(self, round: int, healthy: list[int], arrays: ArrayRecord | None, summed: str | None) -> None:
-        """Record the round's observations and start their attacks. summed: the file of what the server sees of all."""
-        final_name = None if arrays is None else self.run.store.save_global(round, arrays.to_torch_state_dict())
-        seen = {(client, "server"): self.run.store.client_name(round, client) for client in healthy}
-        seen |= {} if summed is None else {(-1, "server"): summed}
-        seen |= {} if final_name is None else {(-1, "observer"): final_name}
-        for key, name in seen.items():
-            self.pairs.setdefault(key, []).append((self.initial_name, name))
-        self.initial_name = final_name or self.initial_name
-        if any(client < 0 for client, _ in seen):
-            self.met.update(healthy)
-        adversary = self.run.cell.scenario.adversary
-        for client in [*healthy, -1] if adversary.attacks_in(round) else []:
-            for view in adversary.views(client, self.hidden):
-                if self.hidden and client >= 0:
-                    self._note_failure(Sight(round, client, view), "skipped", HIDDEN)
-                elif (client, adversary.source(view, client, self.hidden)) in seen:
-                    self._attack(Sight(round, client, view), healthy)
-
-    def _keep_distilled(self, round: int, client: int, reply: Message) -> None:
-        """Distilled images travel beside the reply for the scorer; no observation holds them."""
-        record = reply.content.config_records.get("distilled")
-        if record is not None:
-            pixels = torch.frombuffer(bytearray(cast(bytes, record["float32"])), dtype=torch.float32)
-            self.run.store.save_distilled(round, client, pixels.reshape(cast(list[int], record["shape"])))
-
-    def _attack(self, sight: Sight, healthy: list[int]) -> None:
-        """Write down what a threat model sees of a client, or of all (-1), and start its attacks."""
-        scenario, history = self.run.cell.scenario, sight.threat_model == "history"
-        everyone = sorted(self.met) if history else healthy
-        clients, pool = ([sight.client], healthy) if sight.client >= 0 else (everyone, everyone)
-        pairs = self.pairs[sight.client, scenario.adversary.source(sight.threat_model, sight.client, self.hidden)]
-        pairs = pairs if history else pairs[-1:]
-        self.run.store.save_sight(sight, pairs, grant(scenario, self.run.data, clients))
-        for job in self._jobs(sight, clients, pool):
-            self.run.submit(job)
-
-    def _jobs(self, sight: Sight, clients: list[int], healthy: list[int]) -> list[Job]:
-        cell = self.run.cell
-        return [
-            Job(
-                cell=cell.name,
-                swept=cell.swept,
-                scenario=cell.scenario,
-                root=self.run.store.root,
-                sight=sight,
-                attack=attack,
-                clients=tuple(clients),
-                round_clients=tuple(healthy),
-                progress_path=self.run.progress_dir / f"{cell.name or 'run'}_{sight.name}_{attack.label}",
-            )
-            for attack in cell.scenario.attacks
-        ]
-
-    def _note_failure(self, sight: Sight, status: str, detail: str) -> None:
-        for job in self._jobs(sight, [sight.client], []):
-            result = lost(job, detail, status)
-            result.row["num_private"] = self.run.data.client_sizes[sight.client]
-            self.run.ledger.add_result(self.run.cell.name, result)
-
-    def _note_client(self, round: int, client: int, status: str, detail: str, reply: Message | None) -> None:
-        cell = self.run.cell
-        row = {"round": round, "client": client, "defense": cell.scenario.defense, "seed": cell.scenario.seed}
-        row |= {"status": status, "detail": detail, **cell.swept}
-        if reply is not None and reply.has_content():
-            metrics, where = reply.content.metric_records["metrics"], reply.content.config_records["where"]
-            for name in ("num-examples", "steps", "first-loss", "last-loss", "seconds"):
-                row[name.replace("-", "_")] = metrics[name]
-            row |= {name.replace("-", "_"): where[name] for name in ("worker", "pid", "gpu-ids", "device")}
-            said = reply.content.config_records["defenses"]
-            row |= {name: said[name] for name in ("epsilon", "bytes") if name in said}
-            if "epsilon" in row:
-                self.run.spent[round] = max(self.run.spent.get(round, 0.0), float(str(row["epsilon"])))
-            if status == "ok":
-                self.run.client_losses[round] = self.run.client_losses.get(round, 0.0) + float(
-                    str(metrics["last-loss"])
-                )
-                self.run.clients_in[round] = self.run.clients_in.get(round, 0) + 1
-        self.run.ledger.add("clients", cell.name, (cell.name, round, client), row)
-
-
-def read_reply(reply: Message | None, timeout: float) -> tuple[str, str, State | None]:
-    """(status, reason, checkpoint or None) of a client's reply. Flower accepts NaN silently: it is refused here."""
-    if reply is None:
-        return "timeout", f"no reply within federation.timeout = {timeout:g} s", None
-    if reply.has_error():
-        return "failed", " ".join((reply.error.reason or "").split())[:300], None
-    state = reply.content.array_records["arrays"].to_torch_state_dict()
-    bad = [name for name, value in state.items() if value.is_floating_point() and not torch.isfinite(value).all()]
-    if bad:
-        return "failed", f"the client returned NaN or Inf in {bad[0]!r}: its training diverged", None
-    return "ok", "", state
-
-
-class CellGrid:
-    """A grid that shows a strategy the nodes of one cell only, in the order of their partitions."""
-
-    def __init__(self, grid: Grid, nodes: dict[int, int]):
-        self._grid, self._nodes = grid, nodes
-
-    def get_node_ids(self) -> list[int]:
-        return [self._nodes[partition] for partition in sorted(self._nodes)]
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._grid, name)
+    def _note(self, key: ObservationKey, status: str, detail: str) -> None:
+        """Give every attack on a single client a row that says why it does not run."""
+        for job in self._jobs(key):
+            self.attacks.note(job, lost(job, detail, status, num_private=self.data.client_sizes[key.client]))

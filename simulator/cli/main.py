@@ -24,18 +24,21 @@ Overrides = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")
 ]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="a scenario, e.g. scenarios/quickstart.yaml")]
+RunDir = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")]
 
 
 @cli.command()
 def run(
     file: ScenarioFile,
-    out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")] = None,
+    out_dir: RunDir = None,
     overrides: Overrides = [],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished run again")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Run a scenario: federate, attack every round, and print the leakage table."""
-    from simulator.run.plan import make_plan, needs_run
+    from simulator.run.folder import needs_run
+    from simulator.run.plan import make_plan
     from simulator.scenario.scenario import load_scenario
 
     plan = make_plan(load_scenario(file, overrides), out_dir)
@@ -43,8 +46,8 @@ def run(
         out.print(f"{plan.run_dir} holds this run already, finished; --overwrite does it again", highlight=False)
         show_run(plan.run_dir)
         return
+    from simulator.run.display import Bars
     from simulator.run.engine import simulate
-    from simulator.run.progress import Bars
 
     simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
     finish_run(plan.run_dir, figures=plan.scenario.output.figures)
@@ -53,22 +56,23 @@ def run(
 @cli.command()
 def benchmark(
     file: ScenarioFile,
-    out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")] = None,
+    out_dir: RunDir = None,
     profile: Annotated[str | None, typer.Option(help="of the file's benchmark.profiles, e.g. quick")] = None,
     overrides: Overrides = [],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished benchmark again")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Compare defenses: each against every attack and threat model, over several seeds. Resumes where it stopped."""
     from simulator.reports.benchmark import TABLE, load_benchmark, write_benchmark
     from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view
     from simulator.results.record import Record
-    from simulator.run.plan import make_plan, needs_run
+    from simulator.run.folder import needs_run
+    from simulator.run.plan import make_plan
 
     plan = make_plan(load_benchmark(file, profile, overrides), out_dir)
     if needs_run(plan, overwrite):
+        from simulator.run.display import Bars
         from simulator.run.engine import simulate
-        from simulator.run.progress import Bars
 
         try:
             simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
@@ -142,7 +146,7 @@ def paper(
     overrides: Overrides = [],
     sheet: Annotated[bool, typer.Option("--sheet", help="draw the reconstructions too, in sheet.png")] = False,
     names: Annotated[bool, typer.Option("--list", help="list the experiments")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Rerun an experiment of the paper, and judge its claims by what comes out. Resumes where it stopped."""
     from simulator.paper.command import listing, run_experiment

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from simulator.results.record import Record
 
 
-class Seen(NamedTuple):
-    """The observation, what its adversary knows, and the run it is of; None beside two checkpoints."""
+class LoadedObservation(NamedTuple):
+    """The observation, what its adversary was granted, and the run it is of; None beside two checkpoints."""
 
     observation: "Observation"
     knowledge: "Knowledge"
@@ -25,7 +25,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Target:
+class ObservationOptions:
     """The options that name an observation, as they were typed."""
 
     model: Annotated[str | None, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module")] = None
@@ -39,36 +39,34 @@ class Target:
     cell: Annotated[str, typer.Option(help="with --run: which cell of a sweep")] = ""
     know: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="what the adversary is told")] = None
 
-    def observe(self) -> Seen:
+    def observe(self) -> LoadedObservation:
         """Load it. --know replaces what the adversary of a run was told."""
+        from simulator.adversary.threat_models import default_threat_model
+        from simulator.results.keys import subject_of
         from simulator.results.record import Record
         from simulator.tools.attack_pair import observe_pair, parse_knowledge
 
         knowledge = parse_knowledge(self.know or [])
         pair = {"--model": self.model, "--initial": self.initial, "--final": self.final, "--shape": self.shape}
         if self.run is None:
-            return Seen(observe_pair(self.model, self.initial, self.final, self.shape), knowledge, None)
+            return LoadedObservation(observe_pair(self.model, self.initial, self.final, self.shape), knowledge, None)
         if given := ", ".join(option for option, value in pair.items() if value is not None):
             raise InputError(f"--run {str(self.run)!r} brings its model and checkpoints: leave out {given}, or --run")
         record = Record(self.run)
-        observation, told = record.observation(self.round, self.client, self.seen_by, self.cell)
-        return Seen(observation, knowledge if self.know else told, record)
-
-    @property
-    def seen_by(self) -> str:
-        """The threat model: the server sees clients, an observer the union of a round's (-1)."""
-        return self.threat_model or ("server" if self.client >= 0 else "observer")
+        threat_model = self.threat_model or default_threat_model(subject_of(self.client))
+        observation, granted = record.observation(self.round, self.client, threat_model, self.cell)
+        return LoadedObservation(observation, knowledge if self.know else granted, record)
 
 
-def takes_target(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with a parameter `target` has the options of Target in its place on the command line."""
-    own = [parameter for name, parameter in signature(command).parameters.items() if name != "target"]
-    options = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in signature(Target).parameters.values()]
+def with_observation_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with a parameter `which` has the options of ObservationOptions in its place on the command line."""
+    own = [parameter for name, parameter in signature(command).parameters.items() if name != "which"]
+    options = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in signature(ObservationOptions).parameters.values()]
 
     @wraps(command)
     def with_options(**given: Any) -> None:
-        target = Target(**{field.name: given.pop(field.name) for field in fields(Target)})
-        command(target=target, **given)
+        which = ObservationOptions(**{field.name: given.pop(field.name) for field in fields(ObservationOptions)})
+        command(which=which, **given)
 
     shown = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in own]
     vars(with_options)["__signature__"] = signature(command).replace(parameters=shown + options)

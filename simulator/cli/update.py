@@ -1,4 +1,4 @@
-"""The commands about one update (`Target` says which): attack it, score candidates for membership, diagnose it."""
+"""The commands about one update: attack it, score candidates for membership, diagnose it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,44 +7,40 @@ import typer
 from rich.console import Console
 
 from attacks.interface.errors import InputError
-from simulator.cli.observation_options import Target, takes_target
+from simulator.cli.observation_options import ObservationOptions, with_observation_options
 
 out = Console()
 
 
-@takes_target
+@with_observation_options
 def attack(
     name: Annotated[str, typer.Option("--attack", metavar="NAME", help="which attack; `fedspill list` names them")],
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for reconstructions.npz and facts.json")],
-    target: Target,
+    which: ObservationOptions,
     option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="an option of the attack")] = [],
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
 ) -> None:
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed."""
     from rich.progress import Progress
 
-    from simulator.adversary.knowledge import adapted
-    from simulator.evaluation.job import run_attack
+    from simulator.adversary.attack_run import AttackRun
     from simulator.results.storage import check_out
     from simulator.tools.attack_pair import parse_options, write_result
 
     check_out(out_dir)
-    seen, threads = target.observe(), 1
-    knowledge, record = seen.knowledge, seen.record
+    observation, granted, record = which.observe()
     if record is None:
-        config = parse_options(name, option)
+        run = AttackRun(parse_options(name, option), seed)
     else:
-        config = parse_options(name, option) if option else record.attack_config(name, target.cell)
-        scenario = record.cells[target.cell].scenario
-        knowledge, seed, threads = adapted(knowledge, config, scenario), scenario.seed, scenario.engine.threads
+        run = record.attack_run(parse_options(name, option) if option else name, which.cell)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name)
 
         def show(done: int, total: int, loss: float) -> None:
             bar.update(task, completed=done, total=total, description=f"{name}, loss {loss:.2e}")
 
-        found = run_attack(config, seen.observation, knowledge, seed, threads, show)
-    write_result(out_dir, name, found, knowledge, pixels=record is not None)
+        found = run.run(observation, granted, show)
+    write_result(out_dir, name, found, run.knowledge(granted), pixels=record is not None)
     show_warnings(found.warnings)
     out.print(
         f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}",
@@ -52,11 +48,11 @@ def attack(
     )
 
 
-@takes_target
+@with_observation_options
 def member(
     candidates: Annotated[Path, typer.Option(metavar="FILE.npz", help="with an array `images`, (Q, C, H, W)")],
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for membership.csv")],
-    target: Target,
+    which: ObservationOptions,
 ) -> None:
     """Score candidate images by whether an update was trained on them; a higher score means a member.
 
@@ -64,11 +60,11 @@ def member(
     """
     from attacks.membership import MembershipTest
     from simulator.results.storage import check_out
-    from simulator.tools.attack_pair import load_candidates, to_input_space, write_membership
+    from simulator.tools.candidates import load_candidates, to_input_space, write_membership
 
     check_out(out_dir)
     images = load_candidates(candidates)
-    observation, knowledge, record = target.observe()
+    observation, knowledge, record = which.observe()
     if record is not None:
         images = to_input_space(images, observation, knowledge)
     test = MembershipTest.of(observation, knowledge, images)
@@ -79,10 +75,10 @@ def member(
     )
 
 
-@takes_target
+@with_observation_options
 def diagnose(
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for diagnose.json and layers.csv")],
-    target: Target,
+    which: ObservationOptions,
     images: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="with an array `images`, public or reconstructed ones")
     ] = None,
@@ -93,19 +89,24 @@ def diagnose(
     Images are in the model's input space beside two checkpoints, in [0, 1] with --run.
     """
     from simulator.results.storage import check_out
-    from simulator.tools.diagnosis import adversary_images, diagnosis_tables, private_images, write_diagnosis
-    from simulator.tools.diagnosis import diagnose as measure
+    from simulator.tools.diagnosis import (
+        adversary_images,
+        diagnosis_tables,
+        measure_regime,
+        private_images,
+        write_diagnosis,
+    )
 
     check_out(out_dir)
-    if evaluator and (target.run is None or images is not None):
+    if evaluator and (which.run is None or images is not None):
         raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
-    observation, knowledge, record = target.observe()
-    seed = record.cells[target.cell].scenario.seed if record is not None else 0
+    observation, knowledge, record = which.observe()
+    seed = record.cells[which.cell].scenario.seed if record is not None else 0
     if evaluator and record is not None:
-        view, (inputs, source) = "evaluator", (private_images(record, observation, target.cell), "the private ones")
+        view, (inputs, source) = "evaluator", (private_images(record, observation, which.cell), "the private ones")
     else:
         view, (inputs, source) = "adversary", adversary_images(images, observation, knowledge, record is not None)
-    found = measure(observation, inputs, evaluator, seed)
+    found = measure_regime(observation, inputs, evaluator, seed)
     write_diagnosis(out_dir, found, view, source)
     out.print(f"{view}'s version, {found.on_images.images} images: {source}", highlight=False, soft_wrap=True)
     for table in diagnosis_tables(found):

@@ -10,51 +10,70 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from attacks import Knowledge, Observation, Reconstruction, torch_generator
-from attacks.interface.attack import Progress, silent
-from simulator.adversary.knowledge import adapted
+from attacks import Knowledge, Observation, Reconstruction
+from simulator.adversary.attack_run import AttackRun
 from simulator.evaluation.evaluator import evaluate
-from simulator.evaluation.truth import Truth
+from simulator.evaluation.progress_board import Reporter
+from simulator.evaluation.truth import Truth, TruthSource
+from simulator.results.keys import ObservationKey
 from simulator.results.schema import row_order
-from simulator.results.storage import CellStore, Sight, save_reconstruction
-from simulator.scenario.scenario import Scenario
+from simulator.results.storage import CellStore, save_reconstruction
+from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything a worker needs, small and picklable. clients: whose images the private set is."""
+    """Everything that a worker needs to attack an observation and to score the result, small and picklable.
+
+    cell, swept: the point of the sweep, and its columns. root: of the cell's files. defense: how tables call the chain.
+    """
 
     cell: str
     swept: dict[str, Any]
-    scenario: Scenario
     root: Path
-    sight: Sight
-    attack: AttackConfig
-    clients: tuple[int, ...]
-    round_clients: tuple[int, ...]
-    progress_path: Path | None = None
+    key: ObservationKey
+    attack: AttackRun
+    defense: str
+    timeout: float
+    truth: TruthSource
+
+    @classmethod
+    def of(cls, cell: Cell, root: Path, key: ObservationKey, attack: AttackConfig) -> "Job":
+        scenario = cell.scenario
+        return cls(
+            cell=cell.name,
+            swept=cell.swept,
+            root=root,
+            key=key,
+            attack=AttackRun.of(attack, scenario),
+            defense=scenario.defense,
+            timeout=scenario.adversary.timeout,
+            truth=TruthSource.of(scenario),
+        )
 
     @property
-    def row_key(self) -> dict[str, Any]:
-        """The columns that identify a row of the leakage table."""
+    def name(self) -> str:
+        """What tells this job from all others of a run."""
+        return f"{self.cell or 'run'}_{self.key.name}_{self.attack.config.label}"
+
+    def row_key(self, target: str = "private") -> dict[str, Any]:
+        """The columns that identify a row of the leakage table. target: which images it is scored against."""
         return {
-            "round": self.sight.round,
-            "client": self.sight.client,
-            "threat_model": self.sight.threat_model,
-            "attack": self.attack.label,
-            "defense": self.scenario.defense,
-            "seed": self.scenario.seed,
-            "target": "private",
+            **self.key.columns,
+            "attack": self.attack.config.label,
+            "defense": self.defense,
+            "seed": self.attack.seed,
+            "target": target,
         }
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """A row of the leakage table and its rows of the samples table. order: where they stand in the tables. more: the
-    same attack scored against another target."""
+    """A row of the leakage table and its rows of the samples table.
+
+    order: where they stand in the tables. more: the same attack scored against another target.
+    """
 
     order: tuple[Any, ...]
     row: dict[str, Any]
@@ -62,93 +81,92 @@ class JobResult:
     more: tuple["JobResult", ...] = ()
 
 
-def run_job(job: Job) -> JobResult:
-    """Attack, store, score. A fault becomes a row with its status and reason; nothing is raised."""
-    store, start = CellStore(job.root), time.perf_counter()
+@dataclass(frozen=True)
+class Attacked:
+    """What an attack made of an observation, and the knowledge that it had."""
+
+    observation: Observation
+    knowledge: Knowledge
+    found: Reconstruction
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of a reconstruction against one target: columns, rows of the samples table, and remarks."""
+
+    key: dict[str, Any]
+    columns: dict[str, Any]
+    samples: list[dict[str, Any]]
+    notes: list[str]
+
+    @classmethod
+    def of(cls, key: dict[str, Any], truth: Truth, attacked: Attacked) -> "Scored":
+        return cls(key, *evaluate(truth, attacked.observation, attacked.knowledge, attacked.found, key))
+
+
+def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
+    """Attack, store and score. A fault becomes a row with its status and reason; nothing is raised."""
+    reporter, start = reporter or Reporter(), time.perf_counter()
+    reporter.alive()
     knowledge: Knowledge | None = None
-    scored: list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]], list[str]]] = []
     try:
-        show_life(job)
-        observation, knowledge = store.load(job.sight)
-        knowledge = adapted(knowledge, job.attack, job.scenario)
-        progress = progress_writer(job.progress_path)
-        with time_limit(job.scenario.adversary.timeout):
-            scenario = job.scenario
-            found = run_attack(job.attack, observation, knowledge, scenario.seed, scenario.engine.threads, progress)
-        show_life(job)
-        save_reconstruction(store.reconstruction_path(job.sight, job.attack.label), found)
-        truth = Truth.of(job.scenario, list(job.clients), list(job.round_clients))
-        distilled = of_distilled(truth, store, job)
-        columns, samples, notes = evaluate(truth, observation, knowledge, found, job.row_key)
-        if distilled is not None:
-            columns |= truth.nearness(distilled.private)
-            key = {**job.row_key, "target": "distilled"}
-            scored.append((key, *evaluate(distilled, observation, knowledge, found, key)))
-        scored.insert(0, (job.row_key, columns, samples, notes))
-        status, detail = "ok", list(found.warnings)
-    except TimeoutError:
-        status, detail = "timeout", [f"no result within adversary.timeout = {job.scenario.adversary.timeout:g} s"]
+        store = CellStore(job.root)
+        observation, granted = store.load(job.key)
+        knowledge = job.attack.knowledge(granted)
+        with time_limit(job.timeout):
+            found = job.attack.run(observation, granted, reporter.progress)
+        reporter.alive()  # scoring has time of its own
+        save_reconstruction(store.reconstruction_path(job.key, job.attack.config.label), found)
+        scored = score(job, store, Attacked(observation, knowledge, found))
     except Exception as error:
-        status, detail = "failed", [f"{type(error).__name__}: {error}"]
-    finally:
-        if job.progress_path is not None:
-            job.progress_path.unlink(missing_ok=True)
-    told = json.dumps(knowledge.given()) if knowledge is not None else ""
-    seconds = round(found.seconds if status == "ok" else time.perf_counter() - start, 3)  # without scoring
-    results = [
-        JobResult(
-            row_order(job.cell, key),
-            {
-                **key,
-                **job.swept,
-                **columns,
-                "status": status,
-                "detail": " ".join("; ".join([*detail, *notes]).split()),
-                "knowledge": told,
-                "seconds": seconds,
-                "adaptive": job.attack.adaptive,
-            },
-            [{**sample, **job.swept} for sample in samples],
-        )
-        for key, columns, samples, notes in (scored if status == "ok" else [(job.row_key, {}, [], [])])
-    ]
-    return replace(results[0], more=tuple(results[1:]))
+        columns = {"knowledge": _as_text(knowledge), "seconds": round(time.perf_counter() - start, 3)}
+        return _without_scores(job, *_fault(job, error), columns)
+    columns = {"knowledge": _as_text(knowledge), "seconds": round(found.seconds, 3)}  # without scoring
+    own, *others = [_row(job, each, found.warnings, columns) for each in scored]
+    return replace(own, more=tuple(others))
 
 
-def of_distilled(truth: Truth, store: CellStore, job: Job) -> Truth | None:
-    """The same with what clients trained on instead of their images, in the pool too; None where some did not."""
-    own, of_round = (store.load_distilled(job.sight.round, who) for who in (job.clients, job.round_clients))
-    if own is None or of_round is None:
-        return None
-    return replace(truth, private=own, pool=replace(truth.pool, private=of_round))
+def score(job: Job, store: CellStore, attacked: Attacked) -> list[Scored]:
+    """The reconstruction against the private images, and against those that clients trained on instead of them."""
+    recorded = store.recorded(job.key)
+    truth = Truth.of(job.truth, recorded.clients, recorded.round_clients)
+    own = Scored.of(job.row_key(), truth, attacked)
+    distilled, of_round = (
+        store.load_distilled(job.key.round, clients) for clients in (recorded.clients, recorded.round_clients)
+    )
+    if distilled is None or of_round is None:
+        return [own]
+    own = replace(own, columns=own.columns | truth.nearness(distilled))
+    return [own, Scored.of(job.row_key("distilled"), truth.with_images(distilled, of_round), attacked)]
 
 
-def show_life(job: Job) -> None:
-    """Tell the dispatcher that the job is running: it gives up those that have been silent for too long."""
-    if job.progress_path is not None:
-        job.progress_path.touch()
+def lost(job: Job, reason: str, status: str = "failed", **columns: Any) -> JobResult:
+    """The row of a job that gave no result, or was never started. columns: what is known of it all the same."""
+    return _without_scores(job, status, " ".join(reason.split())[:300], columns)
 
 
-def lost(job: Job, reason: str, status: str = "failed") -> JobResult:
-    """The row of a job whose worker did not come back."""
-    row: dict[str, Any] = {**job.row_key, **job.swept, "status": status, "detail": " ".join(reason.split())[:300]}
-    row["adaptive"] = job.attack.adaptive
-    return JobResult(row_order(job.cell, job.row_key), row)
+def _fault(job: Job, error: Exception) -> tuple[str, str]:
+    """(status, reason) of a job that raised."""
+    if isinstance(error, TimeoutError):
+        return "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
+    return "failed", " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def run_attack(
-    config: AttackConfig,
-    observation: Observation,
-    knowledge: Knowledge,
-    seed: int,
-    threads: int = 1,
-    progress: Progress = silent,
-) -> Reconstruction:
-    """The attack itself, live or replayed: the same observation, knowledge, seed and threads give the same bits."""
-    torch.set_num_threads(threads)
-    purpose = f"attack/{observation.threat_model}/{config.label}"
-    generator = torch_generator(seed, purpose, observation.round, observation.client)
-    return config.make().run(observation, knowledge, generator, progress)
+def _row(job: Job, scored: Scored, warnings: tuple[str, ...], columns: dict[str, Any]) -> JobResult:
+    detail = " ".join("; ".join([*warnings, *scored.notes]).split())
+    row = {**scored.key, **job.swept, **scored.columns, "status": "ok", "detail": detail, **columns}
+    samples = [{**sample, **job.swept} for sample in scored.samples]
+    return JobResult(row_order(job.cell, scored.key), row | {"adaptive": job.attack.config.adaptive}, samples)
+
+
+def _without_scores(job: Job, status: str, detail: str, columns: dict[str, Any]) -> JobResult:
+    key = job.row_key()
+    row = {**key, **job.swept, "status": status, "detail": detail, "adaptive": job.attack.config.adaptive, **columns}
+    return JobResult(row_order(job.cell, key), row)
+
+
+def _as_text(knowledge: Knowledge | None) -> str:
+    return json.dumps(knowledge.given()) if knowledge is not None else ""
 
 
 @contextmanager
@@ -168,18 +186,3 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-
-
-def progress_writer(path: Path | None) -> Progress:
-    """Leaves the share done in a small file, at most once a second, for whoever draws the progress bar."""
-    if path is None:
-        return silent
-    last = 0.0
-
-    def write(done: int, total: int, loss: float) -> None:
-        nonlocal last
-        if time.monotonic() - last > 1:
-            last = time.monotonic()
-            path.write_text(f"{done / total:.4f}")
-
-    return write

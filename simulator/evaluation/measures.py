@@ -83,14 +83,8 @@ def linearity(attack: FinishedAttack) -> dict[str, Any]:
     if not truth.diagnosed:
         return {}
     generator = torch_generator(truth.seed, "diagnosis", observation.round, observation.client)
-    seen = OnImages.of(
-        observation,
-        centered(truth.private, truth.pixel_mean),
-        generator,
-        complete=True,
-        points=(0.0,),
-        distance=attack.columns.get("kernel_distance", math.nan),
-    )
+    private, drift = centered(truth.private, truth.pixel_mean), attack.columns.get("kernel_distance", math.nan)
+    seen = OnImages.of(observation, private, generator, complete=True, points=(0.0,), distance=drift)
     update = UpdateFacts.of(observation, generator)
     columns = {
         "linearization_error": seen.linearization_error,

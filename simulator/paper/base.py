@@ -15,7 +15,7 @@ from attacks.interface.errors import InputError, nearest
 from clients.config import Section
 from simulator.errors import RunError
 from simulator.results.record import Record
-from simulator.run.progress import Display
+from simulator.run.display import Display
 from simulator.scenario.scenario import Scenario, load_source
 from simulator.scenario.yaml_source import Source
 
@@ -110,7 +110,8 @@ class Job:
         """
         from simulator.run.engine import simulate
         from simulator.run.estimate import describe_plan
-        from simulator.run.plan import make_plan, needs_run
+        from simulator.run.folder import needs_run
+        from simulator.run.plan import make_plan
 
         plan = make_plan(scenario or self.scenario, self.out / folder)
         if needs_run(plan):

@@ -14,8 +14,8 @@ from simulator.paper.base import EXPERIMENTS, Claim, Job, Result, get_experiment
 from simulator.paper.files import identity, load_file
 from simulator.paper.pictures import draw_sheet
 from simulator.results.storage import write_atomically
+from simulator.run.display import Bars
 from simulator.run.estimate import clock
-from simulator.run.progress import Bars
 from simulator.scenario.yaml_source import Source
 
 IDENTITY = "experiment.json"

@@ -11,8 +11,9 @@ from attacks.interface.errors import InputError
 from attacks.scoring.matching import distances, matched_l2
 from simulator.paper.base import Strip
 from simulator.reports.figures import best_pairs
+from simulator.results.keys import ObservationKey
 from simulator.results.record import Record
-from simulator.results.storage import Sight, load_images
+from simulator.results.storage import load_images
 from simulator.scenario.scenario import Cell
 
 SHEET_IMAGES = 20
@@ -79,8 +80,8 @@ def strips(record: Record, rows: pd.DataFrame) -> list[Strip]:
     """For each row of the score table its best reconstructions, as the paper's image sheets order them."""
     found = []
     for _, row in rows.iterrows():
-        sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
-        images = load_images(record.store(row["cell"]).reconstruction_path(sight, row["attack"]))
+        key = ObservationKey.of(row)
+        images = load_images(record.store(row["cell"]).reconstruction_path(key, row["attack"]))
         private, guesses, l2 = best_pairs(record, row, row["cell"], images, SHEET_IMAGES)
         title = f"{row['cell']}, {row['attack']}: {row['recovered']} of {row['num_private']} recovered"
         found.append(Strip(title, private, guesses, l2))

@@ -16,9 +16,10 @@ from matplotlib.gridspec import GridSpecFromSubplotSpec
 from torch import Tensor
 
 from simulator.evaluation.truth import Truth
+from simulator.results.keys import ObservationKey
 from simulator.results.record import Record
 from simulator.results.schema import LEAKAGE, SAMPLES
-from simulator.results.storage import Sight, load_images
+from simulator.results.storage import load_images
 
 GRID_COLUMNS, FEWEST_COLUMNS = 10, 4  # fewer would cut the titles
 PANEL_COLUMNS = 4
@@ -180,8 +181,7 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
 def strip_of(record: Record, row: pd.Series, title: str, label: str = "", most: int = GRID_COLUMNS) -> Strip:
     """The best pairs of one row of the leakage table, at most `most`."""
     cell = row.get("cell", "")
-    sight = Sight(int(row["round"]), int(row["client"]), row["threat_model"])
-    found = load_images(record.store(cell).reconstruction_path(sight, row["attack"]))
+    found = load_images(record.store(cell).reconstruction_path(ObservationKey.of(row), row["attack"]))
     return Strip(title, *best_pairs(record, row, cell, found, most), label)
 
 
@@ -208,12 +208,13 @@ def best_pairs(
     keys = ["round", "client", "threat_model", "attack", "target"]
     own = samples[np.logical_and.reduce([samples[key] == row[key] for key in keys])]
     own = own[own.match >= 0].sort_values("l2").head(most)
-    round, members = int(row["round"]), record.members(int(row["round"]), int(row["client"]), row["threat_model"], cell)
+    key = ObservationKey.of(row)
+    clients = record.private_clients(key, cell)
     if row["target"] == "distilled":
-        truth = record.store(cell).load_distilled(round, tuple(members))
+        truth = record.store(cell).load_distilled(key.round, clients)
         assert truth is not None  # the row was scored against them
     else:
-        truth = Truth.of(record.cells[cell].scenario, members, members).private
+        truth = Truth.of(record.cells[cell].scenario, clients, clients).private
     return truth[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy()
 
 

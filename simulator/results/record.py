@@ -8,10 +8,10 @@ import pandas as pd
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.attack import Progress, silent
 from attacks.interface.errors import nearest
-from simulator.adversary.knowledge import adapted
-from simulator.evaluation.job import run_attack
-from simulator.results.storage import CellStore, Sight
-from simulator.run.plan import DESCRIPTION, read_description
+from simulator.adversary.attack_run import AttackRun
+from simulator.results.keys import ObservationKey, subject_of
+from simulator.results.storage import CellStore
+from simulator.run.folder import DESCRIPTION, read_description
 from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Source
@@ -67,17 +67,12 @@ class Record:
     def observation(
         self, round: int, client: int = -1, threat_model: str = "server", cell: str = ""
     ) -> tuple[Observation, Knowledge]:
-        """What the adversary saw and was told, from the checkpoints folder alone."""
-        return self.store(cell).load(Sight(round, client, threat_model))
+        """What the adversary saw and was granted, from the checkpoints folder alone. client: −1 for all of them."""
+        return self.store(cell).load(ObservationKey(round, subject_of(client), threat_model))
 
-    def members(self, round: int, client: int = -1, threat_model: str = "server", cell: str = "") -> list[int]:
-        """The clients whose images went into an observation: one, or for −1 all that replied (history: so far)."""
-        if client >= 0:
-            return [client]
-        table = self.clients[self.clients.status == "ok"]
-        table = table[table["cell"] == cell] if cell else table
-        wanted = table["round"] <= round if threat_model == "history" else table["round"] == round
-        return sorted(set(table[wanted].client))
+    def private_clients(self, key: ObservationKey, cell: str = "") -> tuple[int, ...]:
+        """The clients whose images are the private set of an observation, as the run wrote them down."""
+        return self.store(cell).recorded(key).clients
 
     def attack(
         self,
@@ -85,16 +80,19 @@ class Record:
         client: int,
         attack: str | AttackConfig,
         threat_model: str = "server",
+        *,
         cell: str = "",
         knowledge: Knowledge | None = None,
         progress: Progress = silent,
     ) -> Reconstruction:
         """Attack a recorded observation. An attack named as in the scenario has the scenario's options and seed."""
-        observation, told = self.observation(round, client, threat_model, cell)
+        observation, granted = self.observation(round, client, threat_model, cell)
+        return self.attack_run(attack, cell).run(observation, knowledge or granted, progress)
+
+    def attack_run(self, attack: str | AttackConfig, cell: str = "") -> AttackRun:
+        """An attack as the run would have it: with the cell's seed, threads and defense."""
         config = self.attack_config(attack, cell) if isinstance(attack, str) else attack
-        scenario = self.cells[cell].scenario
-        knowledge = adapted(knowledge or told, config, scenario)
-        return run_attack(config, observation, knowledge, scenario.seed, scenario.engine.threads, progress)
+        return AttackRun.of(config, self.cells[cell].scenario)
 
     def attack_config(self, name: str, cell: str = "") -> AttackConfig:
         """The scenario's attack of that label, or the attack of that name with its default options."""

@@ -11,6 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from simulator.results.keys import ObservationKey
+
 INTEGER, COUNT, NUMBER, FLAG, TEXT = "int64", "Int64", "float64", "bool", "str"  # COUNT: an integer that may be missing
 
 
@@ -90,8 +92,7 @@ class Table:
 
 def row_order(cell: str, key: dict[str, Any]) -> tuple[Any, ...]:
     """What rows are sorted by, whatever order Ray finished in; the union of clients comes after the clients."""
-    client = key["client"] if key["client"] >= 0 else float("inf")
-    return (cell, key["round"], client, key["threat_model"], key["attack"], key["target"])
+    return (cell, *ObservationKey.of(key).order, key["attack"], key["target"])
 
 
 DECIBEL, L2, SHARE, SECONDS, JSON = "dB", "L2", "0 to 1", "seconds", "JSON"  # units
@@ -298,7 +299,7 @@ def benchmark() -> Table:
     )
 
 
-CANDIDATE = Group("", "simulator/tools/attack_pair.py")
+CANDIDATE = Group("", "simulator/tools/candidates.py")
 
 CANDIDATES = Table.of(
     "membership",

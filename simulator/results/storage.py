@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.observation import State
 from clients.config import ModelConfig, as_json
 from clients.models import build_model
+from simulator.results.keys import ObservationKey, RecordedObservation
 
 
 class _KnowledgeFields(Knowledge):
@@ -88,22 +90,8 @@ def load_state(path: Path) -> State:
         raise InputError(f"checkpoint {str(path)!r} is no safetensors file ({error})") from None
 
 
-@dataclass(frozen=True)
-class Sight:
-    """One thing the adversary saw, by where it is stored: the key of an observation."""
-
-    round: int
-    client: int
-    threat_model: str
-
-    @property
-    def name(self) -> str:
-        client = "all" if self.client < 0 else f"{self.client:02d}"
-        return f"round_{self.round:04d}_client_{client}_{self.threat_model}"
-
-
 class CellStore:
-    """The checkpoints and reconstructions of one cell of a run, under `root`."""
+    """The checkpoints, observations and reconstructions of one cell of a run, under `root`."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -115,8 +103,7 @@ class CellStore:
         """Make the folders and write down the architecture, which is all that an attack needs of the scenario."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         self.reconstructions.mkdir(parents=True, exist_ok=True)
-        # weights come from the checkpoints, wherever the federation started from
-        architecture = model.model_copy(update={"checkpoint": None, "pretrain": None})
+        architecture = model.without_initial_weights()  # those come from the checkpoints
         content = {"model": architecture.model_dump(mode="json"), "shape": shape, "outputs": outputs, "seed": seed}
         write_atomically(self.checkpoints / "architecture.json", json.dumps(content, indent=1))
 
@@ -140,7 +127,7 @@ class CellStore:
         self.truth.mkdir(exist_ok=True)
         save_state(self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors", {"images": images})
 
-    def load_distilled(self, round: int, clients: tuple[int, ...]) -> Tensor | None:
+    def load_distilled(self, round: int, clients: Sequence[int]) -> Tensor | None:
         """The distilled images of all these clients; None where some trained on their own."""
         paths = [self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors" for client in clients]
         if not all(path.exists() for path in paths):
@@ -150,29 +137,36 @@ class CellStore:
     def save_public_images(self, images: Tensor) -> None:
         save_state(self.checkpoints / "public_images.safetensors", {"images": images})
 
-    def save_sight(self, sight: Sight, pairs: list[tuple[str, str]], knowledge: Knowledge) -> None:
-        """Record an observation: which checkpoint files form its pairs, and what the adversary was told."""
-        content = {**vars(sight), "pairs": pairs, "knowledge": knowledge.given()}
-        write_atomically(self.checkpoints / f"{sight.name}.json", json.dumps(content, indent=1))
+    def save_observation(self, recorded: RecordedObservation, knowledge: Knowledge) -> None:
+        """Write down which checkpoint files form an observation, whose images they hold, and what was granted."""
+        content = {
+            **recorded.key.columns,
+            "clients": recorded.clients,
+            "round_clients": recorded.round_clients,
+            "pairs": recorded.pairs,
+            "knowledge": knowledge.given(),
+        }
+        write_atomically(self._observation_path(recorded.key), json.dumps(content, indent=1))
 
-    def sights(self) -> list[Sight]:
-        """All observations, in order of round, client and threat model."""
-        found = [read_json(path) for path in self.checkpoints.glob("round_*.json")]
-        sights = [Sight(f["round"], f["client"], f["threat_model"]) for f in found]
-        return sorted(sights, key=lambda s: (s.round, s.client, s.threat_model))
+    def observation_keys(self) -> list[ObservationKey]:
+        """Those of all observations, in order of round, client and threat model."""
+        keys = [ObservationKey.of(read_json(path)) for path in self.checkpoints.glob("round_*.json")]
+        return sorted(keys, key=lambda key: key.order)
 
-    def load(self, sight: Sight) -> tuple[Observation, Knowledge]:
-        """What the adversary saw and was told; needs nothing but the checkpoints folder."""
-        path = self.checkpoints / f"{sight.name}.json"
-        if not path.exists():
-            known = ", ".join(s.name for s in self.sights()[:6]) or "none"
-            raise InputError(f"no observation {sight.name!r} in {str(self.root)!r}; recorded: {known}")
-        content = read_json(path)
+    def recorded(self, key: ObservationKey) -> RecordedObservation:
+        """What was written down of an observation: the names of its files, and whose images they hold."""
+        content = self._read_observation(key)
+        pairs = tuple((initial, final) for initial, final in content["pairs"])
+        return RecordedObservation(key, pairs, tuple(content["clients"]), tuple(content["round_clients"]))
+
+    def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
+        """What the adversary saw and was granted; needs nothing but the checkpoints folder."""
+        content = self._read_observation(key)
         model, shape = self.architecture()
         files = dict.fromkeys(name for pair in content["pairs"] for name in pair)  # rounds share global checkpoints
         states = {name: load_state(self.checkpoints / name) for name in files}
         pairs = tuple((states[initial], states[final]) for initial, final in content["pairs"])
-        observation = Observation(model, pairs, shape, sight.round, sight.client, sight.threat_model)
+        observation = Observation(model, pairs, shape, key.round, key.client, key.threat_model)
         return observation, self._knowledge(content["knowledge"])
 
     def architecture(self) -> tuple[nn.Module, tuple[int, int, int]]:
@@ -182,8 +176,18 @@ class CellStore:
         model = ModelConfig.model_validate_json(json.dumps(content["model"]))
         return build_model(model, shape, content["outputs"], content["seed"]), shape
 
-    def reconstruction_path(self, sight: Sight, attack: str) -> Path:
-        return self.reconstructions / f"{sight.name}_{attack}.npz"
+    def reconstruction_path(self, key: ObservationKey, attack: str) -> Path:
+        return self.reconstructions / f"{key.name}_{attack}.npz"
+
+    def _observation_path(self, key: ObservationKey) -> Path:
+        return self.checkpoints / f"{key.name}.json"
+
+    def _read_observation(self, key: ObservationKey) -> dict[str, Any]:
+        path = self._observation_path(key)
+        if not path.exists():
+            known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
+            raise InputError(f"no observation {key.name!r} in {str(self.root)!r}; recorded: {known}")
+        return read_json(path)
 
     def _save(self, name: str, state: State) -> str:
         save_state(self.checkpoints / name, state)

@@ -1,4 +1,4 @@
-"""How a simulation is launched: the one module that knows Ray and Flower's simulation runtime."""
+"""How a simulation is launched: Flower's runtime on our Ray cluster, in this process."""
 
 import contextlib
 import logging
@@ -8,26 +8,18 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-# workers without a GPU share keep seeing the GPUs, as Ray itself will do in future versions
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-
-import ray
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 
-from simulator.errors import InputError, RunError
-from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share
+from simulator.errors import RunError
+from simulator.run.cluster import backend_config, start_ray, stop_ray
+from simulator.run.display import Display
 from simulator.run.federation import run_federation
-from simulator.run.plan import RunPlan, claimed
-from simulator.run.progress import Display
-from simulator.scenario.sections import EngineConfig
-
-DEFAULT_GPU_SHARE = 0.3  # three clients on a GPU, and a tenth left for attacks
+from simulator.run.flower_backend import killing_backend
+from simulator.run.folder import claimed
+from simulator.run.plan import RunPlan
 
 
 def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: bool = False) -> None:
@@ -56,7 +48,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
             stack.enter_context(contextlib.redirect_stdout(log))
         try:
             stack.enter_context(interruptible(display))
-            stack.enter_context(patch.object(BasicActorPool, "terminate_all_actors", kill_actors))
+            stack.enter_context(killing_backend())
             run_simulation(server_app, client_app, plan.clients, backend_config=resources)
         except Exception as error:
             if not caught:
@@ -89,64 +81,7 @@ def interruptible(display: Display) -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-def kill_actors(pool: Any) -> None:
-    """End Flower's actors before it shuts Ray down.
-
-    Flower ends them by a task that exits its own actor. That counts as a failed task, which Ray retries and reports;
-    where the report comes after the shutdown it finds no raylet, and Ray ends the whole process without a word, its
-    tables written and nothing said. Killing an actor leaves no task behind.
-    """
-    for actor in pool.pool:  # a BasicActorPool
-        ray.kill(actor)
-
-
-def start_ray(engine: EngineConfig) -> None:
-    """A Ray of our own with slots for attacks, or the cluster at `engine.address`. One that is up already is used."""
-    if ray.is_initialized():
-        return
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
-    common: dict[str, Any] = {
-        # workers import the packages from here, whatever their working directory holds
-        "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(engine.threads)}},
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-    }
-    if engine.address is None:
-        workers = engine.attack_workers or os.cpu_count() or 1
-        ray.init(include_dashboard=False, resources={ATTACK_RESOURCE: workers}, **common)
-        return
-    try:
-        ray.init(address=engine.address, **common)
-    except ConnectionError as error:
-        raise InputError(f"engine.address {engine.address!r}: no Ray cluster answers there ({error})") from None
-
-
-def backend_config(engine: EngineConfig) -> dict:
-    """Flower's backend settings: the share of each client; a dead actor restarts instead of failing every client."""
-    there = ray.cluster_resources()
-    gpus = engine.gpus if engine.gpus is not None else (DEFAULT_GPU_SHARE if there.get("GPU", 0) else 0.0)
-    for name, wanted in (("CPU", engine.cpus), ("GPU", gpus)):
-        if wanted > there.get(name, 0):
-            raise InputError(
-                f"engine.{name.lower()}s is {wanted:g} {name} per client, Ray has {there.get(name, 0):g}: lower it"
-            )
-    share = attack_gpu_share()
-    if gpus and share:
-        # idle client actors keep their GPUs, and as many start as fit
-        actors = min(int(there["CPU"] / engine.cpus), int(there["GPU"] / gpus))
-        if there["GPU"] - actors * gpus < share - 1e-9:
-            raise InputError(f"engine.gpus is {gpus:g}: clients would leave no {share:g} GPU for attacks; try 0.3")
-    return {"client_resources": {"num_cpus": engine.cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 1}}
-
-
 def quiet(verbose: bool) -> None:
     """Flower, Ray and their friends speak up only when something is wrong, or when asked to."""
     logging.getLogger("flwr").setLevel(logging.INFO if verbose else logging.CRITICAL)
     logging.getLogger("ray").setLevel(logging.INFO if verbose else logging.ERROR)
-
-
-def stop_ray() -> None:
-    """Disconnect from Ray and stop the cluster that this process started, no other."""
-    with contextlib.suppress(Exception):
-        ray.shutdown()

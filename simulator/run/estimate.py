@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import torch
 
-from attacks import Observation, get_attack
+from attacks import Knowledge, Observation
 from attacks.interface.seeding import torch_generator
 from clients.config import ModelConfig
 from clients.local_update import centered, load_targets
 from clients.training import planned_steps, train
-from simulator.adversary.knowledge import adapted, grant
+from simulator.adversary.attack_run import AttackRun
+from simulator.adversary.knowledge import grant
 from simulator.run.federation import expected_attacks, expected_pairs
 from simulator.run.plan import RunPlan, cell_data, check_cell
 from simulator.run.pretraining import Pretraining
@@ -89,24 +90,27 @@ def estimate(cell: Cell) -> tuple[float, float]:
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     probe = config.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None, "stop_at_loss": None})
     taken = train(model, inputs, targets, probe, torch_generator(0, "estimate"))
-    workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1
     steps = sum(planned_steps(config.training, size) for size in data.client_sizes) * federation.fraction
     training = steps * federation.rounds * taken.seconds / taken.steps / (os.cpu_count() or 1)
 
     observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
-    sights = sum(expected_pairs(cell))  # a pair more costs an attack about as much as the first
     knowledge = grant(cell.scenario, data, [0])
     knowledge = replace(knowledge, num_private=knowledge.num_private or len(images))
-    attacking = 0.0
-    for attack_config in cell.scenario.attacks:
-        iterations = iterations_of(attack_config)
-        if iterations is None:
-            continue
-        short = get_attack(attack_config.name, **attack_config.options | {"iterations": PROBE_ITERATIONS})
-        start = time.perf_counter()
-        short.run(observation, adapted(knowledge, attack_config, cell.scenario), torch_generator(0, "estimate"))
-        attacking += (time.perf_counter() - start) * iterations / PROBE_ITERATIONS * sights / workers
-    return training, attacking
+    once = sum(attack_seconds(attack, cell, observation, knowledge) for attack in cell.scenario.attacks)
+    workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1
+    # a pair more costs an attack about as much as the first
+    return training, once * sum(expected_pairs(cell)) / workers
+
+
+def attack_seconds(attack: AttackConfig, cell: Cell, observation: Observation, knowledge: Knowledge) -> float:
+    """Seconds of one attack on one pair of checkpoints, from a few iterations; 0 where it is not estimated."""
+    iterations = iterations_of(attack)
+    if iterations is None:
+        return 0.0
+    short = attack.model_copy(update={"options": attack.options | {"iterations": PROBE_ITERATIONS}})
+    start = time.perf_counter()
+    AttackRun.of(short, cell.scenario).run(observation, knowledge)
+    return (time.perf_counter() - start) * iterations / PROBE_ITERATIONS
 
 
 def iterations_of(attack: AttackConfig) -> int | None:

@@ -1,28 +1,32 @@
 """The server's half of a run: for every cell a federation with the adversary around its strategy, then the tables."""
 
-import shutil
+import contextlib
 import time
-from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from clients.config import ClientConfig
-from clients.local_update import centered, code_version, load_targets, make_model, num_outputs
-from clients.losses import accuracy, training_loss
+from clients.local_update import centered, code_version, make_model, num_outputs
 from clients.partition import FederatedData
-from simulator.adversary.recorder import Adversary, CellRun
+from simulator.adversary.curious_server import CuriousServer
+from simulator.adversary.participation import Participation
+from simulator.adversary.recorder import Recorder
+from simulator.adversary.threat_models import all_views
 from simulator.errors import CellsFailed, RunError
-from simulator.evaluation.dispatch import Dispatcher, attack_gpu_share, make_dispatcher
-from simulator.evaluation.job import lost
+from simulator.evaluation.dispatch import Dispatcher
+from simulator.evaluation.job import Job, JobResult, lost
+from simulator.results.keys import Client
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
+from simulator.run.cluster import start_ray, worker_environment
+from simulator.run.display import Display
 from simulator.run.plan import RunPlan, cell_data
 from simulator.run.pretraining import pretrain
-from simulator.run.progress import Display
 from simulator.run.strategies import defended_strategy
+from simulator.run.utility import Utility
 from simulator.scenario.scenario import Cell
+from simulator.scenario.sections import EngineConfig
 
 NODE_WAIT = 120.0  # seconds that nodes have to register with the server
 
@@ -36,29 +40,21 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir, swept=plan.cells[0].swept)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
-    dispatcher = make_dispatcher(plan.scenario.engine.attack_workers, attack_gpu_share())
-    progress_dir = plan.run_dir / ".progress"
-    progress_dir.mkdir(exist_ok=True)
-    collector = Collector(dispatcher, ledger, display, progress_dir)
-    display.start(
-        rounds=sum(cell.scenario.federation.rounds for cell in todo), attacks=sum(map(expected_attacks, todo))
-    )
+    rounds, attacks = sum(cell.scenario.federation.rounds for cell in todo), sum(map(expected_attacks, todo))
+    display.start(rounds=rounds, attacks=attacks)
     failed: dict[str, RunError] = {}
     try:
-        nodes = identify_nodes(grid, plan.clients)
-        for cell in todo:
-            try:
-                run_cell(grid, plan, cell, nodes, collector, progress_dir)
-            except RunError as error:
-                failed[cell.name] = error
-        while dispatcher.pending:
-            collector.collect(timeout=0.5)
+        nodes = identify_nodes(grid, plan.clients)  # first: in `flwr run`, Flower starts Ray beside this thread
+        with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display)) as queue:
+            for cell in todo:
+                try:
+                    run_cell(grid, nodes, plan, cell, queue)
+                except RunError as error:
+                    failed[cell.name] = error
+            queue.finish()
     finally:  # whatever stopped the run, what was found is kept
-        collector.give_up()
-        dispatcher.close()
         display.stop()
         ledger.write_tables()
-        shutil.rmtree(progress_dir, ignore_errors=True)  # a worker may be writing there this very moment
     if failed:
         raise CellsFailed(describe_failures(failed, len(plan.cells)))
 
@@ -71,29 +67,44 @@ def describe_failures(failed: dict[str, RunError], cells: int) -> str:
     return f"{len(failed)} of {cells} cells failed: {'; '.join(failed)} (the first: {error}); the others are kept"
 
 
-class Collector:
-    """Brings finished attacks into the ledger, and marks a cell done when its last one is in."""
+class AttackQueue:
+    """The attacks under way: it brings finished ones into the ledger, and marks a cell done when its last one is in."""
 
-    def __init__(self, dispatcher: Dispatcher, ledger: Ledger, display: Display, progress_dir: Path):
-        self.dispatcher, self.ledger, self.display, self.progress_dir = dispatcher, ledger, display, progress_dir
+    def __init__(self, engine: EngineConfig, ledger: Ledger, display: Display):
+        start_ray(engine)  # there is one already but in a deployment
+        self.dispatcher = Dispatcher(engine.attack_workers, worker_environment(engine.threads))
+        self.ledger, self.display = ledger, display
         self.trained: set[str] = set()
+
+    def submit(self, job: Job) -> None:
+        self.dispatcher.submit(job)
+
+    def note(self, job: Job, result: JobResult) -> None:
+        """The row of a job that is not started at all."""
+        self.ledger.add_result(job.cell, result)
 
     def finish_training(self, cell: str) -> None:
         self.trained.add(cell)
         self._mark_done()
 
     def collect(self, timeout: float) -> None:
+        """Bring in what has finished, waiting at most `timeout` seconds for the first."""
         for job, result in self.dispatcher.collect(timeout):
             self.ledger.add_result(job.cell, result)
             self.display.attack_done(result.row)
-        self.display.attacks_running({path.name: read_share(path) for path in self.progress_dir.iterdir()})
+        self.display.attacks_running(self.dispatcher.shares())
         self._mark_done()
 
-    def give_up(self) -> None:
+    def finish(self) -> None:
+        while self.dispatcher.pending:
+            self.collect(timeout=0.5)
+
+    def close(self) -> None:
         """Rows for the attacks that a stopped run leaves behind; their observations are on disk and can be attacked."""
         self.collect(timeout=0)
         for job in self.dispatcher.pending:
-            self.ledger.add_result(job.cell, lost(job, "the run stopped before this attack finished"))
+            self.note(job, lost(job, "the run stopped before this attack finished"))
+        self.dispatcher.close()
 
     def _mark_done(self) -> None:
         waiting = {job.cell for job in self.dispatcher.pending}
@@ -101,70 +112,47 @@ class Collector:
             self.ledger.mark_done(cell)
 
 
-def run_cell(
-    grid: Grid, plan: RunPlan, cell: Cell, nodes: dict[int, int], collector: Collector, progress_dir: Path
-) -> None:
-    """One federation from its initial checkpoint to its last round."""
+def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue: AttackQueue) -> None:
+    """One federation from its initial checkpoint to its last round. nodes: partition id -> node id, of all clients."""
     scenario = cell.scenario
     config = cell.client_config(use_gpu=scenario.engine.gpus != 0)
     data = cell_data(scenario)
     model = make_model(config, data)
     if scenario.model.pretrain is not None:
-        pretrain(model, config, data, plan.run_dir, collector.display.pretraining)
-    store = CellStore(plan.cell_root(cell))
-    store.create(scenario.model, data.shape, num_outputs(config, data.task), scenario.seed)
-    if "public_images" in scenario.adversary.knowledge:
-        store.save_public_images(centered(data.public()[0], data.pixel_mean))
+        pretrain(model, config, data, plan.run_dir, queue.display.pretraining)
+    utility = Utility(cell, data, model, queue.ledger)
+    participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)})
+    recorder = Recorder(cell, make_store(plan, cell, data), data, queue)
+    strategy = CuriousServer(defended_strategy(scenario), participation, recorder, utility.note)
 
-    run = CellRun(cell, store, collector.ledger, data, collector.dispatcher.submit, progress_dir)
-    chosen = {partition: nodes[partition] for partition in range(scenario.federation.clients)}
-    strategy = Adversary(defended_strategy(scenario), run, chosen)
-
-    def utility(round: int, arrays: ArrayRecord) -> MetricRecord:
-        model.load_state_dict(arrays.to_torch_state_dict())
-        loss, share = evaluate_utility(model, cell, data)
-        row = {
-            "round": round,
-            "defense": scenario.defense,
-            "seed": scenario.seed,
-            "test_accuracy": share,
-            "test_loss": loss,
-            "client_loss": run.client_losses[round] / run.clients_in[round] if round in run.clients_in else None,
-            "clients": run.clients_in.get(round, 0),
-            "epsilon": run.spent.get(round),
-            **cell.swept,
-        }
-        collector.ledger.add("utility", cell.name, (cell.name, round), row)
+    def after_round(round: int, arrays: ArrayRecord) -> MetricRecord:
+        """Flower's evaluation. It is the only moment that this thread has, so finished attacks are fetched here."""
+        metrics = utility.measure(round, arrays)
         if round > 0:
-            collector.display.round_done(cell.name, round, share)
-        collector.collect(timeout=0)
-        return MetricRecord({"accuracy": share, "loss": loss})
+            queue.display.round_done(cell.name, round, float(str(metrics["accuracy"])))
+        queue.collect(timeout=0)
+        return metrics
 
+    for_clients = config.model_copy(update={"model": config.model.without_initial_weights()})
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(model.state_dict()),
         num_rounds=scenario.federation.rounds,
         timeout=scenario.federation.timeout,
-        train_config=ConfigRecord({"client-json": for_clients(config).model_dump_json()}),
-        evaluate_fn=utility,
+        train_config=ConfigRecord({"client-json": for_clients.model_dump_json()}),
+        evaluate_fn=after_round,
     )
-    collector.finish_training(cell.name)
+    queue.finish_training(cell.name)
 
 
-def for_clients(config: ClientConfig) -> ClientConfig:
-    """Without where the federation starts from: clients get its weights with every round."""
-    return config.model_copy(update={"model": config.model.model_copy(update={"checkpoint": None, "pretrain": None})})
-
-
-def evaluate_utility(model: torch.nn.Module, cell: Cell, data: FederatedData) -> tuple[float, float]:
-    """(mean loss, accuracy) on the test split."""
-    config = cell.client_config(use_gpu=False)
-    images, labels = data.test()
-    with torch.no_grad():
-        batches = centered(images, data.pixel_mean).to(next(model.parameters()).dtype).split(256)
-        outputs = torch.cat([model.eval()(batch) for batch in batches])
-        loss = training_loss(config.training.loss, outputs, load_targets(config, data.task, labels))
-    return float(loss), accuracy(outputs, labels)
+def make_store(plan: RunPlan, cell: Cell, data: FederatedData) -> CellStore:
+    """The cell's folders, with what attacks need beside checkpoints."""
+    scenario, store = cell.scenario, CellStore(plan.cell_root(cell))
+    outputs = num_outputs(cell.client_config(use_gpu=False), data.task)
+    store.create(scenario.model, data.shape, outputs, scenario.seed)
+    if "public_images" in scenario.adversary.knowledge:
+        store.save_public_images(centered(data.public()[0], data.pixel_mean))
+    return store
 
 
 def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
@@ -205,15 +193,10 @@ def expected_pairs(cell: Cell) -> list[int]:
     """How many pairs of checkpoints each observation will hold, at most and if no client fails."""
     federation, adversary = cell.scenario.federation, cell.scenario.adversary
     clients = max(1, int(federation.clients * federation.fraction))
-    hidden = cell.scenario.hides_clients
-    views = ([] if hidden else adversary.views(0) * clients) + adversary.views(-1, hidden)
-    rounds = [round for round in range(1, federation.rounds + 1) if adversary.attacks_in(round)]
-    return [round if view == "history" else 1 for round in rounds for view in views]
-
-
-def read_share(path: Path) -> float:
-    """What a running attack says it has done, 0 to 1."""
-    try:
-        return float(path.read_text() or 0)
-    except (OSError, ValueError):  # the attack has just finished, or is writing this very moment
-        return 0.0
+    views = all_views(adversary.threat_models, cell.scenario.hides_clients)
+    return [
+        round if view.all_rounds else 1
+        for round in range(1, federation.rounds + 1) if adversary.attacks_in(round)
+        for view in views if view.hidden_by is None
+        for _ in range(clients if view.shows(Client(0)) else 1)
+    ]  # fmt: skip

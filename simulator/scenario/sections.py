@@ -8,6 +8,7 @@ from attacks import ATTACKS, Attack, Knowledge
 from attacks.interface.attack import check_options
 from attacks.interface.errors import nearest
 from clients.config import Count, Fraction, Positive, Seconds, Section, made_with
+from simulator.adversary.threat_models import ThreatModelName
 
 
 class StrategyConfig(Section):
@@ -97,7 +98,7 @@ class AttackConfig(Section):
 class AdversaryConfig(Section):
     """Who looks at what, with which attacks, knowing what."""
 
-    threat_models: list[Literal["server", "observer", "history"]] = Field(
+    threat_models: list[ThreatModelName] = Field(
         ["server"],
         min_length=1,
         description="history: all rounds so far at once, for each of the others named, or for the server alone",
@@ -133,27 +134,6 @@ class AdversaryConfig(Section):
 
     def attacks_in(self, round: int) -> bool:
         return self.when == "every" or round in self.when
-
-    def views(self, client: int, hidden: bool = False) -> list[str]:
-        """The threat models that look at a client, or, for −1, at the union of a round's clients.
-
-        `history` goes over the rounds of every other one listed; where it stands alone, over those of the server.
-        hidden: whether the server sees the union only (secure aggregation).
-        """
-        if hidden and client < 0:
-            return [view for view in ("server", "observer", "history") if view in self.threat_models]
-        single = "server" if client >= 0 else "observer"
-        listed = single in self.threat_models
-        follows = listed or (client >= 0 and "observer" not in self.threat_models)
-        return [single] * listed + ["history"] * ("history" in self.threat_models and follows)
-
-    def source(self, view: str, client: int, hidden: bool = False) -> str:
-        """What a threat model that looks at a client, or at −1, goes over: what the `server` was returned, which for
-        −1 is the sum of secure aggregation (`hidden`), or the global checkpoints of the `observer`."""
-        if view != "history":
-            return view
-        sums = hidden and ("server" in self.threat_models or "observer" not in self.threat_models)
-        return "server" if client >= 0 or sums else "observer"
 
 
 class OutputConfig(Section):

@@ -12,10 +12,11 @@ from attacks import InputError, Knowledge, Observation, torch_generator
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from clients.local_update import centered
 from simulator.evaluation.truth import Truth
+from simulator.results.keys import ObservationKey, subject_of
 from simulator.results.record import Record
 from simulator.results.schema import LAYERS
 from simulator.results.storage import make_out, write_atomically, write_json
-from simulator.tools.attack_pair import load_candidates, to_input_space
+from simulator.tools.candidates import load_candidates, to_input_space
 
 ROWS = {
     "delta_l2": "‖Δθ‖₂",
@@ -30,7 +31,7 @@ ROWS = {
 }
 
 
-def diagnose(observation: Observation, images: Tensor, complete: bool, seed: int = 0) -> Linearity:
+def measure_regime(observation: Observation, images: Tensor, complete: bool, seed: int = 0) -> Linearity:
     """Of the last round's update. images: (N, C, H, W), in the model's input space. complete: whether these are the
     private ones, all of them."""
     if images.ndim != 4 or tuple(images.shape[1:]) != observation.input_shape or not len(images):
@@ -47,8 +48,8 @@ def diagnose(observation: Observation, images: Tensor, complete: bool, seed: int
 
 def private_images(record: Record, observation: Observation, cell: str) -> Tensor:
     """Those behind an observation of a run, in the model's input space: for the evaluator, not for an adversary."""
-    view = (observation.round, observation.client, observation.threat_model, cell)
-    clients = record.members(*view)
+    key = ObservationKey(observation.round, subject_of(observation.client), observation.threat_model)
+    clients = record.private_clients(key, cell)
     truth = Truth.of(record.cells[cell].scenario, clients, clients)
     return centered(truth.private, truth.pixel_mean)
 
@@ -71,8 +72,8 @@ def write_diagnosis(out: Path, found: Linearity, view: str, source: str) -> None
     the images; layers.csv: one row per layer."""
     make_out(out)
     write_json(out / "diagnose.json", {"view": view, "source": source, **found.facts()})
-    rows = [{"clear": layer.has_spectral_gap, **asdict(layer)} for layer in found.update.layers]
-    frame = LAYERS.frame([{name: row[name] for name in LAYERS.columns} for row in rows])
+    layers = [asdict(layer) for layer in found.update.layers]
+    frame = LAYERS.frame([{"clear": layer.pop("has_spectral_gap"), **layer} for layer in layers])
     write_atomically(out / "layers.csv", frame.to_csv(index=False))
 
 

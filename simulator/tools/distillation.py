@@ -132,13 +132,27 @@ def run_distillation(owner: Owner, options: DistillOptions, size: int, out: Path
         "accuracy_random": owner.random_subset(size),
     }
     accuracies, training = evaluate(owner.evaluation(), sets, report)
-    nearest = distances(owner.images, found.images).min(0).values
+    seconds = {
+        "distillation": round(distilled_after, 2),
+        "evaluation": round(time.perf_counter() - start - distilled_after, 2),
+    }
     facts = {
         **accuracies,
         "standard_training": training,
+        **describe(owner, options, found),
+        "seconds": seconds,
+    }
+    write(out, found, owner.data.pixel_mean, facts)
+    return facts
+
+
+def describe(owner: Owner, options: DistillOptions, found: Distilled) -> dict[str, Any]:
+    """The facts of a distillation beside its accuracies: how near it comes to private images, sizes and settings."""
+    nearest = distances(owner.images, found.images).min(0).values
+    return {
         "nearest_private_l2": {"min": round(float(nearest.min()), 4), "median": round(float(nearest.median()), 4)},
         "train": len(owner.images),
-        "size": size,
+        "size": len(found.images),
         "test": len(owner.data.test_indices),
         "loss": [found.trace[0][1], found.trace[-1][1]],
         "settings": {
@@ -147,13 +161,7 @@ def run_distillation(owner: Owner, options: DistillOptions, size: int, out: Path
             "iterations": options.steps,
             **{section: getattr(owner.scenario, section).model_dump(mode="json") for section in SECTIONS},
         },
-        "seconds": {
-            "distillation": round(distilled_after, 2),
-            "evaluation": round(time.perf_counter() - start - distilled_after, 2),
-        },
     }
-    write(out, found, owner.data.pixel_mean, facts)
-    return facts
 
 
 def evaluate(

@@ -7,9 +7,10 @@ import yaml
 
 from simulator.cli.main import main
 from simulator.results.record import Record
-from simulator.run.engine import simulate, stop_ray
+from simulator.run.cluster import stop_ray
+from simulator.run.display import Display
+from simulator.run.engine import simulate
 from simulator.run.plan import make_plan
-from simulator.run.progress import Silent
 from simulator.scenario.scenario import load_scenario
 
 
@@ -22,7 +23,7 @@ def run_scenario():
         path.write_text(yaml.safe_dump(content))
         plan = make_plan(load_scenario(path), out)
         try:
-            simulate(plan, Silent())
+            simulate(plan, Display())
         finally:
             stop_ray()
         return Record(out)

@@ -8,8 +8,8 @@ from attacks.kernel.linearization import relative_residual
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.measures import at_least, curve_table, score_table, seeds, strips
 from simulator.paper.pictures import draw_curves
+from simulator.results.keys import Client, ObservationKey
 from simulator.results.record import Record
-from simulator.results.storage import Sight
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
@@ -83,7 +83,7 @@ def dual_pairs(cell: Cell, record: Record) -> pd.DataFrame:
     """A row per private image: its dual in the step, and that of its reconstruction."""
     own = record.samples[record.samples.cell == cell.name].sort_values("image")
     attack = own.attack.iloc[0]
-    path = record.store(cell.name).reconstruction_path(Sight(1, 0, "server"), attack)
+    path = record.store(cell.name).reconstruction_path(ObservationKey(1, Client(0), "server"), attack)
     with np.load(path, allow_pickle=False) as arrays:
         found = arrays["duals"][0, own.match.to_numpy(), 0]
     return pd.DataFrame(

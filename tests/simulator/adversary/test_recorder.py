@@ -7,9 +7,11 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from simulator.adversary.recorder import Adversary, CellRun
-from simulator.results.ledger import Ledger
-from simulator.results.storage import CellStore, Sight
+from simulator.adversary.curious_server import CuriousServer
+from simulator.adversary.participation import Participation
+from simulator.adversary.recorder import Recorder
+from simulator.results.keys import AllClients, Client, ObservationKey
+from simulator.results.storage import CellStore
 from simulator.run.plan import cell_data
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import validate
@@ -33,39 +35,67 @@ def reply_to(message, sent, images, step):
     return Message(content=RecordDict(content), reply_to=message)
 
 
+class NoAttacks:
+    """Takes jobs and runs none. noted: (client, threat model, status) of those that could not be started."""
+
+    def __init__(self):
+        self.submitted, self.noted = [], []
+
+    def submit(self, job):
+        self.submitted.append(job)
+
+    def note(self, job, result):
+        self.noted.append((job.key.client, job.key.threat_model, result.row["status"]))
+
+
 @pytest.fixture
-def observed(tmp_path, monkeypatch):
-    """Two rounds of two clients; a function that gives the updates that a threat model sees of both in round 2."""
+def federate(tmp_path, monkeypatch):
+    """Two rounds of two clients; returns the store of what was recorded, and the attacks.
+
+    late: the client that does not reply in round 2.
+    """
 
     for name in ("_task_id", "_run_id", "_node_id"):  # of this process: a message names its sender
         monkeypatch.setattr(TaskIdentity, name, 1)
 
-    def run(views, defenses=(), strategy="FedAvg"):
+    def run(threat_models, defenses=(), strategy="FedAvg", late=None):
         content = {
             "name": "s",
             "data": {"public": 30, "test": 30},
             "partition": {"images": list(IMAGES)},
             "model": {"depth": 0, "bias": False},
             "federation": {"clients": 2, "strategy": {"name": strategy}},
-            "defenses": ["secure_aggregation", *defenses],
-            "adversary": {"threat_models": views},
+            "defenses": list(defenses),
+            "adversary": {"threat_models": threat_models},
         }
         cell = validate(Source(content)).cells()[0]
-        store = CellStore(tmp_path)
+        store, attacks = CellStore(tmp_path), NoAttacks()
         store.create(cell.scenario.model, (1, 8, 8), 10, 0)
-        ledger = Ledger(tmp_path)
-        seen_by = CellRun(cell, store, ledger, cell_data(cell.scenario), lambda job: None, tmp_path)
-        adversary = Adversary(defended_strategy(cell.scenario), seen_by, NODES)
+        recorder = Recorder(cell, store, cell_data(cell.scenario), attacks)
+        participation = Participation(cell.scenario, NODES)
+        server = CuriousServer(defended_strategy(cell.scenario), participation, recorder, lambda round, reply: None)
         grid = SimpleNamespace(get_node_ids=lambda: list(NODES.values()))
         arrays = ArrayRecord({WEIGHT: torch.zeros(10, 64)})
         for round in (1, 2):
-            messages = adversary.configure_train(round, arrays, ConfigRecord({}), grid)
+            messages = server.configure_train(round, arrays, ConfigRecord({}), grid)
             sent = arrays.to_torch_state_dict()[WEIGHT]
-            work = zip(messages, IMAGES, STEPS, strict=True)
-            arrays, _ = adversary.aggregate_train(round, [reply_to(message, sent, *rest) for message, *rest in work])
+            work = enumerate(zip(messages, IMAGES, STEPS, strict=True))
+            replies = [reply_to(message, sent, *rest) for i, (message, *rest) in work if (round, i) != (2, late)]
+            arrays, _ = server.aggregate_train(round, replies)
+        return store, attacks
 
-        def updates(view):
-            observation, _ = store.load(Sight(2, -1, view))
+    return run
+
+
+@pytest.fixture
+def observed(federate):
+    """Under secure aggregation: a function that gives the updates that a threat model sees of both in round 2."""
+
+    def run(threat_models, defenses=(), strategy="FedAvg"):
+        store, _ = federate(threat_models, ["secure_aggregation", *defenses], strategy)
+
+        def updates(threat_model):
+            observation, _ = store.load(ObservationKey(2, AllClients(), threat_model))
             return [observation.delta(pair)[WEIGHT] for pair in range(len(observation.pairs))]
 
         return updates
@@ -93,3 +123,34 @@ def test_under_plain_averaging_server_and_observer_see_the_same_bits(observed):
 def test_the_history_of_an_observer_is_that_of_the_global_checkpoints(observed):
     updates = observed(["observer", "history"], [CLIENT_DP])("history")
     assert len(updates) == 2 and not any(map(mean, updates))
+
+
+def test_an_observation_says_whose_images_it_holds(federate):
+    """Client 1 is silent in round 2: its images are in the history of all, and in no other observation of the round."""
+    store, _ = federate(["server", "observer", "history"], late=1)
+    held = {}
+    for key in store.observation_keys():
+        if key.round == 2:
+            recorded = store.recorded(key)
+            held[key.subject, key.threat_model] = (recorded.clients, recorded.round_clients)
+    assert held == {
+        (Client(0), "server"): ((0,), (0,)),
+        (Client(0), "history"): ((0,), (0,)),
+        (AllClients(), "observer"): ((0,), (0,)),
+        (AllClients(), "history"): ((0, 1), (0, 1)),
+    }
+
+
+def test_a_client_that_failed_has_a_row_for_every_threat_model_that_looks_at_it(federate):
+    _, attacks = federate(["server", "observer", "history"], late=1)
+    assert attacks.noted == [(1, "server", "timeout"), (1, "history", "timeout")]
+    assert len(attacks.submitted) == 6 + 4
+
+
+def test_secure_aggregation_leaves_single_clients_unattacked_and_says_so(federate):
+    _, attacks = federate(["server", "history"], ["secure_aggregation"])
+    of_a_round = [(client, threat, "skipped") for client in (0, 1) for threat in ("server", "history")]
+    assert attacks.noted == 2 * of_a_round
+    assert [(job.key.subject, job.key.threat_model) for job in attacks.submitted] == 2 * [
+        (AllClients(), "server"), (AllClients(), "history")
+    ]  # fmt: skip

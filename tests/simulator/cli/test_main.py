@@ -12,8 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from attacks import Knowledge
-from simulator.results.storage import CellStore, Sight
-from simulator.run.plan import claimed, make_plan
+from simulator.results.keys import Client, ObservationKey, RecordedObservation
+from simulator.results.storage import CellStore
+from simulator.run.folder import claimed
+from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 
 FACTORY = """
@@ -297,7 +299,7 @@ def test_where_the_result_cannot_be_written_nothing_is_computed(
     def compute(*args, **options):
         raise AssertionError("computed")
 
-    for work in ("jobs.run_attack", "diagnosis.diagnose", "engine.start_ray"):
+    for work in ("adversary.attack_run.AttackRun.run", "tools.diagnosis.measure_regime", "run.engine.start_ray"):
         monkeypatch.setattr(f"simulator.{work}", compute)
     monkeypatch.setattr("attacks.membership.MembershipTest.of", compute)
     np.savez(tmp_path / "some.npz", images=np.zeros((2, 1, 8, 8), np.float32))
@@ -343,7 +345,8 @@ def recorded(pair, scenario, tmp_path):
         store.create(plan.scenario.model, (1, 8, 8), 10, 0)
         states = [load_file(tmp_path / f"{name}.safetensors") for name in "ab"]
         names = store.save_global(0, states[0]), store.save_client(1, 0, states[1])
-        store.save_sight(Sight(1, 0, "server"), [names], Knowledge(num_private=3))
+        recorded = RecordedObservation(ObservationKey(1, Client(0), "server"), (names,), (0,), (0,))
+        store.save_observation(recorded, Knowledge(num_private=3))
     return store
 
 

@@ -1,18 +1,19 @@
 import json
-import os
 import time
-from dataclasses import replace
 
 import pytest
 import torch
 
 from attacks import Knowledge, get_attack, torch_generator
 from clients.local_update import make_model
-from simulator.evaluation.dispatch import sign_of_life
-from simulator.evaluation.job import Job, progress_writer, run_job, time_limit
-from simulator.results.storage import CellStore, Sight
+from simulator.evaluation.job import Job, run_job, time_limit
+from simulator.evaluation.progress_board import Reporter
+from simulator.results.keys import Client, ObservationKey, RecordedObservation
+from simulator.results.storage import CellStore
 from simulator.run.plan import cell_data
 from simulator.scenario.scenario import load_scenario
+
+KEY = ObservationKey(1, Client(0), "server")
 
 
 def make_job(tmp_path, model="{width: 16, depth: 1}", attack="{name: ntk, iterations: 20}", timeout=60):
@@ -28,9 +29,14 @@ def make_job(tmp_path, model="{width: 16, depth: 1}", attack="{name: ntk, iterat
     final = {name: value + 0.01 for name, value in initial.items()}
     store = CellStore(tmp_path / "run")
     store.create(scenario.model, (1, 8, 8), 10, scenario.seed)
-    sight = Sight(1, 0, "server")
-    store.save_sight(sight, [(store.save_global(0, initial), store.save_client(1, 0, final))], Knowledge(num_private=3))
-    return Job("", {}, scenario, store.root, sight, scenario.adversary.attacks[0], (0,), (0, 1))
+    pair = (store.save_global(0, initial), store.save_client(1, 0, final))
+    write_observation(store, pair, client=0)
+    return Job.of(cell, store.root, KEY, scenario.adversary.attacks[0])
+
+
+def write_observation(store, pair, client):
+    """The update of client 0, as if its private images were those of `client`; both clients took part in the round."""
+    store.save_observation(RecordedObservation(KEY, (pair,), (client,), (0, 1)), Knowledge(num_private=3))
 
 
 def test_a_job_stores_its_reconstruction_and_returns_its_rows(tmp_path):
@@ -39,7 +45,7 @@ def test_a_job_stores_its_reconstruction_and_returns_its_rows(tmp_path):
     assert result.row["status"] == "ok", result.row["detail"]
     assert (result.row["num_private"], result.row["num_reconstructed"], len(result.samples)) == (3, 6, 3)
     assert json.loads(result.row["knowledge"]) == {"num_private": 3}
-    assert CellStore(job.root).reconstruction_path(job.sight, "ntk").exists()
+    assert CellStore(job.root).reconstruction_path(job.key, "ntk").exists()
 
 
 def test_an_attack_beyond_its_time_gives_a_row(tmp_path):
@@ -60,30 +66,34 @@ def test_distilled_images_are_singled_out_of_those_of_the_round(tmp_path):
     store = CellStore(job.root)
     for client, shade in ((0, 0.4), (1, 0.45)):
         store.save_distilled(1, client, torch.full((1, 1, 8, 8), shade))
-    rows = {client: run_job(replace(job, clients=(client,))) for client in (0, 1)}
-    targets = {client: result.more[0] for client, result in rows.items()}
+    targets = {}
+    for client in (0, 1):
+        write_observation(store, store.recorded(KEY).pairs[0], client)
+        targets[client] = run_job(job).more[0]
     assert all(result.row["target"] == "distilled" for result in targets.values())
     assert [targets[client].samples[0]["identified"] for client in (0, 1)] == [False, True]
     assert targets[0].row["l2_median"] == pytest.approx(0.8, rel=1e-4)  # 0.1 on each of 64 pixels
 
 
 def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
-    job = replace(make_job(tmp_path), progress_path=tmp_path / "progress")
-    ages = []
+    said = []
 
-    def slow_attack(*arguments):
-        assert sign_of_life(job) is not None  # from the start on
-        os.utime(job.progress_path, (0, 0))
-        return get_attack("mean_image").run(*arguments[1:3], torch_generator(0, "t"))
+    class Listening(Reporter):
+        def alive(self):
+            said.append("alive")
+
+    def attack(run, observation, granted, progress):
+        said.append("attack")
+        return get_attack("mean_image").run(observation, granted, torch_generator(0, "t"))
 
     def score(*arguments):
-        ages.append(time.time() - sign_of_life(job))
+        said.append("score")
         return {}, [], []
 
-    monkeypatch.setattr("simulator.evaluation.job.run_attack", slow_attack)
+    monkeypatch.setattr("simulator.adversary.attack_run.AttackRun.run", attack)
     monkeypatch.setattr("simulator.evaluation.job.evaluate", score)
-    assert run_job(job).row["status"] == "ok"
-    assert len(ages) == 1 and ages[0] < 60 and sign_of_life(job) is None
+    assert run_job(make_job(tmp_path), Listening()).row["status"] == "ok"
+    assert said == ["alive", "attack", "alive", "score"]
 
 
 def test_time_limit_interrupts_and_leaves_nothing_behind():
@@ -92,9 +102,3 @@ def test_time_limit_interrupts_and_leaves_nothing_behind():
     with time_limit(0.05):
         pass
     time.sleep(0.1)  # a timer left running would end the test here
-
-
-def test_progress_is_written_as_a_share(tmp_path):
-    write = progress_writer(tmp_path / "p")
-    write(25, 100, 1.0)
-    assert (tmp_path / "p").read_text() == "0.2500"

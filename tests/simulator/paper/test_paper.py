@@ -17,14 +17,14 @@ from simulator.paper.reconstruction.kernel_choice import choice_claims
 from simulator.paper.reconstruction.kernel_regime import COLUMNS, regime_claims
 from simulator.paper.reconstruction.networks import lenet_claims, resolution_claims
 from simulator.paper.reconstruction.training import loss_claims, stopping_claims
-from simulator.run.engine import stop_ray
-from simulator.run.progress import Silent
+from simulator.run.cluster import stop_ray
+from simulator.run.display import Display
 from simulator.scenario.scenario import load_source
 from simulator.scenario.yaml_source import Source
 
 
 def job_of(source: Source, out) -> Job:
-    return Job("test", "quick", source, out, Silent(), lambda *_: None, lambda _: None)
+    return Job("test", "quick", source, out, Display(), lambda *_: None, lambda _: None)
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS, key=natural))

@@ -16,7 +16,7 @@ from simulator.evaluation.job import JobResult
 from simulator.reports.benchmark import benchmark_table, half_width, load_benchmark, write_benchmark
 from simulator.reports.benchmark_figures import draw_benchmark, frontier_of
 from simulator.results.ledger import Ledger
-from simulator.run.plan import claimed
+from simulator.run.folder import claimed
 
 COLUMNS = (
     "defense attack threat_model adaptive seeds leakage leakage_ci95 recovered_fraction recovered_fraction_ci95 "

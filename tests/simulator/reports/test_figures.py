@@ -10,7 +10,8 @@ from attacks import Knowledge
 from simulator.evaluation.job import Job, run_job
 from simulator.reports import figures
 from simulator.reports.figures import SheetLayout, Strip, best_pairs, draw_figures, draw_strips
-from simulator.results.storage import CellStore, Sight
+from simulator.results.keys import Client, ObservationKey, RecordedObservation
+from simulator.results.storage import CellStore
 from simulator.run.plan import cell_data
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
@@ -26,8 +27,8 @@ class FakeRecord:
         self.leakage = pd.DataFrame([result.row for result in results])
         self.samples = pd.DataFrame([sample for result in results for sample in result.samples])
 
-    def members(self, round, client, threat_model, cell):
-        return [client]
+    def private_clients(self, key, cell):
+        return self.store(cell).recorded(key).clients
 
     def store(self, cell):
         return CellStore(self.path)
@@ -47,10 +48,10 @@ def record(tmp_path):
     store.create(scenario.model, (1, 8, 8), 10, 0)
     initial = store.architecture()[0].state_dict()
     final = {name: value + 0.01 for name, value in initial.items()}
-    sight = Sight(1, 0, "server")
-    store.save_sight(sight, [(store.save_global(0, initial), store.save_client(1, 0, final))], Knowledge(num_private=3))
+    key, pair = ObservationKey(1, Client(0), "server"), (store.save_global(0, initial), store.save_client(1, 0, final))
+    store.save_observation(RecordedObservation(key, (pair,), (0,), (0,)), Knowledge(num_private=3))
     store.save_distilled(1, 0, DISTILLED)
-    result = run_job(Job("", {}, scenario, tmp_path, sight, scenario.adversary.attacks[0], (0,), (0,)))
+    result = run_job(Job.of(scenario.cells()[0], tmp_path, key, scenario.adversary.attacks[0]))
     return FakeRecord(tmp_path, scenario, [result, *result.more])
 
 

@@ -8,9 +8,9 @@ import torch
 from attacks import InputError, Knowledge, Reconstruction
 from clients.config import ModelConfig
 from clients.models import build_model
+from simulator.results.keys import AllClients, Client, ObservationKey, RecordedObservation
 from simulator.results.storage import (
     CellStore,
-    Sight,
     check_out,
     load_images,
     load_state,
@@ -37,34 +37,39 @@ def states():
 def test_an_observation_comes_back_as_it_was_written(store):
     initial, final = states()
     pair = (store.save_global(0, initial), store.save_client(1, 3, final))
-    sight = Sight(1, 3, "server")
-    store.save_sight(sight, [pair], Knowledge(num_private=7, pixel_mean=(0.25,)))
-    observation, knowledge = store.load(sight)
+    key = ObservationKey(1, Client(3), "server")
+    recorded = RecordedObservation(key, (pair,), clients=(3,), round_clients=(0, 3))
+    store.save_observation(recorded, Knowledge(num_private=7, pixel_mean=(0.25,)))
+    observation, knowledge = store.load(key)
     assert (observation.round, observation.client, observation.threat_model) == (1, 3, "server")
     assert all(torch.equal(observation.initial[name], initial[name]) for name in initial)
     assert all(torch.equal(observation.final[name], final[name]) for name in final)
     assert knowledge == Knowledge(num_private=7, pixel_mean=(0.25,))
-    assert store.sights() == [sight]
+    assert store.observation_keys() == [key] and store.recorded(key) == recorded
 
 
 def test_public_images_travel_beside_the_checkpoints(store):
     images = torch.rand(3, *SHAPE)
     pair = tuple(store.save_global(i, state) for i, state in enumerate(states()))
     store.save_public_images(images)
-    store.save_sight(Sight(1, -1, "observer"), [pair], Knowledge(public_images=images))
-    assert torch.equal(store.load(Sight(1, -1, "observer"))[1].public_images, images)
+    key = ObservationKey(1, AllClients(), "observer")
+    store.save_observation(RecordedObservation(key, (pair,), (0, 1), (0, 1)), Knowledge(public_images=images))
+    assert torch.equal(store.load(key)[1].public_images, images)
     written = json.loads((store.checkpoints / "round_0001_client_all_observer.json").read_text())
     assert written["knowledge"] == {"public_images": 3}
 
 
 def test_names_of_files(store):
-    assert Sight(7, 3, "server").name == "round_0007_client_03_server"
-    assert store.reconstruction_path(Sight(1, -1, "observer"), "ntk").name == "round_0001_client_all_observer_ntk.npz"
+    assert ObservationKey(7, Client(3), "server").name == "round_0007_client_03_server"
+    assert (
+        store.reconstruction_path(ObservationKey(1, AllClients(), "observer"), "ntk").name
+        == "round_0001_client_all_observer_ntk.npz"
+    )
 
 
 def test_missing_observation_names_what_there_is(store):
     with pytest.raises(InputError, match="recorded: none"):
-        store.load(Sight(9, 9, "server"))
+        store.load(ObservationKey(9, Client(9), "server"))
 
 
 def test_checkpoints_are_never_pickles(tmp_path):
@@ -100,11 +105,11 @@ def test_knowledge_from_plain_values():
 def test_a_history_names_the_checkpoints_of_its_rounds_and_reads_each_once(store, monkeypatch):
     states = [build_model(ModelConfig(width=8, depth=1), SHAPE, 10, seed).state_dict() for seed in range(3)]
     names = [store.save_global(i, state) for i, state in enumerate(states)]
-    sight = Sight(2, -1, "history")
-    store.save_sight(sight, list(itertools.pairwise(names)), Knowledge())
+    key = ObservationKey(2, AllClients(), "history")
+    store.save_observation(RecordedObservation(key, tuple(itertools.pairwise(names)), (0,), (0,)), Knowledge())
     read = []
     monkeypatch.setattr("simulator.results.storage.load_state", lambda path: read.append(path.name) or load_state(path))
-    observation, _ = store.load(sight)
+    observation, _ = store.load(key)
     assert sorted(read) == names == sorted(path.name for path in store.checkpoints.glob("*.safetensors"))
     assert len(observation.pairs) == 2 and observation.pairs[0][1] is observation.pairs[1][0]
     for i, pair in enumerate(observation.pairs):

@@ -6,8 +6,9 @@ import pytest
 from simulator.errors import CellsFailed, RunError
 from simulator.results.ledger import finished_cells
 from simulator.run import federation
-from simulator.run.plan import claimed, make_plan
-from simulator.run.progress import Silent
+from simulator.run.display import Display
+from simulator.run.folder import claimed
+from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 
 
@@ -19,6 +20,9 @@ class NoJobs:
     def collect(self, timeout):
         return []
 
+    def shares(self):
+        return {}
+
     def close(self):
         pass
 
@@ -27,11 +31,11 @@ class NoJobs:
 def start(tmp_path, monkeypatch):
     """Start a run whose cells leave a row of utility; `diverging` names the one whose clients all fail after that."""
 
-    def run_cell(grid, plan, cell, nodes, collector, progress_dir):
-        collector.ledger.add("utility", cell.name, (cell.name, 0), {"round": 0, **cell.swept})
+    def run_cell(grid, nodes, plan, cell, queue):
+        queue.ledger.add("utility", cell.name, (cell.name, 0), {"round": 0, **cell.swept})
         if cell.name == start.diverging:
             raise RunError("round 1: 3 of 3 clients failed")
-        collector.finish_training(cell.name)
+        queue.finish_training(cell.name)
 
     def start(diverging, sweep="sweep: {training.learning_rate: [0.1, 10.0, 0.05]}"):
         start.diverging = diverging
@@ -39,11 +43,12 @@ def start(tmp_path, monkeypatch):
         path.write_text(f"name: s\n{sweep}\n")
         plan = make_plan(load_scenario(path), tmp_path / "out")
         with claimed(plan):
-            federation.run_federation(None, plan, Silent())
+            federation.run_federation(None, plan, Display())
 
     monkeypatch.setattr(federation, "run_cell", run_cell)
     monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients: {})
-    monkeypatch.setattr(federation, "make_dispatcher", lambda workers, gpus: NoJobs())
+    monkeypatch.setattr(federation, "start_ray", lambda engine: None)
+    monkeypatch.setattr(federation, "Dispatcher", lambda workers, environment: NoJobs())
     return start
 
 

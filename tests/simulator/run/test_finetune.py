@@ -13,7 +13,7 @@ from clients.config import ModelConfig
 from clients.models import build_model
 from simulator.paper.command import run_experiment
 from simulator.paper.files import load_file
-from simulator.run.engine import stop_ray
+from simulator.run.cluster import stop_ray
 from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario, load_source
 

@@ -13,7 +13,7 @@ from simulator.paper.distillation.sets import gap_table, table1
 from simulator.paper.files import load_file
 from simulator.paper.reconstruction.onion import advantage, exposed, layers, onion, unbalanced_claims
 from simulator.paper.reconstruction.peeling import OnionSettings, Peeling, at_infinite_width
-from simulator.run.progress import Silent
+from simulator.run.display import Display
 from simulator.tools.distillation import Owner
 
 
@@ -28,7 +28,7 @@ def test_the_easiest_are_left_out():
 
 def job_of(tmp_path, *overrides):
     source = load_file("figure6", "quick", ["seed=0", "data.public=60", "data.test=50", *overrides])
-    return Job("figure6", "quick", source, tmp_path, Silent(), lambda *_: None, lambda _: None)
+    return Job("figure6", "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None)
 
 
 @pytest.mark.parametrize("balanced", [True, False])
@@ -110,6 +110,6 @@ def test_likeness_to_images_and_to_class_means(tmp_path):
 def test_what_cannot_be_compared_is_refused_before_anything_is_computed(tmp_path):
     source = load_file("table1", "quick", ["settings.methods=[kip, rkip]"])
     with pytest.raises(InputError, match="leaves rkip_finite out"):
-        table1(Job("table1", "quick", source, tmp_path, Silent(), lambda *_: None, lambda _: None))
+        table1(Job("table1", "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None))
     with pytest.raises(InputError, match="only one stage"):
         onion(job_of(tmp_path, "partition.images=20"))

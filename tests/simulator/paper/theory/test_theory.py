@@ -18,13 +18,13 @@ from simulator.paper.reconstruction.minibatches import image_memory, largest_err
 from simulator.paper.theory.predicted_points import PredictedSettings, leave_one_out, one_point
 from simulator.paper.theory.rkip_equality import Centered, both_losses, rkip
 from simulator.paper.theory.sphere import Embedding, SphereSettings, minimize, on_sphere, stretched
-from simulator.run.progress import Silent
+from simulator.run.display import Display
 from simulator.tools.distillation import Owner
 
 
 def cell_of(name, tmp_path, *overrides):
     source = load_file(name, "quick", ["data.public=50", "data.test=20", "seed=0", *overrides])
-    return Job(name, "quick", source, tmp_path, Silent(), lambda *_: None, lambda _: None).scenario.cells()[0]
+    return Job(name, "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None).scenario.cells()[0]
 
 
 def random(*shape, seed=0):

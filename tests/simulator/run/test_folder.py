@@ -1,12 +1,12 @@
 """The run directory: who may write there, and when."""
 
-import fcntl
-
 import pytest
+from filelock import FileLock
 
 from simulator.errors import RunError
 from simulator.results.ledger import JOURNAL
-from simulator.run.plan import LOCK, claimed, make_plan, needs_run
+from simulator.run.folder import LOCK, claimed, needs_run
+from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 
 
@@ -21,10 +21,12 @@ def test_overwrite_leaves_the_journal_of_a_running_process_alone(plan):
     plan.run_dir.mkdir()
     journal = plan.run_dir / JOURNAL
     journal.write_text("theirs\n")
-    with (plan.run_dir / LOCK).open("w") as theirs:
-        fcntl.flock(theirs, fcntl.LOCK_EX)
-        with pytest.raises(RunError, match="another process is running"), claimed(plan, overwrite=True):
-            pass
+    with (
+        FileLock(plan.run_dir / LOCK),
+        pytest.raises(RunError, match="another process is running"),
+        claimed(plan, overwrite=True),
+    ):
+        pass
     assert journal.read_text() == "theirs\n"
     with claimed(plan, overwrite=True):
         assert not journal.exists()

@@ -1,43 +1,34 @@
 """What a run shows while it runs."""
 
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 
-class Display(Protocol):
-    def start(self, rounds: int, attacks: int) -> None: ...
-    def pretraining(self, done: int, total: int, loss: float) -> None: ...
-    def round_done(self, cell: str, round: int, accuracy: float) -> None: ...
-    def attack_done(self, row: dict[str, Any]) -> None: ...
-    def attacks_running(self, shares: dict[str, float]) -> None: ...
-    def stop(self) -> None: ...
-
-
-class Silent:
-    """For tests and for `flwr run`, whose output goes to a log."""
+class Display:
+    """Shows nothing: for tests and for `flwr run`, whose output goes to a log. Others override what they show."""
 
     def start(self, rounds: int, attacks: int) -> None:
-        pass
+        """So many rounds and attacks are to come."""
 
     def pretraining(self, done: int, total: int, loss: float) -> None:
-        pass
+        """So many steps of pretraining are done."""
 
     def round_done(self, cell: str, round: int, accuracy: float) -> None:
-        pass
+        """A round of a cell is over. accuracy: on the test split."""
 
     def attack_done(self, row: dict[str, Any]) -> None:
-        pass
+        """An attack is over. row: of the leakage table."""
 
     def attacks_running(self, shares: dict[str, float]) -> None:
-        pass
+        """How much of it each running attack has done, 0 to 1, by name."""
 
     def stop(self) -> None:
-        pass
+        """The run is over."""
 
 
-class Bars:
+class Bars(Display):
     """Two bars, rounds and attacks; the attacks' bar moves with the iterations of those that run."""
 
     def __init__(self, console: Console):

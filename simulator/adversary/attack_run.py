@@ -1,0 +1,43 @@
+"""One attack as a scenario has it run: everything that decides its result beside the observation."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from attacks import Knowledge, Observation, Reconstruction, torch_generator
+from attacks.interface.attack import Progress, silent
+from simulator.scenario.scenario import Scenario
+from simulator.scenario.sections import AttackConfig
+
+
+@dataclass(frozen=True)
+class AttackRun:
+    """An attack with its options, its seed, its torch threads and what an adaptive one knows of the defense.
+
+    The same observation, knowledge and run give the same bits, live or replayed. defense_facts: fields of `Knowledge`.
+    """
+
+    config: AttackConfig
+    seed: int = 0
+    threads: int = 1
+    defense_facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: AttackConfig, scenario: Scenario) -> "AttackRun":
+        facts = scenario.defense_facts() if config.adaptive else {}
+        return cls(config, scenario.seed, scenario.engine.threads, facts)
+
+    def knowledge(self, granted: Knowledge) -> Knowledge:
+        """All that the attack is given: what the scenario grants, and the defense in force where it is adaptive."""
+        return replace(granted, **self.defense_facts)
+
+    def check(self, observation: Observation, granted: Knowledge) -> None:
+        """Raise InputError where the attack cannot run on this network with this knowledge."""
+        self.config.make().check(observation, self.knowledge(granted))
+
+    def run(self, observation: Observation, granted: Knowledge, progress: Progress = silent) -> Reconstruction:
+        torch.set_num_threads(self.threads)
+        purpose = f"attack/{observation.threat_model}/{self.config.label}"
+        generator = torch_generator(self.seed, purpose, observation.round, observation.client)
+        return self.config.make().run(observation, self.knowledge(granted), generator, progress)

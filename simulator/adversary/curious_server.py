@@ -1,0 +1,80 @@
+"""The honest-but-curious server, as a Flower strategy around any other: it sees every checkpoint sent and returned."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+
+from attacks.interface.seeding import derive_seed
+from simulator.adversary.participation import ClientReply, Participation
+from simulator.adversary.recorder import Recorder
+from simulator.results.keys import ALL
+
+WEIGHT = "num-examples"  # of a client in the mean, as in FedAvg
+
+
+class CuriousServer(Strategy):
+    """Outermost wrapper: before any aggregation, each reply is read, noted and recorded."""
+
+    def __init__(
+        self,
+        inner: Strategy,
+        participation: Participation,
+        recorder: Recorder,
+        note: Callable[[int, ClientReply], None],
+    ):
+        """note: called with the round and each reply, whether it is healthy or not."""
+        self.inner, self.participation, self.recorder, self.note = inner, participation, recorder, note
+
+    def summary(self) -> None:
+        self.inner.summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        if server_round == 1:
+            self.recorder.begin(arrays.to_torch_state_dict())
+        messages = self.inner.configure_train(server_round, arrays, config, self.participation.grid(grid))
+        return self.participation.readdress(server_round, list(messages))
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        read = []
+        for reply in self.participation.read(replies):
+            self.note(server_round, reply)
+            self.recorder.save_reply(server_round, reply)
+            read.append(reply.without_state())
+        self.participation.check_failures(server_round, read)
+        healthy = tuple(reply.client for reply in read if reply.healthy)
+        messages = [reply.message for reply in read if reply.healthy and reply.message is not None]
+        summed = self._save_sum(server_round, messages)  # first: strategies may write into replies
+        seed = derive_seed(self.recorder.cell.scenario.seed, "aggregation", server_round, ALL)
+        np.random.seed(seed % 2**32)  # Flower's DP draws from the global generator
+        arrays, metrics = self.inner.aggregate_train(server_round, messages)
+        final = None
+        if arrays is not None:
+            final = self.recorder.store.save_global(server_round, arrays.to_torch_state_dict())
+        self.recorder.end_round(server_round, healthy, final, summed)
+        return arrays, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self.inner.configure_evaluate(server_round, arrays, config, self.participation.grid(grid))
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return self.inner.aggregate_evaluate(server_round, replies)
+
+    def _save_sum(self, round: int, replies: list[Message]) -> str | None:
+        """Write down all that secure aggregation shows the server, before it adds noise or takes a step of its own.
+
+        None where the server sees every client.
+        """
+        if not self.recorder.hides_clients:
+            return None
+        mean = aggregate_arrayrecords([reply.content for reply in replies], WEIGHT)
+        return self.recorder.store.save_sum(round, mean.to_torch_state_dict())

@@ -1,0 +1,131 @@
+"""Who takes part in a round, and what comes back: the schedule of clients, their replies and their failures."""
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from flwr.app import Message
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from attacks.interface.observation import State
+from simulator.errors import RunError
+from simulator.scenario.scenario import Scenario
+
+REPORTED = ("num-examples", "steps", "first-loss", "last-loss", "seconds")  # metrics of a reply
+WHEREABOUTS = ("worker", "pid", "gpu-ids", "device")
+
+
+@dataclass(frozen=True)
+class ClientReply:
+    """What a client sent back in a round.
+
+    status: ok, failed or timeout, with the reason in `detail`. state: its checkpoint, None unless the status is ok, or
+    where it has been let go. message: as Flower delivered it, None where none came.
+    """
+
+    client: int
+    status: str
+    detail: str
+    state: State | None
+    message: Message | None
+
+    @classmethod
+    def of(cls, client: int, message: Message | None, timeout: float) -> "ClientReply":
+        """Read a message. Flower accepts NaN silently: it is refused here. timeout: seconds that the server waited."""
+        if message is None:
+            return cls(client, "timeout", f"no reply within federation.timeout = {timeout:g} s", None, None)
+        if message.has_error():
+            return cls(client, "failed", " ".join((message.error.reason or "").split())[:300], None, message)
+        state = message.content.array_records["arrays"].to_torch_state_dict()
+        bad = [name for name, value in state.items() if value.is_floating_point() and not torch.isfinite(value).all()]
+        if bad:
+            reason = f"the client returned NaN or Inf in {bad[0]!r}: its training diverged"
+            return cls(client, "failed", reason, None, message)
+        return cls(client, "ok", "", state, message)
+
+    @property
+    def healthy(self) -> bool:
+        return self.status == "ok"
+
+    def without_state(self) -> "ClientReply":
+        """The same without its checkpoint: those of a whole round need not fit into memory."""
+        return replace(self, state=None)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What the client reported, as columns of the clients table."""
+        columns: dict[str, Any] = {"client": self.client, "status": self.status, "detail": self.detail}
+        if self.message is None or not self.message.has_content():
+            return columns
+        metrics = self.message.content.metric_records["metrics"]
+        where, said = (self.message.content.config_records[name] for name in ("where", "defenses"))
+        columns |= {name.replace("-", "_"): metrics[name] for name in REPORTED}
+        columns |= {name.replace("-", "_"): where[name] for name in WHEREABOUTS}
+        return columns | {name: said[name] for name in ("epsilon", "bytes") if name in said}
+
+    @property
+    def distilled(self) -> Tensor | None:
+        """The images that the client trained on instead of its own, (M, C, H, W) in [0, 1]: for the scorer."""
+        if self.message is None or (record := self.message.content.config_records.get("distilled")) is None:
+            return None
+        pixels = torch.frombuffer(bytearray(cast(bytes, record["float32"])), dtype=torch.float32)
+        return pixels.reshape(cast(list[int], record["shape"]))
+
+
+class Participation:
+    """The clients of one cell: which of them train in a round, and their replies in the order of partition ids.
+
+    Both make the federation reproducible: Flower samples random node ids, and a float sum depends on its order.
+    """
+
+    def __init__(self, scenario: Scenario, nodes: dict[int, int]):
+        """nodes: partition id -> node id of the clients of this cell."""
+        self.scenario, self.nodes = scenario, nodes
+        self.partitions = {node: partition for partition, node in nodes.items()}
+        self.chosen: list[int] = []
+
+    def grid(self, grid: Grid) -> Grid:
+        """The grid as a strategy is to see it: without the clients of other cells."""
+        return cast(Grid, CellGrid(grid, self.nodes))
+
+    def readdress(self, round: int, messages: list[Message]) -> list[Message]:
+        """The messages of a strategy, sent to clients that the seed chooses."""
+        schedule = random.Random(f"{self.scenario.seed}/{round}")
+        self.chosen = sorted(schedule.sample(sorted(self.nodes), len(messages)))
+        return [
+            Message(content=message.content, message_type=message.metadata.message_type, dst_node_id=self.nodes[client])
+            for message, client in zip(messages, self.chosen, strict=True)
+        ]
+
+    def read(self, messages: Iterable[Message]) -> Iterator[ClientReply]:
+        """The reply of every client that was asked in this round, one at a time, by partition id."""
+        received = {self.partitions[message.metadata.src_node_id]: message for message in messages}
+        for client in self.chosen:
+            yield ClientReply.of(client, received.get(client), self.scenario.federation.timeout)
+
+    def check_failures(self, round: int, replies: list[ClientReply]) -> None:
+        """Raise RunError where more clients failed than the scenario allows, or all of them."""
+        failures = [reply for reply in replies if not reply.healthy]
+        limit = self.scenario.federation.max_failures
+        if len(failures) == len(replies) or len(failures) > limit * len(replies):
+            reasons = "; ".join(f"client {reply.client}: {reply.detail}" for reply in failures[:3])
+            raise RunError(
+                f"round {round}: {len(failures)} of {len(replies)} clients failed, "
+                f"more than federation.max_failures = {limit:g} allows ({reasons})"
+            )
+
+
+class CellGrid:
+    """A grid that shows a strategy the nodes of one cell only, in the order of their partitions."""
+
+    def __init__(self, grid: Grid, nodes: dict[int, int]):
+        self._grid, self._nodes = grid, nodes
+
+    def get_node_ids(self) -> list[int]:
+        return [self._nodes[partition] for partition in sorted(self._nodes)]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._grid, name)

@@ -1,0 +1,127 @@
+"""Threat models: who looks at which checkpoints of a round, and whose images the update then holds.
+
+| threat model | looks at, in a round | private set |
+|---|---|---|
+| `server` | what each client returned | the client's images |
+| `server`, secure aggregation | the sum of what the clients returned | the images of all clients of the round |
+| `observer` | the global checkpoint before and after the round | the images of all clients of the round |
+| `history` | what the models beside it look at (alone: `server`), in all rounds so far | the images of all who joined |
+
+A further threat model is a class with `views` in this file, an entry in `THREAT_MODELS` and its name in
+`ThreatModelName`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import ClassVar, Literal
+
+from simulator.results.keys import AllClients, Client, Subject
+
+ThreatModelName = Literal["server", "observer", "history"]
+SECURE_AGGREGATION = (
+    "secure aggregation: the server sees the sum of the round's updates only; that is attacked as client -1"
+)
+
+
+class Source(Enum):
+    """A series of checkpoints, one for each round, that somebody can compare with the checkpoint sent."""
+
+    RETURNED = "what a client returned"
+    SUM = "the mean of what clients returned, which is all that secure aggregation shows the server"
+    GLOBAL = "the global checkpoint after the round"
+
+    @property
+    def subject(self) -> type[Subject]:
+        """Whether there is one series for each client, or one of all clients together."""
+        return Client if self is Source.RETURNED else AllClients
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of a series: names of the checkpoint files sent and returned, and the clients whose update it is."""
+
+    initial: str
+    final: str
+    clients: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """One thing that a threat model looks at. hidden_by: what keeps the federation from showing it, or None."""
+
+    threat_model: str
+    source: Source
+    all_rounds: bool = False
+    hidden_by: str | None = None
+
+    def shows(self, subject: Subject) -> bool:
+        return isinstance(subject, self.source.subject)
+
+    def rounds(self, series: Sequence[Round]) -> Sequence[Round]:
+        """The rounds of a series that it goes over; their clients' images are the private set."""
+        return series if self.all_rounds else series[-1:]
+
+
+class ThreatModel(ABC):
+    """Somebody who looks at a federation."""
+
+    name: ClassVar[ThreatModelName]
+
+    @abstractmethod
+    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
+        """What it looks at in every round.
+
+        named: all threat models of the scenario. hides_clients: whether the clients use secure aggregation.
+        """
+
+
+class Server(ThreatModel):
+    """The honest-but-curious server."""
+
+    name = "server"
+
+    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
+        if hides_clients:
+            return [View(self.name, Source.RETURNED, hidden_by=SECURE_AGGREGATION), View(self.name, Source.SUM)]
+        return [View(self.name, Source.RETURNED)]
+
+
+class Observer(ThreatModel):
+    """A participant or an eavesdropper, who sees global checkpoints only."""
+
+    name = "observer"
+
+    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
+        return [View(self.name, Source.GLOBAL)]
+
+
+class History(ThreatModel):
+    """Those named beside it, the server where none is, with a memory of all rounds so far.
+
+    Where both the server and the observer see all clients together, it has the server's view: that one has no noise
+    and no server step in it yet.
+    """
+
+    name = "history"
+    followed: ClassVar[tuple[ThreatModel, ...]] = (Server(), Observer())
+
+    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
+        models = [model for model in self.followed if model.name in named] or [Server()]
+        views = [view for model in models for view in model.views(named, hides_clients)]
+        first = {view.source.subject: view for view in reversed(views)}
+        return [replace(view, threat_model=self.name, all_rounds=True) for view in first.values()]
+
+
+THREAT_MODELS: tuple[ThreatModel, ...] = (Server(), Observer(), History())
+
+
+def all_views(named: Sequence[str], hides_clients: bool) -> list[View]:
+    """What the threat models that a scenario names look at."""
+    return [view for model in THREAT_MODELS if model.name in named for view in model.views(named, hides_clients)]
+
+
+def default_threat_model(subject: Subject) -> ThreatModelName:
+    """Who looks at a subject where nobody is named: the server at a client, an observer at all of them."""
+    return Server.name if isinstance(subject, Client) else Observer.name

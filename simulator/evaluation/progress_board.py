@@ -1,0 +1,65 @@
+"""What attack workers say while they run: that they are alive, and, apart from that, how far they are.
+
+The board is a Ray actor, so that workers on any machine can reach it, and it times reports by its own clock. It imports
+nothing heavy: its process is up at once.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+INTERVAL = 1.0  # seconds between two reports of a running attack
+
+
+class ProgressBoard:
+    """The last report of every running job, by name."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self.clock = clock
+        self.heard: dict[str, float] = {}
+        self.shares: dict[str, float] = {}
+
+    def alive(self, job: str) -> None:
+        """A sign of life: the job is running."""
+        self.heard[job] = self.clock()
+
+    def progress(self, job: str, share: float) -> None:
+        """How much of its attack a job has done, 0 to 1."""
+        self.shares[job] = share
+
+    def forget(self, job: str) -> None:
+        """The job has finished, or was given up."""
+        self.heard.pop(job, None)
+        self.shares.pop(job, None)
+
+    def silence(self) -> dict[str, float]:
+        """Seconds since each running job gave its last sign of life."""
+        now = self.clock()
+        return {job: now - heard for job, heard in self.heard.items()}
+
+    def done(self) -> dict[str, float]:
+        """The share done of each running job that reported one."""
+        return dict(self.shares)
+
+
+class Reporter:
+    """A worker's end of the board, for one job; without a board it says nothing.
+
+    Reports are sent and not waited for. They come from the thread that attacks: one that hangs falls silent.
+    """
+
+    def __init__(self, board: Any = None, job: str = ""):
+        """board: the handle of the actor."""
+        self.board, self.job = board, job
+        self.last = 0.0
+
+    def alive(self) -> None:
+        if self.board is not None:
+            self.board.alive.remote(self.job)
+
+    def progress(self, done: int, total: int, loss: float) -> None:
+        """The progress callback of an attack: a sign of life and the share done, at most once a second."""
+        if self.board is not None and time.monotonic() - self.last > INTERVAL:
+            self.last = time.monotonic()
+            self.alive()
+            self.board.progress.remote(self.job, done / total)

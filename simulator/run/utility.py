@@ -1,0 +1,62 @@
+"""How well a federation does, for the tables of utility and of clients: the defender's side of every trade-off."""
+
+from collections import defaultdict
+
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+
+from clients.local_update import centered, load_targets
+from clients.losses import accuracy, training_loss
+from clients.partition import FederatedData
+from simulator.adversary.participation import ClientReply
+from simulator.results.ledger import Ledger
+from simulator.scenario.scenario import Cell
+
+
+class Utility:
+    """The tables of utility and of clients of one cell."""
+
+    def __init__(self, cell: Cell, data: FederatedData, model: torch.nn.Module, ledger: Ledger):
+        """model: the network of the federation; its weights are overwritten."""
+        self.cell, self.data, self.model, self.ledger = cell, data, model, ledger
+        self.losses: dict[int, list[float]] = defaultdict(list)  # last ones of healthy clients, by round
+        self.epsilons: dict[int, list[float]] = defaultdict(list)  # of clients that account for it
+
+    def note(self, round: int, reply: ClientReply) -> None:
+        """A client's row, and its part in that of the round."""
+        columns, scenario = reply.columns, self.cell.scenario
+        row = {"round": round, "defense": scenario.defense, "seed": scenario.seed, **columns, **self.cell.swept}
+        self.ledger.add("clients", self.cell.name, (self.cell.name, round, reply.client), row)
+        if "epsilon" in columns:
+            self.epsilons[round].append(float(columns["epsilon"]))
+        if reply.healthy:
+            self.losses[round].append(float(columns["last_loss"]))
+
+    def measure(self, round: int, arrays: ArrayRecord) -> MetricRecord:
+        """The round's row: the global model on the test split, and what its clients reported."""
+        self.model.load_state_dict(arrays.to_torch_state_dict())
+        loss, share = self._evaluate()
+        losses, scenario = self.losses[round], self.cell.scenario
+        row = {
+            "round": round,
+            "defense": scenario.defense,
+            "seed": scenario.seed,
+            "test_accuracy": share,
+            "test_loss": loss,
+            "client_loss": sum(losses) / len(losses) if losses else None,
+            "clients": len(losses),
+            "epsilon": max(self.epsilons[round], default=None),
+            **self.cell.swept,
+        }
+        self.ledger.add("utility", self.cell.name, (self.cell.name, round), row)
+        return MetricRecord({"accuracy": share, "loss": loss})
+
+    def _evaluate(self) -> tuple[float, float]:
+        """(mean loss, accuracy) on the test split."""
+        config = self.cell.client_config(use_gpu=False)
+        images, labels = self.data.test()
+        with torch.no_grad():
+            batches = centered(images, self.data.pixel_mean).to(next(self.model.parameters()).dtype).split(256)
+            outputs = torch.cat([self.model.eval()(batch) for batch in batches])
+            loss = training_loss(config.training.loss, outputs, load_targets(config, self.data.task, labels))
+        return float(loss), accuracy(outputs, labels)
