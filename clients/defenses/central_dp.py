@@ -1,6 +1,6 @@
 """Central differential privacy by Flower's strategies: updates clipped, Gaussian noise on their mean.
 
-`simulator/strategies.py` wraps the strategy. With clipping on the server, an honest-but-curious server sees raw
+With clipping on the server, an honest-but-curious server sees raw
 updates, and only those outside it are protected; with clipping on the clients it sees clipped ones.
 """
 
@@ -8,15 +8,25 @@ import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from clients.defenses.base import Defense, Metrics, Setting, norm, positive, register, scaled
+from clients.defenses.base import (
+    Defense,
+    DefenseContext,
+    Metrics,
+    check_below_one,
+    check_positive,
+    norm,
+    register,
+    scaled,
+)
+from clients.defenses.server import ServerHalf
 
 
 @register
 @dataclass(frozen=True)
 class CentralDP(Defense):
-    """noise_multiplier: standard deviation of the noise on the sum, relative to clipping_norm. delta: of ε."""
+    """noise_multiplier: standard deviation of the noise on the sum, relative to clipping_norm. clipping: who clips the
+    updates to that norm. delta: at which ε is computed."""
 
     name: ClassVar[str] = "central_dp"
 
@@ -26,22 +36,32 @@ class CentralDP(Defense):
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        positive(self, "noise_multiplier", "clipping_norm")
-        if not 0 < self.delta < 1:
-            raise InputError(f"defense 'central_dp': delta is {self.delta:g}, it has to be above 0 and below 1")
+        check_positive(self, "noise_multiplier", "clipping_norm")
+        check_below_one(self, "delta")
 
-    def protect_update(self, delta: State, setting: Setting) -> tuple[State, Metrics]:
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         size = float(norm(delta))
         if self.clipping == "server" or not size:
             return delta, {}
         return scaled(delta, min(1.0, self.clipping_norm / size)), {}
 
-    def spent(self, setting: Setting, steps: int, count: int) -> Metrics:
+    def server_half(self) -> ServerHalf:
+        options = {"noise_multiplier": self.noise_multiplier, "clipping_norm": self.clipping_norm}
+        if self.clipping == "client":
+            return ServerHalf("DifferentialPrivacyClientSideFixedClipping", options)
+        return ServerHalf(
+            "DifferentialPrivacyServerSideFixedClipping",
+            options,
+            needs_single_updates=True,
+            instead=f"{{name: {self.name}, clipping: client}}",
+        )
+
+    def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Metrics:
         """ε of a client's participation after this round, by opacus' accountant: one step a round for the sampled."""
         from opacus.accountants import RDPAccountant
 
         accountant = RDPAccountant()
-        accountant.history = [(self.noise_multiplier, setting.config.fraction, setting.round)]
+        accountant.history = [(self.noise_multiplier, context.config.fraction, context.round)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return {"epsilon": float(accountant.get_epsilon(self.delta))}

@@ -3,6 +3,7 @@
 What a client has spent is kept over its rounds: every round adds its steps to the history of opacus' accountant.
 """
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from clients.defenses.base import Defense, LocalRun, Metrics, Setting, positive, register
+from clients.defenses.base import Defense, DefenseContext, Metrics, check_below_one, check_positive, register
+from clients.training import TrainingLoop, planned_steps
 
 LARGEST_EPSILON = 1000.0
 LARGEST_ORDER = 63  # of the Rényi divergences that opacus' accountant looks at
@@ -24,8 +26,9 @@ TOLERANCE = 0.01  # in ε, of its search for the noise
 @register
 @dataclass(frozen=True)
 class DPSGD(Defense):
-    """max_grad_norm: of one image's gradient. epsilon: to be spent over all rounds of the federation, at `delta`; the
-    noise follows from it. noise_multiplier: standard deviation of the noise relative to max_grad_norm, instead."""
+    """max_grad_norm: bound on the norm of one image's gradient. epsilon: what all rounds of the federation together may
+    spend at `delta`, default 8; the noise follows from it. noise_multiplier: given instead of epsilon, the standard
+    deviation of the noise relative to max_grad_norm."""
 
     name: ClassVar[str] = "dp_sgd"
 
@@ -35,10 +38,9 @@ class DPSGD(Defense):
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        positive(self, "noise_multiplier", "max_grad_norm")
-        positive(self, "epsilon", at_most=LARGEST_EPSILON)
-        if not 0 < self.delta < 1:
-            raise InputError(f"defense 'dp_sgd': delta is {self.delta:g}, it has to be above 0 and below 1")
+        check_positive(self, "noise_multiplier", "max_grad_norm")
+        check_positive(self, "epsilon", at_most=LARGEST_EPSILON)
+        check_below_one(self, "delta")
         if self.epsilon is not None and self.noise_multiplier is not None:
             raise InputError("defense 'dp_sgd': epsilon and noise_multiplier exclude each other: give one of them")
         least = smallest_epsilon(self.delta)
@@ -48,41 +50,39 @@ class DPSGD(Defense):
                 f"nothing below {least:.2g}: give a larger one, or the noise_multiplier"
             )
 
-    def check(self, setting: Setting) -> None:
+    def check(self, context: DefenseContext) -> None:
         from opacus.validators import ModuleValidator
 
-        problems = ModuleValidator.validate(setting.model.train(), strict=False)
+        problems = ModuleValidator.validate(copy.deepcopy(context.model).train(), strict=False)
         if problems:
             advice = " ".join(str(problems[0]).split())
-            raise InputError(f"defense 'dp_sgd' cannot handle model {type(setting.model).__name__!r}: {advice}")
-        if setting.config.training.dynamics == "linearized":
+            raise InputError(f"defense 'dp_sgd' cannot handle model {type(context.model).__name__!r}: {advice}")
+        if context.config.training.dynamics == "linearized":
             raise InputError("defense 'dp_sgd' needs training.dynamics standard, not linearized")
 
-    def noise(self, setting: Setting, count: int) -> float:
+    def noise(self, context: DefenseContext, count: int) -> float:
         """The noise multiplier in force for a client of `count` images."""
         if self.noise_multiplier is not None:
             return self.noise_multiplier
-        from clients.training import planned_steps  # training knows what a defense is
-
-        training = setting.config.training
-        steps = planned_steps(training, count) * setting.config.rounds
+        training = context.config.training
+        steps = planned_steps(training, count) * context.config.rounds
         epsilon = 8.0 if self.epsilon is None else self.epsilon
         return multiplier_for(epsilon, self.delta, _rate(training.batch_size, count), steps)
 
-    def instrument(self, run: LocalRun, count: int, setting: Setting) -> LocalRun:
+    def instrument(self, loop: TrainingLoop, count: int, context: DefenseContext) -> TrainingLoop:
         from opacus import GradSampleModule
 
         from clients.defenses.dp_optimizer import SeededDPOptimizer
 
-        batch = min(setting.config.training.batch_size or count, count)
+        batch = min(context.config.training.batch_size or count, count)
         warnings.filterwarnings("ignore", message="Full backward hook")  # images need no gradient: that is expected
-        module = GradSampleModule(setting.model)
+        module = GradSampleModule(context.model)
         optimizer = SeededDPOptimizer(
-            run.optimizer,
-            noise_multiplier=self.noise(setting, count),
+            loop.optimizer,
+            noise_multiplier=self.noise(context, count),
             max_grad_norm=self.max_grad_norm,
             expected_batch_size=batch,
-            generator=setting.generator("noise"),
+            generator=context.generator("noise"),
         )
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
@@ -93,22 +93,22 @@ class DPSGD(Defense):
             for parameter in trained:  # an empty Poisson batch: no gradient, and noise all the same
                 cast(Any, parameter).grad_sample = parameter.new_zeros((0, *parameter.shape))
             with torch.no_grad():
-                one: Tensor = setting.model(images.new_zeros(1, *images.shape[1:]))
+                one: Tensor = context.model(images.new_zeros(1, *images.shape[1:]))
             return one[:0].requires_grad_()
 
-        return LocalRun(predict, optimizer, poisson(count, batch, setting.generator("sampling")))
+        return TrainingLoop(predict, optimizer, poisson(count, batch, context.generator("sampling")))
 
-    def spent(self, setting: Setting, steps: int, count: int) -> Metrics:
-        rate = _rate(setting.config.training.batch_size, count)
-        history = [tuple(entry) for entry in setting.memory.get("history", [])]
-        noise = self.noise(setting, count)
+    def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Metrics:
+        rate = _rate(context.config.training.batch_size, count)
+        history = [tuple(entry) for entry in context.memory.get("history", [])]
+        noise = self.noise(context, count)
         if history and history[-1][:2] == (noise, rate):  # as opacus' accountants add up steps that are alike
             steps += history.pop()[2]
         history.append((noise, rate, steps))
-        setting.memory["history"] = history
+        context.memory["history"] = history
         return {"epsilon": epsilon_of(tuple(history), self.delta)}
 
-    def public_facts(self) -> dict[str, float]:
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {"clip_norm": self.max_grad_norm}
 
 

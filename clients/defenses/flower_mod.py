@@ -9,8 +9,16 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from attacks.interface.errors import InputError
-from clients.defenses.base import Defense, Encoding, Metrics, Setting, positive, register
+from clients.defenses.base import (
+    Defense,
+    DefenseContext,
+    Encoding,
+    FlowerModPath,
+    Metrics,
+    check_below_one,
+    check_positive,
+    register,
+)
 
 
 @dataclass(frozen=True)
@@ -22,9 +30,8 @@ class FlowerMod(Defense):
     path: str
     options: dict[str, Any] = field(default_factory=dict)
 
-    def mod(self) -> tuple[str, dict[str, Any]]:
-        """(import path, options of its constructor)."""
-        return self.path, self.options
+    def flower_mod(self) -> FlowerModPath:
+        return FlowerModPath(self.path, self.options)
 
 
 @register
@@ -44,25 +51,29 @@ class LocalDP(Defense):
     sensitivity: float | None = None
 
     def __post_init__(self) -> None:
-        positive(self, "clipping_norm", "epsilon", "sensitivity")
-        if not 0 < self.delta < 1:
-            raise InputError(f"defense 'local_dp': delta is {self.delta:g}, it has to be above 0 and below 1")
-
-    def mod(self) -> tuple[str, dict[str, Any]]:
-        sensitivity = 2 * self.clipping_norm if self.sensitivity is None else self.sensitivity
-        options = {"clipping_norm": self.clipping_norm, "sensitivity": sensitivity}
-        return "flwr.clientapp.mod:LocalDpMod", {**options, "epsilon": self.epsilon, "delta": self.delta}
+        check_positive(self, "clipping_norm", "epsilon", "sensitivity")
+        check_below_one(self, "delta")
 
     @property
     def noise_std(self) -> float:
-        return float(self.mod()[1]["sensitivity"] * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon)
+        """Standard deviation of the noise on every entry: that of the Gaussian mechanism."""
+        return self._sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
+
+    @property
+    def _sensitivity(self) -> float:
+        return 2 * self.clipping_norm if self.sensitivity is None else self.sensitivity
+
+    def flower_mod(self) -> FlowerModPath:
+        bounds = {"clipping_norm": self.clipping_norm, "sensitivity": self._sensitivity}
+        options = {**bounds, "epsilon": self.epsilon, "delta": self.delta}
+        return FlowerModPath("flwr.clientapp.mod:LocalDpMod", options)
 
     def encode(self, encoding: Encoding) -> Encoding:
         return Encoding()
 
-    def spent(self, setting: Setting, steps: int, count: int) -> Metrics:
-        setting.memory["rounds"] = setting.memory.get("rounds", 0) + 1
-        return {"epsilon": self.epsilon * setting.memory["rounds"]}
+    def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Metrics:
+        context.memory["rounds"] = context.memory.get("rounds", 0) + 1
+        return {"epsilon": self.epsilon * context.memory["rounds"]}
 
-    def public_facts(self) -> dict[str, float]:
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {"clip_norm": self.clipping_norm, "noise_std": self.noise_std}

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from attacks.interface.observation import State
 from attacks.interface.seeding import derive_seed
-from clients.partition import FederatedData
+from clients.data.partition import FederatedData
 from simulator.adversary.knowledge import grant
 from simulator.errors import RunError
 from simulator.evaluation.job import Job, lost

@@ -16,8 +16,8 @@ from attacks.kernel.empirical import affordable_images, kernel_drift
 from attacks.kernel.regime import Linearity
 from attacks.membership import MembershipScore, MembershipTest
 from attacks.scoring.leakage import score_images
+from clients.data.partition import split_data
 from clients.local_update import centered
-from clients.partition import split_data
 from simulator.scenario.scenario import Scenario
 
 Measured = TypeVar("Measured")

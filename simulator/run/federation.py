@@ -9,9 +9,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 
 from clients.config import ClientConfig
-from clients.local_update import centered, code_version, load_targets, make_model, num_outputs
+from clients.data.partition import FederatedData
+from clients.environment import code_version
+from clients.local_update import centered, load_targets, make_model, num_outputs
 from clients.losses import accuracy, training_loss
-from clients.partition import FederatedData
 from simulator.adversary.recorder import Adversary, CellRun
 from simulator.errors import CellsFailed, RunError
 from simulator.evaluation.dispatch import Dispatcher, attack_gpu_share, make_dispatcher

@@ -3,8 +3,9 @@ import torch
 from torch import nn
 
 from clients.config import ClientConfig, DataConfig, ModelConfig, PartitionConfig, TrainingConfig
-from clients.local_update import code_version, load_targets, local_update, make_model
-from clients.partition import split_data
+from clients.data.partition import split_data
+from clients.environment import code_version
+from clients.local_update import load_targets, local_update, make_model
 
 FACTORY = """
 import torch.nn as nn

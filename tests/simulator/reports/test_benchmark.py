@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from attacks import InputError
-from clients.partition import split_data
+from clients.data.partition import split_data
 from simulator.errors import CellsFailed
 from simulator.evaluation.job import JobResult
 from simulator.reports.benchmark import COLUMNS, benchmark_table, half_width, load_benchmark, write_benchmark

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from attacks import InputError
 from clients.config import ModelConfig
-from clients.models import build_model
+from clients.models import build_model, option_values
 
 SHAPE = (1, 28, 28)
 
@@ -67,7 +67,7 @@ def test_hidden_softmax_has_mean_one_at_any_width():
     for width in (8, 800):
         model = build(width=width, depth=1, activation="softmax")
         assert torch.allclose(model[2](model[1](torch.randn(3, 784))).mean(1), torch.ones(3), atol=1e-5)
-    with pytest.raises(InputError, match="use mlp"):
+    with pytest.raises(InputError, match="'activation' is 'maxout'"):
         build(name="lenet5", activation="maxout")
 
 
@@ -128,6 +128,35 @@ def test_factories_that_do_not_fit(factory, body, says):
 def test_unknown_model_names_the_nearest():
     with pytest.raises(InputError, match="did you mean 'lenet5'"):
         build(name="lenet")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"name": "lenet5", "width": 1024}, "model 'lenet5': option 'width' is 1024"),
+        ({"name": "mlp", "multiplier": 2}, "model 'mlp': option 'multiplier' is 2"),
+        ({"name": "resnet18", "bias": False}, "option 'bias' is False"),
+        ({"name": "mlp", "options": {"channels": 4}}, "option 'channels' is 4"),
+        ({"name": "mlp", "width": "wide"}, "option 'width' is 'wide'"),
+    ],
+)
+def test_options_of_another_model_are_refused(options, says):
+    with pytest.raises(InputError) as caught:
+        build(**options)
+    assert says in str(caught.value)
+
+
+def test_options_may_stand_beside_the_name_or_below_it_and_null_takes_them_back():
+    flat = ModelConfig(name="mlp", width=7, bottleneck=None)
+    assert flat == ModelConfig.model_validate({"options": {"width": 7}}) == ModelConfig(**flat.model_dump())
+    assert ModelConfig.model_validate({**flat.model_dump(), "width": 9}).options == {"width": 9}
+    assert ModelConfig.model_validate({**flat.model_dump(), "width": None}).options == {}
+    assert option_values(flat)["width"] == 7 and option_values(flat)["depth"] == 2
+
+
+def test_an_option_beside_an_own_factory_is_refused():
+    with pytest.raises(ValueError, match=r"keyword arguments under model\.options"):
+        ModelConfig(name="nets.py:make", width=64)
 
 
 def test_checkpoint_is_loaded_and_a_wrong_one_refused(tmp_path):

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from attacks.interface.errors import InputError
-from clients.losses import training_loss
-from clients.targets import encode_targets, make_task
+from clients.data.tasks import make_task
+from clients.losses import encode_targets, training_loss
 
 DIGITS = tuple("0123456789")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
