@@ -158,7 +158,7 @@ class ModelConfig(Section):
     options: dict[str, Any] = Field(
         default_factory=dict,
         description="options of a built-in network, which may also stand beside `name`; keyword arguments of your own "
-        "factory, which may not. `null` takes back an option that was inherited",
+        "factory, which may not",
     )
     outputs: Count | None = Field(None, description="default: 1 for two groups under mse or hinge, else one per class")
     initialization: Literal["lecun_truncated", "lecun", "own"] | None = Field(

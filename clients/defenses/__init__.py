@@ -5,36 +5,18 @@ server half among them, decorated with `register` and imported below.
 """
 
 from clients.defenses import augmentation as augmentation  # each defense registers itself when imported
-from clients.defenses import central_dp as central_dp
 from clients.defenses import clipping as clipping
 from clients.defenses import distilled as distilled
-from clients.defenses import dp_sgd as dp_sgd
-from clients.defenses import flower_mod as flower_mod
 from clients.defenses import mixup as mixup
 from clients.defenses import noise as noise
 from clients.defenses import prune_easiest as prune_easiest
 from clients.defenses import quantization as quantization
 from clients.defenses import secure_aggregation as secure_aggregation
 from clients.defenses import sparsification as sparsification
-from clients.defenses.base import (
-    DEFENSES,
-    Defense,
-    DefenseContext,
-    Encoding,
-    FlowerModPath,
-    TrainingSet,
-)
+from clients.defenses.base import DEFENSES, Defense, DefenseContext, Encoding, FlowerModPath, TrainingSet
+from clients.defenses.differential_privacy import central_dp as central_dp
+from clients.defenses.differential_privacy import dp_sgd as dp_sgd
+from clients.defenses.differential_privacy import local_dp as local_dp
 from clients.defenses.server import ServerHalf
-from clients.training import Batch, TrainingLoop
 
-__all__ = [
-    "DEFENSES",
-    "Batch",
-    "Defense",
-    "DefenseContext",
-    "Encoding",
-    "FlowerModPath",
-    "ServerHalf",
-    "TrainingLoop",
-    "TrainingSet",
-]
+__all__ = ["DEFENSES", "Defense", "DefenseContext", "Encoding", "FlowerModPath", "ServerHalf", "TrainingSet"]

@@ -12,11 +12,12 @@ class ServerHalf:
     "" where the defense only changes what is seen. options: further keyword arguments of its constructor; the wrapped
     strategy, and the number of clients of a round where it asks for `num_sampled_clients`, are passed besides.
     hides_clients: the server learns the sum of a round's updates and no single one. needs_single_updates: the server
-    has to see each client's update, so that nothing may hide them. instead: what to use where something does.
+    has to see each client's update, so that nothing may hide them. if_hidden: what it lacks where something does, and
+    what to use then; it ends the message that refuses the chain.
     """
 
     strategy: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     hides_clients: bool = False
     needs_single_updates: bool = False
-    instead: str = ""
+    if_hidden: str = "no update of a single client"

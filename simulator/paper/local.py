@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from attacks.interface.observation import State
 from clients.chain import Link
 from clients.config import TrainingConfig
-from clients.defenses import Defense, DefenseContext, TrainingLoop
-from clients.training import TrainingReport, train
+from clients.defenses import Defense, DefenseContext
+from clients.training import TrainingLoop, TrainingReport, train
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 

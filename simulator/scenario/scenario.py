@@ -143,10 +143,7 @@ class Scenario(Section):
         for defense in self.chain:  # in any order: it is the server that looks at single updates
             half = defense.server_half()
             if half.needs_single_updates:
-                raise ValueError(
-                    f"defenses: {hiding} leaves the server sums, and {defense.name} needs the update of each client"
-                    + (f": use {half.instead}" if half.instead else "")
-                )
+                raise ValueError(f"defenses: {hiding} with {defense.name} leaves the server sums, and {half.if_hidden}")
         if strategy := self.federation.strategy.needs_single_updates:
             raise ValueError(
                 f"defenses: {hiding} leaves the server sums, and federation.strategy {strategy!r} needs the update of "

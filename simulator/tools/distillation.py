@@ -55,10 +55,11 @@ def distill_scenario(overrides: list[str], train: int, seed: int) -> Scenario:
         {("partition", "images"): "--train", ("seed",): "--seed"},
     )
     apply_overrides(source, overrides)
-    scenario = validate(source)
-    options = option_values(scenario.model)
-    if scenario.model.name != "mlp" or (options["activation"], options["output_activation"]) != ("relu", "linear"):
+    asked = source.data.get("model", {})
+    known = {"name": "mlp", "activation": "relu", "output_activation": "linear"}
+    if isinstance(asked, dict) and any(asked.get(key, value) != value for key, value in known.items()):
         raise InputError("distill knows the infinite-width kernel of ReLU MLPs: leave model.name and activations alone")
+    scenario = validate(source)
     wide = scenario.model.with_options(**{"width": WIDTH, **scenario.model.options})
     return scenario.model_copy(update={"model": wide})
 

@@ -12,12 +12,12 @@ def make(name, **options):
     return build_defense(DefenseConfig.model_validate({"name": name, **options}))
 
 
-def config(*defenses, rounds=1, **training):
+def config(*defenses, rounds=1, images=8, **training):
     return ClientConfig(
         seed=0,
         clients=2,
         data=DataConfig(),
-        partition=PartitionConfig(images=8),
+        partition=PartitionConfig(images=images),
         model=ModelConfig(width=32),
         training=TrainingConfig(**({"epochs": 2, "batch_size": 4} | training)),
         defenses=[DefenseConfig.model_validate(defense) for defense in defenses],

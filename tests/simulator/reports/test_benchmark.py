@@ -142,7 +142,7 @@ def test_the_shipped_benchmark_has_every_defense_in_both_profiles():
 
 def test_mnist_takes_the_place_of_digits_where_its_folder_is_given():
     scenario = load_benchmark(DEFENSES, None, ["data.root=/somewhere", "model.width=777"])
-    assert scenario.data.name == "mnist" and scenario.partition.images == 20 and scenario.model.width == 777
+    assert scenario.data.name == "mnist" and scenario.partition.images == 20 and scenario.model.options["width"] == 777
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class CentralDP(Defense):
             "DifferentialPrivacyServerSideFixedClipping",
             options,
             needs_single_updates=True,
-            instead=f"{{name: {self.name}, clipping: client}}",
+            if_hidden=f"nothing to clip per client: use {{name: {self.name}, clipping: client}}",
         )
 
     def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Metrics:

@@ -6,7 +6,7 @@ from attacks import InputError
 from clients.chain import Link
 from clients.config import TrainingConfig
 from clients.defenses import DefenseContext
-from clients.defenses.dp_sgd import LARGEST_ORDER, smallest_epsilon
+from clients.defenses.differential_privacy.dp_sgd import LARGEST_ORDER, smallest_epsilon
 from clients.training import FedProx, train
 from tests.clients.defenses.parts import config, context, make
 
@@ -34,7 +34,7 @@ def test_dp_sgd_without_noise_and_with_a_wide_bound_is_sgd(proximal):
 def test_dp_sgd_draws_its_noise_on_the_cpu_as_opacus_does_there():
     from opacus.optimizers import DPOptimizer
 
-    from clients.defenses.dp_optimizer import SeededDPOptimizer
+    from clients.defenses.differential_privacy.dp_optimizer import SeededDPOptimizer
 
     def step(kind, device):
         parameters = [nn.Parameter(torch.zeros(shape, device=device)) for shape in ((3, 4), (5,))]

@@ -72,7 +72,7 @@ class DPSGD(Defense):
     def instrument(self, loop: TrainingLoop, count: int, context: DefenseContext) -> TrainingLoop:
         from opacus import GradSampleModule
 
-        from clients.defenses.dp_optimizer import SeededDPOptimizer
+        from clients.defenses.differential_privacy.dp_optimizer import SeededDPOptimizer
 
         batch = min(context.config.training.batch_size or count, count)
         warnings.filterwarnings("ignore", message="Full backward hook")  # images need no gradient: that is expected
