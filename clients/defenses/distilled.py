@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 from attacks.interface.errors import InputError
 from attacks.kernel.infinite import InfiniteNTK
 from clients.data.partition import split_data
-from clients.defenses.base import Defense, DefenseContext, Metrics, TrainingSet, register
+from clients.defenses.base import Defense, DefenseContext, Metrics, TrainingSet, check_positive, register
 from clients.distillation import DistillOptions, distill
 
 RIGHT, WRONG = 0.9, -0.1  # coding of classes for kernel regression, where the loss itself takes class indices
@@ -31,10 +31,7 @@ class DistilledTraining(Defense):
     ridge: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("size", "iterations", "learning_rate", "ridge"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise InputError(f"defense {self.name!r}: {name} is {value:g}, it has to be positive")
+        check_positive(self, "size", "iterations", "learning_rate", "ridge")
 
     def check(self, context: DefenseContext) -> None:
         config = context.config

@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import logging
-from typing import Any
 
 import flwr.serverapp.strategy as flower
 from flwr.serverapp.strategy import Strategy
@@ -36,18 +35,16 @@ def defended_strategy(scenario: Scenario) -> Strategy:
 
 def wrapped(strategy: Strategy, half: ServerHalf, sampled: int) -> Strategy:
     """`strategy` inside the one that a defense names. sampled: clients of a round."""
-    wrapper = _find(half.strategy)
+    module, colon, name = half.strategy.rpartition(":")
+    look_in_working_folder()
+    wrapper = getattr(importlib.import_module(module) if colon else flower, name)
     options = dict(half.options)
     if "num_sampled_clients" in inspect.signature(wrapper.__init__).parameters:
         options["num_sampled_clients"] = sampled
-    return wrapper(strategy, **options)
-
-
-def _find(name: str) -> Any:
-    """A strategy's class, by its name in Flower or as package.module:class."""
-    module, colon, attribute = name.rpartition(":")
-    look_in_working_folder()
-    return getattr(importlib.import_module(module) if colon else flower, attribute)
+    try:
+        return wrapper(strategy, **options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"strategy {half.strategy!r} of a defense: {error}") from None
 
 
 def make_strategy(federation: FederationConfig) -> Strategy:

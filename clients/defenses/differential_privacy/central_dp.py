@@ -4,7 +4,6 @@ With clipping on the server, an honest-but-curious server sees raw
 updates, and only those outside it are protected; with clipping on the clients it sees clipped ones.
 """
 
-import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -19,6 +18,7 @@ from clients.defenses.base import (
     register,
     scaled,
 )
+from clients.defenses.differential_privacy.accounting import epsilon_of
 from clients.defenses.server import ServerHalf
 
 
@@ -58,10 +58,4 @@ class CentralDP(Defense):
 
     def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Metrics:
         """ε of a client's participation after this round, by opacus' accountant: one step a round for the sampled."""
-        from opacus.accountants import RDPAccountant
-
-        accountant = RDPAccountant()
-        accountant.history = [(self.noise_multiplier, context.config.fraction, context.round)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return {"epsilon": float(accountant.get_epsilon(self.delta))}
+        return {"epsilon": epsilon_of(((self.noise_multiplier, context.config.fraction, context.round),), self.delta)}

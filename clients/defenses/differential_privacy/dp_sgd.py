@@ -4,11 +4,9 @@ What a client has spent is kept over its rounds: every round adds its steps to t
 """
 
 import copy
-import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, cast
 
 import torch
@@ -16,11 +14,10 @@ from torch import Tensor
 
 from attacks.interface.errors import InputError
 from clients.defenses.base import Defense, DefenseContext, Metrics, check_below_one, check_positive, register
+from clients.defenses.differential_privacy.accounting import epsilon_of, multiplier_for, smallest_epsilon
 from clients.training import TrainingLoop, planned_steps
 
 LARGEST_EPSILON = 1000.0
-LARGEST_ORDER = 63  # of the Rényi divergences that opacus' accountant looks at
-TOLERANCE = 0.01  # in ε, of its search for the noise
 
 
 @register
@@ -116,39 +113,6 @@ def poisson(count: int, batch: int, generator: torch.Generator) -> Callable[[], 
     """One epoch of Poisson-sampled batches: every image is in each with probability batch / count."""
     steps, rate = -(-count // batch), batch / count
     return lambda: ((torch.rand(count, generator=generator) < rate).nonzero()[:, 0] for _ in range(steps))
-
-
-@lru_cache
-def multiplier_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """The noise multiplier that spends (ε, δ) in so many steps, by opacus' search."""
-    from opacus.accountants.utils import get_noise_multiplier
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return float(
-            get_noise_multiplier(
-                target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=steps, accountant="rdp"
-            )
-        )
-
-
-@lru_cache
-def epsilon_of(history: tuple[tuple[float, float, int], ...], delta: float) -> float:
-    """ε after (noise multiplier, sampling rate, steps) in turn, by opacus' accountant."""
-    from opacus.accountants import RDPAccountant
-
-    accountant = RDPAccountant()
-    accountant.history = list(history)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the order that is optimal at the edge of opacus' grid: an upper bound
-        return float(accountant.get_epsilon(delta))
-
-
-def smallest_epsilon(delta: float) -> float:
-    """The ε of no divergence at all at the largest order α, (log(1/δ) − log α) / (α − 1) + log((α − 1) / α)
-    (Balle et al. 2020), and what the search for the noise needs above it: for less it does not end."""
-    order = LARGEST_ORDER
-    return max(0.0, -(math.log(delta) + math.log(order)) / (order - 1) + math.log((order - 1) / order)) + TOLERANCE
 
 
 def _rate(batch_size: int | None, count: int) -> float:

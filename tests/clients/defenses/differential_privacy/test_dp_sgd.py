@@ -6,7 +6,7 @@ from attacks import InputError
 from clients.chain import Link
 from clients.config import TrainingConfig
 from clients.defenses import DefenseContext
-from clients.defenses.differential_privacy.dp_sgd import LARGEST_ORDER, smallest_epsilon
+from clients.defenses.differential_privacy.accounting import LARGEST_ORDER, smallest_epsilon
 from clients.training import FedProx, train
 from tests.clients.defenses.parts import config, context, make
 
