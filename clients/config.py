@@ -18,17 +18,17 @@ Seconds = Annotated[float, Field(gt=0, le=365 * 86400)]  # at most a year: timer
 Made = TypeVar("Made")
 
 
-class OptionsError(InputError):
-    """An option that does not belong to the built-in thing it stands beside, or has a wrong value there.
+class ModelOptionError(InputError):
+    """A key of the section `model` that the network named there does not have, or a wrong value of one it has.
 
-    owner: what the option was given to, such as "model 'mlp'". error: pydantic's, its `loc` counted from the owner's
-    section. known: the options that the owner has.
+    model: the network's name. error: pydantic's, its `loc` counted from the section. known: the network's options.
     """
 
-    def __init__(self, owner: str, error: Any, known: Sequence[str] = ()) -> None:
-        self.owner, self.error, self.known = owner, error, tuple(known)
-        option = ".".join(map(str, error["loc"]))
-        super().__init__(f"{owner}: option {option!r} is {error['input']!r}: {error['msg']}")
+    def __init__(self, model: str, error: Any, known: Sequence[str] = ()) -> None:
+        self.model, self.error, self.known = model, error, tuple(known)
+        key = ".".join(map(str, error["loc"]))
+        options = f" (the options of model {model!r} are {', '.join(known)})" if known else ""
+        super().__init__(f"model.{key} is {error['input']!r}: {error['msg']}{options}")
 
 
 def as_json(values: dict[str, Any], called: str) -> str:
@@ -199,7 +199,7 @@ class ModelConfig(Section):
 def _refuse_beside_own_factory(name: str, beside: dict[str, Any]) -> None:
     for option, value in beside.items():
         reason = "your own factory takes its keyword arguments under model.options"
-        raise OptionsError(f"model {name!r}", {"type": "value_error", "loc": (option,), "msg": reason, "input": value})
+        raise ModelOptionError(name, {"type": "value_error", "loc": (option,), "msg": reason, "input": value})
 
 
 class DefenseConfig(Section):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.seeding import derive_seed, torch_generator
-from clients.config import ModelConfig, OptionsError
+from clients.config import ModelConfig, ModelOptionError
 from clients.models.base import ModelOptions
 from clients.models.checkpoint import load_checkpoint
 from clients.models.initialization import initialize
@@ -32,15 +32,16 @@ MODELS: dict[str, type[ModelOptions]] = {
 
 
 def model_options(config: ModelConfig) -> ModelOptions:
-    """The options of a built-in network, with its defaults. OptionsError for those that it does not have."""
-    owner = f"model {config.name!r}"
+    """The options of a built-in network, with its defaults. ModelOptionError for those that it does not have."""
     if config.name not in MODELS:
         reason = f"unknown{nearest(config.name, sorted(MODELS))}; your own is package.module:factory"
-        raise OptionsError(owner, {"type": "value_error", "loc": ("name",), "msg": reason, "input": config.name})
+        raise ModelOptionError(
+            config.name, {"type": "value_error", "loc": ("name",), "msg": reason, "input": config.name}
+        )
     try:
         return MODELS[config.name].model_validate(config.options)
     except ValidationError as error:
-        raise OptionsError(owner, error.errors()[0], list(MODELS[config.name].model_fields)) from None
+        raise ModelOptionError(config.name, error.errors()[0], list(MODELS[config.name].model_fields)) from None
 
 
 def with_known_options(config: ModelConfig) -> ModelConfig:
