@@ -191,6 +191,10 @@ class ModelConfig(Section):
         options = {key: value for key, value in {**given, **beside}.items() if value is not None}
         return {**shared, "options": options}
 
+    def without_initial_weights(self) -> "ModelConfig":
+        """The same network without where its weights come from: for those who are given them."""
+        return self.model_copy(update={"checkpoint": None, "pretrain": None})
+
     def with_options(self, **options: Any) -> "ModelConfig":
         """The same network with some of its own options changed."""
         return self.model_copy(update={"options": {**self.options, **options}})

@@ -31,7 +31,7 @@ def reconstruct_few(
     network with that sum for an update would predict.
     Shapes as of `distill`; of the options, `iterations`, `ridge` and `device` apply.
     """
-    model = copy.deepcopy(model).cpu().eval()
+    model = copy.deepcopy(model).eval()  # the caller's stays in its mode
     state = {name: value.detach().cpu().double() for name, value in model.state_dict().items()}
     shape = (images.shape[1], images.shape[2], images.shape[3])
     final = linearized_update(model, state, images.cpu().double(), targets.cpu().double(), options.ridge)

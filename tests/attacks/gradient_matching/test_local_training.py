@@ -1,11 +1,11 @@
 import pytest
 import torch
-from clients.targets import encode_targets
 from torch import nn
 
 from attacks.gradient_matching.batch_order import shuffled_batches
 from attacks.gradient_matching.local_training import LocalTraining, one_hot, soft_loss, step_weights
 from clients.losses import training_loss
+from clients.targets import encode_targets
 
 
 def network(outputs=3):
