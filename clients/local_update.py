@@ -1,4 +1,4 @@
-"""One client's half of a round, without Flower: load the partition, train, report."""
+"""One client's half of a round, without Flower: it reads its images, trains behind its defenses, and reports."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -25,17 +25,11 @@ from clients.config import (
 from clients.defenses import Defense
 from clients.models import with_known_options
 from simulator.scenario.error_message import describe_error
-from simulator.scenario.sections import (
-    AdversaryConfig,
-    AttackConfig,
-    EngineConfig,
-    FederationConfig,
-    OutputConfig,
-)
+from simulator.scenario.sections import AdversaryConfig, AttackConfig, EngineConfig, FederationConfig, OutputConfig
 from simulator.scenario.sweep import Grid
 from simulator.scenario.yaml_source import Source, as_key, assign, leaves, parse_value, read_yaml
 
-PATHS = (
+PATHS = (  # the keys whose values are files or folders
     ("data", "root"),
     ("model", "checkpoint"),
     ("model", "name"),
@@ -44,7 +38,7 @@ PATHS = (
 )
 
 
-def _with_known_options(config: DefenseConfig) -> DefenseConfig:
+def _of_a_known_defense(config: DefenseConfig) -> DefenseConfig:
     build_defense(config)
     return config
 
@@ -63,7 +57,7 @@ class Scenario(Section):
     training: TrainingConfig = TrainingConfig()
     federation: FederationConfig = FederationConfig()
     engine: EngineConfig = EngineConfig()
-    defenses: list[Annotated[DefenseConfig, AfterValidator(_with_known_options)]] = Field(
+    defenses: list[Annotated[DefenseConfig, AfterValidator(_of_a_known_defense)]] = Field(
         default_factory=list, description="names, or {name, label, options …}, applied in this order; default none"
     )
     adversary: AdversaryConfig = AdversaryConfig()
@@ -88,17 +82,17 @@ class Scenario(Section):
         return digest.hexdigest()[:10]
 
     def with_images(self, count: int) -> "Scenario":
-        """The same with so many images for every client."""
+        """The same scenario with so many images for every client."""
         return self.model_copy(update={"partition": self.partition.model_copy(update={"images": count})})
 
     @property
     def defense(self) -> str:
-        """How tables call the chain."""
+        """The name of the chain of defenses in the tables."""
         return "+".join(defense.label for defense in self.defenses) or "none"
 
     @property
     def attacks(self) -> list[AttackConfig]:
-        """Those that run: an adaptive one only where there is something about the chain that it can be told."""
+        """The attacks that run: an adaptive one only where there is something about the defenses to tell it."""
         adaptable = bool(self.defense_facts())
         return [attack for attack in self.adversary.attacks if adaptable or not attack.adaptive]
 
@@ -205,7 +199,7 @@ def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scena
 
 
 def prepare(source: Source, overrides: list[str] | None = None) -> Source:
-    """With shorthands written out and the overrides of the command line applied."""
+    """The source with shorthands written out and the overrides of the command line applied."""
     source = Source(dict(source.data), dict(source.lines))
     _expand_shorthands(source.data)
     apply_overrides(source, overrides or [])
@@ -213,7 +207,7 @@ def prepare(source: Source, overrides: list[str] | None = None) -> Source:
 
 
 def load_source(source: Source) -> Scenario:
-    """Validated, with every cell of its sweep."""
+    """A scenario that is valid at every point of its sweep."""
     scenario = validate(source)
     scenario.cells(source)  # a bad value of the sweep is an error now, not in the middle of the run
     return scenario
