@@ -1,4 +1,4 @@
-"""The Flower ClientApp: messages in, messages out; the work is in `clients.client`."""
+"""The Flower ClientApp: messages in, messages out; the work is in `clients.local_update`."""
 
 import importlib
 import json
@@ -14,8 +14,9 @@ from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.interface.seeding import derive_seed
 from clients.config import ClientConfig
-from clients.defenses.flower_mod import FlowerMod, LocalDP
-from clients.local_update import code_version, local_update, whereabouts
+from clients.defenses import FlowerModPath
+from clients.environment import code_version, whereabouts
+from clients.local_update import ClientUpdate, local_update
 from clients.models.factory import look_in_working_folder
 
 app = ClientApp()
@@ -42,33 +43,33 @@ def train(message: Message, context: Context) -> Message:
 
 
 def trained(message: Message, context: Context) -> RecordDict:
-    """The records of a reply: arrays, metrics, and where the client ran."""
+    """The records of a reply: arrays, metrics, what the defenses report, and where the client ran."""
     settings = message.content.config_records["config"]
     config = ClientConfig.model_validate_json(str(settings["client-json"]))
     client, round = int(context.node_config["partition-id"]), int(str(settings["server-round"]))
     kept = context.state.config_records.get(MEMORY, ConfigRecord())
     memory = json.loads(str(kept.get(config.cell, "{}")))
 
-    def run_mod(defense: FlowerMod | LocalDP, state: State) -> State:
-        np.random.seed(derive_seed(config.seed, f"defense/{defense.name}", round, client) % 2**32)  # Flower's noise
-        content = RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 1})})
-        reply = Message(content=content, reply_to=message)
-        reply = load_mod(defense)(message, context, lambda message, context: reply)
-        if reply.has_error():
-            raise RuntimeError(f"defense {defense.mod()[0]}: {reply.error.reason}")
-        return reply.content.array_records["arrays"].to_torch_state_dict()
+    def run_mod(mod: FlowerModPath, defense: str, state: State) -> State:
+        np.random.seed(derive_seed(config.seed, f"defense/{defense}", round, client) % 2**32)  # Flower's noise
+        return run_flower_mod(mod, state, message, context)
 
     update = local_update(
         config,
         message.content.array_records["arrays"].to_torch_state_dict(),
         round,
         client,
-        float(str(settings.get("proximal-mu", 0.0))),
-        memory,
-        run_mod,
+        proximal=float(str(settings.get("proximal-mu", 0.0))),
+        memory=memory,
+        run_mod=run_mod,
     )
     kept[config.cell] = json.dumps(memory)
     context.state.config_records[MEMORY] = kept
+    return reply_records(update, client)
+
+
+def reply_records(update: ClientUpdate, client: int) -> RecordDict:
+    """What a client's update looks like in a message."""
     metrics: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": update.num_images,
         "partition-id": client,
@@ -78,12 +79,12 @@ def trained(message: Message, context: Context) -> RecordDict:
         "steps": update.report.steps,
         "seconds": update.report.seconds,
     }
-    said: dict[str, Any] = {name: float(value) for name, value in update.metrics.items()}
+    reported: dict[str, Any] = {name: float(value) for name, value in update.metrics.items()}
     records: dict[str, Any] = {
         "arrays": ArrayRecord(update.state),
         "metrics": MetricRecord(metrics),
         "where": ConfigRecord({**whereabouts(), "device": update.device}),
-        "defenses": ConfigRecord(said),  # strategies average every metric: these are none of theirs
+        "defenses": ConfigRecord(reported),  # strategies average every metric: these are none of theirs
     }
     if update.distilled is not None:
         shape, pixels = list(update.distilled.shape), update.distilled.numpy().tobytes()
@@ -91,16 +92,25 @@ def trained(message: Message, context: Context) -> RecordDict:
     return RecordDict(records)
 
 
-def load_mod(defense: FlowerMod | LocalDP) -> Any:
-    """The Flower mod of a defense, from its import path; InputError where there is none."""
-    path, options = defense.mod()
+def run_flower_mod(mod: FlowerModPath, state: State, message: Message, context: Context) -> State:
+    """What the mod makes of a reply that holds `state`."""
+    content = RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 1})})
+    reply = Message(content=content, reply_to=message)
+    reply = load_mod(mod)(message, context, lambda message, context: reply)
+    if reply.has_error():
+        raise RuntimeError(f"defense {mod.path}: {reply.error.reason}")
+    return reply.content.array_records["arrays"].to_torch_state_dict()
+
+
+def load_mod(mod: FlowerModPath) -> Any:
+    """The Flower mod behind an import path; InputError where there is none."""
     look_in_working_folder()
-    module, _, attribute = path.partition(":")
+    module, _, attribute = mod.path.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-        mod = found(**options) if isinstance(found, type) else found
+        made = found(**mod.options) if isinstance(found, type) else found
     except Exception as error:  # the module is the user's
-        raise InputError(f"defense {path!r} cannot be loaded: {' '.join(str(error).split())}") from None
-    if not callable(mod):
-        raise InputError(f"defense {path!r} is a {type(mod).__name__}, no Flower mod: name a function or a class")
-    return mod
+        raise InputError(f"defense {mod.path!r} cannot be loaded: {' '.join(str(error).split())}") from None
+    if not callable(made):
+        raise InputError(f"defense {mod.path!r} is a {type(made).__name__}, no Flower mod: name a function or a class")
+    return made

@@ -2,14 +2,12 @@
 
 import json
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from attacks.interface.errors import InputError, nearest
-
-if TYPE_CHECKING:
-    from clients.defenses import Defense
+from attacks.interface.errors import InputError
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -20,10 +18,25 @@ Seconds = Annotated[float, Field(gt=0, le=365 * 86400)]  # at most a year: timer
 Made = TypeVar("Made")
 
 
+class ModelOptionError(InputError):
+    """A key of the section `model` that the network named there does not have, or a wrong value of one it has.
+
+    model: the network's name. error: pydantic's, its `loc` counted from the section. known: the network's options.
+    """
+
+    def __init__(self, model: str, error: Any, known: Sequence[str] = ()) -> None:
+        self.model, self.error, self.known = model, error, tuple(known)
+        key = ".".join(map(str, error["loc"]))
+        options = f" (the options of model {model!r} are {', '.join(known)})" if known else ""
+        super().__init__(f"model.{key} is {error['input']!r}: {error['msg']}{options}")
+
+
 def as_json(values: dict[str, Any], called: str) -> str:
-    """The values for pydantic's strict reading of JSON; InputError, of what is `called` so, where one is no plain YAML
-    value (a set, bytes, or a mapping whose keys are no text, a list in
-    itself)."""
+    """The values as JSON text, which pydantic then reads strictly.
+
+    called: how errors call what the values belong to. Raises InputError where a value is no plain YAML value: a set,
+    bytes, a mapping whose keys are no text, or a list that contains itself.
+    """
     try:
         return json.dumps(values)
     except (TypeError, ValueError) as error:
@@ -31,7 +44,10 @@ def as_json(values: dict[str, Any], called: str) -> str:
 
 
 def made_with(kind: type[Made], called: str, options: dict[str, Any]) -> Made:
-    """A dataclass made with type-checked options; InputError names the option that is wrong, of what is `called` so."""
+    """A dataclass made with type-checked options.
+
+    called: how errors call it. Raises InputError that names the option that is wrong.
+    """
     for option, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{called}: option {option!r} is {value}: it has to be finite")
@@ -54,10 +70,7 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Which images, how they are split and what has to be predicted."""
 
-    name: str = Field(
-        "digits",
-        description="digits, mnist, fashion_mnist, cifar10, tiny_imagenet, folder, npz, or OWNER/NAME of the hub",
-    )
+    name: str = Field("digits", description="a data set of the list below, or OWNER/NAME of the Hugging Face hub")
     root: str | None = Field(None, description="folder (or npz file) that holds the data")
     task: str | dict[str, list[int | str]] | None = Field(
         None, description="odd_even, animal_vehicle, or {group: [classes]}; default: the classes themselves"
@@ -137,24 +150,20 @@ class PretrainConfig(TrainingConfig):
 
 
 class ModelConfig(Section):
-    """The network of the federation."""
+    """The network of the federation: its name, the options of that network beside it, and what all networks share."""
 
-    name: str = Field("mlp", description="mlp, lenet5, resnet18, or your own package.module:factory or FILE.py:factory")
-    options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of your own factory")
+    name: str = Field(
+        "mlp", description="a network of the list below, or your own package.module:factory or FILE.py:factory"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="options of a built-in network, which may also stand beside `name`; keyword arguments of your own "
+        "factory, which may not",
+    )
     outputs: Count | None = Field(None, description="default: 1 for two groups under mse or hinge, else one per class")
-    depth: Annotated[int, Field(ge=0)] = Field(2, description="mlp: hidden layers")
-    width: Count = Field(512, description="mlp: units of a hidden layer")
-    bias: bool = True
-    bottleneck: Count | None = Field(None, description="mlp: units of its middle hidden layer; default as the others")
-    activation: Literal["relu", "tanh", "sigmoid", "softplus", "gelu", "softmax", "maxout"] = "relu"
-    output_activation: Literal["linear", "sigmoid", "tanh", "softmax"] = "linear"
-    parameterization: Literal["standard", "ntk"] = "standard"
-    multiplier: Count = Field(1, description="lenet5: width multiplier")
-    channels: Count = Field(64, description="resnet18: channels of the first stage; 64 is the published network")
     initialization: Literal["lecun_truncated", "lecun", "own"] | None = Field(
         None, description="default lecun_truncated (as Flax), and `own` for your own factory"
     )
-    head: list[Count] = Field([], description="resnet18: units of hidden layers in its head; as published, none")
     precision: Literal["float32", "float64"] = Field("float32", description="of parameters, training and checkpoints")
     checkpoint: str | None = Field(
         None, description="file that the federation starts from: safetensors, or a .pt or .pth state dict"
@@ -165,9 +174,36 @@ class ModelConfig(Section):
         default_factory=list, description="parameter names, with * and ?, that clients leave alone"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, values: Any) -> Any:
+        """`{name: mlp, width: 64}` and the resolved form, `{name: mlp, options: {width: 64}}`, mean the same."""
+        if not isinstance(values, dict):
+            return values
+        name, given = values.get("name", "mlp"), values.get("options", {})
+        beside = {key: value for key, value in values.items() if key not in cls.model_fields}
+        if not isinstance(name, str) or not isinstance(given, dict):
+            return values
+        if ":" in name:
+            _refuse_beside_own_factory(name, beside)
+            return values
+        shared = {key: value for key, value in values.items() if key not in beside}
+        options = {key: value for key, value in {**given, **beside}.items() if value is not None}
+        return {**shared, "options": options}
+
     def without_initial_weights(self) -> "ModelConfig":
         """The same network without where its weights come from: for those who are given them."""
         return self.model_copy(update={"checkpoint": None, "pretrain": None})
+
+    def with_options(self, **options: Any) -> "ModelConfig":
+        """The same network with some of its own options changed."""
+        return self.model_copy(update={"options": {**self.options, **options}})
+
+
+def _refuse_beside_own_factory(name: str, beside: dict[str, Any]) -> None:
+    for option, value in beside.items():
+        reason = "your own factory takes its keyword arguments under model.options"
+        raise ModelOptionError(name, {"type": "value_error", "loc": (option,), "msg": reason, "input": value})
 
 
 class DefenseConfig(Section):
@@ -192,29 +228,6 @@ class DefenseConfig(Section):
             "label": values.get("label", values["name"].rpartition(":")[2]),
             "options": {**given, **options} if isinstance(given, dict) else given,
         }
-
-    @model_validator(mode="after")
-    def _known(self) -> "DefenseConfig":
-        self.make()
-        return self
-
-    def make(self) -> "Defense":
-        """The defense with its options type-checked; InputError names what is wrong."""
-        from clients.defenses import DEFENSES  # defenses know what a client's configuration is
-        from clients.defenses.flower_mod import FlowerMod
-
-        if ":" in self.name:
-            return FlowerMod(self.name, self.options)
-        if self.name not in DEFENSES:
-            raise InputError(
-                f"unknown defense {self.name!r}{nearest(self.name, sorted(DEFENSES))} "
-                "(a Flower mod is named package.module:mod)"
-            )
-        known = [field for field in DEFENSES[self.name].__dataclass_fields__ if field != "name"]
-        for option in self.options:
-            if option not in known:
-                raise InputError(f"defense {self.name!r} has no option {option!r}{nearest(option, known)}")
-        return made_with(DEFENSES[self.name], f"defense {self.name!r}", self.options)
 
 
 class ClientConfig(Section):

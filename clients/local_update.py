@@ -1,25 +1,21 @@
-"""One client's half of a round, without Flower: load the partition, train, report."""
+"""One client's half of a round, without Flower: it reads its images, trains behind its defenses, and reports."""
 
-import hashlib
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.interface.seeding import derive_seed, torch_generator
+from clients.chain import DefenseChain, RunMod
 from clients.config import ClientConfig, TrainingConfig
-from clients.defenses import Defense, Encoding, Setting, TrainingSet
-from clients.defenses.flower_mod import FlowerMod, LocalDP
+from clients.data.partition import FederatedData, split_data
+from clients.data.tasks import Task
+from clients.defenses import TrainingSet
+from clients.losses import encode_targets
 from clients.models import build_model
-from clients.partition import FederatedData, split_data
-from clients.targets import Task, encode_targets
-from clients.training import TrainingReport, train
+from clients.training import FedProx, TrainingReport, train
 
 
 @dataclass(frozen=True)
@@ -38,13 +34,14 @@ class ClientUpdate:
     distilled: Tensor | None = None
 
 
-RunMod = Callable[[FlowerMod | LocalDP, State], State]
-"""Applies a Flower mod to the state that is about to be returned."""
-
-
 def centered(images: Tensor, pixel_mean: tuple[float, ...]) -> Tensor:
     """Images in [0, 1] -> the model's input space: the per-channel mean is subtracted. (N, C, H, W)."""
     return images - torch.tensor(pixel_mean, dtype=images.dtype).view(1, -1, 1, 1)
+
+
+def uncentered(inputs: Tensor, pixel_mean: tuple[float, ...]) -> Tensor:
+    """The inverse of `centered`, (N, C, H, W)."""
+    return inputs + torch.tensor(pixel_mean).view(1, -1, 1, 1)
 
 
 def load_data(config: ClientConfig) -> FederatedData:
@@ -75,13 +72,15 @@ def local_update(
     received: State,
     round: int,
     client: int,
+    *,
     proximal: float = 0.0,
     memory: dict[str, dict[str, Any]] | None = None,
     run_mod: RunMod | None = None,
 ) -> ClientUpdate:
     """Train on the partition of `client`, starting from `received`, behind the defenses of the scenario.
 
-    memory: what each defense keeps between rounds, by its label; changed in place. run_mod: how Flower mods are run.
+    proximal: μ of FedProx. memory: what each defense keeps between rounds, by its label; changed in place. run_mod: how
+    Flower mods are run.
     """
     torch.set_num_threads(config.threads)
     device = "cuda" if config.use_gpu and torch.cuda.is_available() else "cpu"
@@ -89,18 +88,10 @@ def local_update(
     model = make_model(config, data)
     model.load_state_dict(received)
     images, labels = data.client(client)
-    memory = {} if memory is None else memory
-    chain = [(entry.make(), entry.label) for entry in config.defenses]
-    settings = [Setting(config, round, client, model, memory.setdefault(label, {})) for _, label in chain]
-    metrics: dict[str, float] = {}
     inputs = centered(images, data.pixel_mean).to(getattr(torch, config.model.precision))
-    private = TrainingSet(inputs, load_targets(config, data.task, labels))
-    for (defense, _), setting in zip(chain, settings, strict=True):
-        defense.check(setting)
-        private, said = defense.prepare_data(private, setting)
-        metrics |= said
+    chain = DefenseChain.of(config, round, client, model, {} if memory is None else memory)
+    private, prepared = chain.prepare(TrainingSet(inputs, load_targets(config, data.task, labels)))
     model.to(device)
-    generator = torch_generator(config.seed, "training", round, client)
     with torch.random.fork_rng(devices=[0] if device == "cuda" else []):
         torch.manual_seed(derive_seed(config.seed, "dropout", round, client))  # modules draw from the global generator
         report = train(
@@ -108,58 +99,12 @@ def local_update(
             private.inputs.to(device),
             private.targets.to(device),
             config.training,
-            generator,
-            proximal,
-            list(zip([defense for defense, _ in chain], settings, strict=True)),
+            torch_generator(config.seed, "training", round, client),
+            (FedProx(proximal), *chain.links),
         )
-    state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-    encoding = Encoding()
-    for (defense, _), setting in zip(chain, settings, strict=True):
-        state, said = _protect(defense, setting, received, state, run_mod)
-        spent = defense.spent(setting, report.steps, len(private.inputs))
-        if "epsilon" in metrics and "epsilon" in spent:  # two guarantees: the better one
-            spent = {"epsilon": min(metrics["epsilon"], spent["epsilon"])}
-        metrics |= said | spent
-        encoding = defense.encode(encoding)
-    entries = sum(value.numel() for value in state.values() if value.is_floating_point())
-    metrics["bytes"] = encoding.bytes(entries)
-    mean = torch.tensor(data.pixel_mean).view(1, -1, 1, 1)
-    distilled = (private.inputs.cpu() + mean).clamp(0, 1) if private.distilled else None
+    trained = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    state, protected = chain.protect(received, trained, run_mod)
+    metrics = {**prepared, **protected, **chain.privacy_spent(report.steps, len(private.inputs))}
+    metrics["bytes"] = chain.bytes_sent(state)
+    distilled = uncentered(private.inputs.cpu(), data.pixel_mean).clamp(0, 1) if private.distilled else None
     return ClientUpdate(state, len(images), report, device, metrics, distilled)
-
-
-def _protect(
-    defense: Defense, setting: Setting, received: State, state: State, run_mod: RunMod | None
-) -> tuple[State, dict[str, float]]:
-    """(what is sent instead of `state`, what the defense says of it)."""
-    if isinstance(defense, FlowerMod | LocalDP):
-        if run_mod is None:
-            raise InputError(f"defense {defense.name!r} is a Flower mod: it needs Flower's ClientApp to run in")
-        return run_mod(defense, state), {}
-    trained = [name for name, parameter in setting.model.named_parameters() if parameter.requires_grad]
-    delta = {name: state[name] - received[name] for name in trained}
-    protected, said = defense.protect_update(delta, setting)
-    unchanged = all(protected[name] is delta[name] for name in trained)  # no rounding where nothing was done
-    sent = {} if unchanged else {name: received[name] + protected[name] for name in trained}
-    return {**state, **sent}, said
-
-
-def code_version() -> str:
-    """A digest of the source that clients run: server and clients have to run the same."""
-    root = Path(__file__).resolve().parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(path for package in ("attacks", "clients") for path in (root / package).rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def whereabouts() -> dict[str, str | int]:
-    """Where a client ran: process, host and the accelerators that Ray granted it."""
-    facts: dict[str, str | int] = {"pid": os.getpid(), "worker": "local", "gpu-ids": ""}
-    import ray
-
-    if ray.is_initialized():
-        context = ray.get_runtime_context()
-        worker = {ray.WORKER_MODE: "ray-worker", ray.SCRIPT_MODE: "ray-driver"}.get(context.worker.mode, "ray")
-        facts |= {"worker": worker, "gpu-ids": ",".join(map(str, ray.get_gpu_ids()))}
-    return facts

@@ -1,8 +1,13 @@
-"""Training losses, with their normalization: each is a mean over images."""
+"""Training losses, each a mean over images, and the targets that they are computed against."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from attacks.interface.errors import InputError
+
+BINARY_CODING = (-1.0, 1.0)
+CLASS_CODING = (-0.1, 0.9)
 
 
 def training_loss(name: str, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -21,6 +26,34 @@ def training_loss(name: str, outputs: Tensor, targets: Tensor) -> Tensor:
     own = outputs.gather(1, targets[:, None])
     rival = outputs.scatter(1, targets[:, None], -torch.inf).amax(1, keepdim=True)
     return torch.relu(1 + rival - own).mean()
+
+
+def encode_targets(
+    labels: Tensor,
+    num_groups: int,
+    outputs: int,
+    loss: str,
+    coding: tuple[float, float] | None = None,
+    source: str = "the data set",
+) -> Tensor:
+    """Targets of group indices (N,), as `training_loss` takes them.
+
+    mse: (N, outputs) float, coding[1] for the right group and coding[0] else; default −0.1 and 0.9. With one output
+    (N, 1), coding[0] for group 0 and coding[1] for group 1; default ∓1. hinge and cross_entropy: ∓1 (N, 1) for one
+    output, else the int64 labels; they have no coding. source: how errors call the data.
+    Raises InputError where the groups do not fit the outputs.
+    """
+    needed = 2 if outputs == 1 else outputs
+    if num_groups > needed:
+        remedy = f"set model.outputs to {num_groups} or leave it out"
+        raise InputError(f"model.outputs is {outputs}, {source} has {num_groups} classes: {remedy}")
+    if outputs == 1:
+        low, high = coding if coding and loss == "mse" else BINARY_CODING
+        return torch.where(labels == 1, high, low).float()[:, None]
+    if loss != "mse":
+        return labels.long()
+    low, high = coding or CLASS_CODING
+    return torch.full((len(labels), outputs), low).scatter(1, labels.long()[:, None], high)
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> float:

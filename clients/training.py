@@ -4,16 +4,66 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from attacks.interface.attack import Progress, silent
 from clients.config import TrainingConfig
-from clients.defenses.base import Batch, Defense, LocalRun, Setting
 from clients.losses import training_loss
 
 DEFAULT_EPOCHS = 5
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step is taken on. inputs: (B, C, H, W). targets: alternatives, each with its weight; the loss is the
+    weighted sum of the losses against them."""
+
+    inputs: Tensor
+    targets: tuple[tuple[float, Tensor], ...]
+
+
+@dataclass(frozen=True)
+class TrainingLoop:
+    """What local training is made of. predict: images (B, C, H, W) -> outputs (B, K), differentiable in the parameters.
+    batches: one epoch of index tensors into the N images, None for all of them."""
+
+    predict: Callable[[Tensor], Tensor]
+    optimizer: torch.optim.Optimizer
+    batches: Callable[[], Iterable[Tensor | None]]
+
+
+class TrainingHook(Protocol):
+    """Something that changes local training, such as a defense."""
+
+    def instrument(self, loop: TrainingLoop, count: int) -> TrainingLoop:
+        """Another way to form batches, gradients and steps, for `count` images."""
+
+    def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Another batch to take a step on."""
+
+
+@dataclass(frozen=True)
+class FedProx:
+    """The proximal term ½ μ ‖θ − θ₀‖² of FedProx (Li et al. 2020), θ₀ the parameters received.
+
+    It is added in the optimizer, as it holds no data: a defense that makes gradients of its own, as DP-SGD, wraps the
+    optimizer, so this hook has to come before it.
+    """
+
+    strength: float
+
+    def instrument(self, loop: TrainingLoop, count: int) -> TrainingLoop:
+        parameters = [parameter for group in loop.optimizer.param_groups for parameter in group["params"]]
+        received = [parameter.detach().clone() for parameter in parameters]
+        if self.strength:
+            loop.optimizer.register_step_pre_hook(lambda *_: _pull_back(parameters, received, self.strength))
+        return loop
+
+    def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return batch
 
 
 @dataclass(frozen=True)
@@ -32,63 +82,82 @@ def train(
     targets: Tensor,
     config: TrainingConfig,
     generator: torch.Generator,
-    proximal: float = 0.0,
-    defenses: Sequence[tuple[Defense, Setting]] = (),
+    hooks: Sequence[TrainingHook] = (),
+    *,
     move_statistics: bool = False,
     progress: Progress = silent,
 ) -> TrainingReport:
     """Train `model` in place on images (N, C, H, W) in its input space, in the precision of its parameters.
 
-    generator: shuffles minibatches. proximal: μ of FedProx's ½ μ ‖θ − θ₀‖². defenses: whose `instrument` and
-    `local_step` apply, each in its setting. move_statistics: whether BatchNorm normalizes with those of the batch and
-    averages them, as in training from scratch; clients keep the ones they received. progress: called with (steps done,
-    steps planned, loss of the last epoch) after every epoch.
+    generator: shuffles minibatches. hooks: change the loop and then every batch, in this order. move_statistics:
+    whether BatchNorm normalizes with those of the batch and averages them, as in training from scratch; clients keep
+    the ones they received. progress: called with (steps done, steps planned, loss of the last epoch) after every epoch.
     """
     start = time.perf_counter()
     model.train()
     if not move_statistics:
         _keep_batch_norm_statistics(model)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    images = images.to(parameters[0].dtype)
-    received = [parameter.detach().clone() for parameter in parameters]
-    count = len(images)
-    optimizer = make_optimizer(parameters, config)
-    if proximal:  # in the optimizer: a defense that makes gradients of its own, as DP-SGD, wraps it
-        optimizer.register_step_pre_hook(lambda *_: _pull_back(parameters, received, proximal))
-    run = LocalRun(
+    images, count = images.to(parameters[0].dtype), len(images)
+    loop = TrainingLoop(
         linearize(model) if config.dynamics == "linearized" else model,
-        optimizer,
+        make_optimizer(parameters, config),
         _shuffled(count, min(config.batch_size or count, count), generator, images.device),
     )
-    for defense, setting in defenses:
-        run = defense.instrument(run, count, setting)
-
-    limit = planned_steps(config, count)
-    first_loss, last_loss, steps = math.nan, math.nan, 0
+    for hook in hooks:
+        loop = hook.instrument(loop, count)
+    epoch = _Epoch(loop, images, targets, config.loss, hooks, generator)
+    limit, steps = planned_steps(config, count), 0
+    losses: list[float] = []
     while steps < limit:
-        total, seen = torch.zeros((), device=images.device), 0
-        for chosen in run.batches():
-            inputs, wanted = (images, targets) if chosen is None else (images[chosen], targets[chosen])
-            batch = Batch(inputs, ((1.0, wanted),))
-            for defense, _ in defenses:
-                batch = defense.local_step(batch, generator)
-            run.optimizer.zero_grad(set_to_none=True)
-            loss = _weighted_loss(config.loss, run.predict(batch.inputs), batch)
-            if len(inputs):
-                loss.backward()
-                total += loss.detach() * len(inputs)
-            run.optimizer.step()
-            seen += len(inputs)
-            steps += 1
-            if steps == limit:
-                break
-        last_loss = float(total) / max(seen, 1)
-        first_loss = last_loss if math.isnan(first_loss) else first_loss
-        progress(steps, limit, last_loss)
-        if not math.isfinite(last_loss) or (config.stop_at_loss is not None and last_loss < config.stop_at_loss):
+        loss, taken = epoch.run(at_most=limit - steps)
+        steps += taken
+        losses.append(loss)
+        progress(steps, limit, loss)
+        if not math.isfinite(loss) or (config.stop_at_loss is not None and loss < config.stop_at_loss):
             break
     model.eval()
-    return TrainingReport(first_loss, last_loss, steps, time.perf_counter() - start)
+    return TrainingReport(losses[0], losses[-1], steps, time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """One pass over the images (N, C, H, W), and what it needs. loss: the name of the training loss."""
+
+    loop: TrainingLoop
+    images: Tensor
+    targets: Tensor
+    loss: str
+    hooks: Sequence[TrainingHook]
+    generator: torch.Generator
+
+    def run(self, at_most: int) -> tuple[float, int]:
+        """(mean loss over the images seen, steps taken), after `at_most` steps at the latest."""
+        total, seen, steps = torch.zeros((), device=self.images.device), 0, 0
+        for chosen in self.loop.batches():
+            count = len(self.images if chosen is None else chosen)
+            batch = self._batch(chosen)
+            self.loop.optimizer.zero_grad(set_to_none=True)
+            loss = self._weighted_loss(self.loop.predict(batch.inputs), batch)
+            if count:
+                loss.backward()
+                total += loss.detach() * count
+            self.loop.optimizer.step()
+            seen, steps = seen + count, steps + 1
+            if steps == at_most:
+                break
+        return float(total) / max(seen, 1), steps
+
+    def _batch(self, chosen: Tensor | None) -> Batch:
+        inputs, targets = (self.images, self.targets) if chosen is None else (self.images[chosen], self.targets[chosen])
+        batch = Batch(inputs, ((1.0, targets),))
+        for hook in self.hooks:
+            batch = hook.local_step(batch, self.generator)
+        return batch
+
+    def _weighted_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        parts = [training_loss(self.loss, outputs, targets) * weight for weight, targets in batch.targets]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
 
 
 def planned_steps(config: TrainingConfig, images: int) -> int:
@@ -116,11 +185,6 @@ def _shuffled(
         return (None,) if batch == count else torch.randperm(count, generator=generator).to(device).split(batch)
 
     return epoch
-
-
-def _weighted_loss(name: str, outputs: Tensor, batch: Batch) -> Tensor:
-    parts = [training_loss(name, outputs, targets) * weight for weight, targets in batch.targets]
-    return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
 
 
 def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:

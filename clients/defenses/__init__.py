@@ -1,21 +1,22 @@
-"""What clients do to leak less. A defense is a small file here; `scenarios/` lists its name.
+"""What clients do to leak less. A defense is one small file here; a scenario lists its name.
 
-Adding one: a frozen dataclass that inherits `Defense`, with a `name`, options as fields and the hooks it needs,
-decorated with `register` and imported below.
+Adding one: a frozen dataclass that inherits `Defense`, with a `name`, options as fields and the hooks it needs, its
+server half among them, decorated with `register` and imported below.
 """
 
 from clients.defenses import augmentation as augmentation  # each defense registers itself when imported
-from clients.defenses import central_dp as central_dp
 from clients.defenses import clipping as clipping
 from clients.defenses import distilled as distilled
-from clients.defenses import dp_sgd as dp_sgd
-from clients.defenses import flower_mod as flower_mod
 from clients.defenses import mixup as mixup
 from clients.defenses import noise as noise
 from clients.defenses import prune_easiest as prune_easiest
 from clients.defenses import quantization as quantization
 from clients.defenses import secure_aggregation as secure_aggregation
 from clients.defenses import sparsification as sparsification
-from clients.defenses.base import DEFENSES, Batch, Defense, Encoding, LocalRun, Setting, TrainingSet
+from clients.defenses.base import DEFENSES, Defense, DefenseContext, Encoding, FlowerModPath, TrainingSet
+from clients.defenses.differential_privacy import central_dp as central_dp
+from clients.defenses.differential_privacy import dp_sgd as dp_sgd
+from clients.defenses.differential_privacy import local_dp as local_dp
+from clients.defenses.server import ServerHalf
 
-__all__ = ["DEFENSES", "Batch", "Defense", "Encoding", "LocalRun", "Setting", "TrainingSet"]
+__all__ = ["DEFENSES", "Defense", "DefenseContext", "Encoding", "FlowerModPath", "ServerHalf", "TrainingSet"]

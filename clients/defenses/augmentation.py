@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 
 from attacks.interface.errors import InputError
-from clients.defenses.base import Batch, Defense, register
+from clients.defenses.base import Defense, register
+from clients.training import Batch
 
 
 @register

@@ -1,14 +1,12 @@
 """The defense interface: a frozen dataclass of options with hooks, registered by name; a scenario lists them in order.
 
-A client runs, in this order: `prepare_data` of every defense, `check` and `instrument` before its first step,
-`local_step` on every batch, `protect_update` of every defense on what it is about to send. What a defense does on the
-server is in `simulator/strategies.py`, which wraps Flower's.
+A client runs `check` of every defense first, then `prepare_data`, `instrument` before its first step, `local_step` on
+every batch, and `protect_update` on what it is about to send. The server carries out each `server_half`.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,38 +14,21 @@ from torch import Tensor, nn
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.interface.seeding import torch_generator
-
-if TYPE_CHECKING:
-    from clients.config import ClientConfig
+from clients.config import ClientConfig
+from clients.defenses.server import ServerHalf
+from clients.training import Batch, TrainingLoop
 
 Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """inputs: (N, C, H, W) in the model's input space. targets: what the loss wants, see `clients.targets`.
+    """inputs: (N, C, H, W) in the model's input space. targets: what the loss wants, see `clients.losses`.
     distilled: whether they stand for the client's own images."""
 
     inputs: Tensor
     targets: Tensor
     distilled: bool = False
-
-
-@dataclass(frozen=True)
-class Batch:
-    """inputs: (B, C, H, W). targets: alternatives, each with its weight; the loss is their weighted sum."""
-
-    inputs: Tensor
-    targets: tuple[tuple[float, Tensor], ...]
-
-
-@dataclass(frozen=True)
-class LocalRun:
-    """What local training is made of. batches: one epoch of index tensors into the N images, None for all of them."""
-
-    predict: Callable[[Tensor], Tensor]
-    optimizer: torch.optim.Optimizer
-    batches: Callable[[], Iterable[Tensor | None]]
 
 
 @dataclass(frozen=True)
@@ -63,11 +44,19 @@ class Encoding:
 
 
 @dataclass(frozen=True)
-class Setting:
+class FlowerModPath:
+    """A Flower mod by its import path, package.module:mod. options: of its constructor, where the mod is a class."""
+
+    path: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DefenseContext:
     """Where a defense acts: one client in one round. model: at the parameters received. memory: survives rounds, one
     dict of plain values for each defense of the chain."""
 
-    config: "ClientConfig"
+    config: ClientConfig
     round: int
     client: int
     model: nn.Module
@@ -79,41 +68,47 @@ class Setting:
 
 @dataclass(frozen=True)
 class Defense:
-    """Does nothing. Subclasses override the hooks they need.
-
-    hides_clients: the server sees only the sum of a round's updates. flower_mod: a Flower mod that protects the update.
-    """
+    """A defense that does nothing. Subclasses override the hooks they need; none of them changes its arguments."""
 
     name: ClassVar[str]
-    hides_clients: ClassVar[bool] = False
 
-    def check(self, setting: Setting) -> None:
+    def check(self, context: DefenseContext) -> None:
         """Raise InputError where the defense cannot run with this model and training."""
 
-    def prepare_data(self, data: TrainingSet, setting: Setting) -> tuple[TrainingSet, Metrics]:
-        """What the client trains on."""
+    def prepare_data(self, data: TrainingSet, context: DefenseContext) -> tuple[TrainingSet, Metrics]:
+        """What the client trains on, and what the defense reports of it."""
         return data, {}
 
-    def instrument(self, run: LocalRun, count: int, setting: Setting) -> LocalRun:
+    def instrument(self, loop: TrainingLoop, count: int, context: DefenseContext) -> TrainingLoop:
         """Another way to form batches, gradients and steps, for `count` images."""
-        return run
+        return loop
 
     def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
         """What one step is taken on."""
         return batch
 
-    def protect_update(self, delta: State, setting: Setting) -> tuple[State, Metrics]:
-        """What is sent instead of Δθ; trained parameters only."""
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        """What is sent instead of Δθ (trained parameters only), and what the defense reports of it."""
         return delta, {}
 
+    def flower_mod(self) -> FlowerModPath | None:
+        """The Flower mod that protects the update, where it is one that does."""
+        return None
+
     def encode(self, encoding: Encoding) -> Encoding:
+        """How the update travels, given how it would without this defense."""
         return encoding
 
-    def spent(self, setting: Setting, steps: int, count: int) -> Metrics:
-        """{"epsilon": …} after this round, where the defense gives a guarantee. steps: optimizer steps of the round."""
+    def server_half(self) -> ServerHalf:
+        """What the defense changes on the server: by default nothing."""
+        return ServerHalf()
+
+    def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Metrics:
+        """{"epsilon": …} after this round, where the defense gives a guarantee. steps: optimizer steps of the round.
+        count: images that were trained on."""
         return {}
 
-    def public_facts(self) -> dict[str, float]:
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
         """What an adversary who knows that this defense is in force may use, as fields of `attacks.Knowledge`."""
         return {}
 
@@ -128,13 +123,20 @@ def register(defense: DefenseClass) -> DefenseClass:
     return defense
 
 
-def positive(defense: Defense, *names: str, at_most: float = float("inf")) -> None:
-    """Raise InputError for options that are not in (0, at_most], or not finite."""
+def check_positive(defense: Defense, *names: str, at_most: float = float("inf")) -> None:
+    """Raise InputError for options that are not in (0, at_most], or not finite; None passes."""
     for name in names:
         value = getattr(defense, name)
         if value is not None and not (0 < value <= at_most and math.isfinite(value)):
             bound = "positive and finite" if at_most == float("inf") else f"above 0 and at most {at_most:g}"
             raise InputError(f"defense {defense.name!r}: {name} is {value:g}, it has to be {bound}")
+
+
+def check_below_one(defense: Defense, name: str) -> None:
+    """Raise InputError for an option that is not in (0, 1)."""
+    value = getattr(defense, name)
+    if not 0 < value < 1:
+        raise InputError(f"defense {defense.name!r}: {name} is {value:g}, it has to be above 0 and below 1")
 
 
 def norm(delta: State) -> Tensor:
@@ -144,6 +146,3 @@ def norm(delta: State) -> Tensor:
 
 def scaled(delta: State, factor: float | Tensor) -> State:
     return {name: (value * factor).to(value.dtype) for name, value in delta.items()}
-
-
-__all__ = ["DEFENSES", "Batch", "Defense", "Encoding", "LocalRun", "Setting", "TrainingSet", "replace"]

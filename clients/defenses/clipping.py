@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attacks.interface.observation import State
-from clients.defenses.base import Defense, Metrics, Setting, norm, positive, register, scaled
+from clients.defenses.base import Defense, DefenseContext, Metrics, check_positive, norm, register, scaled
 
 
 @register
@@ -17,9 +17,9 @@ class Clipping(Defense):
     norm: float = 1.0
 
     def __post_init__(self) -> None:
-        positive(self, "norm")
+        check_positive(self, "norm")
 
-    def protect_update(self, delta: State, setting: Setting) -> tuple[State, Metrics]:
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         size = float(norm(delta))
         factor = min(1.0, self.norm / size) if size else 1.0
         return scaled(delta, factor), {"clipped_by": factor}

@@ -14,9 +14,9 @@ from torch.nn.functional import one_hot
 
 from attacks.interface.errors import InputError
 from attacks.kernel.infinite import InfiniteNTK
-from clients.defenses.base import Defense, Metrics, Setting, TrainingSet, register
+from clients.data.partition import split_data
+from clients.defenses.base import Defense, DefenseContext, Metrics, TrainingSet, check_positive, register
 from clients.distillation import DistillOptions, distill
-from clients.partition import split_data
 
 RIGHT, WRONG = 0.9, -0.1  # coding of classes for kernel regression, where the loss itself takes class indices
 
@@ -31,20 +31,17 @@ class DistilledTraining(Defense):
     ridge: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("size", "iterations", "learning_rate", "ridge"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise InputError(f"defense {self.name!r}: {name} is {value:g}, it has to be positive")
+        check_positive(self, "size", "iterations", "learning_rate", "ridge")
 
-    def check(self, setting: Setting) -> None:
-        config = setting.config
+    def check(self, context: DefenseContext) -> None:
+        config = context.config
         sizes = split_data(config.data, config.partition, config.clients, config.seed).client_sizes
         if self.size is not None and self.size > min(sizes):
             smallest = f"client {sizes.index(min(sizes))} has {min(sizes)} images only"
             raise InputError(f"defense {self.name!r}: size is {self.size}, {smallest}")
 
-    def prepare_data(self, data: TrainingSet, setting: Setting) -> tuple[TrainingSet, Metrics]:
-        if "images" not in setting.memory:
+    def prepare_data(self, data: TrainingSet, context: DefenseContext) -> tuple[TrainingSet, Metrics]:
+        if "images" not in context.memory:
             size = min(self.size or max(1, len(data.inputs) // 2), len(data.inputs))
             classes = data.targets.dtype == torch.long
             options = DistillOptions(
@@ -53,23 +50,23 @@ class DistilledTraining(Defense):
             with torch.enable_grad():
                 found = distill(
                     data.inputs,
-                    _coded(data, setting) if classes else data.targets,
+                    _coded(data, context) if classes else data.targets,
                     size,
-                    setting.generator("distillation"),
+                    context.generator("distillation"),
                     options,
-                    setting.model,
+                    context.model,
                 )
-            setting.memory["images"] = found.images.tolist()
-            setting.memory["targets"] = (found.targets.argmax(1) if classes else found.targets).tolist()
-        images = torch.tensor(setting.memory["images"], dtype=data.inputs.dtype)
-        targets = torch.tensor(setting.memory["targets"], dtype=data.targets.dtype)
+            context.memory["images"] = found.images.tolist()
+            context.memory["targets"] = (found.targets.argmax(1) if classes else found.targets).tolist()
+        images = torch.tensor(context.memory["images"], dtype=data.inputs.dtype)
+        targets = torch.tensor(context.memory["targets"], dtype=data.targets.dtype)
         return TrainingSet(images, targets, distilled=True), {"distilled": float(len(images))}
 
 
-def _coded(data: TrainingSet, setting: Setting) -> Tensor:
+def _coded(data: TrainingSet, context: DefenseContext) -> Tensor:
     """Class indices as the values that kernel regression is to give, (N, K)."""
     with torch.no_grad():
-        outputs = setting.model(data.inputs[:1]).shape[1]
+        outputs = context.model(data.inputs[:1]).shape[1]
     return one_hot(data.targets, outputs) * (RIGHT - WRONG) + WRONG
 
 

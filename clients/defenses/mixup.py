@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 
 from attacks.interface.errors import InputError
-from clients.defenses.base import Batch, Defense, Setting, positive, register
+from clients.defenses.base import Defense, DefenseContext, check_positive, register
+from clients.training import Batch
 
 
 @register
@@ -19,10 +20,10 @@ class Mixup(Defense):
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        positive(self, "alpha")
+        check_positive(self, "alpha")
 
-    def check(self, setting: Setting) -> None:
-        if any(defense.name == "dp_sgd" for defense in setting.config.defenses):
+    def check(self, context: DefenseContext) -> None:
+        if any(defense.name == "dp_sgd" for defense in context.config.defenses):
             raise InputError(
                 "defenses mixup and dp_sgd exclude each other: a mixed input depends on two images, and clipping per "
                 "input then bounds neither"

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from attacks.interface.observation import State
-from clients.defenses.base import Defense, Encoding, Metrics, Setting, norm, positive, register
+from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, check_positive, norm, register
 
 
 @register
@@ -19,9 +19,9 @@ class Noise(Defense):
     scale: float = 0.1
 
     def __post_init__(self) -> None:
-        positive(self, "scale")
+        check_positive(self, "scale")
 
-    def protect_update(self, delta: State, setting: Setting) -> tuple[State, Metrics]:
+    def protect_update(self, delta: State, setting: DefenseContext) -> tuple[State, Metrics]:
         entries = sum(value.numel() for value in delta.values())
         deviation = self.scale * float(norm(delta)) / entries**0.5
         generator = setting.generator(self.name)
@@ -34,5 +34,5 @@ class Noise(Defense):
     def encode(self, encoding: Encoding) -> Encoding:
         return Encoding()
 
-    def public_facts(self) -> dict[str, float]:
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {"noise_scale": self.scale}

@@ -1,14 +1,14 @@
 """Leave out the images that are easiest to reconstruct, those with the largest duals (Loo et al. 2024, sec. 6, C.1)."""
 
+import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.errors import InputError
 from attacks.kernel.empirical import empirical_ntk
-from clients.defenses.base import Defense, Metrics, Setting, TrainingSet, register
+from clients.defenses.base import Defense, DefenseContext, Metrics, TrainingSet, check_below_one, register
 
 RIDGE = 1e-6  # of the kernel's mean diagonal
 
@@ -26,13 +26,10 @@ class PruneEasiest(Defense):
     fraction: float = 0.25
 
     def __post_init__(self) -> None:
-        if not 0 < self.fraction < 1:
-            raise InputError(
-                f"defense 'prune_easiest': fraction is {self.fraction:g}, it has to be above 0 and below 1"
-            )
+        check_below_one(self, "fraction")
 
-    def prepare_data(self, data: TrainingSet, setting: Setting) -> tuple[TrainingSet, Metrics]:
-        size = duals(setting.model, data).norm(dim=1)
+    def prepare_data(self, data: TrainingSet, context: DefenseContext) -> tuple[TrainingSet, Metrics]:
+        size = duals(context.model, data).norm(dim=1)
         keep = max(1, len(size) - round(self.fraction * len(size)))
         kept = without_easiest(size, len(size) - keep)
         return TrainingSet(data.inputs[kept], data.targets[kept], data.distilled), {"pruned": len(size) - keep}
@@ -56,10 +53,11 @@ def without_easiest(ease: Tensor, count: int, groups: Tensor | None = None) -> T
 
 def duals(model: nn.Module, data: TrainingSet) -> Tensor:
     """α (N, K) of kernel regression onto the residuals, with the trace form of the kernel for several outputs."""
+    model = copy.deepcopy(model).eval()
     state = {name: value.detach() for name, value in model.state_dict().items()}
     kernel = empirical_ntk(model, state, data.inputs).double()
     with torch.no_grad():
-        outputs = model.eval()(data.inputs).double()
+        outputs = model(data.inputs).double()
     if data.targets.dtype == torch.long:
         residual = nn.functional.one_hot(data.targets, outputs.shape[1]) - outputs.softmax(1)
     else:

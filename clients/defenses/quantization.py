@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from clients.defenses.base import Defense, Encoding, Metrics, Setting, register
+from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, register
 
 
 @register
@@ -25,8 +25,8 @@ class Quantization(Defense):
         if not 1 <= self.bits <= 16:
             raise InputError(f"defense 'quantization': bits is {self.bits}, it has to be 1 to 16")
 
-    def protect_update(self, delta: State, setting: Setting) -> tuple[State, Metrics]:
-        generator = setting.generator(self.name)
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        generator = context.generator(self.name)
         return {name: self._quantized(value, generator) for name, value in delta.items()}, {}
 
     def _quantized(self, value: Tensor, generator: torch.Generator) -> Tensor:
@@ -41,5 +41,5 @@ class Quantization(Defense):
     def encode(self, encoding: Encoding) -> Encoding:
         return replace(encoding, bits=self.bits)
 
-    def public_facts(self) -> dict[str, float]:
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {"quantization_bits": self.bits}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from clients.defenses.base import Defense, register
+from clients.defenses.server import ServerHalf
 
 
 @register
@@ -16,4 +17,6 @@ class SecureAggregation(Defense):
     """Every client of a round is one party; the adversary is outside the sum."""
 
     name: ClassVar[str] = "secure_aggregation"
-    hides_clients: ClassVar[bool] = True
+
+    def server_half(self) -> ServerHalf:
+        return ServerHalf(hides_clients=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
-from clients.defenses.base import Defense, Encoding, Metrics, Setting, positive, register
+from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, check_positive, register
 
 
 @register
@@ -20,9 +20,9 @@ class TopK(Defense):
     fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        positive(self, "fraction", at_most=1)
+        check_positive(self, "fraction", at_most=1)
 
-    def protect_update(self, delta: State, setting: Setting) -> tuple[State, Metrics]:
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         flat = torch.cat([value.flatten() for value in delta.values()])
         kept = torch.zeros_like(flat, dtype=torch.bool)
         kept[flat.abs().topk(max(1, round(self.fraction * len(flat)))).indices] = True
@@ -31,7 +31,7 @@ class TopK(Defense):
     def encode(self, encoding: Encoding) -> Encoding:
         return Encoding(self.fraction * encoding.fraction, encoding.bits, indexed=True)
 
-    def public_facts(self) -> dict[str, float]:
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {"kept_fraction": self.fraction}
 
 
@@ -49,19 +49,19 @@ class RandomK(Defense):
     rescale: bool = True
 
     def __post_init__(self) -> None:
-        positive(self, "fraction", at_most=1)
+        check_positive(self, "fraction", at_most=1)
 
-    def protect_update(self, delta: State, setting: Setting) -> tuple[State, Metrics]:
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         entries = sum(value.numel() for value in delta.values())
         kept = torch.zeros(entries, dtype=torch.bool)
-        order = torch.randperm(entries, generator=setting.generator(self.name))
+        order = torch.randperm(entries, generator=context.generator(self.name))
         kept[order[: max(1, round(self.fraction * entries))]] = True
         return _masked(delta, kept, 1 / self.fraction if self.rescale else 1.0), {}
 
     def encode(self, encoding: Encoding) -> Encoding:
         return Encoding(self.fraction * encoding.fraction, encoding.bits, encoding.indexed)
 
-    def public_facts(self) -> dict[str, float]:
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {"kept_fraction": self.fraction}
 
 

@@ -11,7 +11,7 @@ from attacks.interface.observation import Observation, State
 from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals
 from attacks.ntk.attack import NTKAttack
 from attacks.ntk.objective import make_objective
-from clients.distillation.result import Distilled
+from clients.distillation.base import Distilled, DistillOptions
 
 
 def reconstruct_few(
@@ -20,9 +20,8 @@ def reconstruct_few(
     targets: Tensor,
     size: int,
     generator: torch.Generator,
-    iterations: int,
-    ridge: float,
-    device: str = "auto",
+    options: DistillOptions,
+    *,
     progress: Progress = silent,
 ) -> Distilled:
     """Reconstruct `size` images from a network that was trained, linearized, on `images`, and relabel them.
@@ -30,19 +29,19 @@ def reconstruct_few(
     The update Δθ = Σ_T α φ_θ₀ is that of training to convergence, in closed form: α = K_θ₀⁻¹ (y − f_θ₀). The NTK
     attack finds x̂ and α̂ with Σ_S α̂ φ_θ₀(x̂) ≈ Δθ; the labels are y_S = f_θ₀(x̂) + K_θ₀(x̂, x̂) α̂, what the linearized
     network with that sum for an update would predict.
-    Shapes as of `distill`.
+    Shapes as of `distill`; of the options, `iterations`, `ridge` and `device` apply.
     """
     model = copy.deepcopy(model).eval()  # the caller's stays in its mode
     state = {name: value.detach().cpu().double() for name, value in model.state_dict().items()}
     shape = (images.shape[1], images.shape[2], images.shape[3])
-    final = linearized_update(model, state, images.cpu().double(), targets.cpu().double(), ridge)
+    final = linearized_update(model, state, images.cpu().double(), targets.cpu().double(), options.ridge)
     observation = Observation(model, ((state, final),), shape)
     knowledge = Knowledge(
         num_private=len(images),
         pixel_mean=(0.0,) * shape[0],  # the images come as the network sees them
         pixel_range=(float(images.min()), float(images.max())),
     )
-    attack = NTKAttack(kernel="initial", num_candidates=size, iterations=iterations, device=device)
+    attack = NTKAttack(kernel="initial", num_candidates=size, iterations=options.steps, device=options.device)
     found = attack.run(observation, knowledge, generator, progress)
     assert found.duals is not None
     distilled = found.images.double()

@@ -8,24 +8,52 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.seeding import derive_seed, torch_generator
-from clients.config import ModelConfig
+from clients.config import ModelConfig, ModelOptionError
+from clients.models.base import ModelOptions
 from clients.models.checkpoint import load_checkpoint
 from clients.models.initialization import initialize
-from clients.models.lenet5 import lenet5
-from clients.models.mlp import mlp
-from clients.models.resnet18 import resnet18
+from clients.models.lenet5 import LeNet5Options
+from clients.models.mlp import MLPOptions
+from clients.models.resnet18 import ResNet18Options
 
-MODELS: dict[str, Callable[[ModelConfig, tuple[int, int, int], int], nn.Module]] = {
-    "mlp": mlp,
-    "lenet5": lenet5,
-    "resnet18": resnet18,
+MODELS: dict[str, type[ModelOptions]] = {
+    "mlp": MLPOptions,
+    "lenet5": LeNet5Options,
+    "resnet18": ResNet18Options,
 }
+
+
+def model_options(config: ModelConfig) -> ModelOptions:
+    """The options of a built-in network, with its defaults. ModelOptionError for those that it does not have."""
+    if config.name not in MODELS:
+        reason = f"unknown{nearest(config.name, sorted(MODELS))}; your own is package.module:factory"
+        raise ModelOptionError(
+            config.name, {"type": "value_error", "loc": ("name",), "msg": reason, "input": config.name}
+        )
+    try:
+        return MODELS[config.name].model_validate(config.options)
+    except ValidationError as error:
+        raise ModelOptionError(config.name, error.errors()[0], list(MODELS[config.name].model_fields)) from None
+
+
+def with_known_options(config: ModelConfig) -> ModelConfig:
+    """The config itself, after a check that its options are those of its network; a factory checks its own."""
+    if ":" not in config.name:
+        model_options(config)
+    return config
+
+
+def option_values(config: ModelConfig) -> dict[str, Any]:
+    """Every option of the network by name, those that were not given with their defaults."""
+    return model_options(config).model_dump() if config.name in MODELS else config.options
 
 
 def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> nn.Module:
@@ -52,8 +80,6 @@ def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, 
 def load_factory(name: str) -> Callable[..., nn.Module]:
     """The callable behind `package.module:factory` or `FILE.py:factory`."""
     source, _, attribute = name.rpartition(":")
-    if not source:
-        raise InputError(f"model.name is {name!r}{nearest(name, sorted(MODELS))}; your own is package.module:factory")
     look_in_working_folder()
     try:
         module = _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
@@ -91,8 +117,8 @@ def _load_file(path: Path):
 
 def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Module:
     """The bare network, its weights whatever its constructor made them. A factory of the user's own ignores outputs."""
-    if config.name in MODELS:
-        return MODELS[config.name](config, shape, outputs)
+    if ":" not in config.name:
+        return model_options(config).build(shape, outputs)
     factory = load_factory(config.name)
     try:
         model = factory(**config.options)

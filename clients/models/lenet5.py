@@ -1,39 +1,48 @@
 """LeNet-5 with a width multiplier, as in Loo et al. 2024, appendix J.1."""
 
+from typing import Literal
+
 import torch
+from pydantic import Field
 from torch import nn
 
 from attacks.interface.errors import InputError
-from clients.config import ModelConfig
-from clients.models.mlp import ACTIVATIONS, output_layer
+from clients.config import Count
+from clients.models.base import ModelOptions
+from clients.models.mlp import ACTIVATIONS, OutputActivation, output_layer
 
 
-def lenet5(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Sequential:
+class LeNet5Options(ModelOptions):
     """Two 5x5 convolutions with average pooling, then fully connected layers of 120m and 84m units."""
-    m, activation = config.multiplier, ACTIVATIONS[config.activation]
-    if min(shape[1:]) < 12:
-        raise InputError(
-            f"model 'lenet5' needs images of at least 12x12 pixels, these have {shape[1]}x{shape[2]}: use mlp"
+
+    multiplier: Count = Field(1, description="width multiplier m; the convolutions have 6m and 16m channels")
+    bias: bool = True
+    activation: Literal["relu", "tanh", "sigmoid", "softplus", "gelu"] = "relu"
+    output_activation: OutputActivation = "linear"
+
+    def build(self, shape: tuple[int, int, int], outputs: int) -> nn.Sequential:
+        m, activation = self.multiplier, ACTIVATIONS[self.activation]
+        if min(shape[1:]) < 12:
+            raise InputError(
+                f"model 'lenet5' needs images of at least 12x12 pixels, these have {shape[1]}x{shape[2]}: use mlp"
+            )
+        features = nn.Sequential(
+            nn.Conv2d(shape[0], 6 * m, 5, padding=2, bias=self.bias),
+            activation(),
+            nn.AvgPool2d(2),
+            nn.Conv2d(6 * m, 16 * m, 5, bias=self.bias),
+            activation(),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
         )
-    if config.activation in ("softmax", "maxout"):
-        raise InputError(f"model.activation {config.activation!r} is one of fully connected layers: use mlp")
-    features = nn.Sequential(
-        nn.Conv2d(shape[0], 6 * m, 5, padding=2, bias=config.bias),
-        activation(),
-        nn.AvgPool2d(2),
-        nn.Conv2d(6 * m, 16 * m, 5, bias=config.bias),
-        activation(),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-    )
-    with torch.no_grad():
-        flat = features(torch.zeros(1, *shape)).shape[1]
-    return nn.Sequential(
-        *features,
-        nn.Linear(flat, 120 * m, bias=config.bias),
-        activation(),
-        nn.Linear(120 * m, 84 * m, bias=config.bias),
-        activation(),
-        nn.Linear(84 * m, outputs, bias=config.bias),
-        *output_layer(config.output_activation),
-    )
+        with torch.no_grad():
+            flat = features(torch.zeros(1, *shape)).shape[1]
+        return nn.Sequential(
+            *features,
+            nn.Linear(flat, 120 * m, bias=self.bias),
+            activation(),
+            nn.Linear(120 * m, 84 * m, bias=self.bias),
+            activation(),
+            nn.Linear(84 * m, outputs, bias=self.bias),
+            *output_layer(self.output_activation),
+        )

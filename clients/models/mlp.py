@@ -2,11 +2,14 @@
 
 import itertools
 import math
+from typing import Annotated, Literal
 
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from clients.config import ModelConfig
+from clients.config import Count
+from clients.models.base import ModelOptions
 
 
 class LayerSoftmax(nn.Module):
@@ -41,29 +44,39 @@ class NTKLinear(nn.Linear):
         return F.linear(input, self.weight / math.sqrt(self.in_features), self.bias)
 
 
-def output_layer(name: str) -> list[nn.Module]:
+OutputActivation = Literal["linear", "sigmoid", "tanh", "softmax"]
+
+
+def output_layer(name: OutputActivation) -> list[nn.Module]:
     """The non-linearity after the last layer, if any."""
-    known: dict[str, list[nn.Module]] = {
-        "linear": [],
-        "sigmoid": [nn.Sigmoid()],
-        "tanh": [nn.Tanh()],
-        "softmax": [nn.Softmax(dim=-1)],
-    }
-    return known[name]
+    if name == "linear":
+        return []
+    return [nn.Softmax(dim=-1) if name == "softmax" else ACTIVATIONS[name]()]
 
 
-def mlp(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Sequential:
-    """`config.depth` hidden layers of `config.width` units on flattened (C, H, W) images; the middle one has
-    `config.bottleneck` units where that is given."""
-    linear = NTKLinear if config.parameterization == "ntk" else nn.Linear
-    sizes = [math.prod(shape), *[config.width] * config.depth, outputs]
-    if config.bottleneck is not None and config.depth:
-        sizes[1 + config.depth // 2] = config.bottleneck
-    pieces = 2 if config.activation == "maxout" else 1
-    layers: list[nn.Module] = [nn.Flatten()]
-    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-        if i > 0:
-            layers.append(ACTIVATIONS[config.activation]())
-        last = i == config.depth
-        layers.append(linear(fan_in, fan_out if last else pieces * fan_out, bias=config.bias))
-    return nn.Sequential(*layers, *output_layer(config.output_activation))
+class MLPOptions(ModelOptions):
+    """A fully connected network on flattened images."""
+
+    depth: Annotated[int, Field(ge=0)] = Field(2, description="hidden layers")
+    width: Count = Field(512, description="units of a hidden layer")
+    bias: bool = True
+    bottleneck: Count | None = Field(None, description="units of the middle hidden layer; default as the others")
+    activation: Literal["relu", "tanh", "sigmoid", "softplus", "gelu", "softmax", "maxout"] = "relu"
+    output_activation: OutputActivation = "linear"
+    parameterization: Literal["standard", "ntk"] = Field(
+        "standard", description="ntk: weights of variance 1, divided by √fan_in, as the infinite-width limit needs"
+    )
+
+    def build(self, shape: tuple[int, int, int], outputs: int) -> nn.Sequential:
+        linear = NTKLinear if self.parameterization == "ntk" else nn.Linear
+        sizes = [math.prod(shape), *[self.width] * self.depth, outputs]
+        if self.bottleneck is not None and self.depth:
+            sizes[1 + self.depth // 2] = self.bottleneck
+        pieces = 2 if self.activation == "maxout" else 1
+        layers: list[nn.Module] = [nn.Flatten()]
+        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+            if i > 0:
+                layers.append(ACTIVATIONS[self.activation]())
+            last = i == self.depth
+            layers.append(linear(fan_in, fan_out if last else pieces * fan_out, bias=self.bias))
+        return nn.Sequential(*layers, *output_layer(self.output_activation))

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from clients.config import ModelConfig
+from clients.config import Count
+from clients.models.base import ModelOptions
 
 STAGES = 4
 BLOCKS = 2  # per stage
@@ -68,6 +70,11 @@ class ResNet18(nn.Module):
         return self.fc(torch.mean(x, (2, 3)))
 
 
-def resnet18(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> ResNet18:
-    """For images of any size and number of channels; BatchNorm starts as the identity up to its epsilon."""
-    return ResNet18(shape[0], outputs, config.channels, config.head)
+class ResNet18Options(ModelOptions):
+    """ResNet-18 for images of any size and number of channels; BatchNorm starts as the identity up to its epsilon."""
+
+    channels: Count = Field(64, description="channels of the first stage; 64 is the published network")
+    head: list[Count] = Field([], description="units of hidden layers in its head; as published, none")
+
+    def build(self, shape: tuple[int, int, int], outputs: int) -> ResNet18:
+        return ResNet18(shape[0], outputs, self.channels, self.head)

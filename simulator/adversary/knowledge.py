@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attacks import InputError, Knowledge
+from clients.data.partition import FederatedData
 from clients.local_update import centered
-from clients.partition import FederatedData
 from clients.training import planned_steps
 from simulator.results.storage import make_knowledge
 from simulator.scenario.scenario import Scenario

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from attacks.interface.observation import State
-from clients.partition import FederatedData
+from clients.data.partition import FederatedData
 from simulator.adversary.knowledge import grant
 from simulator.adversary.participation import ClientReply
 from simulator.adversary.threat_models import Round, Source, View, all_views

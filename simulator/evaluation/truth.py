@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks import Pool
 from attacks.scoring.images import score_images
 from clients.config import DataConfig, PartitionConfig
-from clients.partition import split_data
+from clients.data.partition import split_data
 from simulator.scenario.scenario import Scenario
 
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.observation import State
+from clients.chain import Link
 from clients.config import TrainingConfig
-from clients.defenses import Defense, LocalRun, Setting
-from clients.training import TrainingReport, train
+from clients.defenses import Defense, DefenseContext
+from clients.training import TrainingLoop, TrainingReport, train
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
@@ -34,15 +35,15 @@ class ResidualAccumulator(Defense):
         for name in ("duals", "velocity"):
             object.__setattr__(self, name, torch.zeros_like(self.targets))
 
-    def instrument(self, run: LocalRun, count: int, setting: Setting) -> LocalRun:
+    def instrument(self, loop: TrainingLoop, count: int, context: DefenseContext) -> TrainingLoop:
         def predict(images: Tensor) -> Tensor:
-            outputs = run.predict(images)
+            outputs = loop.predict(images)
             residual = self.targets - outputs.detach()
             self.velocity.mul_(self.training.momentum).add_(residual / count)
             self.duals.add_(self.training.learning_rate * self.velocity)
             return outputs
 
-        return replace(run, predict=predict)
+        return replace(loop, predict=predict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ def fit(cell: Cell, owner: Owner, training: TrainingConfig | None = None, dtype:
     model, images, targets = owner.network("fit").to(dtype), owner.images.to(dtype), owner.targets.to(dtype)
     initial = {name: value.detach().clone() for name, value in model.state_dict().items()}
     followed = ResidualAccumulator(targets, training)
-    setting = Setting(cell.client_config(use_gpu=False), 1, 0, model)
-    report = train(model, images, targets, training, torch.Generator(), defenses=[(followed, setting)])
+    context = DefenseContext(cell.client_config(use_gpu=False), 1, 0, model)
+    report = train(model, images, targets, training, torch.Generator(), [Link(followed, context)])
     final = {name: value.detach().clone() for name, value in model.state_dict().items()}
     return Fit(model, initial, final, followed.duals, report)

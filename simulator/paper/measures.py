@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attacks.interface.errors import InputError
 from attacks.scoring.matching import distances, matched_l2
+from clients.models import option_values
 from simulator.paper.base import Strip
 from simulator.reports.figures import best_pairs
 from simulator.results.keys import ObservationKey
@@ -20,13 +21,15 @@ SHEET_IMAGES = 20
 
 
 def settings_of(cell: Cell) -> dict[str, object]:
-    """What figures are drawn against, by the names of their columns."""
+    """What figures are drawn against, by the names of their columns; width and multiplier are 0
+    where a network has none."""
     scenario = cell.scenario
+    options = option_values(scenario.model)
     return {
         "cell": cell.name,
         "dataset": scenario.data.name,
-        "width": scenario.model.width,
-        "multiplier": scenario.model.multiplier,
+        "width": options.get("width", 0),
+        "multiplier": options.get("multiplier", 0),
         "dynamics": scenario.training.dynamics,
         "loss": scenario.training.loss,
         "stop_at_loss": scenario.training.stop_at_loss,

@@ -7,8 +7,9 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from clients.local_update import centered, code_version, make_model, num_outputs
-from clients.partition import FederatedData
+from clients.data.partition import FederatedData
+from clients.environment import code_version
+from clients.local_update import centered, make_model, num_outputs
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder

@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 
 from attacks import InputError, Observation
+from clients.chain import build_chain
 from clients.client_app import load_mod
-from clients.defenses import Setting
-from clients.defenses.flower_mod import FlowerMod, LocalDP
+from clients.data.partition import FederatedData, split_data
+from clients.defenses import DefenseContext
 from clients.local_update import load_targets, make_model
-from clients.partition import FederatedData, split_data
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import grant
 from simulator.run.pretraining import Pretraining
@@ -54,10 +54,11 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     if scenario.model.pretrain is not None:
         Pretraining.of(config, data).network()
     defended_strategy(scenario)
-    for defense in (entry.make() for entry in scenario.defenses):
-        if isinstance(defense, FlowerMod | LocalDP):
-            load_mod(defense)
-        defense.check(Setting(config, round=1, client=0, model=model))
+    for defense in build_chain(scenario.defenses):
+        mod = defense.flower_mod()
+        if mod is not None:
+            load_mod(mod)
+        defense.check(DefenseContext(config, round=1, client=0, model=model))
     knowledge, state = grant(scenario, data, [0]), model.state_dict()
     observation = Observation(model, ((state, state),), data.shape)
     for attack in scenario.attacks:

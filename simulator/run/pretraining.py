@@ -17,10 +17,11 @@ from attacks import InputError
 from attacks.interface.attack import Progress, silent
 from attacks.interface.seeding import derive_seed, torch_generator
 from clients.config import ClientConfig, DataConfig, PartitionConfig, PretrainConfig
+from clients.data import same_images
+from clients.data.partition import FederatedData, split_data
+from clients.data.tasks import Task
 from clients.local_update import centered, load_targets, num_outputs
 from clients.models import build_model, load_checkpoint, load_weights
-from clients.partition import FederatedData, split_data
-from clients.targets import Task
 from clients.training import train
 from simulator.results.storage import save_state
 
@@ -54,7 +55,7 @@ class Pretraining:
         assert training is not None
         source = data
         if training.data is not None:
-            if _same_source(training.data, config.data):
+            if same_images(training.data, config.data):
                 raise InputError(
                     f"model.pretrain.data is the federation's own {config.data.name!r}, private images among it: leave "
                     "it out, and the public pool is used"
@@ -114,13 +115,6 @@ class Pretraining:
     def first_steps(self, steps: int) -> "Pretraining":
         """The same with so many steps, to see what one costs."""
         return replace(self, training=self.training.model_copy(update={"steps": steps, "epochs": None}))
-
-
-def _same_source(one: DataConfig, other: DataConfig) -> bool:
-    """Whether both read the same images; `root` of a scenario is an absolute path, and does not choose them for digits
-    and the hub."""
-    rootless = one.name == "digits" or "/" in one.name
-    return one.name == other.name and (rootless or one.root == other.root)
 
 
 def _check_disjoint(source: DataConfig, images: Tensor, data: FederatedData) -> None:

@@ -1,15 +1,16 @@
 """Any Flower strategy by name, with defaults that fit a simulation of known size."""
 
+import importlib
 import inspect
 import logging
-from typing import Any
 
 import flwr.serverapp.strategy as flower
 from flwr.serverapp.strategy import Strategy
 from pydantic import ValidationError
 
 from attacks.interface.errors import InputError, nearest
-from clients.defenses.central_dp import CentralDP
+from clients.defenses import ServerHalf
+from clients.models.factory import look_in_working_folder
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import FederationConfig, StrategyConfig
 
@@ -25,15 +26,25 @@ def defended_strategy(scenario: Scenario) -> Strategy:
     """The scenario's strategy, inside those that are the server's half of its defenses."""
     strategy = make_strategy(scenario.federation)
     sampled = max(1, int(scenario.federation.clients * scenario.federation.fraction))
-    for defense in (config.make() for config in scenario.defenses):
-        if isinstance(defense, CentralDP):
-            wrap = (
-                flower.DifferentialPrivacyServerSideFixedClipping
-                if defense.clipping == "server"
-                else flower.DifferentialPrivacyClientSideFixedClipping
-            )
-            strategy = wrap(strategy, defense.noise_multiplier, defense.clipping_norm, sampled)
+    for defense in scenario.chain:
+        half = defense.server_half()
+        if half.strategy:
+            strategy = wrapped(strategy, half, sampled)
     return strategy
+
+
+def wrapped(strategy: Strategy, half: ServerHalf, sampled: int) -> Strategy:
+    """`strategy` inside the one that a defense names. sampled: clients of a round."""
+    module, colon, name = half.strategy.rpartition(":")
+    look_in_working_folder()
+    wrapper = getattr(importlib.import_module(module) if colon else flower, name)
+    options = dict(half.options)
+    if "num_sampled_clients" in inspect.signature(wrapper.__init__).parameters:
+        options["num_sampled_clients"] = sampled
+    try:
+        return wrapper(strategy, **options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"strategy {half.strategy!r} of a defense: {error}") from None
 
 
 def make_strategy(federation: FederationConfig) -> Strategy:
@@ -42,13 +53,14 @@ def make_strategy(federation: FederationConfig) -> Strategy:
     A strategy that wraps another (the server-side DP strategies) takes it in its option `strategy`, by name or as
     {name, options}.
     """
-    return _make(federation, federation.strategy.name, federation.strategy.options)
+    return _make(federation, federation.strategy)
 
 
-def _make(federation: FederationConfig, name: str, given: dict[str, Any]) -> Strategy:
-    if name not in known_strategies():
-        raise InputError(f"unknown federation.strategy {name!r}{nearest(name, known_strategies())}")
-    strategy = getattr(flower, name)
+def _make(federation: FederationConfig, config: StrategyConfig) -> Strategy:
+    if config.name not in known_strategies():
+        raise InputError(f"unknown federation.strategy {config.name!r}{nearest(config.name, known_strategies())}")
+    _check_minimums(federation, config)
+    strategy = getattr(flower, config.name)
     defaults = {
         "fraction_train": federation.fraction,
         "fraction_evaluate": 0.0,
@@ -57,28 +69,37 @@ def _make(federation: FederationConfig, name: str, given: dict[str, Any]) -> Str
         "min_available_nodes": federation.clients,
     }
     accepted = inspect.signature(strategy.__init__).parameters
-    options = {key: value for key, value in defaults.items() if key in accepted} | given
-    for key, value in given.items():
-        if key in MINIMUMS and not (isinstance(value, int) and 0 <= value <= federation.clients):
-            raise InputError(
-                f"federation.strategy {name!r}: {key} is {value!r}, it has to be 0 to federation.clients = "
-                f"{federation.clients}: Flower would wait for more for ever"
-            )
+    options = {key: value for key, value in defaults.items() if key in accepted} | config.options
     if "strategy" in accepted:
-        inner = options.get("strategy", "FedAvg")
-        try:
-            parts = StrategyConfig.model_validate({"name": inner} if isinstance(inner, str) else inner)
-        except ValidationError:
-            raise InputError(
-                f"federation.strategy {name!r}: its option strategy is {inner!r}: give a name, or {{name, options}}"
-            ) from None
-        options["strategy"] = _make(federation, parts.name, parts.options)
+        options["strategy"] = _make(federation, _wrapped_by(config))
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.ERROR)  # that federated evaluation is off is our choice, not worth a warning
     try:
         return strategy(**options)
     except (TypeError, ValueError) as error:
-        raise InputError(f"federation.strategy {name!r}: {error}") from None
+        raise InputError(f"federation.strategy {config.name!r}: {error}") from None
     finally:
         logger.setLevel(level)
+
+
+def _check_minimums(federation: FederationConfig, config: StrategyConfig) -> None:
+    """Raise InputError where the strategy would wait for more clients than there are."""
+    for key in MINIMUMS:
+        value = config.options.get(key, 0)
+        if not (isinstance(value, int) and 0 <= value <= federation.clients):
+            raise InputError(
+                f"federation.strategy {config.name!r}: {key} is {value!r}, it has to be 0 to federation.clients = "
+                f"{federation.clients}: Flower would wait for more for ever"
+            )
+
+
+def _wrapped_by(config: StrategyConfig) -> StrategyConfig:
+    """The strategy inside another; FedAvg where its options name none."""
+    inner = config.options.get("strategy", "FedAvg")
+    try:
+        return StrategyConfig.of(inner)
+    except ValidationError:
+        raise InputError(
+            f"federation.strategy {config.name!r}: its option strategy is {inner!r}: give a name, or {{name, options}}"
+        ) from None

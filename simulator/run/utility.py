@@ -5,9 +5,9 @@ from collections import defaultdict
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 
+from clients.data.partition import FederatedData
 from clients.local_update import centered, load_targets
 from clients.losses import accuracy, training_loss
-from clients.partition import FederatedData
 from simulator.adversary.participation import ClientReply
 from simulator.results.ledger import Ledger
 from simulator.scenario.scenario import Cell

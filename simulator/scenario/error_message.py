@@ -3,17 +3,22 @@
 from typing import Any
 
 from attacks.interface.errors import nearest
-from clients.config import Section
+from clients.config import ModelOptionError, Section
 from simulator.scenario.yaml_source import Key, Source
 
 
-def explain(errors: list[Any], source: Source, whole: type[Section]) -> str:
-    """errors: pydantic's; the first is explained. whole: the model that was validated."""
+def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> str:
+    """errors: pydantic's; the first is described. whole: the model that was validated."""
     error = _branch_meant(errors)
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, ModelOptionError):
+        error = {**cause.error, "loc": (*error["loc"], *cause.error["loc"])}
     key = _key_of(error)
     dotted = ".".join(map(str, key))
     where = source.where(key)
     prefix = f"{where}: " if where else ""
+    if error["type"] == "extra_forbidden" and isinstance(cause, ModelOptionError):
+        return prefix + _unknown_option(dotted, error, cause, _known_keys(whole, key[:-1]))
     if error["type"] == "extra_forbidden":
         return f"{prefix}unknown key {dotted!r}{nearest(str(key[-1]), _known_keys(whole, key[:-1]))}"
     if error["type"] == "missing":
@@ -23,6 +28,15 @@ def explain(errors: list[Any], source: Source, whole: type[Section]) -> str:
     value = error["input"]
     shown = f" is {value!r}" if not isinstance(value, dict) and len(repr(value)) < 60 else ""
     return f"{prefix}{dotted or 'scenario'}{shown}: {message}"
+
+
+def _unknown_option(dotted: str, error: Any, cause: ModelOptionError, shared: list[str]) -> str:
+    """shared: the keys of the section that do not depend on the name."""
+    option = str(error["loc"][-1])
+    guess = nearest(option, [*cause.known, *shared])
+    guess = guess if "did you mean" in guess else ""
+    options = f"the options of model {cause.model!r} are {', '.join(cause.known)}"
+    return f"unknown key {dotted!r}{guess} (it is {error['input']!r}; {options})"
 
 
 def _branch_meant(errors: list[Any]) -> Any:

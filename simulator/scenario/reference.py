@@ -1,8 +1,9 @@
-"""docs/scenarios.md, made from the models themselves: `python -m simulator.reference > docs/scenarios.md`."""
+"""docs/scenarios.md, made from the models themselves: `python -m simulator.scenario.reference > docs/scenarios.md`."""
 
 import dataclasses
 import types
 import typing
+from collections.abc import Callable
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -11,15 +12,18 @@ from pydantic_core import PydanticUndefined
 from attacks import ATTACKS, Knowledge, get_attack
 from attacks.interface.attack import option_names
 from clients.config import DefenseConfig
+from clients.data import SOURCES
 from clients.defenses import DEFENSES, Defense
+from clients.models import MODELS
 from simulator.reports.benchmark import BenchmarkConfig
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import AttackConfig
 
 HEAD = """# Every key of a scenario
 
-Made from the validated models (`python -m simulator.reference`); `fedspill check FILE` names a wrong key, its line and
-the nearest valid one. `extends: FILE` takes over another scenario: mappings merge key by key, all else is replaced.
+Made from the validated models (`python -m simulator.scenario.reference`); `fedspill check FILE` names a wrong key, its
+line and the nearest valid one. `extends: FILE` takes over another scenario: mappings merge key by key, all else is
+replaced; `null` takes back an option that another model would not have.
 `--set section.key=value` overrides on the command line; a number indexes a list (`adversary.attacks.0.iterations=100`).
 """
 
@@ -30,6 +34,8 @@ def reference() -> str:
     top = [row(name, field) for name, field in Scenario.model_fields.items() if named[name] is None]
     known = {section: name for name, section in named.items() if section is not None}
     sections = [text for section, name in list(known.items()) for text in section_texts(name, section, known)]
+    models = "\n".join(table(f"### {name}", MODELS[name]) for name in MODELS)
+    data = "\n".join(f"- `{name}`: {first_line(SOURCES[name].load)}" for name in SOURCES)
     attacks = "\n".join(f"- `{name}`: {options_of(name) or 'no options'}" for name in ATTACKS)
     defenses = "\n".join(f"- `{name}`: {defaults_of(DEFENSES[name]) or 'no options'}" for name in DEFENSES)
     knowledge = ", ".join(f"`{name}`" for name in Knowledge.names())
@@ -39,6 +45,8 @@ def reference() -> str:
             f"## Top level\n\n{TABLE}\n" + "\n".join(top) + "\n",
             *sections,
             *section_texts("benchmark", BenchmarkConfig, {}),
+            f"## Data sets\n\n{data}\n",
+            f"## Models and their options\n\nThey stand beside `model.name`; another model's are refused.\n\n{models}",
             f"## Attacks and their options (defaults)\n\n{attacks}\n",
             f"## Defenses and their options (defaults)\n\n{defenses}\n",
             f"## What can be granted under `adversary.knowledge`\n\n{knowledge}\n",
@@ -51,14 +59,24 @@ def section_texts(path: str, section: type[BaseModel], known: dict[type[BaseMode
     base = next((base for base in section.__bases__ if base in known), None)
     own = {k: field for k, field in section.model_fields.items() if base is None or k not in base.model_fields}
     inherited = "" if base is None else f" The keys of `{known[base]}`, and:"
-    rows = "\n".join(row(key, field) for key, field in own.items())
-    texts = [f"{'###' if '.' in path else '##'} {path}\n\n{section.__doc__ or ''}{inherited}\n\n{TABLE}\n{rows}\n"]
+    texts = [table(f"{'###' if '.' in path else '##'} {path}", section, inherited, own)]
     for key, field in own.items():
         for inner in sections_in(field.annotation):
             if inner not in known:
                 known[inner] = f"{path}.{key}"
                 texts += section_texts(known[inner], inner, known)
     return texts
+
+
+def table(title: str, section: type[BaseModel], inherited: str = "", fields: dict[str, FieldInfo] | None = None) -> str:
+    """A heading, the section's docstring, and a row for each key; fields: default all of the section's."""
+    rows = "\n".join(row(key, field) for key, field in (fields or section.model_fields).items())
+    return f"{title}\n\n{section.__doc__ or ''}{inherited}\n\n{TABLE}\n{rows}\n"
+
+
+def first_line(function: Callable[..., object]) -> str:
+    """The first sentence of what a function says of itself."""
+    return " ".join((function.__doc__ or "").split("\n\n")[0].split())
 
 
 def sections_in(annotation: object) -> list[type[BaseModel]]:
@@ -84,26 +102,28 @@ TABLE = "| key | type | default | |\n|---|---|---|---|"
 
 def row(name: str, field: FieldInfo) -> str:
     text = (field.description or "").replace("|", "or")
-    return f"| `{name}` | {describe(field.annotation)} | {default_of(field)} | {text} |"
+    return f"| `{name}` | {words_for(field.annotation)} | {default_of(field)} | {text} |"
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:
-    """The nested model that a key stands for, if it is a section of its own."""
+    """The section that a key stands for, if it is one."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
     direct = isinstance(annotation, type) and issubclass(annotation, BaseModel)
     return typing.cast(type[BaseModel], annotation) if direct else None
 
 
-def describe(annotation: object) -> str:
+def words_for(annotation: object) -> str:
     """A type in the words of YAML."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        return describe(arguments[0])
+        return words_for(arguments[0])
     if origin is typing.Literal:
         return " / ".join(f"`{value}`" for value in arguments)
     if origin in (typing.Union, types.UnionType):
-        return " / ".join(describe(part) for part in arguments if part is not type(None))
+        return " / ".join(words_for(part) for part in arguments if part is not type(None))
     if origin in (list, tuple):
-        parts = [describe(part) for part in dict.fromkeys(arguments)]
+        parts = [words_for(part) for part in dict.fromkeys(arguments)]
         return f"list of {' / '.join(parts)}"
     if origin is dict or annotation is dict:
         return "mapping"

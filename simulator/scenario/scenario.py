@@ -1,7 +1,6 @@
 """A scenario: the whole experiment as validated, immutable sections."""
 
 import hashlib
-import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -9,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from attacks import InputError
+from clients.chain import build_chain, build_defense
 from clients.config import (
     ClientConfig,
     DataConfig,
@@ -22,44 +22,25 @@ from clients.config import (
     TrainingConfig,
     as_json,
 )
-from simulator.scenario.error_message import explain
-from simulator.scenario.sections import (
-    AdversaryConfig,
-    AttackConfig,
-    EngineConfig,
-    FederationConfig,
-    OutputConfig,
-    StrategyConfig,
-)
-from simulator.scenario.sweep import as_column, axis_keys, axis_points, short_keys, short_name
+from clients.defenses import Defense
+from clients.models import with_known_options
+from simulator.scenario.error_message import describe_error
+from simulator.scenario.sections import AdversaryConfig, AttackConfig, EngineConfig, FederationConfig, OutputConfig
+from simulator.scenario.sweep import Grid
 from simulator.scenario.yaml_source import Source, as_key, assign, leaves, parse_value, read_yaml
 
-PATHS = (
+PATHS = (  # the keys whose values are files or folders
     ("data", "root"),
     ("model", "checkpoint"),
     ("model", "name"),
     ("model", "pretrain", "folder"),
     ("model", "pretrain", "data", "root"),
 )
-NEED_EACH_UPDATE = (
-    *("DifferentialPrivacyServerSide", "FedMedian", "FedTrimmedAvg"),
-    *("Krum", "MultiKrum", "Bulyan", "QFedAvg"),
-)
 
 
-def _strategy_names(strategy: StrategyConfig) -> list[str]:
-    """A Flower strategy and those inside it, outermost first."""
-    inner = strategy.options.get("strategy")
-    if not inner:
-        return [strategy.name]
-    parts = StrategyConfig.model_validate({"name": inner} if isinstance(inner, str) else inner)
-    return [strategy.name, *_strategy_names(parts)]
-
-
-def _needs_each_update(strategy: StrategyConfig) -> str:
-    """The name of a Flower strategy that clips, sorts or compares the updates of single clients, also inside others;
-    else ""."""
-    return next((name for name in _strategy_names(strategy) if name.startswith(NEED_EACH_UPDATE)), "")
+def _of_a_known_defense(config: DefenseConfig) -> DefenseConfig:
+    build_defense(config)
+    return config
 
 
 class Scenario(Section):
@@ -72,11 +53,11 @@ class Scenario(Section):
     seed: Annotated[int, Field(ge=0)] = Field(0, description="of every random stream: data, weights, training, attacks")
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
-    model: ModelConfig = ModelConfig()
+    model: Annotated[ModelConfig, AfterValidator(with_known_options)] = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     federation: FederationConfig = FederationConfig()
     engine: EngineConfig = EngineConfig()
-    defenses: list[DefenseConfig] = Field(
+    defenses: list[Annotated[DefenseConfig, AfterValidator(_of_a_known_defense)]] = Field(
         default_factory=list, description="names, or {name, label, options …}, applied in this order; default none"
     )
     adversary: AdversaryConfig = AdversaryConfig()
@@ -89,7 +70,8 @@ class Scenario(Section):
     @cached_property
     def digest(self) -> str:
         """Identifies the experiment: equal digests mean equal tables on the same machine and version."""
-        output = True if self.output.diagnostics else {"root", "figures"}  # without diagnostics, columns are empty
+        # of the output only diagnostics change tables, and only where they are off: their columns are empty then
+        output = True if self.output.diagnostics else {"root", "figures"}
         content = self.model_dump(
             mode="json", exclude={"output": output, "engine": {"cpus", "gpus", "address", "attack_workers"}}
         )
@@ -100,36 +82,41 @@ class Scenario(Section):
         return digest.hexdigest()[:10]
 
     def with_images(self, count: int) -> "Scenario":
-        """The same with so many images for every client."""
+        """The same scenario with so many images for every client."""
         return self.model_copy(update={"partition": self.partition.model_copy(update={"images": count})})
 
     @property
     def defense(self) -> str:
-        """How tables call the chain."""
+        """The name of the chain of defenses in the tables."""
         return "+".join(defense.label for defense in self.defenses) or "none"
 
     @property
     def attacks(self) -> list[AttackConfig]:
-        """Those that run: an adaptive one only where there is something about the chain that it can be told."""
+        """The attacks that run: an adaptive one only where there is something about the defenses to tell it."""
         adaptable = bool(self.defense_facts())
         return [attack for attack in self.adversary.attacks if adaptable or not attack.adaptive]
 
     def defense_facts(self) -> dict[str, Any]:
         """What an adaptive attacker is told of the chain: fields of `Knowledge`."""
         facts: dict[str, Any] = {}
-        for defense in self.defenses:
-            facts |= defense.make().public_facts()
+        for defense in self.chain:
+            facts |= defense.known_to_adaptive_attacker()
         return facts
 
     @property
     def swept(self) -> list[str]:
         """The dotted keys of the sweep, those that move together one by one."""
-        return [key for axis in self.sweep for key in axis_keys(axis)]
+        return list(Grid.of(self.sweep).axis_of)
+
+    @cached_property
+    def chain(self) -> tuple[Defense, ...]:
+        """The defenses in the order in which they apply."""
+        return build_chain(self.defenses)
 
     @property
     def hides_clients(self) -> bool:
         """Whether the server sees the sum of a round's updates only."""
-        return any(defense.make().hides_clients for defense in self.defenses)
+        return any(defense.server_half().hides_clients for defense in self.chain)
 
     @model_validator(mode="after")
     def _sweeps_what_differs(self) -> "Scenario":
@@ -144,17 +131,16 @@ class Scenario(Section):
         for label in labels:
             if labels.count(label) > 1:
                 raise ValueError(f"defenses: two are called {label!r}: give each a `label` of its own")
-        chain = [(defense.name, defense.make()) for defense in self.defenses]
-        hidden = next((name for name, made in chain if made.hides_clients), "")
-        clips = next((name for name, made in chain if getattr(made, "clipping", None) == "server"), "")
-        if hidden and clips:  # in any order: it is the server that clips
+        hiding = next((one.name for one in self.chain if one.server_half().hides_clients), None)
+        if hiding is None:
+            return self
+        for defense in self.chain:  # in any order: it is the server that looks at single updates
+            half = defense.server_half()
+            if half.needs_single_updates:
+                raise ValueError(f"defenses: {hiding} with {defense.name} leaves the server sums, and {half.if_hidden}")
+        if strategy := self.federation.strategy.needs_single_updates:
             raise ValueError(
-                f"defenses: {hidden} with {clips} leaves the server sums, and nothing to clip per client: "
-                f"use {{name: {clips}, clipping: client}}"
-            )
-        if hidden and (strategy := _needs_each_update(self.federation.strategy)):
-            raise ValueError(
-                f"defenses: {hidden} leaves the server sums, and federation.strategy {strategy!r} needs the update of "
+                f"defenses: {hiding} leaves the server sums, and federation.strategy {strategy!r} needs the update of "
                 "each client: use one that averages, as FedAvg or FedAdam; to clip, the defense clipping on the clients"
             )
         return self
@@ -165,27 +151,19 @@ class Scenario(Section):
         source: where the sweep was written; errors then name the line of the axis.
         """
         base = self.model_dump(mode="json", exclude={"sweep"})
-        axes = [axis_points(axis, self.sweep[axis]) for axis in sorted(self.sweep, key=lambda axis: axis == "seed")]
-        values = {key: [point[key] for point in points] for points in axes for key in points[0]}
-        where = {} if source is None else {axis: source.where(("sweep", axis)) for axis in self.sweep}
-        lines = {as_key(key): line for axis, line in where.items() for key in axis_keys(axis)}
-        short = short_keys(list(values))
+        grid = Grid.of(self.sweep)
+        where = Source({}) if source is None else source
+        lines = {as_key(key): where.where(("sweep", axis)) for key, axis in grid.axis_of.items()}
         cells: dict[str, Cell] = {}
-        for combination in itertools.product(*axes):
-            swept = {key: value for point in combination for key, value in point.items()}
+        for point in grid.points():
             data = base
-            for key, value in swept.items():
+            for key, value in point.items():
                 data = assign(data, key, value)
             scenario = validate(Source(data, lines))
-            parts = {short[key]: short_name(value) for key, value in swept.items()}
-            if "defenses" in swept:  # tables have a column for the chain
-                parts = {"defense": short_name(scenario.defense), **parts}
-                del parts["defenses"]
-            name = ",".join(f"{key}={value}" for key, value in parts.items())
+            name = grid.name_of(point, scenario.defense)
             if name in cells:
                 raise InputError(f"sweep: two cells are called {name!r}: give each value once, or a `label`")
-            columns = {key: as_column(value, values[key]) for key, value in swept.items() if key != "defenses"}
-            cells[name] = Cell(name, {"cell": name, **columns} if name else {}, scenario)
+            cells[name] = Cell(name, {"cell": name, **grid.columns_of(point)} if name else {}, scenario)
         return list(cells.values())
 
 
@@ -221,7 +199,7 @@ def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scena
 
 
 def prepare(source: Source, overrides: list[str] | None = None) -> Source:
-    """With shorthands written out and the overrides of the command line applied."""
+    """The source with shorthands written out and the overrides of the command line applied."""
     source = Source(dict(source.data), dict(source.lines))
     _expand_shorthands(source.data)
     apply_overrides(source, overrides or [])
@@ -229,7 +207,7 @@ def prepare(source: Source, overrides: list[str] | None = None) -> Source:
 
 
 def load_source(source: Source) -> Scenario:
-    """Validated, with every cell of its sweep."""
+    """A scenario that is valid at every point of its sweep."""
     scenario = validate(source)
     scenario.cells(source)  # a bad value of the sweep is an error now, not in the middle of the run
     return scenario
@@ -288,4 +266,4 @@ def validate(source: Source) -> Scenario:
     try:
         return Scenario.model_validate_json(text)
     except ValidationError as error:
-        raise InputError(explain(error.errors(), source, Scenario)) from None
+        raise InputError(describe_error(error.errors(), source, Scenario)) from None

@@ -10,6 +10,12 @@ from attacks.interface.errors import nearest
 from clients.config import Count, Fraction, Positive, Seconds, Section, made_with
 from simulator.adversary.threat_models import ThreatModelName
 
+# of flwr.serverapp.strategy, by the beginning of their names: they clip, sort or compare the updates of single clients
+NEED_SINGLE_UPDATES = (
+    *("DifferentialPrivacyServerSide", "FedMedian", "FedTrimmedAvg"),
+    *("Krum", "MultiKrum", "Bulyan", "QFedAvg"),
+)
+
 
 class StrategyConfig(Section):
     """A Flower strategy by its class name, with keyword arguments of its constructor."""
@@ -18,6 +24,24 @@ class StrategyConfig(Section):
     options: dict[str, Any] = Field(
         default_factory=dict, description="its keyword arguments; `strategy` names the one that it wraps, if it does"
     )
+
+    @property
+    def names(self) -> list[str]:
+        """Its name and those of the strategies inside it, outermost first."""
+        wrapped = self.options.get("strategy")
+        if not wrapped:
+            return [self.name]
+        return [self.name, *StrategyConfig.of(wrapped).names]
+
+    @property
+    def needs_single_updates(self) -> str:
+        """The name of the strategy, of itself and those inside it, that needs each client's update; else ""."""
+        return next((name for name in self.names if name.startswith(NEED_SINGLE_UPDATES)), "")
+
+    @classmethod
+    def of(cls, value: Any) -> "StrategyConfig":
+        """From a name or from {name, options}."""
+        return cls.model_validate({"name": value} if isinstance(value, str) else value)
 
 
 class FederationConfig(Section):

@@ -1,10 +1,60 @@
 """The axes of a sweep: which dotted keys they move, and how their values are called in tables and folders."""
 
 import hashlib
+import itertools
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from attacks import InputError
+
+Point = dict[str, Any]
+"""What one combination of values sets, by dotted key."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The points of a sweep. axes: for each axis, as the scenario writes it, what each of its values sets."""
+
+    axes: dict[str, list[Point]]
+
+    @classmethod
+    def of(cls, sweep: dict[str, list[Any]]) -> "Grid":
+        """Seeds go last, so that paired cells stand together. InputError where paired keys have no value each."""
+        ordered = sorted(sweep, key=lambda axis: axis == "seed")
+        return cls({axis: axis_points(axis, sweep[axis]) for axis in ordered})
+
+    @property
+    def axis_of(self) -> dict[str, str]:
+        """The axis of every dotted key that moves."""
+        return {key: axis for axis in self.axes for key in axis_keys(axis)}
+
+    def points(self) -> Iterator[Point]:
+        """Every combination; one that sets nothing where there is no axis."""
+        for combination in itertools.product(*self.axes.values()):
+            yield {key: value for point in combination for key, value in point.items()}
+
+    def name_of(self, point: Point, defense: str) -> str:
+        """The point as a part of a folder's name. defense: how tables call the chain that it leads to."""
+        parts = {self._short[key]: short_name(value) for key, value in point.items()}
+        if "defenses" in point:
+            parts = {"defense": short_name(defense), **parts}
+            del parts["defenses"]
+        return ",".join(f"{key}={value}" for key, value in parts.items())
+
+    def columns_of(self, point: Point) -> dict[str, Any]:
+        """The columns of the tables that tell the points apart; the defenses have one that is always there."""
+        return {key: as_column(value, self._values[key]) for key, value in point.items() if key != "defenses"}
+
+    @cached_property
+    def _values(self) -> dict[str, list[Any]]:
+        return {key: [point[key] for point in points] for points in self.axes.values() for key in points[0]}
+
+    @cached_property
+    def _short(self) -> dict[str, str]:
+        return short_keys(list(self._values))
 
 
 def axis_keys(axis: str) -> list[str]:

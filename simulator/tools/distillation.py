@@ -16,12 +16,12 @@ from attacks import InputError, torch_generator
 from attacks.interface.seeding import derive_seed
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.scoring.matching import distances
+from clients.data.partition import FederatedData
 from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Evaluation
 from clients.local_update import centered
-from clients.models import build_model
-from clients.partition import FederatedData
-from clients.targets import encode_targets
+from clients.losses import encode_targets
+from clients.models import build_model, option_values
 from simulator.results.storage import make_out, write_atomically
 from simulator.run.plan import cell_data
 from simulator.scenario.scenario import Scenario, apply_overrides, validate
@@ -50,17 +50,18 @@ def distill_scenario(overrides: list[str], train: int, seed: int) -> Scenario:
             "data": {"test": TEST_IMAGES},
             "partition": {"kind": "exact", "images": train},
             "federation": {"clients": 1},
-            "model": {"width": WIDTH},
             "training": {"loss": "mse"},
         },
         {("partition", "images"): "--train", ("seed",): "--seed"},
     )
     apply_overrides(source, overrides)
-    scenario = validate(source)
-    model = scenario.model
-    if model.name != "mlp" or model.activation != "relu" or model.output_activation != "linear":
+    asked = source.data.get("model", {})
+    known = {"name": "mlp", "activation": "relu", "output_activation": "linear"}
+    if isinstance(asked, dict) and any(asked.get(key, value) != value for key, value in known.items()):
         raise InputError("distill knows the infinite-width kernel of ReLU MLPs: leave model.name and activations alone")
-    return scenario
+    scenario = validate(source)
+    wide = scenario.model.with_options(**{"width": WIDTH, **scenario.model.options})
+    return scenario.model_copy(update={"model": wide})
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +89,8 @@ class Owner:
     @property
     def kernel(self) -> InfiniteNTK:
         """Of the scenario's network at infinite width."""
-        model = self.scenario.model
-        return InfiniteNTK(model.depth, bias=model.bias, parameterization=model.parameterization)
+        options = option_values(self.scenario.model)
+        return InfiniteNTK(**{name: options[name] for name in ("depth", "bias", "parameterization")})
 
     def network(self, purpose: str) -> nn.Module:
         """A network at its initialization; each purpose has weights of its own."""
@@ -123,7 +124,7 @@ def run_distillation(owner: Owner, options: DistillOptions, size: int, out: Path
         torch_generator(owner.scenario.seed, "distillation"),
         options,
         owner.network("distillation") if options.method == "rkip_finite" else None,
-        lambda done, total, loss: report(f"{options.method}, loss {loss:.2e}", done, total),
+        progress=lambda done, total, loss: report(f"{options.method}, loss {loss:.2e}", done, total),
     )
     distilled_after = time.perf_counter() - start
     sets = {

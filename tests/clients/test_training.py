@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from clients.config import TrainingConfig
-from clients.training import linearize, planned_steps, train
+from clients.training import FedProx, linearize, planned_steps, train
 
 
 def problem(count=5, width=12, seed=0):
@@ -110,7 +110,7 @@ def test_proximal_term_pulls_back():
     for strength in (0.0, 10.0):
         model, images, targets = problem()
         before = flat(model)
-        train(model, images, targets, config, generator(), proximal=strength)
+        train(model, images, targets, config, generator(), [FedProx(strength)])
         moved.append(float((flat(model) - before).norm()))
     assert moved[1] < 0.5 * moved[0]
 

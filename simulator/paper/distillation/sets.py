@@ -230,7 +230,7 @@ def distill_all(owner: Owner, settings: DistillationSettings, report: Report) ->
 def distill_one(owner: Owner, options: DistillOptions, size: int, progress: Progress = silent) -> Distilled:
     generator = torch_generator(owner.scenario.seed, "distillation")
     network = owner.network("distillation") if options.method == "rkip_finite" else None
-    return distill(owner.images, owner.targets, size, generator, options, network, progress)
+    return distill(owner.images, owner.targets, size, generator, options, network, progress=progress)
 
 
 def progress_of(report: Report, name: str) -> Callable[[int, int, float], None]:

@@ -7,6 +7,7 @@ import torch
 
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.kernel.linearization import relative_residual
+from clients.models import option_values
 from clients.training import planned_steps
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.costs import seconds_per_step
@@ -14,7 +15,7 @@ from simulator.paper.local import Fit, fit
 from simulator.paper.measures import at_least, at_most, score_table, seeds, spearman, strips
 from simulator.paper.pictures import draw_scatter
 from simulator.results.record import Record
-from simulator.scenario.scenario import Cell
+from simulator.scenario.scenario import Cell, Scenario
 from simulator.tools.distillation import Owner
 
 NETWORK = ["num_private", "width", "dynamics", "seed"]
@@ -84,9 +85,7 @@ def weak_and_strong(network: pd.DataFrame) -> dict[str, float]:
 def training_cost(job: Job) -> float:
     """The largest network as often as there are networks, trained to its limit of steps."""
     cells = job.scenario.cells()
-    cell = max(
-        cells, key=lambda cell: (cell.scenario.partition.images_of(0) or 0) * (cell.scenario.model.width or 0) ** 2
-    )
+    cell = max(cells, key=lambda cell: (cell.scenario.partition.images_of(0) or 0) * width_of(cell.scenario) ** 2)
     owner, training = Owner.of(cell.scenario), cell.scenario.training
 
     def short(steps: int) -> None:
@@ -143,9 +142,14 @@ def agreement(dynamics: str, found: pd.DataFrame, column: str, formula: str) -> 
     )
 
 
+def width_of(scenario: Scenario) -> int:
+    """Units of the network's hidden layers; 0 for one without that option."""
+    return option_values(scenario.model).get("width", 0)
+
+
 def settings_of_fit(cell: Cell) -> dict[str, object]:
     scenario = cell.scenario
-    values = (scenario.partition.images, scenario.model.width, scenario.training.dynamics, scenario.seed)
+    values = (scenario.partition.images, width_of(scenario), scenario.training.dynamics, scenario.seed)
     return dict(zip(NETWORK, values, strict=True))
 
 

@@ -7,6 +7,7 @@ from attacks.interface.devices import cast_state
 from attacks.interface.observation import State
 from attacks.kernel.linearization import relative_residual
 from attacks.ntk.objective import squared_norm
+from clients.models import option_values
 from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.measures import curve_table, score_table, seeds, strips
 from simulator.paper.pictures import draw_curves
@@ -80,7 +81,7 @@ def norm_table(record: Record) -> pd.DataFrame:
                 "loss": cell.scenario.training.loss,
                 "seed": cell.scenario.seed,
                 "num_private": cell.scenario.partition.images,
-                "width": cell.scenario.model.width,
+                "width": option_values(cell.scenario.model).get("width", 0),
                 "unexplained": relative_residual(observation.model, final, whole, owner.images.double()),
                 **{key: norm({part: state[part] for part in trained}) for key, state in states.items()},
             }

@@ -118,7 +118,7 @@ class Peeling:
 
     def network(self, count: int, purpose: str = "onion") -> nn.Module:
         scenario = self.owner.scenario
-        config = scenario.model.model_copy(update={"width": max(1, round(self.settings.width_per_image * count))})
+        config = scenario.model.with_options(width=max(1, round(self.settings.width_per_image * count)))
         seed = derive_seed(scenario.seed, purpose, count)
         return build_model(config, self.owner.data.shape, self.owner.targets.shape[1], seed)
 

@@ -17,9 +17,8 @@ from attacks.kernel.empirical import empirical_ntk
 from attacks.kernel.hessian import hessian_norms
 from attacks.kernel.linearization import linearization_error
 from clients.config import ModelConfig
-from clients.losses import training_loss
+from clients.losses import encode_targets, training_loss
 from clients.models import build_model
-from clients.targets import encode_targets
 from simulator.errors import RunError
 
 SHAPE = (1, 8, 8)

@@ -12,6 +12,7 @@ from attacks.kernel.empirical import kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.scoring.matching import matched_l2
 from clients.config import Count, Positive, Section
+from clients.models import option_values
 from simulator.paper.base import Claim, Job, Report, Result, Strip, experiment
 from simulator.paper.costs import seconds_per_step
 from simulator.paper.measures import seeds
@@ -118,7 +119,7 @@ def on_sphere(images: Tensor) -> Tensor:
 def on_sphere_target(owner: Owner) -> Embedding:
     """α = K⁻¹ y for the owner's images, scaled to norm 1; NTK parameterization with biases, universal on the sphere."""
     images = on_sphere(owner.images.double())
-    kernel = InfiniteNTK(owner.scenario.model.depth, parameterization="ntk")
+    kernel = InfiniteNTK(option_values(owner.scenario.model)["depth"], parameterization="ntk")
     return Embedding(kernel, images, kernel_duals(kernel(images), owner.targets.double(), RIDGE))
 
 

@@ -108,7 +108,9 @@ def test_few_images_from_a_finite_network():
     images, labels = clusters(12)
     model, _ = small_network(1)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = reconstruct_few(model, images, 2.0 * labels[:, None] - 1, 4, generator(), 800, 1e-5)
+    found = reconstruct_few(
+        model, images, 2.0 * labels[:, None] - 1, 4, generator(), DistillOptions("rkip_finite", iterations=800)
+    )
     assert found.images.shape == (4, 1, 4, 4) and found.targets.shape == (4, 1)
     assert found.trace[-1][1] < 0.3  # of ‖Δθ‖²: the noise of twelve images cannot be told by four
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

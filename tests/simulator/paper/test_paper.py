@@ -70,7 +70,7 @@ def test_what_a_file_sweeps_can_be_narrowed():
 def test_paired_keys_move_together():
     content = {"name": "x", "sweep": {"model.width + seed": [[8, 1], [16, 2]], "training.epochs": [1, 2]}}
     cells = load_source(Source(content)).cells()
-    points = {(c.scenario.model.width, c.scenario.seed, c.scenario.training.epochs) for c in cells}
+    points = {(c.scenario.model.options["width"], c.scenario.seed, c.scenario.training.epochs) for c in cells}
     assert points == {(8, 1, 1), (8, 1, 2), (16, 2, 1), (16, 2, 2)}
     assert cells[0].swept["model.width"] == 8 and cells[0].swept["seed"] == 1
     content["sweep"] = {"model.width + seed": [[8]]}

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from attacks import InputError
-from clients.partition import split_data
+from clients.data.partition import split_data
 from simulator.errors import CellsFailed
 from simulator.evaluation.job import JobResult
 from simulator.reports.benchmark import benchmark_table, half_width, load_benchmark, write_benchmark
@@ -149,7 +149,7 @@ def test_the_shipped_benchmark_has_every_defense_in_both_profiles():
 
 def test_mnist_takes_the_place_of_digits_where_its_folder_is_given():
     scenario = load_benchmark(DEFENSES, None, ["data.root=/somewhere", "model.width=777"])
-    assert scenario.data.name == "mnist" and scenario.partition.images == 20 and scenario.model.width == 777
+    assert scenario.data.name == "mnist" and scenario.partition.images == 20 and scenario.model.options["width"] == 777
 
 
 @pytest.mark.parametrize(

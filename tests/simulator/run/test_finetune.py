@@ -29,7 +29,10 @@ def test_plans_of_both_profiles_pass_every_check(name, profile, tmp_path):
 
 def test_the_scenario_names_what_has_to_be_given():
     scenario = load_scenario("scenarios/finetune.yaml", ["data.root=here", "model.pretrain.data.root=there"])
-    assert scenario.model.pretrain.data.root == str(Path("there").resolve()) and scenario.model.head == [512, 512]
+    assert scenario.model.pretrain.data.root == str(Path("there").resolve()) and scenario.model.options["head"] == [
+        512,
+        512,
+    ]
     ready = ["model.pretrain=null", "model.replace_head=true", "model.checkpoint=resnet18.pth"]
     assert load_scenario("scenarios/finetune.yaml", ready).model.pretrain is None
 

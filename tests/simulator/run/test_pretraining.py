@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from attacks import InputError, torch_generator
+from clients.data.partition import split_data
 from clients.local_update import make_model
-from clients.partition import split_data
 from clients.training import train
 from simulator.run.pretraining import Pretraining, pretrain
 from simulator.scenario.scenario import validate

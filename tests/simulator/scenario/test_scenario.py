@@ -30,7 +30,7 @@ def test_extends_merges_key_by_key_and_lists_are_replaced(write):
     scenario = load_scenario(
         write("extends: base.yaml\nname: child\nmodel: {depth: 3}\nadversary: {threat_models: [observer]}\n")
     )
-    assert (scenario.name, scenario.model.width, scenario.model.depth) == ("child", 64, 3)
+    assert (scenario.name, scenario.model.options) == ("child", {"width": 64, "depth": 3})
     assert scenario.adversary.threat_models == ["observer"]
 
 
@@ -45,7 +45,7 @@ def test_set_overrides_and_indexes_lists(write):
     scenario = load_scenario(
         path, ["model.width=32", "adversary.attacks.0.iterations=7", "training.learning_rate=1e-3"]
     )
-    assert scenario.model.width == 32
+    assert scenario.model.options == {"width": 32}
     assert scenario.adversary.attacks[0].make().iterations == 7
     assert scenario.training.learning_rate == 0.001
 
@@ -101,6 +101,12 @@ def test_knowledge_by_name_or_by_value(write):
         ("name: s\nadversary: {attacks: [{name: ntk, iterations: 0}]}\n", "iterations is 0"),
         ("name: s\nadversary: {attacks: [ntk, ntk]}\n", "two attacks are called 'ntk'"),
         ("name: s\nadversary: {knowledge: [labls]}\n", "did you mean 'labels'?"),
+        ("name: s\nmodel: {name: lenet5, width: 1024}\n", "the options of model 'lenet5' are multiplier, bias"),
+        ("name: s\nmodel: {name: lenet}\n", "line 2: model.name is 'lenet': unknown; did you mean 'lenet5'?"),
+        ("name: s\nmodel: {name: 'n.py:f', width: 8}\n", "line 2: model.width is 8: your own factory"),
+        ("name: s\nmodel: {checkpiont: a.pt}\n", "unknown key 'model.checkpiont'; did you mean 'checkpoint'?"),
+        ("name: s\nsweep: {model.multiplier: [1]}\n", "line 2: unknown key 'model.multiplier' (it is 1; the options"),
+        ("name: s\nsweep: {model.name: [mlp, lenet5], model.width: [8]}\n", "the options of model 'lenet5' are"),
         ("name: s\nsweep: {model.widht: [1]}\n", "s.yaml, line 2: unknown key 'model.widht'"),
         ("name: s\nsweep:\n  seed: [0]\n  training.epochs: [1, 0]\n", "line 4: training.epochs is 0: input should"),
         ("name: s\nextends: nowhere.yaml\n", "does not exist"),
@@ -143,6 +149,15 @@ def test_strategies_of_averages_run_behind_secure_aggregation(write, strategy):
     chain = "[{name: central_dp, clipping: client}, secure_aggregation]"
     scenario = load_scenario(write(f"name: s\ndefenses: {chain}\nfederation: {{strategy: {strategy}}}\n"))
     assert scenario.hides_clients
+
+
+def test_a_sweep_may_pair_models_with_options_of_their_own_and_null_takes_an_inherited_one_back(write):
+    models = "[{name: mlp, width: 8}, {name: lenet5, multiplier: 2}]"
+    cells = load_scenario(write(f"name: s\nmodel: {{depth: 1}}\nsweep: {{model: {models}}}\n")).cells()
+    assert [cell.scenario.model.options for cell in cells] == [{"width": 8}, {"multiplier": 2}]
+    write("name: base\nmodel: {width: 8}\n", "base.yaml")
+    child = load_scenario(write("extends: base.yaml\nname: s\nmodel: {name: lenet5, width: null}\n"))
+    assert (child.model.name, child.model.options) == ("lenet5", {})
 
 
 def test_shorthands_can_be_overridden_in_part(write):

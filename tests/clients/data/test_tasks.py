@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
-import torch
 
 from attacks.interface.errors import InputError
-from clients.losses import training_loss
-from clients.targets import encode_targets, make_task
+from clients.data.tasks import make_task
 
 DIGITS = tuple("0123456789")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -68,39 +66,3 @@ def test_bad_tasks(task, names, expected):
     with pytest.raises(InputError) as error:
         make_task(task, names)
     assert expected in message(error)
-
-
-def test_targets_of_several_outputs():
-    labels = torch.tensor([2, 0])
-    assert encode_targets(labels, 3, 3, "cross_entropy", None).tolist() == [2, 0]
-    assert encode_targets(labels, 3, 3, "hinge", None).dtype == torch.int64
-    torch.testing.assert_close(
-        encode_targets(labels, 3, 3, "mse", None), torch.tensor([[-0.1, -0.1, 0.9], [0.9, -0.1, -0.1]])
-    )
-    assert encode_targets(labels, 3, 3, "mse", (0.0, 1.0)).tolist() == [[0, 0, 1], [1, 0, 0]]
-
-
-def test_targets_of_one_output():
-    labels = torch.tensor([1, 0])
-    for loss in ("mse", "hinge", "cross_entropy"):
-        targets = encode_targets(labels, 2, 1, loss, None)
-        assert targets.tolist() == [[1], [-1]]
-        assert targets.dtype == torch.float32
-    assert encode_targets(labels, 2, 1, "mse", (0.0, 1.0)).tolist() == [[1], [0]]
-    assert encode_targets(labels, 2, 1, "hinge", (0.0, 1.0)).tolist() == [[1], [-1]]
-
-
-@pytest.mark.parametrize("loss", ["mse", "hinge", "cross_entropy"])
-def test_a_perfect_margin_has_a_smaller_loss_than_a_wrong_one(loss):
-    labels = torch.tensor([1, 0])
-    for outputs, right in ((1, torch.tensor([[1.0], [-1.0]])), (2, torch.tensor([[-1.0, 1.0], [1.0, -1.0]]))):
-        targets = encode_targets(labels, 2, outputs, loss, None)
-        assert training_loss(loss, right, targets) < training_loss(loss, -right, targets)
-
-
-@pytest.mark.parametrize(("outputs", "groups"), [(5, 10), (1, 3), (1, 10)])
-def test_labels_that_do_not_fit_the_outputs(outputs, groups):
-    with pytest.raises(InputError) as error:
-        encode_targets(torch.zeros(4, dtype=torch.long), groups, outputs, "mse", None, "data 'digits'")
-    expected = f"model.outputs is {outputs}, data 'digits' has {groups} classes"
-    assert message(error) == f"{expected}: set model.outputs to {groups} or leave it out"

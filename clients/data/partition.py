@@ -13,7 +13,7 @@ from attacks.interface.seeding import derive_seed, numpy_generator
 from clients.config import DataConfig, PartitionConfig
 from clients.data import Dataset, Split, load_dataset
 from clients.data.quiet import quiet
-from clients.targets import UNUSED, Task, make_task
+from clients.data.tasks import UNUSED, Task, make_task
 
 Images = tuple[Tensor, Tensor]
 """Images (N, C, H, W), float32 in [0, 1], and their int64 group indices (N,)."""

@@ -7,7 +7,7 @@ import torch
 
 from attacks.interface.errors import InputError
 from clients.config import DataConfig, PartitionConfig
-from clients.partition import _split_data, split_data
+from clients.data.partition import _split_data, split_data
 
 TRAIN = 1437  # digits: 1,797 images of which 360 are for testing
 
@@ -124,7 +124,7 @@ def test_the_same_arguments_give_the_same_split_and_another_seed_another(kind):
 
 def test_another_process_splits_alike():
     script = (
-        "from clients.config import DataConfig, PartitionConfig; from clients.partition import split_data;"
+        "from clients.config import DataConfig, PartitionConfig; from clients.data.partition import split_data;"
         "data = split_data(DataConfig(), PartitionConfig(kind='dirichlet', images=5), 3, 7);"
         "print([data.client_indices(i).tolist() for i in range(3)])"
     )

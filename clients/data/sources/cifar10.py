@@ -1,7 +1,6 @@
-"""CIFAR-10 from an npz file or from the official python batches."""
+"""CIFAR-10 from an npz file."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -9,24 +8,18 @@ from attacks.interface.errors import InputError
 from clients.config import DataConfig
 from clients.data.arrays import ArraySplit
 from clients.data.base import Dataset
-from clients.data.byte_pickle import load_plain_pickle
 from clients.data.files import bad_root, npz_fields, read_npz, require_root
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FIELDS = ("x_train", "y_train", "x_test", "y_test")
-BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
-EXPECTED = f"an npz file with {', '.join(FIELDS)}, or the folder cifar-10-batches-py with data_batch_1 to 5, test_batch"
+EXPECTED = f"an npz file with {', '.join(FIELDS)} (the hub has the whole set as data.name uoft-cs/cifar10)"
 
 
 def load(config: DataConfig) -> Dataset:
-    """Train and test images (3, 32, 32); the official 50,000 and 10,000 where the source has them all."""
+    """Train and test images (3, 32, 32) of the npz file that `data.root` names, or of the only one in that folder."""
     root = require_root(config, EXPECTED)
     if root.is_file():
         return _from_npz(root)
-    folders = [root / name for name in ("cifar-10-batches-py", "cifar10/cifar-10-batches-py", ".")]
-    for folder in folders:
-        if all((folder / name).is_file() for name in BATCHES):
-            return _from_batches(folder)
     for folder in (root, root / "cifar10"):
         # Other npz files may lie beside the images, such as lossy copies: only the wanted fields qualify one.
         files = [path for path in sorted(folder.glob("*.npz")) if set(FIELDS) <= set(npz_fields(path))]
@@ -35,7 +28,9 @@ def load(config: DataConfig) -> Dataset:
             raise InputError(f"data.root is {config.root!r}: {names} all qualify: let data.root name one of the files")
         if files:
             return _from_npz(files[0])
-    raise bad_root(config, EXPECTED, "neither is there")
+    batches = [path for path in (root, *root.iterdir()) if (path / "data_batch_1").is_file()]
+    found = "the official batches are pickles, which are never loaded" if batches else "there is none"
+    raise bad_root(config, EXPECTED, found)
 
 
 def _from_npz(path: Path) -> Dataset:
@@ -44,23 +39,6 @@ def _from_npz(path: Path) -> Dataset:
         _split(str(path), fields[f"x_{part}"], fields[f"y_{part}"], f"x_{part}") for part in ("train", "test")
     )
     return Dataset(train, test, CLASSES)
-
-
-def _from_batches(folder: Path) -> Dataset:
-    parts = [_read_batch(folder / name) for name in BATCHES]
-    train = ArraySplit(np.concatenate([p.pixels for p in parts[:-1]]), np.concatenate([p.labels for p in parts[:-1]]))
-    return Dataset(train, parts[-1], CLASSES)
-
-
-def _read_batch(path: Path) -> ArraySplit:
-    """One official batch: {b"data": (N, 3072) uint8, channels first, b"labels": list of N}."""
-    batch: Any = load_plain_pickle(path)
-    if not isinstance(batch, dict):
-        raise InputError(f"{str(path)!r} is no CIFAR-10 batch: it holds no dict")
-    data, labels = (batch.get(key.encode(), batch.get(key)) for key in ("data", "labels"))
-    if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3072 or labels is None:
-        raise InputError(f"{str(path)!r} is no CIFAR-10 batch: data (N, 3072) and labels are expected in it")
-    return _split(str(path), data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), np.asarray(labels), "data")
 
 
 def _split(source: str, pixels: np.ndarray, labels: np.ndarray, field: str) -> ArraySplit:

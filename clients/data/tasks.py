@@ -1,19 +1,15 @@
-"""What is predicted: groups of classes, and the targets that a loss wants for them."""
+"""What is predicted: the classes of a data set, or groups of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from attacks.interface.errors import InputError, nearest
 
 UNUSED = -1
 ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse")
 VEHICLES = ("airplane", "automobile", "ship", "truck")
-BINARY_CODING = (-1.0, 1.0)
-CLASS_CODING = (-0.1, 0.9)
 
 
 @dataclass(frozen=True)
@@ -48,34 +44,6 @@ def make_task(task: str | Mapping[str, Sequence[int | str]] | None, class_names:
                 raise InputError(f"data.task: class {entry!r} is in the groups {other!r} and {group!r}: keep it in one")
             group_of[position] = index
     return _checked(Task(tuple(task), tuple(group_of)))
-
-
-def encode_targets(
-    labels: Tensor,
-    num_groups: int,
-    outputs: int,
-    loss: str,
-    coding: tuple[float, float] | None = None,
-    source: str = "the data set",
-) -> Tensor:
-    """Targets of group indices (N,), as `clients.losses.training_loss` takes them.
-
-    mse: (N, outputs) float, coding[1] for the right group and coding[0] else; default −0.1 and 0.9. With one output
-    (N, 1), coding[0] for group 0 and coding[1] for group 1; default ∓1. hinge and cross_entropy: ∓1 (N, 1) for one
-    output, else the int64 labels; they have no coding. source: how errors call the data.
-    Raises InputError where the groups do not fit the outputs.
-    """
-    needed = 2 if outputs == 1 else outputs
-    if num_groups > needed:
-        remedy = f"set model.outputs to {num_groups} or leave it out"
-        raise InputError(f"model.outputs is {outputs}, {source} has {num_groups} classes: {remedy}")
-    if outputs == 1:
-        low, high = coding if coding and loss == "mse" else BINARY_CODING
-        return torch.where(labels == 1, high, low).float()[:, None]
-    if loss != "mse":
-        return labels.long()
-    low, high = coding or CLASS_CODING
-    return torch.full((len(labels), outputs), low).scatter(1, labels.long()[:, None], high)
 
 
 def _named(task: str, class_names: Sequence[str]) -> dict[str, list[int | str]]:

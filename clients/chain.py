@@ -1,0 +1,121 @@
+"""Builds the defenses that a scenario names, and runs a chain of them around the local training of one client."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from attacks.interface.errors import InputError, nearest
+from attacks.interface.observation import State
+from clients.config import ClientConfig, DefenseConfig, made_with
+from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerModPath, TrainingSet
+from clients.defenses.base import Metrics
+from clients.defenses.flower_mod import FlowerMod
+from clients.training import Batch, TrainingLoop
+
+RunMod = Callable[[FlowerModPath, str, State], State]
+"""Applies a Flower mod, of the defense so called, to the state that is about to be returned."""
+
+
+def build_defense(config: DefenseConfig) -> Defense:
+    """The defense with its options type-checked; InputError names what is wrong."""
+    if ":" in config.name:
+        return FlowerMod(config.name, config.options)
+    if config.name not in DEFENSES:
+        raise InputError(
+            f"unknown defense {config.name!r}{nearest(config.name, sorted(DEFENSES))} "
+            "(a Flower mod is named package.module:mod)"
+        )
+    known = [field for field in DEFENSES[config.name].__dataclass_fields__ if field != "name"]
+    for option in config.options:
+        if option not in known:
+            raise InputError(f"defense {config.name!r} has no option {option!r}{nearest(option, known)}")
+    return made_with(DEFENSES[config.name], f"defense {config.name!r}", config.options)
+
+
+def build_chain(configs: Sequence[DefenseConfig]) -> tuple[Defense, ...]:
+    """The defenses in the order in which they apply."""
+    return tuple(build_defense(config) for config in configs)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One defense of a chain where it acts; a hook of local training."""
+
+    defense: Defense
+    context: DefenseContext
+
+    def instrument(self, loop: TrainingLoop, count: int) -> TrainingLoop:
+        return self.defense.instrument(loop, count, self.context)
+
+    def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return self.defense.local_step(batch, generator)
+
+    def protect(self, received: State, state: State, run_mod: RunMod | None) -> tuple[State, Metrics]:
+        """(the state that is sent instead of `state`, what the defense reports of it)."""
+        mod = self.defense.flower_mod()
+        if mod is not None:
+            if run_mod is None:
+                raise InputError(
+                    f"defense {self.defense.name!r} is a Flower mod: it needs Flower's ClientApp to run in"
+                )
+            return run_mod(mod, self.defense.name, state), {}
+        trained = [name for name, parameter in self.context.model.named_parameters() if parameter.requires_grad]
+        delta = {name: state[name] - received[name] for name in trained}
+        protected, reported = self.defense.protect_update(delta, self.context)
+        unchanged = all(protected[name] is delta[name] for name in trained)  # no rounding where nothing was done
+        sent = {} if unchanged else {name: received[name] + protected[name] for name in trained}
+        return {**state, **sent}, reported
+
+
+@dataclass(frozen=True)
+class DefenseChain:
+    """The defenses of one client in one round, in the order in which they apply."""
+
+    links: tuple[Link, ...]
+
+    @classmethod
+    def of(
+        cls, config: ClientConfig, round: int, client: int, model: nn.Module, memory: dict[str, dict[str, Any]]
+    ) -> "DefenseChain":
+        """model: at the parameters received. memory: what each defense keeps between rounds, by its label."""
+        contexts = [
+            DefenseContext(config, round, client, model, memory.setdefault(entry.label, {}))
+            for entry in config.defenses
+        ]
+        return cls(tuple(map(Link, build_chain(config.defenses), contexts)))
+
+    def prepare(self, data: TrainingSet) -> tuple[TrainingSet, Metrics]:
+        """(what the client trains on, what the defenses report of it); InputError where one cannot run."""
+        metrics: Metrics = {}
+        for link in self.links:
+            link.defense.check(link.context)
+            data, reported = link.defense.prepare_data(data, link.context)
+            metrics |= reported
+        return data, metrics
+
+    def protect(self, received: State, state: State, run_mod: RunMod | None) -> tuple[State, Metrics]:
+        """(the state that is sent instead of `state`, what the defenses report of it)."""
+        metrics: Metrics = {}
+        for link in self.links:
+            state, reported = link.protect(received, state, run_mod)
+            metrics |= reported
+        return state, metrics
+
+    def bytes_sent(self, state: State) -> int:
+        """The size of the update as it travels."""
+        encoding = Encoding()
+        for link in self.links:
+            encoding = link.defense.encode(encoding)
+        return encoding.bytes(sum(value.numel() for value in state.values() if value.is_floating_point()))
+
+    def privacy_spent(self, steps: int, count: int) -> Metrics:
+        """{"epsilon": …} where a defense gives a guarantee; of several, each of which holds by itself, the smallest.
+
+        steps: optimizer steps of the round. count: images that were trained on.
+        """
+        spent: list[Metrics] = [link.defense.privacy_spent(link.context, steps, count) for link in self.links]
+        epsilons = [one["epsilon"] for one in spent if "epsilon" in one]
+        return {"epsilon": min(epsilons)} if epsilons else {}

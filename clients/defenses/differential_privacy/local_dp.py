@@ -1,0 +1,61 @@
+"""Local differential privacy by Flower's mod, which `clients/client_app.py` runs; nothing here imports Flower."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clients.defenses.base import (
+    Defense,
+    DefenseContext,
+    Encoding,
+    FlowerModPath,
+    Metrics,
+    check_below_one,
+    check_positive,
+    register,
+)
+
+
+@register
+@dataclass(frozen=True)
+class LocalDP(Defense):
+    """Flower's LocalDpMod: the update clipped to `clipping_norm`, with Gaussian noise of standard deviation
+    sensitivity · √(2 ln(1.25/δ)) / ε on every entry. epsilon, delta: of one round; rounds add up (basic composition).
+
+    sensitivity: default 2 · clipping_norm, how far two clipped updates can be apart.
+    """
+
+    name: ClassVar[str] = "local_dp"
+
+    clipping_norm: float = 1.0
+    epsilon: float = 8.0
+    delta: float = 1e-5
+    sensitivity: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(self, "clipping_norm", "epsilon", "sensitivity")
+        check_below_one(self, "delta")
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise on every entry: that of the Gaussian mechanism."""
+        return self._sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
+
+    @property
+    def _sensitivity(self) -> float:
+        return 2 * self.clipping_norm if self.sensitivity is None else self.sensitivity
+
+    def flower_mod(self) -> FlowerModPath:
+        bounds = {"clipping_norm": self.clipping_norm, "sensitivity": self._sensitivity}
+        options = {**bounds, "epsilon": self.epsilon, "delta": self.delta}
+        return FlowerModPath("flwr.clientapp.mod:LocalDpMod", options)
+
+    def encode(self, encoding: Encoding) -> Encoding:
+        return Encoding()
+
+    def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Metrics:
+        context.memory["rounds"] = context.memory.get("rounds", 0) + 1
+        return {"epsilon": self.epsilon * context.memory["rounds"]}
+
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
+        return {"clip_norm": self.clipping_norm, "noise_std": self.noise_std}

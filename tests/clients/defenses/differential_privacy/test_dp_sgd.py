@@ -1,0 +1,121 @@
+import pytest
+import torch
+from torch import nn
+
+from attacks import InputError
+from clients.chain import Link
+from clients.config import TrainingConfig
+from clients.defenses import DefenseContext
+from clients.defenses.differential_privacy.accounting import LARGEST_ORDER, smallest_epsilon
+from clients.training import FedProx, train
+from tests.clients.defenses.parts import config, context, make
+
+
+def linear_data():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    return model, torch.randn(8, 1, 2, 2), torch.arange(8) % 3
+
+
+@pytest.mark.parametrize("proximal", [0.0, 1.5])
+def test_dp_sgd_without_noise_and_with_a_wide_bound_is_sgd(proximal):
+    model, images, targets = linear_data()
+    plain, private = (nn.Sequential(nn.Flatten(), nn.Linear(4, 3)) for _ in range(2))
+    for copy in (plain, private):
+        copy.load_state_dict(model.state_dict())
+    training = TrainingConfig(steps=5, learning_rate=0.5)
+    train(plain, images, targets, training, torch.Generator().manual_seed(0), [FedProx(proximal)])
+    defense = make("dp_sgd", noise_multiplier=1e-9, max_grad_norm=100.0)
+    chain = [Link(defense, context(model=private, steps=5, epochs=None, batch_size=None))]
+    train(private, images, targets, training, torch.Generator().manual_seed(0), [FedProx(proximal), *chain])
+    torch.testing.assert_close(private[1].weight, plain[1].weight, rtol=1e-4, atol=1e-5)
+
+
+def test_dp_sgd_draws_its_noise_on_the_cpu_as_opacus_does_there():
+    from opacus.optimizers import DPOptimizer
+
+    from clients.defenses.differential_privacy.dp_optimizer import SeededDPOptimizer
+
+    def step(kind, device):
+        parameters = [nn.Parameter(torch.zeros(shape, device=device)) for shape in ((3, 4), (5,))]
+        generator = torch.Generator().manual_seed(3)
+        inner = torch.optim.SGD(parameters, lr=1.0)
+        options = {"noise_multiplier": 1.3, "max_grad_norm": 0.7, "expected_batch_size": 2, "generator": generator}
+        optimizer = kind(inner, **options)
+        for parameter in parameters:
+            parameter.grad_sample = torch.ones((2, *parameter.shape), device=device)
+        optimizer.step()
+        return parameters, generator.get_state()
+
+    (theirs, drawn), (ours, _) = step(DPOptimizer, "cpu"), step(SeededDPOptimizer, "cpu")
+    assert all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
+    elsewhere, used = step(SeededDPOptimizer, "meta")  # a device that draws nothing itself
+    assert torch.equal(used, drawn) and all(parameter.grad.device.type == "meta" for parameter in elsewhere)
+
+
+def test_dp_sgd_clips_the_gradient_of_each_image():
+    model, images, targets = linear_data()
+    before = torch.cat([value.detach().flatten() for value in model.state_dict().values()])
+    total = torch.zeros_like(before)
+    for i in range(8):
+        loss = nn.functional.cross_entropy(model(images[i : i + 1]), targets[i : i + 1])
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+        total += gradient * min(1.0, 0.1 / float(gradient.norm()))
+    defense = make("dp_sgd", noise_multiplier=1e-9, max_grad_norm=0.1)
+    chain = [Link(defense, context(model=model, steps=1, epochs=None, batch_size=None))]
+    train(model, images, targets, TrainingConfig(steps=1, learning_rate=1.0), torch.Generator(), hooks=chain)
+    after = torch.cat([value.detach().flatten() for value in model.state_dict().values()])
+    torch.testing.assert_close(before - after, total / 8, rtol=1e-4, atol=1e-6)
+
+
+def test_epsilon_is_that_of_opacus_and_adds_up_over_rounds():
+    from opacus.accountants import RDPAccountant
+
+    defense, memory = make("dp_sgd", noise_multiplier=1.3), {}
+    spent = [
+        defense.privacy_spent(context(memory=memory, round=i, batch_size=4), steps=4, count=8)["epsilon"]
+        for i in (1, 2)
+    ]
+    accountant = RDPAccountant()
+    expected = []
+    for _ in range(2):
+        for _ in range(4):
+            accountant.step(noise_multiplier=1.3, sample_rate=0.5)
+        expected.append(accountant.get_epsilon(1e-5))
+    assert spent == pytest.approx(expected) and spent[1] > spent[0]
+    assert memory["history"] == [(1.3, 0.5, 8)]  # alike steps are one entry, as in an accountant
+
+
+def test_a_target_epsilon_is_spent_over_all_rounds():
+    defense, memory = make("dp_sgd", epsilon=8.0), {}
+    where = [DefenseContext(config(rounds=3, epochs=2, batch_size=4), i, 0, nn.Linear(4, 2), memory) for i in (1, 2, 3)]
+    spent = [defense.privacy_spent(place, steps=4, count=8)["epsilon"] for place in where]
+    assert spent == sorted(spent) and 7.8 < spent[-1] <= 8.0
+
+
+def test_the_smallest_epsilon_is_what_opacus_says_of_overwhelming_noise():
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    assert max(accountant.DEFAULT_ALPHAS) == LARGEST_ORDER
+    accountant.history = [(1e4, 0.5, 1)]
+    with pytest.warns(UserWarning, match="largest alpha"):
+        told = accountant.get_epsilon(1e-5)
+    assert smallest_epsilon(1e-5) == pytest.approx(told + 0.01, abs=1e-3)
+
+
+def test_an_empty_poisson_batch_takes_a_step_of_noise():
+    model, images, targets = linear_data()
+    before = model[1].weight.detach().clone()
+    defense = make("dp_sgd", noise_multiplier=1.0)
+    chain = [Link(defense, context(model=model, steps=40, epochs=None, batch_size=1))]
+    report = train(
+        model, images, targets, TrainingConfig(steps=40, batch_size=1), torch.Generator().manual_seed(0), hooks=chain
+    )
+    assert report.steps == 40 and torch.isfinite(model[1].weight).all() and not torch.equal(model[1].weight, before)
+
+
+def test_models_that_dp_sgd_cannot_handle_are_refused_with_opacus_advice():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
+    with pytest.raises(InputError, match="cannot handle model 'Sequential': BatchNorm"):
+        make("dp_sgd").check(context(model=model))

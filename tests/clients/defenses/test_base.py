@@ -1,0 +1,17 @@
+from clients.defenses import Encoding
+from tests.clients.defenses.parts import make
+
+
+def test_what_travels():
+    def encoded(*names):
+        encoding = Encoding()
+        for name in names:
+            encoding = make(name).encode(encoding)
+        return encoding.bytes(1000)
+
+    assert encoded() == 4000 and encoded("clipping") == 4000
+    assert encoded("top_k") == 100 * 8  # a value and a position each
+    assert encoded("random_k") == 100 * 4  # positions follow from a seed
+    assert encoded("quantization") == 1000
+    assert encoded("top_k", "quantization") == 100 * 5
+    assert encoded("top_k", "noise") == 4000  # noise fills the zeros

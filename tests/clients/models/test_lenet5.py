@@ -1,0 +1,26 @@
+import pytest
+
+from attacks import InputError
+from clients.config import ModelConfig
+from clients.models import build_model
+
+SHAPE = (1, 28, 28)
+
+
+def build(outputs=10, shape=SHAPE, seed=0, **options):
+    return build_model(ModelConfig(**options), shape, outputs, seed)
+
+
+def test_lenet5_has_the_classic_number_of_parameters():
+    # 28x28, one channel, multiplier 1: 156 + 2,416 + 48,120 + 10,164 + 850
+    assert sum(p.numel() for p in build(name="lenet5").parameters()) == 61_706
+
+
+def test_lenet5_refuses_tiny_images():
+    with pytest.raises(InputError, match="8x8"):
+        build(name="lenet5", shape=(1, 8, 8))
+
+
+def test_lenet5_has_no_activation_of_whole_layers():
+    with pytest.raises(InputError, match=r"model\.activation is 'maxout'"):
+        build(name="lenet5", activation="maxout")
