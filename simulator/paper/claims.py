@@ -2,6 +2,7 @@
 
 import math
 import operator
+import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Templates(string.Formatter):
             return ", ".join(f"{key}: {each:{format_spec}}" for key, each in value.items())
         if isinstance(value, list):
             return ", ".join(f"{each:{format_spec}}" for each in value)
-        return super().format_field(value, format_spec)
+        return "not measured" if value is None else super().format_field(value, format_spec)
 
 
 def judge(rules: Mapping[str, ClaimRule], statistics: Statistics) -> list[Claim]:
@@ -95,9 +96,10 @@ def judge(rules: Mapping[str, ClaimRule], statistics: Statistics) -> list[Claim]
     for key, rule in rules.items():
         own = statistics.get(key)
         known = {**statistics, **own} if isinstance(own, Mapping) else statistics
-        verdicts = [compare(comparison, known) for comparison in rule.comparisons]
+        verdicts = {compare(comparison, known) for comparison in rule.comparisons}
         holds = False if False in verdicts else None if None in verdicts else True
-        claims.append(Claim(rule.claim, rule.source, rule.paper, describe(rule, known), holds))
+        measured = f"{Templates().vformat(rule.measured, (), known)}; holds where {' and '.join(rule.comparisons)}"
+        claims.append(Claim(rule.claim, rule.source, rule.paper, measured, holds))
     return claims
 
 
@@ -112,16 +114,13 @@ def compare(comparison: str, statistics: Statistics) -> bool | None:
 
 
 def values_of(term: str, statistics: Statistics) -> np.ndarray:
-    """A number, or a statistic's value or values in float64: "0.5", "rank", "better.share", "gap[kip]"."""
+    """A number, or a statistic's value or values in float64: "0.5", "rank", "better.share", "gap[kip]".
+
+    NaN for a statistic that is None.
+    """
     try:
         return np.asarray(float(term))
     except ValueError:
-        return np.asarray(Templates().get_field(term, (), statistics)[0], dtype=np.float64)
-
-
-def describe(rule: ClaimRule, statistics: Statistics) -> str:
-    """What was measured and what decides, in words; "not measured" where a statistic of the rule is None."""
-    terms = [term for comparison in rule.comparisons for term in comparison.split()[::2]]
-    if any(statistics.get(term, "") is None for term in terms):
-        return "not measured"
-    return f"{Templates().vformat(rule.measured, (), statistics)}; holds where {' and '.join(rule.comparisons)}"
+        name = re.split(r"[.\[]", term)[0]
+        found = None if statistics[name] is None else Templates().get_field(term, (), statistics)[0]
+        return np.asarray(found, dtype=np.float64)

@@ -4,7 +4,7 @@ from functools import partial
 
 import pandas as pd
 
-from simulator.paper.claims import Signs
+from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment
 from simulator.paper.measures import floors, settings_of, strips
 from simulator.paper.pictures import draw_lines
@@ -16,8 +16,16 @@ def figure4(run: ExperimentRun) -> Outcome:
     record = run.sweep()
     data = finetuned(record)
     ntk = data[data.attack == "ntk"]
-    nearer, by_size = [better_than_nothing(record, row) for _, row in ntk.iterrows()], ntk.groupby("num_private")
-    statistics = {
+    nearer = [better_than_nothing(record, row) for _, row in ntk.iterrows()]
+    statistics = {"weights": pretrained_on(record), **ntk_statistics(ntk, nearer)}
+    draw = partial(draw_lines, data, "num_private", "l2_mean", "attack")
+    return Outcome(data, statistics, draw, partial(strips, record, record.leakage))
+
+
+def ntk_statistics(ntk: pd.DataFrame, nearer: list[int]) -> Statistics:
+    """Of figure 4. nearer: how many images of each network are reconstructed better than by an uninformed guess."""
+    by_size = ntk.groupby("num_private")
+    return {
         "nearer": nearer,
         "num_nearer": sum(nearer),
         "num_images": int(ntk.num_private.sum()),
@@ -25,36 +33,35 @@ def figure4(run: ExperimentRun) -> Outcome:
         "floor_by_images": by_size.floor_l2_mean.mean(),
         "best_psnr": ntk.psnr_best.max(),
         "recovered": int(ntk.recovered.sum()),
-        "weights": pretrained_on(record),
         "distances": list(ntk.kernel_distance),
     }
-    draw = partial(draw_lines, data, "num_private", "l2_mean", "attack")
-    return Outcome(data, statistics, draw, partial(strips, record, record.leakage))
 
 
 @experiment("finetune", "fine-tuning: the span attack beside the NTK attack")
 def beside(run: ExperimentRun) -> Outcome:
     record = run.sweep()
     data = finetuned(record)
+    weights = {"weights": pretrained_on(record), "public_images": int(record.scenario.data.public)}
+    draw = partial(draw_lines, data, "num_private", "l2_mean", "attack", col="trained")
+    sheet = partial(strips, record, record.leakage[record.leakage.num_reconstructed > 0])
+    return Outcome(data, {**weights, **span_statistics(data)}, draw, sheet)
+
+
+def span_statistics(data: pd.DataFrame) -> Statistics:
+    """Of both attacks on the same networks. data: as of `finetuned`."""
     ntk, span = data[data.attack == "ntk"], data[data.attack == "span"]
     returned = span.groupby("trained")[["num_reconstructed", "num_private"]].sum()
-    statistics = {
-        "weights": pretrained_on(record),
+    return {
         "ntk_share": (ntk.l2_mean / ntk.floor_l2_mean).groupby(ntk.trained).mean(),
         "ntk_below_floor": Signs.of(ntk.l2_mean < ntk.floor_l2_mean),
         "distances": list(ntk.kernel_distance),
         "distance_by_trained": ntk.groupby("trained").kernel_distance.mean(),
-        "public_images": int(record.scenario.data.public),
         "auc": data.groupby("trained").membership_auc.min(),
         "span_share": (span.l2_mean / span.floor_l2_mean).groupby(span.trained).mean(),
         "span_below_floor": Signs.of(span.l2_mean < span.floor_l2_mean),
         "returned": returned.num_reconstructed,
         "private": returned.num_private,
     }
-    draw = partial(draw_lines, data, "num_private", "l2_mean", "attack", col="trained")
-    return Outcome(
-        data, statistics, draw, partial(strips, record, record.leakage[record.leakage.num_reconstructed > 0])
-    )
 
 
 def finetuned(record: Record) -> pd.DataFrame:

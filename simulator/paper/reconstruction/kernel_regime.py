@@ -47,14 +47,18 @@ def regime_statistics(scores: pd.DataFrame) -> Statistics:
 def figure20(run: ExperimentRun) -> Outcome:
     record = run.sweep()
     scores = score_table(record)
-    own = scores[scores.task == "classes"]
+    own, data = scores[scores.task == "classes"], scores[[*COLUMNS, "task"]]
+    sheet = partial(first_seed_strips, record, own)
+    return Outcome(data, task_statistics(scores), partial(draw, data, style="task"), sheet)
+
+
+def task_statistics(scores: pd.DataFrame) -> Statistics:
+    """Figure 3's statistics with all classes, and kernel distances of pairs that differ in the task alone."""
     pair = ["num_private", "width", "dynamics", "seed"]
     pairs = paired(scores, "task", "classes", binary_task(scores), "kernel_distance", pair)
-    statistics = {
-        **regime_statistics(own),
+    return {
+        **regime_statistics(scores[scores.task == "classes"]),
         "classes_distance": pairs.better.max(),
         "two_groups_distance": pairs.worse.max(),
         "classes_lower": Signs.of(pairs.better < pairs.worse),
     }
-    data = scores[[*COLUMNS, "task"]]
-    return Outcome(data, statistics, partial(draw, data, style="task"), partial(first_seed_strips, record, own))

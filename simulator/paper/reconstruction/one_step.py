@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 
 from attacks.kernel.linearization import share_left_by
-from simulator.paper.claims import Signs
+from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment
 from simulator.paper.measures import curve_table, first_seed_strips, score_table
 from simulator.paper.pictures import draw_curves
@@ -23,10 +23,17 @@ def one_step(run: ExperimentRun) -> Outcome:
     record = run.sweep()
     scores = score_table(record)
     duals = pd.concat([dual_pairs(cell, record) for cell in record.cells.values()], ignore_index=True)
+    largest = max(unexplained(cell, record) for cell in record.cells.values())
+    data, sheet = curve_table(record), partial(first_seed_strips, record, scores)
+    statistics = {"unexplained": largest, **step_statistics(scores, duals)}
+    return Outcome(data, statistics, partial(draw_curves, data, "width", ["dynamics"]), sheet)
+
+
+def step_statistics(scores: pd.DataFrame, duals: pd.DataFrame) -> Statistics:
+    """How near the images come, and the correlation of the duals of those recovered. duals: rows of `dual_pairs`."""
     own = duals[duals.recovered]
-    statistics = {
-        "unexplained": max(unexplained(cell, record) for cell in record.cells.values()),
-        "networks": len(record.cells),
+    return {
+        "networks": len(scores),
         "l2": scores.l2_mean.mean(),
         "floor": scores.floor_l2_mean.mean(),
         "below_floor": Signs.of(scores.l2_mean < scores.floor_l2_mean),
@@ -35,9 +42,6 @@ def one_step(run: ExperimentRun) -> Outcome:
         "recovered": len(own),
         "images": len(duals),
     }
-    data = curve_table(record)
-    sheet = partial(first_seed_strips, record, scores)
-    return Outcome(data, statistics, partial(draw_curves, data, "width", ["dynamics"]), sheet)
 
 
 def unexplained(cell: Cell, record: Record) -> float:
