@@ -20,16 +20,20 @@ STOPPING_COLUMNS = (
 @curve_experiment("figure22", "the curves of figure 2 for more numbers of images", "width", ["dynamics"])
 def size_statistics(scores: pd.DataFrame) -> Statistics:
     """How error and recovered images go with the number of images, the width and linearized training."""
-    pairs = paired(scores, "dynamics", "linearized", "standard", "l2_mean", SETTING)
     return {
         "rank_images": spearman_within(scores, "num_private", "l2_mean", ["width", "dynamics", "seed"]),
         "rank_width": spearman_within(scores, "width", "recovered", ["num_private", "dynamics", "seed"]),
         "l2_by_images": scores.groupby("num_private").l2_mean.mean(),
         "share_by_width": scores.groupby("width").recovered_fraction.mean(),
-        "linearized_l2": pairs.better.mean(),
-        "standard_l2": pairs.worse.mean(),
-        "linearized_better": Signs.of(pairs.better < pairs.worse),
+        **linearized_statistics(scores),
     }
+
+
+def linearized_statistics(scores: pd.DataFrame) -> Statistics:
+    """Pairs of networks that differ in the training dynamics alone."""
+    pairs = paired(scores, "dynamics", "linearized", "standard", "l2_mean", SETTING)
+    better = Signs.of(pairs.better < pairs.worse)
+    return {"linearized_l2": pairs.better.mean(), "standard_l2": pairs.worse.mean(), "linearized_better": better}
 
 
 @curve_experiment(
@@ -127,12 +131,9 @@ def lenet_statistics(scores: pd.DataFrame) -> Statistics:
 def resolution_statistics(scores: pd.DataFrame) -> Statistics:
     """The error on larger images as a share of the uninformed baseline's, and what linearized training changes."""
     share = scores.l2_mean / scores.floor_l2_mean
-    pairs = paired(scores, "dynamics", "linearized", "standard", "l2_mean", SETTING)
     return {
         "floor_share": share.mean(),
         "largest_floor_share": share.max(),
         "below_floor": Signs.of(share < 1),
-        "linearized_l2": pairs.better.mean(),
-        "standard_l2": pairs.worse.mean(),
-        "linearized_better": Signs.of(pairs.better < pairs.worse),
+        **linearized_statistics(scores),
     }

@@ -102,17 +102,14 @@ def accumulated_statistics(data: pd.DataFrame, sums: pd.DataFrame) -> Statistics
     agreement = {name: networks.apply(lambda frame, name=name: frame.accumulated.corr(frame[name])) for name in DUALS}
     frozen = sums[sums.dynamics == "linearized"]
     found: dict[str, object] = {"unexplained": frozen.unexplained.max(), "linearized_networks": len(frozen)}
-    for dynamics, name in (
-        ("linearized", "finite_width"),
-        ("standard", "finite_width"),
-        ("standard", "infinite_width"),
-    ):
+    for dynamics, name in (("linearized", DUALS[1]), ("standard", DUALS[1]), ("standard", DUALS[2])):
         own = agreement[name][agreement[name].index.get_level_values("dynamics") == dynamics]
         found[f"{dynamics}_{name}"] = {"agreement": own.mean(), "least": own.min(), "networks": len(own)}
     return found
 
 
 def settings_of_fit(cell: Cell) -> dict[str, object]:
+    """The columns that tell one network from another."""
     scenario = cell.scenario
     values = (scenario.partition.images, scenario.model.width, scenario.training.dynamics, scenario.seed)
     return dict(zip(NETWORK, values, strict=True))
