@@ -156,7 +156,7 @@ def paper(
         return
     if figure is None or out_dir is None:
         raise InputError("fedspill paper FIGURE --out DIR measures an experiment, fedspill paper --list names them")
-    run_experiment(figure, profile, overrides, out_dir, sheet, out, verbose)
+    run_experiment(figure, profile, overrides, out_dir, out, sheet=sheet, verbose=verbose)
     written = ", ".join(["data.csv", "claims.json", "figure.png"] + ["sheet.png"] * sheet)
     out.print(f"written: {out_dir}: {written}", highlight=False, soft_wrap=True)
 

@@ -3,10 +3,10 @@
 import importlib
 import pkgutil
 
-from simulator.paper.base import EXPERIMENTS, Claim, Experiment, Job, Result, Strip, experiment, get_experiment
+from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, experiment, get_experiment
 
 # each module registers its experiments when imported: a new one is a new file
 for module in pkgutil.walk_packages(__path__, f"{__name__}."):
     importlib.import_module(module.name)
 
-__all__ = ["EXPERIMENTS", "Claim", "Experiment", "Job", "Result", "Strip", "experiment", "get_experiment"]
+__all__ = ["EXPERIMENTS", "ExperimentRun", "Outcome", "experiment", "get_experiment"]

@@ -5,13 +5,16 @@ import dataclasses
 import json
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from attacks import InputError
-from simulator.paper.base import EXPERIMENTS, Claim, Job, Result, get_experiment
-from simulator.paper.files import identity, load_file
+from simulator.paper.claims import Claim, judge
+from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
+from simulator.paper.files import identity, load_claims, load_file
+from simulator.paper.measures import seeds_in_words
 from simulator.paper.pictures import draw_sheet
 from simulator.results.storage import write_atomically
 from simulator.run.display import Bars
@@ -22,27 +25,38 @@ IDENTITY = "experiment.json"
 
 
 def run_experiment(
-    name: str, profile: str, overrides: list[str], out: Path, sheet: bool, console: Console, verbose: bool = False
-) -> Result:
-    """Measure and write; everything that can be wrong with the input is found before anything is written."""
-    experiment = get_experiment(name)
+    name: str,
+    profile: str,
+    overrides: list[str],
+    out: Path,
+    console: Console,
+    *,
+    sheet: bool = False,
+    verbose: bool = False,
+) -> list[Claim]:
+    """Measure, judge and write; everything that can be wrong with the input is found before anything is written."""
+    experiment, rules = get_experiment(name), load_claims(name)
     source = load_file(name, profile, overrides)
 
     def say(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
     with contextlib.closing(StepBar()) as bar:
-        job = Job(name, profile, source, out.resolve(), Bars(Console(stderr=True)), bar.report, say, verbose)
-        job.check(experiment.settings)
-        claim_folder(job)
+        bars = Bars(Console(stderr=True))
+        run = ExperimentRun(name, profile, source, out.resolve(), bars, bar.report, say, verbose)
+        run.check(experiment.settings)
+        claim_folder(run)
         if profile != "quick" and experiment.cost is not None:
             bar.report("timing a few steps", 0, 1)
-            say(f"cost:    about {clock(experiment.cost(job))} on this machine, at most")
-        result = experiment.measure(job)
-    write(result, out, sheet, measured_on(source))
-    console.print(claims_table(result))
-    console.print(f"measured{measured_on(source)}, profile {profile}", highlight=False, soft_wrap=True)
-    return result
+            say(f"cost:    about {clock(experiment.cost(run))} on this machine, at most")
+        outcome = experiment.measure(run)
+    claims = judge(rules, {"seeds": seeds_in_words(outcome.data), **outcome.statistics})
+    write(outcome, [dataclasses.replace(claim, measured=claim.measured + measured_on(source)) for claim in claims], out)
+    if sheet and outcome.sheet is not None:
+        draw_sheet(outcome.sheet(), out / "sheet.png")
+    console.print(claims_table(claims))
+    say(f"measured{measured_on(source)}, profile {profile}")
+    return claims
 
 
 class StepBar:
@@ -62,33 +76,30 @@ class StepBar:
         self.progress.stop()
 
 
-def claim_folder(job: Job) -> None:
+def claim_folder(run: ExperimentRun) -> None:
     """Make DIR, or find in it the same experiment under the same settings; InputError where something else is there."""
-    own, path = identity(job.name, job.profile, job.source), job.out / IDENTITY
-    if job.out.is_file():
-        raise InputError(f"{str(job.out)!r} is a file: choose another --out")
-    if job.out.is_dir() and any(file != path for file in job.out.iterdir()):
+    own, path = identity(run.name, run.profile, run.source), run.out / IDENTITY
+    if run.out.is_file():
+        raise InputError(f"{str(run.out)!r} is a file: choose another --out")
+    if run.out.is_dir() and any(file != path for file in run.out.iterdir()):
         if not path.exists():
-            raise InputError(f"{str(job.out)!r} holds something that is no experiment: choose another --out")
+            raise InputError(f"{str(run.out)!r} holds something that is no experiment: choose another --out")
         found = json.loads(path.read_text())
         if found != own:
             other = f"{found.get('experiment')} ({found.get('profile')})"
-            raise InputError(f"{str(job.out)!r} holds {other} under other settings: choose another --out")
-    job.out.mkdir(parents=True, exist_ok=True)
+            raise InputError(f"{str(run.out)!r} holds {other} under other settings: choose another --out")
+    run.out.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(own, indent=1) + "\n")
 
 
-def write(result: Result, out: Path, sheet: bool, where: str) -> None:
-    """data.csv, claims.json (each says `where` it was measured), figure.png and, where asked for, sheet.png."""
-    write_atomically(out / "data.csv", result.data.to_csv(index=False))
-    claims = [
-        dataclasses.asdict(claim) | {"measured": claim.measured + where, "holds": verdict(claim)}
-        for claim in result.claims
-    ]
-    write_atomically(out / "claims.json", json.dumps(claims, indent=1, ensure_ascii=False) + "\n")
-    result.draw(out / "figure.png")
-    if sheet and result.sheet is not None:
-        draw_sheet(result.sheet(), out / "sheet.png")
+def write(outcome: Outcome, claims: list[Claim], out: Path) -> None:
+    """data.csv, claims.json and figure.png."""
+    write_atomically(out / "data.csv", outcome.data.to_csv(index=False))
+    content = json.dumps([dataclasses.asdict(claim) for claim in claims], indent=1, ensure_ascii=False)
+    write_atomically(out / "claims.json", content + "\n")
+    figure = outcome.draw()
+    figure.savefig(out / "figure.png", dpi=150, bbox_inches="tight")
+    plt.close(figure)
 
 
 def measured_on(source: Source) -> str:
@@ -99,18 +110,14 @@ def measured_on(source: Source) -> str:
     return f" (on {name}" + (")" if root else ", embedded: no data.root was given)")
 
 
-def verdict(claim: Claim) -> bool | None:
-    """As a plain bool, whatever numpy or pandas made of it."""
-    return None if claim.holds is None else bool(claim.holds)
-
-
-def claims_table(result: Result) -> Table:
+def claims_table(claims: list[Claim]) -> Table:
+    """The claims as the terminal shows them, each beside what was measured."""
     table = Table(title="Claims of the paper", title_justify="left", show_lines=True)
     for column, ratio in (("claim", 3), ("the paper", 3), ("measured", 4)):
         table.add_column(column, ratio=ratio)
     table.add_column("holds here")
-    for claim in result.claims:
-        holds = {True: "[green]yes[/]", False: "[red]no[/]", None: "not measured"}[verdict(claim)]
+    for claim in claims:
+        holds = {True: "[green]yes[/]", False: "[red]no[/]", None: "not measured"}[claim.holds]
         table.add_row(f"{claim.claim}\n[dim]{claim.source}[/]", claim.paper, claim.measured, holds)
     return table
 
@@ -124,6 +131,6 @@ def listing() -> Table:
 
 
 def natural(name: str) -> tuple[bool, str, int]:
-    """figure2 before figure10, figures before all others."""
+    """A key to sort names by: figure2 before figure10, figures before all others."""
     digits = "".join(filter(str.isdigit, name))
     return (not name.startswith("figure"), name.rstrip("0123456789"), int(digits or 0))

@@ -10,8 +10,10 @@ LEAST = 0.1  # of those seconds: a second step that seems to take less is lost i
 
 
 def seconds_per_step(run: Callable[[int], object]) -> float:
-    """At most. run: does as many steps as it is told, and whatever goes before them, which is not counted if it can be
-    told apart."""
+    """An upper bound of the seconds that one step takes.
+
+    run: does as many steps as it is given, and whatever goes before them, which is not counted if it can be told apart.
+    """
     first = clocked(run, 1)
     if first > SLOW:
         return max(clocked(run, 2) - first, LEAST * first)
@@ -22,7 +24,7 @@ def seconds_per_step(run: Callable[[int], object]) -> float:
 
 
 def clocked(do: Callable[..., object], *arguments: object) -> float:
-    """The seconds that it takes."""
+    """The seconds that one call takes."""
     start = time.perf_counter()
     do(*arguments)
     return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""The file of an experiment: a scenario with profiles, and with what each data set needs."""
+"""The file of an experiment: its claims, and a scenario with profiles and with what each data set needs."""
 
 import json
 from hashlib import sha256
@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from attacks.interface.errors import InputError, nearest
+from simulator.paper.claims import ClaimRule
 from simulator.scenario.scenario import apply_overrides, prepare
 from simulator.scenario.sweep import axis_keys, axis_points
 from simulator.scenario.yaml_source import Source, merge, parse_value, read_yaml
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "paper"
-EMBEDDED = "digits"
 THEORY = FOLDER.parent / "theory"  # of the experiments on the constancy of the kernel
+EMBEDDED = "digits"
 
 
 def file_of(name: str) -> Path:
@@ -30,7 +31,7 @@ def load_file(name: str, profile: str, overrides: list[str]) -> Source:
     sweeps may be set too: to one value or to a list of them.
     """
     source = read_yaml(file_of(name))
-    data = dict(source.data)
+    data = {key: value for key, value in source.data.items() if key not in ("claims", "source")}
     profiles, datasets = data.pop("profiles", {}), data.pop("datasets", {})
     if profile not in profiles:
         raise InputError(f"{name}: no profile {profile!r}{nearest(profile, list(profiles))}: {', '.join(profiles)}")
@@ -41,6 +42,23 @@ def load_file(name: str, profile: str, overrides: list[str]) -> Source:
     data = merge(data, profiles[profile] or {})
     sweep, rest = narrow_sweep(data.get("sweep") or {}, overrides)
     return prepare(Source(data | ({"sweep": sweep} if sweep else {}), source.lines), rest)
+
+
+def load_claims(name: str) -> dict[str, ClaimRule]:
+    """The file's section `claims` by key, in the order in which they are printed.
+
+    A file that extends another adds its claims to that one's, replaces those of the same key, and leaves out those that
+    it sets to null. The name of an experiment in place of a claim stands for that experiment's claim of the same key.
+    `source`, a key of the file, is where in the paper they stand; a claim's own source may have more to say.
+    """
+    data = read_yaml(file_of(name)).data
+    rules = {}
+    for key, said in data["claims"].items():
+        if said is not None:
+            said = read_yaml(file_of(said)).data["claims"][key] if isinstance(said, str) else said
+            rule = ClaimRule.model_validate(said)
+            rules[key] = rule.model_copy(update={"source": rule.source.format(source=data["source"])})
+    return rules
 
 
 def choose_dataset(known: list[str], overrides: list[str]) -> str:

@@ -1,8 +1,6 @@
-"""The tables of a run as figures read them: scores beside the settings they belong to, and the statistics of claims."""
+"""Tables of a run as experiments read them, scores beside the settings they belong to, and statistics of claims."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 from torch import Tensor
@@ -10,7 +8,8 @@ from torch import Tensor
 from attacks.interface.errors import InputError
 from attacks.scoring.matching import distances, matched_l2
 from clients.models import option_values
-from simulator.paper.base import Strip
+from simulator.paper.claims import Signs
+from simulator.paper.experiment import Strip
 from simulator.reports.figures import best_pairs
 from simulator.results.keys import ObservationKey
 from simulator.results.record import Record
@@ -47,21 +46,22 @@ def score_table(record: Record) -> pd.DataFrame:
 
 
 def floors(record: Record) -> pd.DataFrame:
-    """cell, attack, floor_l2_mean: of the better of two attackers who know nothing, one with as many public images and
-    one with their mean, which is the nearer where there are few images."""
+    """cell, attack, floor_l2_mean: the better of two uninformed baselines, as many public images as were returned and
+    the mean public image, which is the nearer where there are few images."""
     means = record.samples.groupby(["cell", "attack"])[["floor_l2", "mean_image_l2"]].mean()
     return means.min(axis=1).rename("floor_l2_mean").reset_index()
 
 
 def floor_of(private: Tensor, public: Tensor, count: int) -> float:
-    """The same outside a run: mean L2 to `count` of the public images or to their mean. (N, C, H, W) both."""
+    """The uninformed baseline outside a run: mean L2 to `count` of the public images or to their mean, whichever is
+    nearer. private, public: (N, C, H, W)."""
     drawn, _ = matched_l2(private, public[:count])
     return min(float(drawn.mean()), float(distances(private, public.mean(0, keepdim=True)).mean()))
 
 
 def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
     """Reconstruction curves: for each cell and attack, images by `rank` from 1, closest first, with `l2`, and, each
-    sorted by itself, those of attackers who know nothing: `floor_l2` of as many public images, `mean_image_l2` of their
+    sorted by itself, those of two uninformed baselines: `floor_l2` of as many public images, `mean_image_l2` of their
     mean. extra: columns of the score table to add.
     """
     keys = ["cell", "attack"]
@@ -91,6 +91,11 @@ def strips(record: Record, rows: pd.DataFrame) -> list[Strip]:
     return found
 
 
+def first_seed_strips(record: Record, scores: pd.DataFrame) -> list[Strip]:
+    """`strips` of the smallest seed's rows."""
+    return strips(record, first_seed(scores))
+
+
 def spearman(frame: pd.DataFrame, first: str, second: str) -> float:
     """Rank correlation of two columns; NaN where one of them does not vary."""
     return round(float(frame[first].corr(frame[second], method="spearman")), 9)  # a fraction, as bounds are
@@ -102,23 +107,10 @@ def spearman_within(frame: pd.DataFrame, first: str, second: str, groups: list[s
     return round(float(pd.Series(each).mean()), 9)
 
 
-@dataclass(frozen=True)
-class Steps:
-    """Of all steps from one value of a setting to the next, all others equal: how many there are, how many go down."""
-
-    down: int
-    count: int
-
-    @classmethod
-    def of(cls, frame: pd.DataFrame, setting: str, value: str, groups: list[str]) -> "Steps":
-        ordered = frame.sort_values(setting).groupby(groups)[value]
-        changes = ordered.diff().dropna()
-        return cls(int((changes < 0).sum()), len(changes))
-
-    @property
-    def share(self) -> float:
-        """That go down; NaN where there is no step."""
-        return self.down / self.count if self.count else math.nan
+def falling(frame: pd.DataFrame, setting: str, value: str, groups: list[str]) -> Signs:
+    """Of all steps from one value of a setting to the next, all others equal, those in which `value` falls."""
+    changes = frame.sort_values(setting).groupby(groups)[value].diff().dropna()
+    return Signs.of(changes < 0)
 
 
 def paired(frame: pd.DataFrame, key: str, better: object, worse: object, value: str, pair: list[str]) -> pd.DataFrame:
@@ -132,21 +124,6 @@ def paired(frame: pd.DataFrame, key: str, better: object, worse: object, value: 
     return pd.DataFrame({"better": table[better], "worse": table[worse]}).dropna()
 
 
-def listed(values: pd.Series, digits: int = 2) -> str:
-    """ "20: 1.41, 40: 2.34"."""
-    return ", ".join(f"{key}: {value:.{digits}f}" for key, value in values.items())
-
-
-def at_least(value: float, bound: float) -> bool | None:
-    """Whether a claim holds whose statistic has to reach `bound`; None where there is no statistic (NaN)."""
-    return None if math.isnan(value) else value >= bound
-
-
-def at_most(value: float, bound: float) -> bool | None:
-    """The same for a statistic that has to stay at or below `bound`."""
-    return at_least(-value, -bound)
-
-
 def binary_task(scores: pd.DataFrame) -> str:
     """The task of two groups beside which all classes are measured."""
     found = [task for task in scores.task.unique() if task != "classes"]
@@ -155,7 +132,12 @@ def binary_task(scores: pd.DataFrame) -> str:
     return str(found[0])
 
 
-def seeds(frame: pd.DataFrame) -> str:
-    """How many, in words."""
-    count = frame.seed.nunique()
-    return f"{count} seed{'s' * (count > 1)}"
+def first_seed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the smallest seed."""
+    return frame[frame.seed == frame.seed.min()]
+
+
+def seeds_in_words(frame: pd.DataFrame) -> str:
+    """ "3 seeds"; empty where nothing was drawn by a seed."""
+    count = frame.seed.nunique() if "seed" in frame else 0
+    return f"{count} seed{'s' * (count > 1)}" if count else ""

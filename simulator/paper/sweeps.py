@@ -1,39 +1,48 @@
-"""Experiments whose figure is a panel of reconstruction curves: a sweep, and a function that judges its score table."""
+"""Experiments that are one sweep: its score table is judged, and drawn as curves, points or lines."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+import matplotlib.pyplot as plt
 import pandas as pd
 
-from simulator.paper.base import Claim, Job, Result, experiment
-from simulator.paper.measures import curve_table, score_table, strips
+from simulator.paper.claims import Statistics
+from simulator.paper.experiment import ExperimentRun, Outcome, experiment
+from simulator.paper.measures import curve_table, first_seed_strips, score_table
 from simulator.paper.pictures import draw_curves
+from simulator.results.record import Record
 
-Judge = Callable[[pd.DataFrame, str], list[Claim]]
-"""Takes the score table and the place in the paper that the claims come from."""
+ScoreStatistics = Callable[[pd.DataFrame], Statistics]
+"""Takes the score table, as of `score_table`."""
+
+
+def score_experiment(
+    name: str, title: str, table: Callable[[Record], pd.DataFrame], draw: Callable[[pd.DataFrame], plt.Figure]
+) -> Callable[[ScoreStatistics], ScoreStatistics]:
+    """Register the experiment whose statistics the decorated function reads off the score table.
+
+    table: makes data.csv. draw: makes the figure of it. The decorated function stays a plain function of a table.
+    """
+
+    def register(statistics: ScoreStatistics) -> ScoreStatistics:
+        @experiment(name, title)
+        def measure(run: ExperimentRun) -> Outcome:
+            record = run.sweep()
+            scores, data = score_table(record), table(record)
+            sheet = partial(first_seed_strips, record, scores)
+            return Outcome(data, statistics(scores), partial(draw, data), sheet)
+
+        return statistics
+
+    return register
 
 
 def curve_experiment(
-    name: str, title: str, source: str, hue: str, column: str, row: Sequence[str], extra: Sequence[str] = ()
-) -> Callable[[Judge], Judge]:
-    """Register the experiment that `judge` decides; judge itself stays a plain function of a table.
+    name: str, title: str, hue: str, rows: Sequence[str], extra: Sequence[str] = ()
+) -> Callable[[ScoreStatistics], ScoreStatistics]:
+    """The same with a panel of reconstruction curves for each number of images.
 
-    hue, column, row: settings by which the curves are coloured and laid out (several rows: every combination).
-    extra: columns of the score table that data.csv needs besides images, width, dynamics and seed.
+    hue: the setting that colours the curves. rows: every combination of these settings has a row of panels. extra:
+    columns of the score table that data.csv needs besides images, width, dynamics and seed.
     """
-
-    def register(judge: Judge) -> Judge:
-        @experiment(name, title)
-        def measure(job: Job) -> Result:
-            record = job.sweep()
-            scores, data = score_table(record), curve_table(record, extra)
-            first = scores[scores.seed == scores.seed.min()]
-            return Result(
-                data,
-                judge(scores, source),
-                lambda path: draw_curves(data, path, hue, column, list(row)),
-                lambda: strips(record, first),
-            )
-
-        return judge
-
-    return register
+    return score_experiment(name, title, partial(curve_table, extra=extra), partial(draw_curves, hue=hue, rows=rows))

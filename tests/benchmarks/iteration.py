@@ -5,7 +5,6 @@ on the update of a client that trained on N images until it had fitted them.
 """
 
 import functools
-import itertools
 import math
 from collections.abc import Callable
 
@@ -17,12 +16,11 @@ from attacks.networks.mlp import ACTIVATIONS
 from attacks.ntk.adam_graph import Descent
 from attacks.ntk.objective import Objective, make_objective
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
+from simulator.tools.gradient_memory import BETA, SHAPE, random_candidates, relu_mlp
 from tests.benchmarks.timing import four_products, product_work, timed
 
-SHAPE = (1, 28, 28)
 SIZES = [(20, 40, 1024), (20, 40, 256), (100, 200, 1024)]  # private images, candidates, width of both hidden layers
 SPANS = [(20, 1024, 300), (100, 1024, 300), (200, 2048, 300)]  # private images, width, starts
-BETA = 20.0
 
 
 def blobs(count: int, generator: torch.Generator) -> Tensor:
@@ -35,24 +33,11 @@ def blobs(count: int, generator: torch.Generator) -> Tensor:
     return images - images.mean(0)
 
 
-def mlp(width: int, generator: torch.Generator) -> nn.Sequential:
-    """784-width-width-1 with ReLU, weights N(0, 1/fan-in) and zero biases."""
-    widths = [math.prod(SHAPE), width, width, 1]
-    layers: list[nn.Module] = [nn.Flatten()]
-    for fan_in, fan_out in itertools.pairwise(widths):
-        linear = nn.Linear(fan_in, fan_out)
-        with torch.no_grad():
-            linear.weight.copy_(torch.randn((fan_out, fan_in), generator=generator) / fan_in**0.5)
-            linear.bias.zero_()
-        layers += [linear, nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
 def trained_update(
     width: int, count: int, device: torch.device, generator: torch.Generator
 ) -> tuple[nn.Module, State, State]:
     """(model, Δθ, final state) of 200 full-batch steps on `count` images: mean squared error on ±1, momentum 0.9."""
-    model, images = mlp(width, generator).to(device), blobs(count, generator).to(device)
+    model, images = relu_mlp(width, generator).to(device), blobs(count, generator).to(device)
     targets = (torch.randint(0, 2, (count, 1), generator=generator) * 2.0 - 1).to(device)
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
@@ -62,12 +47,6 @@ def trained_update(
         optimizer.step()
     final = {name: value.clone() for name, value in model.state_dict().items()}
     return model, {name: (final[name].double() - initial[name].double()).float() for name in initial}, final
-
-
-def candidates(count: int, device: torch.device, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    images = torch.randn((count, *SHAPE), generator=generator) * 0.2
-    duals = (torch.rand((1, count, 1), generator=generator) - 0.5) * 0.1
-    return images.to(device).requires_grad_(), duals.to(device).requires_grad_()
 
 
 def iteration(objective: Objective, images: Tensor, duals: Tensor) -> Callable[[], object]:
@@ -96,7 +75,7 @@ def print_ntk(device: torch.device) -> None:
     for num_private, num_candidates, width in SIZES:
         generator = torch.Generator().manual_seed(num_private + width)
         model, delta, final = trained_update(width, num_private, device, generator)
-        images, duals = candidates(num_candidates, device, generator)
+        images, duals = random_candidates(num_candidates, device, generator)
         pair = [make_objective(model, SHAPE, delta, [final], double) for double in (False, True)]
         actions = [*(iteration(objective, images, duals) for objective in pair), four_products(device)]
         closed, double, products, step = timed([*actions, whole_step(pair[0], images, duals)], device)

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.kernel.empirical import empirical_ntk
-from tests.benchmarks.iteration import blobs, mlp
+from simulator.tools.gradient_memory import relu_mlp
+from tests.benchmarks.iteration import blobs
 from tests.benchmarks.timing import timed
 
 IMAGES, WIDTH = 200, 1024
@@ -23,7 +24,7 @@ def by_gradients(model: nn.Module, images: Tensor) -> Tensor:
 
 def problem(images: int, width: int, device: torch.device, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    model = mlp(width, generator).to(device, dtype)
+    model = relu_mlp(width, generator).to(device, dtype)
     return model, blobs(images, generator).to(device, dtype)
 
 

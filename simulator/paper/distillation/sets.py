@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Literal
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 import torch
-from matplotlib import pyplot as plt
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -19,15 +20,16 @@ from attacks.interface.seeding import torch_generator
 from clients.config import Count, Positive, Section, TrainingConfig
 from clients.distillation import Distilled, DistillOptions, distill
 from clients.training import train
-from simulator.paper.base import Claim, Job, Report, Result, Strip, experiment
+from simulator.paper.claims import Statistics
 from simulator.paper.costs import seconds_per_step
-from simulator.paper.measures import at_least, listed, seeds, spearman_within
-from simulator.paper.pictures import themed
+from simulator.paper.experiment import ExperimentRun, Outcome, ShowProgress, Strip, experiment, num_private
+from simulator.paper.measures import spearman_within
+from simulator.paper.pictures import draw_lines, themed
 from simulator.tools.distillation import Owner, evaluate
 
 Method = Literal["kip", "rkip", "rkip_finite"]
 FINITE = ["standard", "linearized"]
-KEPT = 0.05  # of accuracy: less than that is "almost no drop"
+SHOWN = 20  # distilled images of one set, at most, on a sheet
 
 
 class DistillationSettings(Section):
@@ -49,11 +51,19 @@ class DistillationSettings(Section):
         return DistillOptions(method, iterations, self.learning_rate, self.ridge, kernel=owner.kernel)
 
 
-def cost(job: Job) -> float:
+@dataclasses.dataclass(frozen=True, eq=False)
+class DistilledSet:
+    """One distilled set. name: METHOD/SIZE. owner: whose images were distilled."""
+
+    name: str
+    owner: Owner
+    result: Distilled
+
+
+def cost(run: ExperimentRun) -> float:
     """Every method at every size, for the smallest number of steps that can be timed; and standard training."""
-    settings = job.settings(DistillationSettings)
-    largest = max(job.scenario.cells(), key=lambda cell: cell.scenario.partition.images_of(0) or 0)
-    owner, total = Owner.of(largest.scenario), 0.0
+    settings = run.settings(DistillationSettings)
+    owner, total = Owner.of(max(run.cells, key=num_private).scenario), 0.0
     sizes = {size: min(size, len(owner.images)) for size in settings.sizes}
     for method, size in itertools.product(settings.methods, sizes.values()):
         options = settings.options(method, owner)
@@ -69,141 +79,95 @@ def cost(job: Job) -> float:
         train(owner.network("evaluation"), owner.images, owner.targets, training, torch.Generator())
 
     total += sets * seconds_per_step(learn) * settings.image_steps / len(owner.images)
-    return total * len(job.scenario.cells())
+    return total * len(run.cells)
 
 
 @experiment(
     "table1", "distillation by KIP, RKIP and RKIP-finite: accuracy of three learners", DistillationSettings, cost
 )
-def table1(job: Job) -> Result:
-    compare(job, "kip", "rkip", "rkip_finite", references=True)
-    data, pairs = accuracy_table(job)
+def table1(run: ExperimentRun) -> Outcome:
+    compare(run, "kip", "rkip", "rkip_finite", references=True)
+    data, found = accuracy_table(run)
+    return Outcome(data, set_statistics(data), partial(draw_bars, data), partial(sheet, found))
+
+
+def set_statistics(data: pd.DataFrame) -> Statistics:
+    """Of table 1: the accuracy of each learner by the set it learned from, and what it loses at finite width."""
     means = data.groupby(["set", "learner"]).accuracy.mean().unstack()
-    gaps = gap_table(data).groupby("set").gap.mean()
-    shown = "; ".join(
-        f"{name} {row.standard:.1%} standard, {row.linearized:.1%} linearized, {row.infinite_width:.1%} infinite width"
-        for name, row in means.iterrows()
-    )
-    finite = means[FINITE].mean(axis=1)
-    source = "section 7, table 1"
-    what = f"{sizes_of(data)}, {seeds(data)}"
-    claims = [
-        Claim(
-            "KIP loses its accuracy at finite width",
-            source,
-            "91.53 % at infinite width on MNIST odd/even, at finite width not significantly better than a guess",
-            f"{shown} ({what}); KIP falls by {gaps['kip']:.1%}; holds from 10 points on",
-            bool(gaps["kip"] >= 0.1),
-        ),
-        Claim(
-            "RKIP keeps it",
-            source,
-            "almost no performance drop",
-            f"RKIP falls by {gaps['rkip']:.1%}, KIP by {gaps['kip']:.1%}; holds where RKIP falls by at most "
-            f"{KEPT:.0%} and by less than KIP",
-            bool(gaps["rkip"] <= KEPT and gaps["rkip"] < gaps["kip"]),
-        ),
-        Claim(
-            "RKIP-finite performs nearly as well as RKIP",
-            source,
-            "nearly as well, from the information of one finite network",
-            f"mean of the finite learners {finite['rkip_finite']:.1%}, RKIP {finite['rkip']:.1%}, random images "
-            f"{finite['random']:.1%}, all images {finite['full']:.1%}; holds where it lies at most {KEPT:.0%} below "
-            "RKIP and above random images",
-            bool(finite["rkip_finite"] >= finite["rkip"] - KEPT and finite["rkip_finite"] > finite["random"]),
-        ),
-    ]
-    return Result(data, claims, lambda path: draw_bars(data, path), lambda: sheet(pairs))
+    finite, own = means[FINITE].mean(axis=1), data[data.set == "rkip"]
+    return {
+        **{learner: means[learner] for learner in ("standard", "linearized", "infinite_width")},
+        "gap": gap_table(data).groupby("set").gap.mean(),
+        "finite": finite,
+        "finite_drop": round(float(finite["rkip"] - finite["rkip_finite"]), 9),  # a fraction, as bounds are
+        "images": own.train.max(),
+        "size": own["size"].max(),
+    }
 
 
 @experiment("figure8", "distillation: accuracy against the number of distilled images", DistillationSettings, cost)
-def figure8(job: Job) -> Result:
-    compare(job, "kip", "rkip")
-    data, pairs = accuracy_table(job)
+def figure8(run: ExperimentRun) -> Outcome:
+    compare(run, "kip", "rkip")
+    data, found = accuracy_table(run)
     gaps = gap_table(data)
     means = gaps.groupby(["set", "size"]).gap.mean()
-    kip, rkip = means["kip"], means["rkip"]
-    rank = spearman_within(gaps[gaps.set == "kip"], "size", "gap", ["seed", "train"])
-    largest = kip.index.max()
-    source = "section 7, figure 8"
-    claims = [
-        Claim(
-            "the gap of KIP grows with the number of distilled images",
-            source,
-            "little to no drop for small distilled sets, a significant one for larger ones",
-            f"infinite minus finite accuracy by size: {listed(kip)}; Spearman {rank:.2f}, {seeds(data)}; holds from "
-            "0.5 on",
-            at_least(rank, 0.5),
-        ),
-        Claim(
-            "RKIP has no such gap",
-            source,
-            "almost no performance drop",
-            f"by size: {listed(rkip)}; holds where at {largest} images it is at most {KEPT:.0%} and below that of KIP",
-            bool(rkip[largest] <= KEPT and rkip[largest] < kip[largest]),
-        ),
-    ]
-    return Result(data, claims, lambda path: draw_accuracy(data, path, "size"), lambda: sheet(pairs))
+    largest = means["kip"].index.max()
+    statistics = {
+        "kip_gap": means["kip"],
+        "rkip_gap": means["rkip"],
+        "rank": spearman_within(gaps[gaps.set == "kip"], "size", "gap", ["seed", "train"]),
+        "largest": largest,
+        "kip_gap_at_largest": means["kip"][largest],
+        "rkip_gap_at_largest": means["rkip"][largest],
+    }
+    return Outcome(data, statistics, partial(draw_accuracy, data, "size"), partial(sheet, found))
 
 
 @experiment("figure9", "distillation: accuracy against the number of training images", DistillationSettings, cost)
-def figure9(job: Job) -> Result:
-    compare(job, "kip", "rkip", "rkip_finite", references=True)
-    data, pairs = accuracy_table(job)
-    means = gap_table(data).groupby(["set", "train"]).gap.mean().unstack("set")
+def figure9(run: ExperimentRun) -> Outcome:
+    compare(run, "kip", "rkip", "rkip_finite", references=True)
+    data, found = accuracy_table(run)
+    gaps = gap_table(data).groupby(["set", "train"]).gap.mean().unstack("set")
     finite = data[data.learner.isin(FINITE)].groupby(["set", "train"]).accuracy.mean().unstack("set")
-    claims = [
-        Claim(
-            "RKIP keeps its accuracy at finite width whatever the number of training images",
-            "section 7, figure 9",
-            "similar results for distilling fewer images, 20 to 500, to 20",
-            f"infinite minus finite accuracy by images: RKIP {listed(means.rkip)}; KIP {listed(means.kip)}, "
-            f"{seeds(data)}; RKIP falls by at most "
-            f"{KEPT:.0%} at every number and by less than KIP in the mean where it holds",
-            bool(means.rkip.max() <= KEPT and means.rkip.mean() < means.kip.mean()),
-        ),
-        Claim(
-            "distilled images are worth more than as many random ones",
-            "section 7, figure 9",
-            "distilled sets accurately approximate the full data set",
-            f"mean of the finite learners, RKIP: {listed(finite.rkip)}; RKIP-finite: {listed(finite.rkip_finite)}; "
-            f"random: {listed(finite.random)}; holds where both are above random in the mean",
-            bool(finite[["rkip", "rkip_finite"]].mean().min() > finite.random.mean()),
-        ),
-    ]
-    return Result(data, claims, lambda path: draw_accuracy(data, path, "train"), lambda: sheet(pairs))
+    statistics = {
+        "rkip_gap": gaps.rkip,
+        "kip_gap": gaps.kip,
+        "mean_rkip_gap": gaps.rkip.mean(),
+        "mean_kip_gap": gaps.kip.mean(),
+        **{name: finite[name] for name in ("rkip", "rkip_finite", "random")},
+        "least_distilled": finite[["rkip", "rkip_finite"]].mean().min(),
+        "mean_random": finite.random.mean(),
+    }
+    return Outcome(data, statistics, partial(draw_accuracy, data, "train"), partial(sheet, found))
 
 
-Found = tuple[str, Owner, Distilled]
-
-
-def compare(job: Job, *methods: Method, references: bool = False) -> None:
+def compare(run: ExperimentRun, *methods: Method, references: bool = False) -> None:
     """InputError where --set left out what the claims compare; nothing has been computed yet."""
-    settings = job.settings(DistillationSettings)
+    settings = run.settings(DistillationSettings)
     missing = [method for method in methods if method not in settings.methods]
     if missing:
-        raise InputError(f"{job.name} compares {', '.join(methods)}: settings.methods leaves {missing[0]} out")
+        raise InputError(f"{run.name} compares {', '.join(methods)}: settings.methods leaves {missing[0]} out")
     if references and not settings.references:
-        raise InputError(f"{job.name} compares with random images: settings.references has to be true")
-    train = min(cell.scenario.partition.images_of(0) or 0 for cell in job.scenario.cells())
-    if min(settings.sizes) > train:
-        raise InputError(f"settings.sizes starts at {min(settings.sizes)}, there are {train} images: lower it")
+        raise InputError(f"{run.name} compares with random images: settings.references has to be true")
+    images = min(num_private(cell) for cell in run.cells)
+    if min(settings.sizes) > images:
+        raise InputError(f"settings.sizes starts at {min(settings.sizes)}, there are {images} images: lower it")
 
 
-def accuracy_table(job: Job) -> tuple[pd.DataFrame, list[Found]]:
+def accuracy_table(run: ExperimentRun) -> tuple[pd.DataFrame, list[DistilledSet]]:
     """(a row per set and learner: `set`, `size`, `train`, `seed`, `learner`, `accuracy`; the distilled sets)."""
-    settings = job.settings(DistillationSettings)
+    settings = run.settings(DistillationSettings)
     rows, found = [], []
-    for cell in job.scenario.cells():
+    for cell in run.cells:
         owner = Owner.of(cell.scenario)
-        own = distill_all(owner, settings, job.report)
+        own = distill_all(owner, settings, run.report)
         found += own
-        sets: dict[str, tuple[Tensor, Tensor]] = {name: (one.images, one.targets) for name, _, one in own}
+        sets: dict[str, tuple[Tensor, Tensor]] = {one.name: (one.result.images, one.result.targets) for one in own}
         if settings.references:
             sets |= {f"random/{size}": owner.random_subset(min(size, len(owner.images))) for size in settings.sizes}
             sets[f"full/{len(owner.images)}"] = (owner.images, owner.targets)
         evaluation = dataclasses.replace(owner.evaluation(), ridge=settings.ridge, image_steps=settings.image_steps)
-        accuracies, training = evaluate(evaluation, sets, job.report)
+        accuracies, training = evaluate(evaluation, sets, run.report)
         for name, by_learner in accuracies.items():
             kind, size = name.split("/")
             common = {"set": kind, "size": int(size), "train": len(owner.images), "seed": cell.scenario.seed}
@@ -214,16 +178,14 @@ def accuracy_table(job: Job) -> tuple[pd.DataFrame, list[Found]]:
     return pd.DataFrame(rows), found
 
 
-def distill_all(owner: Owner, settings: DistillationSettings, report: Report) -> list[Found]:
-    """Every method at every size that is smaller than the training set or as large; named METHOD/SIZE."""
+def distill_all(owner: Owner, settings: DistillationSettings, report: ShowProgress) -> list[DistilledSet]:
+    """Every method at every size that is no larger than the training set."""
     found = []
-    for size in settings.sizes:
-        for method in settings.methods:
-            if size > len(owner.images):
-                continue
+    for size, method in itertools.product(settings.sizes, settings.methods):
+        if size <= len(owner.images):
             name = f"{method}/{size}"
-            one = distill_one(owner, settings.options(method, owner), size, progress_of(report, name))
-            found.append((name, owner, one))
+            result = distill_one(owner, settings.options(method, owner), size, progress_of(report, name))
+            found.append(DistilledSet(name, owner, result))
     return found
 
 
@@ -233,7 +195,7 @@ def distill_one(owner: Owner, options: DistillOptions, size: int, progress: Prog
     return distill(owner.images, owner.targets, size, generator, options, network, progress=progress)
 
 
-def progress_of(report: Report, name: str) -> Callable[[int, int, float], None]:
+def progress_of(report: ShowProgress, name: str) -> Callable[[int, int, float], None]:
     return lambda done, total, loss: report(f"{name}, loss {loss:.1e}", done, total)
 
 
@@ -243,33 +205,34 @@ def gap_table(data: pd.DataFrame) -> pd.DataFrame:
     return (table.infinite_width - table[FINITE].mean(axis=1)).rename("gap").reset_index()
 
 
-def sizes_of(data: pd.DataFrame) -> str:
-    """ "500 images to 20"."""
-    own = data[data.set == "rkip"]
-    return f"{own.train.max()} images to {own['size'].max()}"
+def sheet(found: list[DistilledSet]) -> list[Strip]:
+    """Every set's images under the private images nearest to them, most alike first."""
+    return [strip_of(one) for one in found]
 
 
-def sheet(found: list[Found]) -> list[Strip]:
-    from simulator.paper.distillation.images import strip_of
+def strip_of(one: DistilledSet) -> Strip:
+    images, owner = one.result.images, one.owner
+    table = cosines(images.double(), owner.images.double()).abs()
+    order = table.max(1).values.argsort(descending=True)[:SHOWN]
+    mean = images.new_tensor(owner.data.pixel_mean).view(1, -1, 1, 1)
+    private, guesses = owner.images[table[order].argmax(1)], images[order]
+    l2 = (private - guesses).flatten(1).norm(dim=1).numpy()
+    title = f"{one.name}, {len(owner.images)} images"
+    return Strip(title, (private + mean).clamp(0, 1), (guesses + mean).clamp(0, 1), l2)
 
-    return [strip_of(f"{name}, {len(owner.images)} images", owner, one) for name, owner, one in found]
+
+def cosines(first: Tensor, second: Tensor) -> Tensor:
+    """(N, C, H, W) and (M, C, H, W) -> (N, M)."""
+    return F.normalize(first.flatten(1), dim=1) @ F.normalize(second.flatten(1), dim=1).T
 
 
-def draw_bars(data: pd.DataFrame, path: Path) -> None:
+def draw_bars(data: pd.DataFrame) -> plt.Figure:
+    """The accuracy of each learner by set; means over seeds with their range."""
     themed()
-    grid = sns.catplot(
-        data, x="set", y="accuracy", hue="learner", kind="bar", errorbar=("pi", 100), height=3, aspect=1.8
-    )
-    grid.savefig(path, dpi=150)
-    plt.close(grid.figure)
+    options = {"errorbar": ("pi", 100), "height": 3, "aspect": 1.8}
+    return sns.catplot(data, x="set", y="accuracy", hue="learner", kind="bar", **options).figure
 
 
-def draw_accuracy(data: pd.DataFrame, path: Path, x: str) -> None:
+def draw_accuracy(data: pd.DataFrame, x: str) -> plt.Figure:
     """A panel per learner, a line per method; means over seeds with their range."""
-    themed()
-    own = data[data.set != "full"]
-    grid = sns.relplot(
-        own, x=x, y="accuracy", hue="set", col="learner", kind="line", marker="o", errorbar=("pi", 100), height=3
-    )
-    grid.savefig(path, dpi=150)
-    plt.close(grid.figure)
+    return draw_lines(data[data.set != "full"], x, "accuracy", "set", col="learner", aspect=1)

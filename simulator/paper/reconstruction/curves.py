@@ -1,93 +1,139 @@
-"""Figures 2 and 22, 5 and 24: reconstruction curves over training set size, width, dynamics and number of classes."""
+"""Figures 2, 5, 15 to 19 and 22 to 24, appendices G.2 and I: sweeps that are drawn as reconstruction curves."""
+
+from functools import partial
 
 import pandas as pd
 
-from simulator.paper.base import Claim
-from simulator.paper.measures import at_least, binary_task, listed, paired, seeds, spearman_within
-from simulator.paper.sweeps import curve_experiment
+from simulator.paper.claims import Signs, Statistics
+from simulator.paper.measures import binary_task, falling, paired, score_table, spearman_within
+from simulator.paper.pictures import draw_lines
+from simulator.paper.sweeps import curve_experiment, score_experiment
+
+WIDE = 8  # the multiplier of LeNet-5 from which on the attack has to work
+SETTING = ["num_private", "width", "seed"]
+STOPPING_COLUMNS = (
+    "stop_at_loss l2_mean floor_l2_mean kernel_distance num_private width dynamics seed steps train_loss"
+).split()
+
+
+@curve_experiment("figure2", "reconstruction curves over images, width and dynamics", "width", ["dynamics"])
+@curve_experiment("figure22", "the curves of figure 2 for more numbers of images", "width", ["dynamics"])
+def size_statistics(scores: pd.DataFrame) -> Statistics:
+    """How error and recovered images go with the number of images, the width and linearized training."""
+    return {
+        "rank_images": spearman_within(scores, "num_private", "l2_mean", ["width", "dynamics", "seed"]),
+        "rank_width": spearman_within(scores, "width", "recovered", ["num_private", "dynamics", "seed"]),
+        "l2_by_images": scores.groupby("num_private").l2_mean.mean(),
+        "share_by_width": scores.groupby("width").recovered_fraction.mean(),
+        **linearized_statistics(scores),
+    }
+
+
+def linearized_statistics(scores: pd.DataFrame) -> Statistics:
+    """Pairs of networks that differ in the training dynamics alone."""
+    pairs = paired(scores, "dynamics", "linearized", "standard", "l2_mean", SETTING)
+    better = Signs.of(pairs.better < pairs.worse)
+    return {"linearized_l2": pairs.better.mean(), "standard_l2": pairs.worse.mean(), "linearized_better": better}
 
 
 @curve_experiment(
-    "figure2",
-    "reconstruction curves over images, width and dynamics",
-    "section 4, figure 2",
-    hue="width",
-    column="num_private",
-    row=["dynamics"],
+    "figure5", "reconstruction curves with ten classes, beside two", "width", ["task", "dynamics"], ["task"]
 )
 @curve_experiment(
-    "figure22",
-    "the curves of figure 2 for more numbers of images",
-    "appendix J.5, figure 22",
-    hue="width",
-    column="num_private",
-    row=["dynamics"],
+    "figure24", "the curves of figure 5 for more numbers of images", "width", ["task", "dynamics"], ["task"]
 )
-def size_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
-    by_size = spearman_within(scores, "num_private", "l2_mean", ["width", "dynamics", "seed"])
-    by_width = spearman_within(scores, "width", "recovered", ["num_private", "dynamics", "seed"])
-    resolved = scores.groupby("width").recovered_fraction.mean()
-    pairs = paired(scores, "dynamics", "linearized", "standard", "l2_mean", ["num_private", "width", "seed"])
-    better = float((pairs.better < pairs.worse).mean())
-    return [
-        Claim(
-            "smaller training sets are easier to reconstruct",
-            source,
-            "the curve of a smaller data set has low values for all model widths",
-            f"Spearman of images and mean L2 {by_size:.2f}, mean over widths, dynamics and {seeds(scores)}; "
-            f"mean L2 by images: {listed(scores.groupby('num_private').l2_mean.mean())}; holds from 0.8 on",
-            at_least(by_size, 0.8),
-        ),
-        Claim(
-            "wider models resolve larger data sets",
-            source,
-            "the image index from which on quality drops rises with width almost monotonically",
-            f"Spearman of width and the number of images with 20 dB that are identified {by_width:.2f}, mean over "
-            f"training sets; share by width: {listed(resolved)}; holds from 0.5 on",
-            at_least(by_width, 0.5),
-        ),
-        Claim(
-            "linearization improves reconstruction",
-            source,
-            "linearized networks resolve more images and have better images than others of their width",
-            f"mean L2 {pairs.better.mean():.2f} linearized, {pairs.worse.mean():.2f} standard; better in "
-            f"{better:.0%} of {len(pairs)} pairs; holds from 80 % on",
-            better >= 0.8,
-        ),
-    ]
-
-
-@curve_experiment(
-    "figure5",
-    "reconstruction curves with ten classes, beside two",
-    "section 4, figure 5",
-    hue="width",
-    column="num_private",
-    row=["task", "dynamics"],
-    extra=["task"],
-)
-@curve_experiment(
-    "figure24",
-    "the curves of figure 5 for more numbers of images",
-    "appendix J.5, figure 24",
-    hue="width",
-    column="num_private",
-    row=["task", "dynamics"],
-    extra=["task"],
-)
-def class_claims(scores: pd.DataFrame, source: str) -> list[Claim]:
+def class_statistics(scores: pd.DataFrame) -> Statistics:
+    """Pairs of networks that differ in the task alone: all classes, or two groups of them."""
     pair = ["num_private", "width", "dynamics", "seed"]
     pairs = paired(scores, "task", "classes", binary_task(scores), "l2_mean", pair)
-    means, each = pairs.groupby("seed").mean(), pairs.groupby("dynamics").mean()
-    said = ", ".join(f"{name}: {row.better:.2f} and {row.worse:.2f}" for name, row in each.iterrows())
-    return [
-        Claim(
-            "more classes make reconstruction easier",
-            source,
-            "the attack has improved reconstruction quality with more classes",
-            f"mean L2 with all classes and with two, {said}; lower with all in "
-            f"{(pairs.better < pairs.worse).mean():.0%} of {len(pairs)} pairs; holds where their mean is lower in each "
-            f"of {seeds(scores)}",
-            bool((means.better < means.worse).all()),
-        )
-    ]
+    by_dynamics, by_seed = pairs.groupby("dynamics").mean(), pairs.groupby("seed").mean()
+    return {
+        "classes_l2": by_dynamics.better,
+        "two_groups_l2": by_dynamics.worse,
+        "classes_better": Signs.of(pairs.better < pairs.worse),
+        "better_seeds": Signs.of(by_seed.better < by_seed.worse),
+    }
+
+
+@score_experiment(
+    "figure15",
+    "early stopping: error against the loss at the stop",
+    lambda record: score_table(record)[STOPPING_COLUMNS],
+    partial(draw_lines, x="stop_at_loss", y="l2_mean", hue="width", col="num_private", log_x=True),
+)
+@curve_experiment(
+    "figure16", "early stopping: curves for one number of images", "stop_at_loss", ["width"], ["stop_at_loss"]
+)
+@curve_experiment(
+    "figure23", "early stopping: curves for several numbers of images", "stop_at_loss", ["width"], ["stop_at_loss"]
+)
+def stopping_statistics(scores: pd.DataFrame) -> Statistics:
+    """The networks that stopped first, at the highest loss, beside those that stopped last."""
+    early, late = scores.stop_at_loss.max(), scores.stop_at_loss.min()
+    by_seed = paired(scores, "stop_at_loss", early, late, "l2_mean", SETTING).groupby("seed").mean()
+    first, by_loss = scores[scores.stop_at_loss == early], scores.groupby("stop_at_loss")
+    return {
+        "early_loss": early,
+        "late_loss": late,
+        "early_l2": first.l2_mean.mean(),
+        "early_floor": first.floor_l2_mean.mean(),
+        "early_below_floor": Signs.of(first.l2_mean < first.floor_l2_mean),
+        "l2_by_loss": by_loss.l2_mean.mean(),
+        "better_seeds": Signs.of(by_seed.better < by_seed.worse),
+        "distance_by_loss": by_loss.kernel_distance.mean(),
+        "rank_distance": spearman_within(scores, "stop_at_loss", "kernel_distance", SETTING),
+    }
+
+
+@curve_experiment("appendix_g", "cross-entropy beside squared error", "loss", ["width"], ["loss"])
+def loss_statistics(scores: pd.DataFrame) -> Statistics:
+    """Networks trained under cross-entropy, and the mean error of the others."""
+    own, squared = scores[scores.loss == "cross_entropy"], scores[scores.loss == "mse"]
+    return {
+        "l2": own.l2_mean.mean(),
+        "floor": own.floor_l2_mean.mean(),
+        "below_floor": Signs.of(own.l2_mean < own.floor_l2_mean),
+        "squared_error_l2": squared.l2_mean.mean(),
+    }
+
+
+@curve_experiment("appendix_i", "the choice of kernel: initial, final or hybrid", "attack", ["width"], ["attack"])
+def kernel_statistics(scores: pd.DataFrame) -> Statistics:
+    """The attack in the tangent space of the initial network, of the final one, and of both (hybrid)."""
+    table = scores.pivot_table("l2_mean", SETTING, "attack")
+    by_seed, seconds = table.groupby("seed").mean(), scores.groupby("attack").seconds.mean()
+    return {
+        "l2": table.mean(),
+        "final_better": Signs.of(table.final < table.initial),
+        "final_better_seeds": Signs.of(by_seed.final < by_seed.initial),
+        "hybrid_better": Signs.of(table.hybrid < table.final),
+        "hybrid_better_seeds": Signs.of(by_seed.hybrid < by_seed[["initial", "final"]].min(axis=1)),
+        "slowdown": seconds["hybrid"] / seconds["final"],
+    }
+
+
+@curve_experiment("figure17", "LeNet-5 of growing width", "multiplier", ["dynamics"], ["multiplier"])
+def lenet_statistics(scores: pd.DataFrame) -> Statistics:
+    """The error by the width multiplier, also as a share of the uninformed baseline's."""
+    share = (scores.l2_mean / scores.floor_l2_mean).groupby(scores.multiplier).mean()
+    wide = share[share.index >= WIDE]
+    return {
+        "floor_share": share,
+        "wide_share": wide,
+        "num_wide": len(wide),
+        "l2_by_multiplier": scores.groupby("multiplier").l2_mean.mean(),
+        "falling": falling(scores, "multiplier", "l2_mean", ["num_private", "dynamics", "seed"]),
+    }
+
+
+@curve_experiment("figure18", "Tiny-ImageNet, few images of many classes", "width", ["dynamics"])
+@curve_experiment("figure19", "Tiny-ImageNet: the reconstructed images", "width", ["dynamics"])
+def resolution_statistics(scores: pd.DataFrame) -> Statistics:
+    """The error on larger images as a share of the uninformed baseline's, and what linearized training changes."""
+    share = scores.l2_mean / scores.floor_l2_mean
+    return {
+        "floor_share": share.mean(),
+        "largest_floor_share": share.max(),
+        "below_floor": Signs.of(share < 1),
+        **linearized_statistics(scores),
+    }

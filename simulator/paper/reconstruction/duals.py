@@ -1,7 +1,8 @@
 """Figures 7 and 11: what the duals say of an image, how easily it is reconstructed and how slowly it was fitted."""
 
-from pathlib import Path
+from functools import partial
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
@@ -9,55 +10,43 @@ from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.kernel.linearization import relative_residual
 from clients.models import option_values
 from clients.training import planned_steps
-from simulator.paper.base import Claim, Job, Result, experiment
+from simulator.paper.claims import Signs, Statistics
 from simulator.paper.costs import seconds_per_step
-from simulator.paper.local import Fit, fit
-from simulator.paper.measures import at_least, at_most, score_table, seeds, spearman, strips
+from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private
+from simulator.paper.measures import first_seed_strips, score_table, spearman
 from simulator.paper.pictures import draw_scatter
+from simulator.paper.reconstruction.local_training import Fit, fit
 from simulator.results.record import Record
 from simulator.scenario.scenario import Cell, Scenario
 from simulator.tools.distillation import Owner
 
+DUALS = ["accumulated", "finite_width", "infinite_width"]
 NETWORK = ["num_private", "width", "dynamics", "seed"]
-AGREES = 0.9  # the correlation from which on we say that two ways to get α agree
-PROTECTED = 0.9  # of the distance of who knows nothing, from which on an image counts as protected
+PROTECTED = 0.9  # share of the uninformed baseline's distance from which on images count as protected
 RIDGE = 1e-9  # of kernels in float64: regression without a ridge, and safe from rounding
 
 
 @experiment("figure7", "the duals against reconstruction error, image by image")
-def figure7(job: Job) -> Result:
-    record = job.sweep()
+def figure7(run: ExperimentRun) -> Outcome:
+    record = run.sweep()
     data = dual_table(record)
-    each = data.groupby(NETWORK)
-    ranks = pd.Series({key: spearman(network, "alpha", "l2") for key, network in each})
-    quarters = pd.DataFrame([weak_and_strong(network) for _, network in each])
-    protected = float((quarters.weak > PROTECTED * quarters.floor).mean())
-    claims = [
-        Claim(
-            "images with large duals are reconstructed better",
-            "section 6.1, figure 7",
-            "larger |α| contribute more to Δθ and are more easily reconstructed",
-            f"Spearman of |α| at infinite width and L2 within a network {ranks.mean():.2f} (from {ranks.min():.2f} to "
-            f"{ranks.max():.2f}, {len(ranks)} networks, {seeds(data)}); holds from -0.5 down",
-            at_most(ranks.mean(), -0.5),
-        ),
-        Claim(
-            "images with small duals are protected",
-            "section 6.1, figure 7",
-            "images with small |α| are protected from reconstruction",
-            f"mean L2 of the quarter with the smallest |α| {quarters.weak.mean():.2f}, of that with the largest "
-            f"{quarters.strong.mean():.2f}, of who knows nothing {quarters.floor.mean():.2f}; the first is above "
-            f"{PROTECTED:.0%} of the last in {protected:.0%} of networks; holds from 80 % of them on",
-            protected >= 0.8,
-        ),
-    ]
-    scores = score_table(record)
-    return Result(
-        data,
-        claims,
-        lambda path: draw_scatter(data, path, "alpha", "l2", "width", "num_private", "dynamics"),
-        lambda: strips(record, scores[scores.seed == scores.seed.min()]),
-    )
+    draw = partial(draw_scatter, data, "alpha", "l2", style="dynamics")
+    return Outcome(data, dual_statistics(data), draw, partial(first_seed_strips, record, score_table(record)))
+
+
+def dual_statistics(data: pd.DataFrame) -> Statistics:
+    """Within each network: the rank correlation of |α| and L2, and L2 of the quarters with the smallest and largest."""
+    networks = [network for _, network in data.groupby(NETWORK)]
+    ranks = pd.Series([spearman(network, "alpha", "l2") for network in networks])
+    quarters = pd.DataFrame([weak_and_strong(network) for network in networks])
+    return {
+        "rank": ranks.mean(),
+        "rank_range": [ranks.min(), ranks.max()],
+        "networks": len(ranks),
+        **quarters.mean(),
+        "protected_from": PROTECTED,
+        "protected": Signs.of(quarters.weak > PROTECTED * quarters.floor),
+    }
 
 
 def dual_table(record: Record) -> pd.DataFrame:
@@ -74,72 +63,50 @@ def dual_table(record: Record) -> pd.DataFrame:
 
 
 def weak_and_strong(network: pd.DataFrame) -> dict[str, float]:
-    """Mean L2 of the images in the lowest and in the highest quarter of |α|, and the `floor` of the lowest: of public
-    images or of their mean, whichever are nearer."""
+    """Mean L2 of the images in the lowest (`weak`) and the highest (`strong`) quarter of |α|, and the uninformed
+    baseline of the lowest (`floor`): public images or their mean, whichever are nearer."""
     low, high = network.alpha.quantile([0.25, 0.75])
     weak, strong = network[network.alpha <= low], network[network.alpha >= high]
     floor = float(weak[["floor_l2", "mean_image_l2"]].mean().min())
     return {"weak": float(weak.l2.mean()), "strong": float(strong.l2.mean()), "floor": floor}
 
 
-def training_cost(job: Job) -> float:
+def training_cost(run: ExperimentRun) -> float:
     """The largest network as often as there are networks, trained to its limit of steps."""
-    cells = job.scenario.cells()
-    cell = max(cells, key=lambda cell: (cell.scenario.partition.images_of(0) or 0) * width_of(cell.scenario) ** 2)
+    cell = max(run.cells, key=lambda cell: num_private(cell) * width_of(cell.scenario) ** 2)
     owner, training = Owner.of(cell.scenario), cell.scenario.training
 
     def short(steps: int) -> None:
         fit(cell, owner, training.model_copy(update={"steps": steps}))
 
-    return len(cells) * seconds_per_step(short) * planned_steps(training, len(owner.images))
+    return len(run.cells) * seconds_per_step(short) * planned_steps(training, len(owner.images))
 
 
 @experiment("figure11", "duals by kernel regression against accumulated residuals", cost=training_cost)
-def figure11(job: Job) -> Result:
-    cells = job.scenario.cells()
+def figure11(run: ExperimentRun) -> Outcome:
     parts, errors = [], []
-    for done, cell in enumerate(cells):
-        job.report(f"training {cell.name}", done, len(cells))
+    for done, cell in enumerate(run.cells):
+        run.report(f"training {cell.name}", done, len(run.cells))
         owner = Owner.of(cell.scenario)
         trained = fit(cell, owner)
         parts.append(accumulated_table(cell, owner, trained))
         errors.append({**settings_of_fit(cell), "unexplained": unexplained(owner, trained)})
-    data, sums = pd.concat(parts, ignore_index=True), pd.DataFrame(errors)
-    each = data.groupby(NETWORK)
-    found = pd.DataFrame(
-        {
-            # of magnitudes: the signs are those of the targets, and would agree whatever else does not
-            "finite": each.apply(lambda frame: frame.accumulated.abs().corr(frame.finite_width.abs())),
-            "infinite": each.apply(lambda frame: frame.accumulated.abs().corr(frame.infinite_width.abs())),
-        }
-    ).reset_index()
-    frozen = sums[sums.dynamics == "linearized"].unexplained.max()
-    linear, standard = (found[found.dynamics == name] for name in ("linearized", "standard"))
-    claims = [
-        Claim(
-            "the duals are the accumulated residuals",
-            "appendix C.1, figure 11",
-            "α_j is proportional to the integral of y_j − f(x_j) over training",
-            f"linearized training: ‖Δθ − Σ_j α_j ∇f(x_j)‖ / ‖Δθ‖ at most {frozen:.1e} over {len(linear)} networks with "
-            f"α the accumulated residuals, {seeds(data)}; holds to 1e-3 (training is in float32)",
-            at_most(frozen, 1e-3),
-        ),
-        agreement("linearized", linear, "finite", "α = K₀⁻¹(y − f₀)"),
-        agreement("standard", standard, "finite", "α = K₀⁻¹(y − f₀)"),
-        agreement("standard", standard, "infinite", "α = K⁻¹y at infinite width"),
-    ]
-    return Result(data, claims, lambda path: draw(data, path))
+    data = pd.concat(parts, ignore_index=True)
+    return Outcome(data, accumulated_statistics(data, pd.DataFrame(errors)), partial(draw, data))
 
 
-def agreement(dynamics: str, found: pd.DataFrame, column: str, formula: str) -> Claim:
-    return Claim(
-        f"computed duals agree with accumulated residuals, {dynamics} training",
-        "appendix C.1, figure 11",
-        "verified experimentally: the two agree up to a scale",
-        f"{formula}: Pearson correlation of |α| {found[column].mean():.3f}, at least {found[column].min():.3f} over "
-        f"{len(found)} networks; holds where the mean is {AGREES} or more",
-        at_least(found[column].mean(), AGREES),
-    )
+def accumulated_statistics(data: pd.DataFrame, sums: pd.DataFrame) -> Statistics:
+    """How well Δθ is explained, and the correlation within each network of the magnitudes of duals: their signs are
+    those of the targets, and would agree whatever else does not. data: as of `accumulated_table`."""
+    sizes = data.assign(**{name: data[name].abs() for name in DUALS})
+    networks = sizes.groupby(NETWORK)
+    agreement = {name: networks.apply(lambda frame, name=name: frame.accumulated.corr(frame[name])) for name in DUALS}
+    frozen = sums[sums.dynamics == "linearized"]
+    found: dict[str, object] = {"unexplained": frozen.unexplained.max(), "linearized_networks": len(frozen)}
+    for dynamics, name in (("linearized", DUALS[1]), ("standard", DUALS[1]), ("standard", DUALS[2])):
+        own = agreement[name][agreement[name].index.get_level_values("dynamics") == dynamics]
+        found[f"{dynamics}_{name}"] = {"agreement": own.mean(), "least": own.min(), "networks": len(own)}
+    return found
 
 
 def width_of(scenario: Scenario) -> int:
@@ -148,6 +115,7 @@ def width_of(scenario: Scenario) -> int:
 
 
 def settings_of_fit(cell: Cell) -> dict[str, object]:
+    """The columns that tell one network from another."""
     scenario = cell.scenario
     values = (scenario.partition.images, width_of(scenario), scenario.training.dynamics, scenario.seed)
     return dict(zip(NETWORK, values, strict=True))
@@ -162,7 +130,7 @@ def accumulated_table(cell: Cell, owner: Owner, trained: Fit) -> pd.DataFrame:
         initial = torch.func.functional_call(model, state, (images,))
     finite = kernel_duals(empirical_ntk(model, state, images), targets - initial, RIDGE)
     infinite = kernel_duals(owner.kernel(images), targets, RIDGE)
-    columns = {"accumulated": trained.duals, "finite_width": finite, "infinite_width": infinite}
+    columns = dict(zip(DUALS, (trained.duals, finite, infinite), strict=True))
     return pd.DataFrame(
         {
             **settings_of_fit(cell),
@@ -180,10 +148,9 @@ def unexplained(owner: Owner, trained: Fit) -> float:
     return relative_residual(model, state, trained.delta, owner.images.double(), duals)
 
 
-def draw(data: pd.DataFrame, path: Path) -> None:
+def draw(data: pd.DataFrame) -> plt.Figure:
     """|α|, each on a scale of its own: the largest of a network is 1."""
-    names = ["accumulated", "finite_width", "infinite_width"]
-    data = data.assign(**{name: data[name].abs() for name in names})
-    scaled = data.assign(**{name: data[name] / data.groupby(NETWORK)[name].transform("max") for name in names})
-    kinds = scaled.melt([*NETWORK, "accumulated"], names[1:], "kernel", "computed")
-    draw_scatter(kinds, path, "computed", "accumulated", "width", None, "kernel", log=False)
+    data = data.assign(**{name: data[name].abs() for name in DUALS})
+    scaled = data.assign(**{name: data[name] / data.groupby(NETWORK)[name].transform("max") for name in DUALS})
+    kinds = scaled.melt([*NETWORK, "accumulated"], DUALS[1:], "kernel", "computed")
+    return draw_scatter(kinds, "computed", "accumulated", style="kernel", size=None, log_x=False)

@@ -1,7 +1,6 @@
 """Appendix B: the reconstruction loss in minibatches, Algorithm 2: the same gradient, less memory."""
 
-import subprocess
-import sys
+from functools import partial
 
 import pandas as pd
 import torch
@@ -10,12 +9,11 @@ from torch import Tensor
 
 from attacks.ntk.objective import Objective, backward_in_batches, make_objective
 from clients.config import Count, Section
-from simulator.paper.base import Claim, Job, Result, experiment
+from simulator.paper.claims import Statistics
 from simulator.paper.costs import clocked
+from simulator.paper.experiment import ExperimentRun, Outcome, experiment
 from simulator.paper.pictures import draw_lines
-from tests.benchmarks.iteration import BETA, SHAPE, candidates, mlp
-
-EXACT = 1e-12  # of float64, relative
+from simulator.tools.gradient_memory import BETA, SHAPE, peak_in_new_process, random_candidates, relu_mlp
 
 
 class MinibatchSettings(Section):
@@ -28,76 +26,62 @@ class MinibatchSettings(Section):
     compared_batches: list[Count] = Field([1, 5, 24])
 
 
-def cost(job: Job) -> float:
+def cost(run: ExperimentRun) -> float:
     """From the smallest reconstruction: time grows with the candidates, and each process has to start."""
-    settings = job.settings(MinibatchSettings)
-    smallest = clocked(lambda: peak_memory(min(settings.candidates), settings.batch))
+    settings = run.settings(MinibatchSettings)
+    smallest = clocked(peak_in_new_process, min(settings.candidates), settings.batch)
     return 2 * smallest * sum(count / min(settings.candidates) for count in settings.candidates)
 
 
 @experiment("appendix_b", "the loss in minibatches: its gradient and its memory", MinibatchSettings, cost)
-def appendix_b(job: Job) -> Result:
-    settings = job.settings(MinibatchSettings)
-    error = max(
-        largest_error(settings.compared, batch, double_backward)
-        for batch in settings.compared_batches
-        for double_backward in (False, True)
-    )
+def appendix_b(run: ExperimentRun) -> Outcome:
+    settings = run.settings(MinibatchSettings)
+    batches = [(batch, double_backward) for batch in settings.compared_batches for double_backward in (False, True)]
     rows, sizes = [], settings.candidates
     for done, count in enumerate(sizes):
-        job.report(f"memory of {count} candidates", done, len(sizes))
+        run.report(f"memory of {count} candidates", done, len(sizes))
         for method, batch in (("Algorithm 2", settings.batch), ("all at once", count)):
-            rows.append({"method": method, "candidates": count, "batch": batch, "mib": peak_memory(count, batch)})
+            mib = peak_in_new_process(count, batch)
+            rows.append({"method": method, "candidates": count, "batch": batch, "mib": mib})
     data = pd.DataFrame(rows)
+    statistics = {
+        "error": max(largest_error(settings.compared, *kind) for kind in batches),
+        "compared": settings.compared,
+        "compared_batches": settings.compared_batches,
+        "batch": settings.batch,
+        **memory_statistics(data),
+    }
+    return Outcome(data, statistics, partial(draw_lines, data, "candidates", "mib", "method", log_x=True))
+
+
+def memory_statistics(data: pd.DataFrame) -> Statistics:
+    """How the memory of both ways grows from the smallest to the largest reconstruction. The gradient in the images
+    themselves, which every form of the loss has to hold, is not counted in the growth of Algorithm 2."""
     table = data.pivot_table("mib", "candidates", "method")
-    first, last = table.iloc[0], table.iloc[-1]
-    inputs = {count: image_memory(count) for count in (sizes[0], sizes[-1])}
-    growth = last["Algorithm 2"] - first["Algorithm 2"] - (inputs[sizes[-1]] - inputs[sizes[0]])
-    listed = "; ".join(
-        f"{count}: {row['Algorithm 2']:.0f} and {row['all at once']:.0f} MiB" for count, row in table.iterrows()
-    )
-    claims = [
-        Claim(
-            "minibatches give the loss and the gradient of the full batch",
-            "appendix B, algorithm 2",
-            "mathematically equivalent",
-            f"largest relative difference of the loss and of the gradients in images and duals {error:.1e} (float64, "
-            f"{settings.compared} candidates, batches of {', '.join(map(str, settings.compared_batches))}, closed form "
-            f"and autograd); holds to {EXACT:g}",
-            error <= EXACT,
-        ),
-        Claim(
-            "minibatches need memory O(P + |B|)",
-            "appendix B, algorithm 2",
-            "allows larger reconstruction sets that may not fit into memory all at once",
-            f"what one gradient adds to the peak, by candidates, in batches of {settings.batch} and all at once: "
-            f"{listed}; beyond the gradient in the images themselves Algorithm 2 grows by {growth:.0f} MiB from "
-            f"{sizes[0]} to {sizes[-1]} candidates; holds where that is less than a tenth of the growth all at once",
-            bool(growth < 0.1 * (last["all at once"] - first["all at once"])),
-        ),
-    ]
-    return Result(data, claims, lambda path: draw_lines(data, path, "candidates", "mib", "method", log=True))
+    ends = [int(data.candidates.iloc[0]), int(data.candidates.iloc[-1])]
+    growth = table.iloc[-1] - table.iloc[0]
+    return {
+        "sizes": ends,
+        "batched": table["Algorithm 2"],
+        "at_once": table["all at once"],
+        "growth": growth["Algorithm 2"] - (image_memory(ends[1]) - image_memory(ends[0])),
+        "tenth_of_growth_at_once": 0.1 * growth["all at once"],
+    }
 
 
 def image_memory(count: int) -> float:
-    """MiB of float32 images or of the gradient in them, which every form of the loss has to hold."""
+    """MiB of `count` float32 images, or of the gradient in them."""
     return count * torch.Size(SHAPE).numel() * 4 / 2**20
-
-
-def peak_memory(count: int, batch: int) -> float:
-    """In a process of its own: a peak never falls."""
-    command = [sys.executable, "-m", "tests.benchmarks.memory", str(count), str(batch)]
-    return float(subprocess.check_output(command))
 
 
 def largest_error(count: int, batch: int, double_backward: bool) -> float:
     """Relative difference of loss and gradients between one batch and many, in float64."""
     generator = torch.Generator().manual_seed(0)
-    model = mlp(64, generator).double()
+    model = relu_mlp(64, generator).double()
     state = {name: value.detach() for name, value in model.state_dict().items()}
     delta = {name: value * 0.01 for name, value in state.items()}
     objective = make_objective(model, SHAPE, delta, [state], double_backward)
-    images, duals = (tensor.detach().double() for tensor in candidates(count, torch.device("cpu"), generator))
+    images, duals = (part.detach().double() for part in random_candidates(count, torch.device("cpu"), generator))
     full, parts = (gradients(objective, images, duals, size) for size in (None, batch))
     return max(float((a - b).norm() / a.norm()) for a, b in zip(full, parts, strict=True))
 

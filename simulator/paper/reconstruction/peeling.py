@@ -21,7 +21,7 @@ from clients.local_update import centered
 from clients.losses import accuracy
 from clients.models import build_model
 from clients.training import train
-from simulator.paper.base import Job
+from simulator.paper.experiment import ExperimentRun
 from simulator.paper.measures import floor_of
 from simulator.scenario.scenario import Scenario
 from simulator.tools.distillation import Owner
@@ -32,9 +32,10 @@ RIDGE = 1e-5  # of kernel regression, as where distilled sets are judged
 
 class OnionSettings(Section):
     """drop: images left out in each stage. until: images of the last stage. width_per_image: of both hidden layers.
-    balanced: whether as many of each class are left out. underfit_loss: where training stops for a second time through,
-    underfit. draws: random subsets to compare with. reference_images: of the same onion by
-    |α| at infinite width, where neither training nor an attack is needed. iterations, learning_rate: of the attack."""
+    balanced: whether as many of each class are left out. underfit_loss: the loss at which training stops when all
+    stages are gone through once more, underfit. draws: random subsets to compare with. reference_images: images of the
+    same onion by |α| at infinite width, which needs neither training nor an attack. iterations, learning_rate: of the
+    attack."""
 
     drop: Count = 20
     until: Count = 100
@@ -53,13 +54,15 @@ class OnionSettings(Section):
 class Peeling:
     """One data owner's images, left out layer by layer; the network's width follows their number (appendix H.6)."""
 
-    def __init__(self, owner: Owner, settings: OnionSettings, training: TrainingConfig, job: Job, regime: str):
+    def __init__(
+        self, owner: Owner, settings: OnionSettings, training: TrainingConfig, run: ExperimentRun, regime: str
+    ):
         self.owner, self.settings, self.training = owner, settings, training
         self.stages = settings.stages(len(owner.images))
         self.groups = owner.groups
         test_images, self.test_labels = owner.data.test()
         self.test_images = centered(test_images, owner.data.pixel_mean)
-        self.report = lambda what, done: job.report(f"seed {owner.scenario.seed}, {regime}: {what}", done, 100)
+        self.report = lambda what, done: run.report(f"seed {owner.scenario.seed}, {regime}: {what}", done, 100)
 
     def table(self) -> pd.DataFrame:
         """A row per stage and way to choose: `chosen`, `num_private`, `accuracy`, `minority` (share of the smaller
@@ -73,10 +76,10 @@ class Peeling:
         return frame.assign(chosen=frame.chosen.str.partition(" ")[0])
 
     def easiest(self) -> list[dict[str, object]]:
-        """Those that the attack reconstructs best are left out.
+        """A row per stage; after each, the images that the attack reconstructs best are left out.
 
-        How well the others were reconstructed before is measured on a second network: on the first one they are those
-        that came out badly, and would come out better a second time whatever is left out.
+        How well the other images were reconstructed before is measured on a second network. On the first one they were
+        chosen because they came out badly, and would come out better a second time whatever is left out.
         """
         kept, rows, before = torch.arange(len(self.owner.images)), [], math.nan
         for stage, count in enumerate(self.stages):
@@ -97,7 +100,7 @@ class Peeling:
         return rows
 
     def ranked(self, chosen: str, rank: Callable[[Tensor], Tensor]) -> list[dict[str, object]]:
-        """The same number is left out by another rank, without an attack; all images are the stage before."""
+        """A row per stage after the first; the same number of images is left out by another rank, without an attack."""
         kept, rows = torch.arange(len(self.owner.images)), []
         for _ in self.stages[1:]:
             kept = self.without(kept, rank(kept))
@@ -130,7 +133,7 @@ class Peeling:
         return initial, model
 
     def attacked(self, kept: Tensor, initial: dict[str, Tensor], model: nn.Module) -> tuple[Tensor, float]:
-        """((N,) L2 of the reconstruction curve, that of an attacker who knows nothing as of `floor_of`)."""
+        """((N,) L2 of the reconstruction curve, the uninformed baseline as of `floor_of`)."""
         data, private = self.owner.data, self.owner.images[kept]
         final = {name: value.detach().clone() for name, value in model.state_dict().items()}
         observation = Observation(model, ((initial, final),), data.shape)

@@ -27,7 +27,7 @@ BOTTLENECK = 4  # units
 CLASSES = 3  # outputs of a softmax, and of networks trained under several losses
 INPUTS, TRAINED = 32, 8  # how many norms and kernels are measured on, and how many of them are trained on
 MAX_STEPS = 1000
-FINE, COARSE = 0.125, 1.0  # learning rates, as `descend` has them
+FINE, COARSE = 0.125, 1.0  # learning rates, as shares of the inverse of the kernel's largest eigenvalue
 HESSIAN_STEPS, HESSIAN_TOLERANCE = 100, 3e-3
 
 
@@ -70,14 +70,14 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConstancyData:
     """inputs: (32, C, H, W). labels: (32,), of three classes; the first 8 are trained on."""
 
     inputs: Tensor
     labels: Tensor
 
     @classmethod
-    def of(cls, seed: int) -> "Problem":
+    def of(cls, seed: int) -> "ConstancyData":
         generator = torch_generator(seed, "constancy data")
         inputs = torch.randn((INPUTS, *SHAPE), generator=generator)
         radius = inputs[0].numel() ** 0.5
@@ -99,12 +99,12 @@ def measure(network: Network, radius: float, bound: bool = False) -> dict[str, f
     bound: adds remainder, the largest |f − f_lin| there, and sup_hessian, the largest ‖H‖₂ over θ₀, the end and
     half-way between, at three times the cost.
     """
-    problem, model = Problem.of(network.seed), network.build()
-    inputs, start = problem.inputs, copied(model)
+    data, model = ConstancyData.of(network.seed), network.build()
+    inputs, start = data.inputs, copied(model)
     before = empirical_ntk(model, start, inputs)
     norm = largest_norm(model, start, inputs, network.seed)
-    targets = problem.targets(network.output)
-    steps, length = descend(model, problem, targets, "mse", FINE, before, lambda steps, length: length >= radius)
+    task = TrainingTask.of(data, data.targets(network.output), "mse", before, FINE)
+    steps, length = descend(model, task, lambda steps, length: length >= radius)
     shrink(model, start, radius / length)
     end = copied(model)
     change = empirical_ntk(model, end, inputs) - before
@@ -124,17 +124,18 @@ def measure(network: Network, radius: float, bound: bool = False) -> dict[str, f
 def measure_training(network: Network, loss: str, share: float) -> dict[str, float]:
     """delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞ once training on three classes has brought `loss` down to this share of
     what it was, in `steps`; NaN where 1,000 steps do not."""
-    problem, model = Problem.of(network.seed), network.build(CLASSES)
+    data, model = ConstancyData.of(network.seed), network.build(CLASSES)
     start = copied(model)
-    kernel = empirical_ntk(model, start, problem.inputs)
-    targets = encode_targets(problem.labels, CLASSES, CLASSES, loss, coding=(0.0, 1.0) if loss == "mse" else None)
-    goal = share * evaluate(model, problem, targets, loss)
+    kernel = empirical_ntk(model, start, data.inputs)
+    targets = encode_targets(data.labels, CLASSES, CLASSES, loss, coding=(0.0, 1.0) if loss == "mse" else None)
+    task = TrainingTask.of(data, targets, loss, kernel, COARSE)
+    goal = share * float(task.value(model).detach())
 
     def enough(steps: int, length: float) -> bool:
-        return steps % 5 == 0 and evaluate(model, problem, targets, loss) <= goal
+        return steps % 5 == 0 and float(task.value(model).detach()) <= goal
 
     try:
-        steps, length = descend(model, problem, targets, loss, COARSE, kernel, enough)
+        steps, length = descend(model, task, enough)
     except RunError:
         return {"delta_l2": math.nan, "delta_linf": math.nan, "steps": MAX_STEPS}
     end = copied(model)
@@ -147,42 +148,49 @@ def largest_norm(model: nn.Module, state: State, inputs: Tensor, seed: int) -> f
     return hessian_norms(model, state, inputs, generator, HESSIAN_STEPS, HESSIAN_TOLERANCE).largest
 
 
-def descend(
-    model: nn.Module,
-    problem: Problem,
-    targets: Tensor,
-    loss: str,
-    share: float,
-    kernel: Tensor,
-    enough: Callable[[int, float], bool],
-) -> tuple[int, float]:
-    """Full-batch gradient descent in place, until `enough`(steps, ‖θ − θ₀‖₂); returns what it last was called with.
+@dataclass(frozen=True)
+class TrainingTask:
+    """Full-batch gradient descent on the first 8 inputs.
 
-    kernel: trace form at the start, on all inputs. The learning rate is this share of the inverse of its largest
-    eigenvalue on the images that are trained on: from 2 on gradient descent on squared loss becomes unstable.
+    targets: (8, K). loss: its name. rate: the learning rate.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    loss: str
+    rate: float
+
+    @classmethod
+    def of(cls, data: ConstancyData, targets: Tensor, loss: str, kernel: Tensor, share: float) -> "TrainingTask":
+        """kernel: trace form at the start, on all inputs. The learning rate is `share` of the inverse of its largest
+        eigenvalue on the images that are trained on: from 2 on gradient descent on squared loss becomes unstable."""
+        own = kernel[:TRAINED, :TRAINED].double()
+        rate = share * TRAINED / float(torch.linalg.eigvalsh(own)[-1])
+        return cls(data.inputs[:TRAINED], targets[:TRAINED], loss, rate)
+
+    def value(self, model: nn.Module) -> Tensor:
+        """The loss, a scalar."""
+        return training_loss(self.loss, model(self.inputs), self.targets)
+
+
+def descend(model: nn.Module, task: TrainingTask, enough: Callable[[int, float], bool]) -> tuple[int, float]:
+    """Gradient descent in place, until `enough`(steps, ‖θ − θ₀‖₂); returns what it last was called with.
+
     Raises RunError after 1,000 steps.
     """
-    own = kernel[:TRAINED, :TRAINED].double()
-    rate = share * TRAINED / float(torch.linalg.eigvalsh(own)[-1])
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters]
-    inputs, targets = problem.inputs[:TRAINED], targets[:TRAINED]
     for step in range(1, MAX_STEPS + 1):
-        gradients = torch.autograd.grad(training_loss(loss, model(inputs), targets), parameters)
-        moved = []
+        gradients = torch.autograd.grad(task.value(model), parameters)
+        lengths = []
         with torch.no_grad():
             for parameter, gradient, first in zip(parameters, gradients, start, strict=True):
-                parameter.add_(gradient, alpha=-rate)
-                moved.append((parameter - first).norm())
-        length = float(torch.stack(moved).norm())
+                parameter.add_(gradient, alpha=-task.rate)
+                lengths.append((parameter - first).norm())
+        length = float(torch.stack(lengths).norm())
         if enough(step, length):
             return step, length
-    raise RunError(f"{MAX_STEPS} steps of gradient descent on {loss} were not enough: ‖Δθ‖ is {length:.3g}")
-
-
-def evaluate(model: nn.Module, problem: Problem, targets: Tensor, loss: str) -> float:
-    with torch.no_grad():
-        return float(training_loss(loss, model(problem.inputs[:TRAINED]), targets[:TRAINED]))
+    raise RunError(f"{MAX_STEPS} steps of gradient descent on {task.loss} were not enough: ‖Δθ‖ is {length:.3g}")
 
 
 def shrink(model: nn.Module, start: State, share: float) -> None:

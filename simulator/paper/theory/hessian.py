@@ -1,23 +1,21 @@
-"""The Hessian norm, the change of the kernel and that of the parameters against width: tables, slopes, figure."""
+"""The experiment `hessian`: Hessian norm, change of the kernel and change of the parameters against width."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from pydantic import Field
 
 from clients.config import Count, Positive, Section
-from simulator.paper.base import Job, Report, Result, experiment
 from simulator.paper.costs import clocked
+from simulator.paper.experiment import ExperimentRun, Outcome, ShowProgress, experiment
 from simulator.paper.pictures import themed
 from simulator.paper.theory.constancy import Network, measure, measure_training
-from simulator.paper.theory.hessian_claims import LOSSES, OPEN, STEADY, judge
-from simulator.reports.figures import save
+from simulator.paper.theory.hessian_statistics import CASES, LOSSES, OPEN, STEADY, hessian_statistics, slope_table
 from simulator.results.storage import write_atomically
 
 COLUMNS = "width output activation seed hessian_norm kernel_change".split()
@@ -47,23 +45,16 @@ class Networks:
 
     @classmethod
     def of(cls, settings: HessianSettings) -> "Networks":
-        pairs = [("linear", activation) for activation in settings.activations]
-        pairs += [("sigmoid", activation) for activation in settings.activations]
+        pairs = [(output, activation) for output in ("linear", "sigmoid") for activation in settings.activations]
         steady = [(output, "tanh") for output in STEADY]
-        activation = settings.training_activation
-        trained = grid(settings.training_widths, [(out, activation) for out in ("linear", "sigmoid")], settings.seeds)
-        free = grid(settings.training_widths, [("linear", activation)], settings.seeds, output_bias=True)
+        activation, widths = settings.training_activation, settings.training_widths
+        plain = grid(widths, [(output, activation) for output in ("linear", "sigmoid")], settings.seeds)
+        free = grid(widths, [("linear", activation)], settings.seeds, output_bias=True)
+        trained = [(network, loss) for network in plain for output, loss in CASES if output == network.output]
         return cls(
             grid(settings.widths, [*pairs, *steady], settings.seeds),
             grid(settings.open_widths, [("linear", activation) for activation in OPEN], settings.seeds),
-            [
-                *(
-                    (network, loss)
-                    for network in trained
-                    for loss in (LOSSES if network.output == "linear" else LOSSES[:1])
-                ),
-                *((network, LOSSES[0]) for network in free),
-            ],
+            [*trained, *((network, LOSSES[0]) for network in free)],
         )
 
     @property
@@ -73,19 +64,19 @@ class Networks:
         return sum(network.width**2 for network in [*self.decided, *self.undecided, *trained])
 
 
-def cost(job: Job) -> float:
+def cost(run: ExperimentRun) -> float:
     """From one network, by the square of the widths."""
-    settings = job.settings(HessianSettings)
+    settings = run.settings(HessianSettings)
     network = Network(TIMED_WIDTH, "linear", settings.activations[0], 0)
     seconds = clocked(lambda: measure(network, settings.radius, bound=True))
     return seconds * Networks.of(settings).work / TIMED_WIDTH**2
 
 
 @experiment("hessian", "constancy of the kernel against width, linear and non-linear outputs", HessianSettings, cost)
-def hessian(job: Job) -> Result:
-    settings = job.settings(HessianSettings)
+def hessian(run: ExperimentRun) -> Outcome:
+    settings = run.settings(HessianSettings)
     networks = Networks.of(settings)
-    report = weighted(job.report, networks.work)
+    report = weighted(run.report, networks.work)
 
     def constancy(network: Network, radius: float) -> dict[str, object]:
         found = measure(network, radius, bound=network.width <= BOUND_WIDTH)
@@ -102,9 +93,9 @@ def hessian(job: Job) -> Result:
     table = pd.DataFrame([constancy(network, settings.radius) for network in networks.decided])
     slopes = slope_table(table, open_cases, norms)
     for name, frame in (("slopes", slopes), ("bound", table), ("open", open_cases), ("norms", norms)):
-        write_atomically(job.out / f"{name}.csv", frame.to_csv(index=False))
-    claims = judge(table, slopes, settings.radius, SHARE)
-    return Result(table[COLUMNS], claims, lambda path: draw(table, open_cases, norms, slopes, path))
+        write_atomically(run.out / f"{name}.csv", frame.to_csv(index=False))
+    statistics = hessian_statistics(table, slopes, settings.radius, SHARE)
+    return Outcome(table[COLUMNS], statistics, partial(draw, table, open_cases, norms, slopes))
 
 
 def grid(
@@ -114,7 +105,7 @@ def grid(
     return [Network(width, *kind, seed, output_bias) for width in widths for kind in kinds for seed in range(seeds)]
 
 
-def weighted(report: Report, total: int) -> Callable[[str, int], None]:
+def weighted(report: ShowProgress, total: int) -> Callable[[str, int], None]:
     """A report that adds up the work it is told of."""
     done = 0
 
@@ -126,55 +117,16 @@ def weighted(report: Report, total: int) -> Callable[[str, int], None]:
     return add
 
 
-def slope(frame: pd.DataFrame, column: str) -> float:
-    """d log(mean over seeds) / d log(width), by least squares."""
-    means = frame.groupby("width")[column].mean()
-    means = means.dropna()
-    return float(np.polyfit(np.log(means.index), np.log(means), 1)[0]) if len(means) > 1 else math.nan
-
-
-def slope_table(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame) -> pd.DataFrame:
-    """Of each part (data, open, norms): output, activation, loss, output_bias, quantity, slope, means at both ends."""
-    rows = []
-    keys = ["output", "activation"]
-    for part, frame, names, quantities in (
-        ("data", table, keys, ("hessian_norm", "kernel_change")),
-        ("open", open_cases, keys, ("hessian_norm", "kernel_change")),
-        ("norms", norms, [*keys, "loss", "output_bias"], ("delta_l2", "delta_linf")),
-    ):
-        for key, group in frame.groupby(names, sort=False):
-            for quantity in quantities:
-                means = group.groupby("width")[quantity].mean()
-                found = {"slope": slope(group, quantity), "narrowest": means.iloc[0], "widest": means.iloc[-1]}
-                rows.append({"part": part, **dict(zip(names, key, strict=True)), "quantity": quantity, **found})
-    return pd.DataFrame(rows)
-
-
-def draw(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, slopes: pd.DataFrame, path: Path) -> None:
+def draw(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, slopes: pd.DataFrame) -> plt.Figure:
     """Means over seeds against width on logarithmic axes, with the fitted slopes in the legends."""
     themed()
     figure, axes = plt.subplots(1, 3, figsize=(14, 4.6))
     cases = pd.concat([table.assign(part="data"), open_cases.assign(part="open")])
-    keys = ["part", "output", "activation"]
-    colours = sns.color_palette("husl", cases.groupby(keys).ngroups)
-    for axis, quantity, title in (
-        (axes[0], "hessian_norm", "Hessian norm ‖H‖₂"),
-        (axes[1], "kernel_change", "change of the kernel, at one ‖Δθ‖₂ for all widths"),
-    ):
-        fitted = slopes[slopes.quantity == quantity].set_index(keys).slope
-        for colour, (key, rows) in zip(colours, cases.groupby(keys, sort=False), strict=True):
-            part, output, activation = key
-            label = f"{output} output, {activation}{' (open)' if part == 'open' else ''}: {fitted[key]:.2f}"
-            line(axis, rows, quantity, label, "-" if output == "linear" else "--", colour)
-        axis.set_title(title)
-    pairs = ["output", "loss"]
-    norms = norms[~norms.output_bias]
-    fitted = slopes[(slopes.part == "norms") & ~slopes.output_bias.eq(True)].set_index(["quantity", *pairs]).slope
-    colours = sns.color_palette("colorblind", norms.groupby(pairs).ngroups)
-    for quantity, name, style in (("delta_l2", "‖Δθ‖₂", "-"), ("delta_linf", "‖Δθ‖∞", "--")):
-        for colour, ((output, loss), rows) in zip(colours, norms.groupby(pairs, sort=False), strict=True):
-            label = f"{name}, {loss}, {output}: {fitted[quantity, output, loss]:.2f}"
-            line(axes[2], rows, quantity, label, style, colour)
+    draw_constancy(axes[0], cases, slopes, "hessian_norm")
+    draw_constancy(axes[1], cases, slopes, "kernel_change")
+    draw_norms(axes[2], norms[~norms.output_bias], slopes)
+    axes[0].set_title("Hessian norm ‖H‖₂")
+    axes[1].set_title("change of the kernel, at one ‖Δθ‖₂ for all widths")
     axes[2].set_title("change of the parameters in training")
     for axis in axes:
         axis.set(xscale="log", yscale="log", xlabel="width")
@@ -182,11 +134,35 @@ def draw(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, slo
         axis.set_xticks(widths, [str(width) for width in widths])
         axis.minorticks_off()
         axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=2, frameon=False)
-    axes[2].set_ylim(norms.delta_linf.min() / 2, norms.delta_l2.max() * 2)
+    axes[2].set_ylim(norms.delta_linf[~norms.output_bias].min() / 2, norms.delta_l2[~norms.output_bias].max() * 2)
     sns.despine(figure)
-    save(figure, path)
+    figure.tight_layout()
+    return figure
 
 
-def line(axis: plt.Axes, rows: pd.DataFrame, quantity: str, label: str, style: str, colour: Sequence[float]) -> None:
+def draw_constancy(axis: plt.Axes, cases: pd.DataFrame, slopes: pd.DataFrame, quantity: str) -> None:
+    """A line for each output and activation, dashed behind an output that is not linear."""
+    keys = ["part", "output", "activation"]
+    fitted = slopes[slopes.quantity == quantity].set_index(keys).slope
+    colours = sns.color_palette("husl", cases.groupby(keys).ngroups)
+    for colour, (key, rows) in zip(colours, cases.groupby(keys, sort=False), strict=True):
+        part, output, activation = key
+        label = f"{output} output, {activation}{' (open)' if part == 'open' else ''}: {fitted[key]:.2f}"
+        draw_means(axis, rows, quantity, label=label, linestyle="-" if output == "linear" else "--", color=colour)
+
+
+def draw_norms(axis: plt.Axes, norms: pd.DataFrame, slopes: pd.DataFrame) -> None:
+    """‖Δθ‖₂ and, dashed, ‖Δθ‖∞ for each output and loss."""
+    pairs = ["output", "loss"]
+    fitted = slopes[(slopes.part == "norms") & ~slopes.output_bias.eq(True)].set_index(["quantity", *pairs]).slope
+    colours = sns.color_palette("colorblind", norms.groupby(pairs).ngroups)
+    for quantity, name, style in (("delta_l2", "‖Δθ‖₂", "-"), ("delta_linf", "‖Δθ‖∞", "--")):
+        for colour, ((output, loss), rows) in zip(colours, norms.groupby(pairs, sort=False), strict=True):
+            label = f"{name}, {loss}, {output}: {fitted[quantity, output, loss]:.2f}"
+            draw_means(axis, rows, quantity, label=label, linestyle=style, color=colour)
+
+
+def draw_means(axis: plt.Axes, rows: pd.DataFrame, quantity: str, **style: Any) -> None:
+    """The mean over seeds against width, as one line."""
     means = rows.groupby("width")[quantity].mean()
-    axis.plot(means.index, means, style, color=colour, marker="o", markersize=3, label=label)
+    axis.plot(means.index, means, marker="o", markersize=3, **style)

@@ -1,5 +1,7 @@
 """Appendix C as numbers: a point that the others already predict has dual 0, leaves no trace, and cannot be found."""
 
+from functools import partial
+
 import pandas as pd
 import torch
 from pydantic import Field
@@ -14,9 +16,10 @@ from attacks.scoring.matching import matched_l2
 from clients.config import Count, Section
 from clients.distillation.rkip_finite import linearized_update
 from clients.local_update import centered
-from simulator.paper.base import Claim, Job, Result, experiment
+from simulator.paper.claims import Signs, Statistics
 from simulator.paper.costs import seconds_per_step
-from simulator.paper.measures import floor_of, listed, seeds
+from simulator.paper.experiment import ExperimentRun, Outcome, experiment
+from simulator.paper.measures import floor_of
 from simulator.paper.pictures import draw_lines
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
@@ -34,55 +37,51 @@ class PredictedSettings(Section):
     learning_rate: float = 0.05
 
 
-def cost(job: Job) -> float:
+def cost(run: ExperimentRun) -> float:
     """An attack for each point and gap; its training is in closed form."""
-    settings, cells = job.settings(PredictedSettings), job.scenario.cells()
+    settings = run.settings(PredictedSettings)
 
     def short(steps: int) -> None:
-        one_point(cells[0], 0, settings.gaps[0], settings.model_copy(update={"iterations": steps}))
+        one_point(run.cells[0], 0, settings.gaps[0], settings.model_copy(update={"iterations": steps}))
 
-    attacks = len(cells) * settings.points * len(settings.gaps)
+    attacks = len(run.cells) * settings.points * len(settings.gaps)
     return attacks * seconds_per_step(short) * settings.iterations
 
 
 @experiment(
     "appendix_c", "a point that the others predict has dual 0 and is not reconstructed", PredictedSettings, cost
 )
-def appendix_c(job: Job) -> Result:
-    settings = job.settings(PredictedSettings)
-    cells = job.scenario.cells()
-    plan = [(cell, point, gap) for cell in cells for point in range(settings.points) for gap in settings.gaps]
+def appendix_c(run: ExperimentRun) -> Outcome:
+    settings = run.settings(PredictedSettings)
+    plan = [(cell, point, gap) for cell in run.cells for point in range(settings.points) for gap in settings.gaps]
     rows = []
     for done, (cell, point, gap) in enumerate(plan):
-        job.report(f"{cell.name}, point {point}, gap {gap:g}", done, len(plan))
+        run.report(f"{cell.name}, point {point}, gap {gap:g}", done, len(plan))
         rows.append(one_point(cell, point, gap, settings))
     data = pd.DataFrame(rows)
-    none, most = data[data.gap == 0], data[data.gap == max(settings.gaps)]
-    error = (data.dual - data.predicted_dual).abs().max() / data.others_dual.mean()
-    lost = float((none.l2 > none.others_l2).mean())
-    claims = [
-        Claim(
-            "α = 0 exactly where the other points predict the label",
-            "appendix C",
-            "α_N = 0 iff x_N is already perfectly predicted by the remaining points",
-            f"|α| {none.dual.abs().max():.1e} at the prediction, {data.others_dual.mean():.1e} in the mean of the "
-            f"others; elsewhere α = gap / (K_NN − K_NR K_RR⁻¹ K_RN) to {error:.1e} of that mean, {len(data)} sets, "
-            f"{seeds(data)}; holds to 1e-6",
-            bool(max(none.dual.abs().max() / data.others_dual.mean(), error) <= 1e-6),
-        ),
-        Claim(
-            "a point with α = 0 is not reconstructed",
-            "appendix C, section 3",
-            "α ≠ 0 is required in order to recover an image",
-            f"L2 of the point by gap: {listed(data.groupby('gap').l2.mean())}; of the other images "
-            f"{data.others_l2.mean():.2f}, floor {data.floor_l2.mean():.2f}; worse than the others at gap 0 in "
-            f"{lost:.0%} of {len(none)}; holds where it is in all, and where the mean at gap {max(settings.gaps):g} is "
-            "lower than at 0",
-            bool(lost == 1 and most.l2.mean() < none.l2.mean()),
-        ),
-    ]
     long = data.melt(["gap", "seed"], ["l2", "others_l2", "floor_l2"], "image", "distance")
-    return Result(data, claims, lambda path: draw_lines(long, path, "gap", "distance", "image"))
+    return Outcome(data, gap_statistics(data), partial(draw_lines, long, "gap", "distance", "image"))
+
+
+def gap_statistics(data: pd.DataFrame) -> Statistics:
+    """The dual and the error of the point, by how far its label lies from what the others predict. data: rows as of
+    `one_point`."""
+    none, most = data[data.gap == 0], data.gap.max()
+    others = data.others_dual.mean()
+    return {
+        "dual": none.dual.abs().max(),
+        "others_dual": others,
+        "relative_dual": none.dual.abs().max() / others,
+        "formula_error": (data.dual - data.predicted_dual).abs().max() / others,
+        "sets": len(data),
+        "l2_by_gap": data.groupby("gap").l2.mean(),
+        "others_l2": data.others_l2.mean(),
+        "floor": data.floor_l2.mean(),
+        "worse_than_others": Signs.of(none.l2 > none.others_l2),
+        "largest_gap": most,
+        "l2_at_prediction": none.l2.mean(),
+        "l2_at_largest_gap": data[data.gap == most].l2.mean(),
+    }
 
 
 def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -> dict[str, float]:

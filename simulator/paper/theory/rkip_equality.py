@@ -1,6 +1,7 @@
 """Theorem 2 as numbers: the RKIP loss, written in kernels, is the reconstruction loss, written in parameters."""
 
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import torch
@@ -13,9 +14,8 @@ from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.ntk.objective import make_objective
 from clients.config import Count, Positive, Section
 from clients.distillation.rkip import RKIP
-from simulator.paper.base import Claim, Job, Result, experiment
 from simulator.paper.costs import clocked
-from simulator.paper.measures import seeds
+from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private
 from simulator.paper.pictures import draw_lines
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
@@ -30,48 +30,32 @@ class RkipSettings(Section):
     image_std: Positive = 0.2
 
 
-def cost(job: Job) -> float:
+def cost(run: ExperimentRun) -> float:
     """From a few images and the smallest set: kernels grow with the square of all images."""
-    settings, cells = job.settings(RkipSettings), job.scenario.cells()
-    least, scenario = min(settings.distilled), cells[0].scenario
-    private = scenario.partition.images_of(0) or 0
+    settings, cell = run.settings(RkipSettings), run.cells[0]
+    least, private = min(settings.distilled), num_private(cell)
     few = min(TIMED_IMAGES, private)
-    timed = replace(cells[0], scenario=scenario.with_images(few))
+    timed = replace(cell, scenario=cell.scenario.with_images(few))
     seconds = clocked(loss_table, timed, settings.model_copy(update={"distilled": [least]}))
-    return len(cells) * seconds * sum((private + size) ** 2 for size in settings.distilled) / (few + least) ** 2
+    return len(run.cells) * seconds * sum((private + size) ** 2 for size in settings.distilled) / (few + least) ** 2
 
 
 @experiment("theorem2", "the RKIP loss is the reconstruction loss", RkipSettings, cost)
-def theorem2(job: Job) -> Result:
-    settings = job.settings(RkipSettings)
-    data = pd.concat([loss_table(cell, settings) for cell in job.scenario.cells()], ignore_index=True)
+def theorem2(run: ExperimentRun) -> Outcome:
+    settings = run.settings(RkipSettings)
+    data = pd.concat([loss_table(cell, settings) for cell in run.cells], ignore_index=True)
     for name in ("rkip_residual", "rkip_label", "rkip_class"):
         data[f"{name}_error"] = (data[name] / data.reconstruction - 1).abs()
-    residual, label = data.rkip_residual_error.max(), data[data.initial_output_0].rkip_label_error.max()
-    off = data[~data.initial_output_0].rkip_label_error
-    claims = [
-        Claim(
-            "the RKIP loss is the reconstruction loss",
-            "theorem 2, appendix D",
-            "equal at infinite width",
-            f"relative difference, with y − f_θ₀ for y, at most {residual:.1e}; of the form that clients distill with, "
-            f"which multiplies it out, {data.rkip_class_error.max():.1e} (float64, finite networks, {len(data)} sets, "
-            f"{seeds(data)}); holds to 1e-6",
-            bool(max(residual, data.rkip_class_error.max()) <= 1e-6),
-        ),
-        Claim(
-            "with y itself it is exact where f_θ₀ = 0",
-            "theorem 2, appendix D",
-            "f_θ₀ = 0, as on average over infinitely wide networks",
-            f"relative difference at most {label:.1e} where f_θ₀ = 0, {off.median():.2f} in the median at other "
-            "initializations; holds to 1e-6 and where the second is above that",
-            bool(label <= 1e-6 < off.median()),
-        ),
-    ]
+    statistics = {
+        "residual_error": data.rkip_residual_error.max(),
+        "class_error": data.rkip_class_error.max(),
+        "label_error_at_0": data[data.initial_output_0].rkip_label_error.max(),
+        "label_error_elsewhere": data[~data.initial_output_0].rkip_label_error.median(),
+        "sets": len(data),
+    }
     long = data.melt(["distilled", "initial_output_0"], ["reconstruction", "rkip_residual", "rkip_label"], "loss")
-    return Result(
-        data, claims, lambda path: draw_lines(long, path, "distilled", "value", "loss", "initial_output_0", log=True)
-    )
+    draw = partial(draw_lines, long, "distilled", "value", "loss", col="initial_output_0", log_x=True)
+    return Outcome(data, statistics, draw)
 
 
 def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:

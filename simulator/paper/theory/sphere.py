@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 import torch
@@ -13,13 +14,14 @@ from attacks.kernel.infinite import InfiniteNTK
 from attacks.scoring.matching import matched_l2
 from clients.config import Count, Positive, Section
 from clients.models import option_values
-from simulator.paper.base import Claim, Job, Report, Result, Strip, experiment
+from simulator.paper.claims import Statistics
 from simulator.paper.costs import seconds_per_step
-from simulator.paper.measures import seeds
+from simulator.paper.experiment import ExperimentRun, Outcome, ShowProgress, Strip, experiment, num_private
 from simulator.paper.pictures import draw_lines
 from simulator.tools.distillation import Owner
 
 TRACE_EVERY = 100
+REACHED = 1e-3  # of MMD² / ‖μ‖², from which on the minimum counts as reached
 RIDGE = 1e-10  # of kernels in float64, in units of their mean diagonal
 
 
@@ -54,61 +56,48 @@ class Embedding:
         return self.squared_norm() - (cross * kernel_duals(self.kernel(images), cross, RIDGE)).sum()
 
 
-def cost(job: Job) -> float:
+def cost(run: ExperimentRun) -> float:
     """From the largest data set: kernels grow with the square of the images."""
-    settings = job.settings(SphereSettings)
-    counts = {cell.name: cell.scenario.partition.images_of(0) or 0 for cell in job.scenario.cells()}
-    largest = max(job.scenario.cells(), key=lambda cell: counts[cell.name])
+    settings = run.settings(SphereSettings)
+    largest = max(run.cells, key=num_private)
     target = on_sphere_target(Owner.of(largest.scenario))
 
     def short(steps: int) -> None:
         minimize(target, settings.model_copy(update={"iterations": steps}), torch.Generator(), lambda *_: None, "")
 
-    work = sum(count**2 for count in counts.values()) / max(counts.values()) ** 2
+    work = sum(num_private(cell) ** 2 for cell in run.cells) / num_private(largest) ** 2
     return seconds_per_step(short) * settings.iterations * work
 
 
 @experiment("theorem1", "infinite width, unit sphere: minimize the MMD, recover every image", SphereSettings, cost)
-def theorem1(job: Job) -> Result:
-    settings = job.settings(SphereSettings)
-    cells = job.scenario.cells()
+def theorem1(run: ExperimentRun) -> Outcome:
+    settings = run.settings(SphereSettings)
     parts, pairs = [], []
-    for cell in cells:
-        owner = Owner.of(cell.scenario)
-        target = on_sphere_target(owner)
+    for cell in run.cells:
+        target = on_sphere_target(Owner.of(cell.scenario))
         generator = torch_generator(cell.scenario.seed, "theorem1")
-        trace, found = minimize(target, settings, generator, job.report, cell.name)
+        trace, found = minimize(target, settings, generator, run.report, cell.name)
         parts.append(trace.assign(num_private=len(target.images), seed=cell.scenario.seed))
         pairs.append((cell.name, target.images, found))
     data = pd.concat(parts, ignore_index=True)
-    last = data.groupby(["num_private", "seed"]).last()
-    reached = last[last.mmd <= 1e-3]
-    claims = [
-        Claim(
-            "a loss of 0 means that the whole training set is recovered",
-            "theorem 1",
-            "the embedding of measures is injective: at infinite width, loss 0 gives back every image",
-            f"MMD² / ‖μ‖² {last.mmd.min():.1e} to {last.mmd.max():.1e}, at most 1e-3 in {len(reached)} of {len(last)} "
-            f"data sets ({seeds(data)}); there the worst image lies {reached.worst_l2.max():.1e} off, images have norm "
-            "1; holds where that is at most 0.1 and some data set gets there",
-            len(reached) > 0 and bool(reached.worst_l2.max() <= 0.1),
-        ),
-        Claim(
-            "minimizing the loss reaches it",
-            "theorem 1",
-            "not claimed: the theorem speaks of the minimum, not of the way there",
-            f"{len(reached)} of {len(last)}; mean distance of all images {last.mean_l2.mean():.1e}, of random starts "
-            f"{data[data.iteration == 0].mean_l2.mean():.2f}; holds where all get there",
-            len(reached) == len(last),
-        ),
-    ]
     melted = data.melt(["iteration", "num_private", "seed"], ["mmd", "worst_l2", "mean_l2"], "measure")
-    return Result(
-        data,
-        claims,
-        lambda path: draw_lines(melted, path, "iteration", "value", "measure", "num_private", log_y=True),
-        lambda: [strip(*pair) for pair in pairs],
-    )
+    draw = partial(draw_lines, melted, "iteration", "value", "measure", col="num_private", log_y=True)
+    return Outcome(data, recovery_statistics(data), draw, lambda: [strip(*pair) for pair in pairs])
+
+
+def recovery_statistics(data: pd.DataFrame) -> Statistics:
+    """Where minimization ends, and how far the images then lie from the private ones. data: traces of `minimize`."""
+    last = data.groupby(["num_private", "seed"]).last()
+    reached = last[last.mmd <= REACHED]
+    return {
+        "mmd": [last.mmd.min(), last.mmd.max()],
+        "enough": REACHED,
+        "num_reached": len(reached),
+        "num_sets": len(last),
+        "worst_l2": reached.worst_l2.max(),
+        "mean_l2": last.mean_l2.mean(),
+        "start_l2": data[data.iteration == 0].mean_l2.mean(),
+    }
 
 
 def on_sphere(images: Tensor) -> Tensor:
@@ -124,7 +113,7 @@ def on_sphere_target(owner: Owner) -> Embedding:
 
 
 def minimize(
-    target: Embedding, settings: SphereSettings, generator: torch.Generator, report: Report, name: str
+    target: Embedding, settings: SphereSettings, generator: torch.Generator, report: ShowProgress, name: str
 ) -> tuple[pd.DataFrame, Tensor]:
     """(MMD² relative to the target's norm and distances as they fall, the images found), by Adam on the sphere."""
     count = max(1, round(settings.candidates * len(target.images)))

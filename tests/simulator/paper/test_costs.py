@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from simulator.paper.base import EXPERIMENTS, Job
 from simulator.paper.costs import clocked, seconds_per_step
+from simulator.paper.experiment import EXPERIMENTS, ExperimentRun
 from simulator.paper.files import load_file
 
 TIMED = [name for name, experiment in EXPERIMENTS.items() if experiment.cost is not None]
@@ -20,19 +20,21 @@ class Reached(Exception):
     pass
 
 
-def job_of(name, tmp_path, profile, overrides, said=None):
+def run_of(name, tmp_path, profile, overrides, said=None):
     source = load_file(name, profile, overrides)
-    return Job(name, profile, source, tmp_path, None, lambda *_: None, (said if said is not None else []).append)
+    return ExperimentRun(
+        name, profile, source, tmp_path, None, lambda *_: None, (said if said is not None else []).append
+    )
 
 
 @pytest.mark.parametrize("name", SWEPT)
 def test_what_is_not_timed_is_a_run_which_says_its_cost(name, tmp_path, monkeypatch):
-    def reached(self, scenario=None, folder="run"):
+    def reached(self, folder="run"):
         raise Reached
 
-    monkeypatch.setattr(Job, "sweep", reached)
+    monkeypatch.setattr(ExperimentRun, "sweep", reached)
     with pytest.raises(Reached):
-        EXPERIMENTS[name].measure(job_of(name, tmp_path, "full", []))
+        EXPERIMENTS[name].measure(run_of(name, tmp_path, "full", []))
 
 
 @pytest.mark.parametrize("name", TIMED)
@@ -43,8 +45,8 @@ def test_what_is_no_run_is_timed(name, tmp_path):
     few = ["settings.distilled=[2, 4]"] if name == "theorem2" else []
     overrides = SMALL.get(name, [*IMAGES, *sizes, *onion, *few])
     said = []
-    job = job_of(name, tmp_path, "quick", overrides, said)
-    assert 0 < EXPERIMENTS[name].cost(job) < 3600
+    run = run_of(name, tmp_path, "quick", overrides, said)
+    assert 0 < EXPERIMENTS[name].cost(run) < 3600
     if name == "figure6":
         # 3 attacks and 2 on second networks, a network each; 3 random draws and one by |α|, twice
         assert said == ["1 onion of 3 stages: 13 networks to train, 5 attacks of 1500 iterations"]

@@ -2,37 +2,43 @@
 
 import json
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from rich.console import Console
 
 from attacks import InputError
 from clients.config import Count, Section
-from simulator.paper import EXPERIMENTS, Claim, Job, Result, get_experiment
+from simulator.paper import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
 from simulator.paper.command import claim_folder, natural, run_experiment
 from simulator.paper.files import choose_dataset, file_of, load_file, narrow_sweep
 from simulator.paper.measures import paired, spearman_within
-from simulator.paper.reconstruction.curves import class_claims, size_claims
-from simulator.paper.reconstruction.kernel_choice import choice_claims
-from simulator.paper.reconstruction.kernel_regime import COLUMNS, regime_claims
-from simulator.paper.reconstruction.networks import lenet_claims, resolution_claims
-from simulator.paper.reconstruction.training import loss_claims, stopping_claims
+from simulator.paper.reconstruction.curves import (
+    class_statistics,
+    kernel_statistics,
+    lenet_statistics,
+    loss_statistics,
+    resolution_statistics,
+    size_statistics,
+    stopping_statistics,
+)
+from simulator.paper.reconstruction.kernel_regime import COLUMNS, regime_statistics
 from simulator.run.cluster import stop_ray
 from simulator.run.display import Display
 from simulator.scenario.scenario import load_source
 from simulator.scenario.yaml_source import Source
 
 
-def job_of(source: Source, out) -> Job:
-    return Job("test", "quick", source, out, Display(), lambda *_: None, lambda _: None)
+def run_of(source: Source, out) -> ExperimentRun:
+    return ExperimentRun("test", "quick", source, out, Display(), lambda *_: None, lambda _: None)
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS, key=natural))
 @pytest.mark.parametrize("profile", ["quick", "full"])
 def test_every_experiment_has_a_valid_file(name, profile, tmp_path):
-    job = job_of(load_file(name, profile, []), tmp_path)
-    job.check(EXPERIMENTS[name].settings)
-    assert file_of(name).exists() and job.source.data["name"] == name
+    run = run_of(load_file(name, profile, []), tmp_path)
+    run.check(EXPERIMENTS[name].settings)
+    assert file_of(name).exists() and run.source.data["name"] == name
 
 
 def test_a_root_alone_is_that_of_the_first_data_set_with_one_and_a_name_wins():
@@ -86,13 +92,13 @@ def test_rank_correlation_within_groups_and_pairs():
     assert table.better.tolist() == [1.0, 8.0] and table.worse.tolist() == [2.0, 9.0]
 
 
-def test_what_set_left_out_is_no_verdict():
+def test_what_set_left_out_is_no_verdict(holds):
     table = regime([1, 2, 3, 4])
-    assert [c.holds for c in regime_claims(table[table.width == 64], "here")] == [True, None, True]
+    assert holds("figure3", regime_statistics(table[table.width == 64])) == [True, None, True]
     with pytest.raises(InputError, match="--set left linearized out"):
-        size_claims(scores(l2_mean=[1.0, 2.0], num_private=[10, 20]), "here")
+        size_statistics(scores(l2_mean=[1.0, 2.0], num_private=[10, 20]))
     with pytest.raises(InputError, match=r"data\.task with one value"):
-        class_claims(scores(task=["classes"]), "here")
+        class_statistics(scores(task=["classes"]))
 
 
 def regime(errors):
@@ -103,11 +109,10 @@ def regime(errors):
     )
 
 
-def test_a_claim_is_judged_by_its_statistic():
-    holds = [claim.holds for claim in regime_claims(regime([1, 2, 3, 4]), "here")]
-    assert holds == [True, True, True]
+def test_a_claim_is_judged_by_its_statistic(holds, judged):
+    assert holds("figure3", regime_statistics(regime([1, 2, 3, 4]))) == [True, True, True]
     # ranks 2 1 4 3 against 1 2 3 4: 1 − 6·4/(4·15) = 0.6, below 0.8
-    claim = regime_claims(regime([2, 1, 4, 3]), "here")[0]
+    claim = judged("figure3", regime_statistics(regime([2, 1, 4, 3])))["kernel"]
     assert not claim.holds and "Spearman 0.60" in claim.measured
 
 
@@ -118,11 +123,7 @@ def scores(**columns):
     return pd.DataFrame(same | columns)
 
 
-def holds(claims):
-    return [claim.holds for claim in claims]
-
-
-def test_claims_about_size_width_and_linearization():
+def test_claims_about_size_width_and_linearization(holds):
     table = scores(
         num_private=[10, 20] * 4,
         width=[64, 64, 128, 128] * 2,
@@ -130,71 +131,71 @@ def test_claims_about_size_width_and_linearization():
         l2_mean=[3.0, 5.0, 2.0, 4.0, 1.0, 2.0, 0.5, 1.0],
         recovered=[5, 2, 9, 8, 8, 9, 10, 18],
     )
-    assert holds(size_claims(table, "here")) == [True, True, True]
+    assert holds("figure2", size_statistics(table)) == [True, True, True]
     table.loc[table.dynamics == "linearized", "l2_mean"] = [4.0, 6.0, 1.0, 2.0]  # better in two of four pairs
-    assert holds(size_claims(table, "here")) == [True, True, False]
+    assert holds("figure2", size_statistics(table)) == [True, True, False]
 
 
-def test_the_claim_about_classes_has_to_hold_in_every_seed():
+def test_the_claim_about_classes_has_to_hold_in_every_seed(holds):
     table = scores(task=["odd_even", "classes"] * 2, seed=[0, 0, 1, 1], l2_mean=[3.0, 2.0, 5.0, 4.0])
-    assert holds(class_claims(table, "here")) == [True]
+    assert holds("figure5", class_statistics(table)) == [True]
     table["l2_mean"] = [9.0, 2.0, 4.0, 4.5]  # lower on average, not with seed 1
-    assert holds(class_claims(table, "here")) == [False]
+    assert holds("figure5", class_statistics(table)) == [False]
 
 
-def test_claims_about_early_stopping():
+def test_claims_about_early_stopping(holds, judged):
     table = scores(stop_at_loss=[0.1, 0.01, 1e-5], l2_mean=[2.0, 3.0, 4.0], kernel_distance=[0.01, 0.02, 0.03])
-    claims = stopping_claims(table, "here")
-    assert holds(claims) == [True, True, True] and "1e-05: 4.00, 0.01: 3.00, 0.1: 2.00" in claims[1].measured
-    assert holds(stopping_claims(table.assign(l2_mean=[8.0, 3.0, 4.0]), "here")) == [False, False, True]
+    claims = list(judged("figure15", stopping_statistics(table)).values())
+    assert [claim.holds for claim in claims] == [True, True, True] and "1e-05: 4.00, 0.01: 3.00, 0.1: 2.00" in claims[
+        1
+    ].measured
+    assert holds("figure15", stopping_statistics(table.assign(l2_mean=[8.0, 3.0, 4.0]))) == [False, False, True]
 
 
-def test_claims_about_the_kernel():
+def test_claims_about_the_kernel(holds):
     table = scores(attack=["initial", "final", "hybrid"], l2_mean=[3.0, 2.5, 2.0], seconds=[1.0, 1.0, 2.1])
-    assert holds(choice_claims(table, "here")) == [True, True, True]
-    assert holds(choice_claims(table.assign(l2_mean=[2.0, 2.5, 2.2]), "here")) == [False, False, True]
+    assert holds("appendix_i", kernel_statistics(table)) == [True, True, True]
+    assert holds("appendix_i", kernel_statistics(table.assign(l2_mean=[2.0, 2.5, 2.2]))) == [False, False, True]
 
 
-def test_claims_about_networks_and_losses():
+def test_claims_about_networks_and_losses(holds):
     wide = scores(multiplier=[1, 8, 16], l2_mean=[8.0, 6.0, 5.0])
-    assert holds(lenet_claims(wide, "here")) == [True, True]
-    assert holds(lenet_claims(wide[wide.multiplier < 8], "here"))[0] is False  # nothing as wide was measured
+    assert holds("figure17", lenet_statistics(wide)) == [True, True]
+    assert holds("figure17", lenet_statistics(wide[wide.multiplier < 8]))[0] is False  # nothing as wide was measured
     losses = scores(loss=["mse", "cross_entropy"], l2_mean=[9.0, 6.9])
-    assert holds(loss_claims(losses, "here")) == [True]
+    assert holds("appendix_g", loss_statistics(losses)) == [True]
     larger = scores(dynamics=["standard", "linearized"], l2_mean=[7.1, 3.0])
-    assert holds(resolution_claims(larger, "here")) == [False, True]
+    assert holds("figure18", resolution_statistics(larger)) == [False, True]
 
 
 class Small(Section):
     size: Count = 3
 
 
-def measure(job: Job) -> Result:
-    size = job.settings(Small).size
-    data = pd.DataFrame({"size": [size]})
-    claim = Claim("sizes are odd", "nowhere", "they are", f"size {size}", size % 2 == 1)
-    return Result(data, [claim], lambda path: path.write_text("a figure") and None)
+def measure(run: ExperimentRun) -> Outcome:
+    size = run.settings(Small).size
+    return Outcome(pd.DataFrame({"size": [size]}), {"size": size}, plt.figure)
 
 
 def test_settings_of_an_experiment_are_validated(tmp_path):
     source = Source({"name": "x", "settings": {"size": 5}})
-    assert measure(job_of(source, tmp_path)).data["size"].tolist() == [5]
+    assert measure(run_of(source, tmp_path)).data["size"].tolist() == [5]
     with pytest.raises(InputError, match=r"settings\.sise"):
-        job_of(Source({"settings": {"sise": 5}}, {("settings", "sise"): "x.yaml, line 1"}), tmp_path).check(Small)
+        run_of(Source({"settings": {"sise": 5}}, {("settings", "sise"): "x.yaml, line 1"}), tmp_path).check(Small)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
-    job = job_of(Source({"name": "x"}), tmp_path / "out")
-    claim_folder(job)
-    claim_folder(job_of(Source({"name": "y"}), tmp_path / "out"))  # nothing was measured there yet
+    run = run_of(Source({"name": "x"}), tmp_path / "out")
+    claim_folder(run)
+    claim_folder(run_of(Source({"name": "y"}), tmp_path / "out"))  # nothing was measured there yet
     (tmp_path / "out" / "data.csv").write_text("a\n1\n")
-    claim_folder(job_of(Source({"name": "y"}), tmp_path / "out"))
+    claim_folder(run_of(Source({"name": "y"}), tmp_path / "out"))
     with pytest.raises(InputError, match="under other settings"):
-        claim_folder(job)
+        claim_folder(run)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("hello")
     with pytest.raises(InputError, match="no experiment"):
-        claim_folder(job_of(Source({"name": "x"}), tmp_path / "other"))
+        claim_folder(run_of(Source({"name": "x"}), tmp_path / "other"))
 
 
 def test_errors_name_what_is_near():
@@ -212,15 +213,15 @@ def test_an_experiment_on_ray(tmp_path):
     out = tmp_path / "out"
     said = [*SMALL, "seed=[0]", "data.public=50"]
     try:
-        result = run_experiment("figure3", "quick", said, out, True, Console(quiet=True))
+        judged_claims = run_experiment("figure3", "quick", said, out, Console(quiet=True), sheet=True)
     finally:
         stop_ray()
     data = pd.read_csv(out / "data.csv")
     assert list(data.columns) == COLUMNS and len(data) == 4 and set(data.width) == {32, 64}
     claims = json.loads((out / "claims.json").read_text())
     assert all(set(claim) == {"claim", "source", "paper", "measured", "holds"} for claim in claims)
-    assert "no data.root was given" in claims[0]["measured"] and claims[0]["holds"] == result.claims[0].holds
+    assert "no data.root was given" in claims[0]["measured"] and claims[0]["holds"] == judged_claims[0].holds
     assert all((out / name).stat().st_size > 10_000 for name in ("figure.png", "sheet.png"))
     before = (out / "run" / "leakage.csv").read_bytes()
-    run_experiment("figure3", "quick", said, out, False, Console(quiet=True))  # reads what is there, without Ray
+    run_experiment("figure3", "quick", said, out, Console(quiet=True))  # reads what is there, without Ray
     assert (out / "run" / "leakage.csv").read_bytes() == before

@@ -50,7 +50,7 @@ def test_both_attacks_on_digits(tmp_path):
     said = [*SMALL, "adversary.attacks.0.iterations=5", "partition.images=[3]", "model.head=[32, 32]"]
     out = tmp_path / "out"
     try:
-        run_experiment("finetune", "quick", said, out, True, Console(quiet=True))
+        run_experiment("finetune", "quick", said, out, Console(quiet=True), sheet=True)
     finally:
         stop_ray()
     data = pd.read_csv(out / "data.csv")

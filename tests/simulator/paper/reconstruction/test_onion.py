@@ -7,11 +7,11 @@ import torch
 from attacks import InputError
 from clients.defenses.prune_easiest import without_easiest
 from clients.distillation import Distilled
-from simulator.paper import Job
+from simulator.paper import ExperimentRun
 from simulator.paper.distillation.images import cosines, likeness
 from simulator.paper.distillation.sets import gap_table, table1
 from simulator.paper.files import load_file
-from simulator.paper.reconstruction.onion import advantage, exposed, layers, onion, unbalanced_claims
+from simulator.paper.reconstruction.onion import advantage, onion, onion_statistics
 from simulator.paper.reconstruction.peeling import OnionSettings, Peeling, at_infinite_width
 from simulator.run.display import Display
 from simulator.tools.distillation import Owner
@@ -26,18 +26,18 @@ def test_the_easiest_are_left_out():
     assert without_easiest(ease[:4], 4, groups[:4]).tolist() == [1]  # no class is asked for more than it has
 
 
-def job_of(tmp_path, *overrides):
+def run_of(tmp_path, *overrides):
     source = load_file("figure6", "quick", ["seed=0", "data.public=60", "data.test=50", *overrides])
-    return Job("figure6", "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None)
+    return ExperimentRun("figure6", "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None)
 
 
 @pytest.mark.parametrize("balanced", [True, False])
 def test_a_small_onion(tmp_path, balanced):
-    job = job_of(tmp_path, "partition.images=12", "training.steps=20")
-    scenario = job.scenario.cells()[0].scenario
+    run = run_of(tmp_path, "partition.images=12", "training.steps=20")
+    scenario = run.scenario.cells()[0].scenario
     settings = OnionSettings(drop=4, until=4, draws=2, iterations=5, balanced=balanced, width_per_image=2.0)
     owner = Owner.of(scenario)
-    peeling = Peeling(owner, settings, scenario.training, job, "fitted")
+    peeling = Peeling(owner, settings, scenario.training, run, "fitted")
     table = peeling.table()
     count = table.groupby(["chosen", "num_private"]).size()
     assert count["easiest"].to_dict() == {12: 1, 8: 1, 4: 1} and count["random"].to_dict() == {8: 2, 4: 2}
@@ -48,7 +48,7 @@ def test_a_small_onion(tmp_path, balanced):
     assert len(kept) == 8 and (balanced or lost == [8, 9, 10, 11])
     if balanced:
         assert peeling.groups[lost].bincount().tolist() == [2, 2]
-    again = Peeling(owner, settings, scenario.training, job, "fitted").table()
+    again = Peeling(owner, settings, scenario.training, run, "fitted").table()
     pd.testing.assert_frame_equal(table, again)
 
 
@@ -63,6 +63,7 @@ def onion_table(easiest, l2, regime="fitted", minority=0.3):
             "floor_l2_mean": 7.0,
             "l2_mean": d,
             "l2_before": 2.5,
+            "dual_rank": -0.5,
         }
         for n, a, d in zip((30, 20, 10), easiest, l2, strict=True)
     ]
@@ -70,19 +71,37 @@ def onion_table(easiest, l2, regime="fitted", minority=0.3):
     return pd.DataFrame(rows).assign(regime=regime, minority=minority)
 
 
-def test_claims_of_the_onion_are_judged_by_their_statistics():
+@pytest.fixture
+def held(judged):
+    """Whether each claim of an experiment holds on a table of onions."""
+    return lambda name, table: {key: c.holds for key, c in judged(name, onion_statistics(table)).items()}
+
+
+def test_claims_of_the_onion_are_judged_by_their_statistics(held):
     table = onion_table([0.9, 0.85, 0.7], [3.0, 2.0, 1.0])
     assert advantage(table).gain.tolist() == pytest.approx([-0.1, 0.05])  # at 10, at 20
-    assert layers(table).holds and not layers(onion_table([0.9, 0.8, 0.7], [1.0, 2.0, 3.0])).holds
+    assert held("figure6", table)["layers"]
+    assert not held("figure6", onion_table([0.9, 0.8, 0.7], [1.0, 2.0, 3.0]))["layers"]
     both = pd.concat([table, onion_table([0.9, 0.81, 0.8], [1.0, 1, 1], "underfit")])
-    assert [claim.holds for claim in unbalanced_claims(both)] == [True, True, True, True]
+    assert list(held("figure21", both).values()) == [True, True, True, True]
     both = pd.concat([table.assign(minority=0.5), onion_table([0.9, 0.9, 0.8], [1.0, 1, 1], "underfit")])
-    assert [claim.holds for claim in unbalanced_claims(both)] == [True, True, False, False]
-    assert not exposed(onion_table([0.9, 0.8, 0.7], [3.0, 3.0, 2.5])).holds  # 0.5 and 0.5 worse, 0 better
+    assert list(held("figure21", both).values()) == [True, True, False, False]
+    assert not held("figure6", onion_table([0.9, 0.8, 0.7], [3.0, 3.0, 2.5]))["exposed"]  # 0.5 and 0.5 worse, 0 better
+
+
+def test_claims_of_the_onion_about_duals_and_accuracy(held):
+    table = onion_table([0.9, 0.85, 0.83], [3.0, 2.0, 1.0])
+    duals = table[table.chosen == "easiest"].assign(chosen="duals", regime="infinite width")
+    both = pd.concat([table, duals, table[table.chosen == "random"].assign(regime="infinite width")])
+    wanted = {"layers": True, "exposed": True, "accuracy": True, "infinite_width": True, "hard_to_fit": True}
+    assert held("figure6", both) == wanted
+    assert held("figure6", table) == wanted | {"infinite_width": None}  # it was not measured
+    worse = both.assign(accuracy=both.accuracy.where(both.chosen == "random", 0.7), dual_rank=0.1)
+    assert held("figure6", worse) == wanted | {"accuracy": False, "infinite_width": False, "hard_to_fit": False}
 
 
 def test_the_onion_at_infinite_width(tmp_path):
-    scenario = job_of(tmp_path).scenario.cells()[0].scenario
+    scenario = run_of(tmp_path).scenario.cells()[0].scenario
     table = at_infinite_width(scenario, OnionSettings(reference_images=40, draws=2))
     counts = table.groupby(["chosen", "num_private"]).size().unstack("chosen")
     assert counts.index.tolist() == list(range(8, 39, 2)) and (counts.duals == 1).all() and (counts.random == 2).all()
@@ -97,7 +116,7 @@ def test_gap_between_infinite_and_finite_width():
 
 
 def test_likeness_to_images_and_to_class_means(tmp_path):
-    owner = Owner.of(job_of(tmp_path, "partition.images=8").scenario.cells()[0].scenario)
+    owner = Owner.of(run_of(tmp_path, "partition.images=8").scenario.cells()[0].scenario)
     odd = owner.targets[:, 0] > 0
     images = torch.stack([owner.images[3] * -0.5, owner.images[odd].mean(0)])
     table = likeness(owner, Distilled(images, torch.ones(2, 1), ()))
@@ -110,6 +129,6 @@ def test_likeness_to_images_and_to_class_means(tmp_path):
 def test_what_cannot_be_compared_is_refused_before_anything_is_computed(tmp_path):
     source = load_file("table1", "quick", ["settings.methods=[kip, rkip]"])
     with pytest.raises(InputError, match="leaves rkip_finite out"):
-        table1(Job("table1", "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None))
+        table1(ExperimentRun("table1", "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None))
     with pytest.raises(InputError, match="only one stage"):
-        onion(job_of(tmp_path, "partition.images=20"))
+        onion(run_of(tmp_path, "partition.images=20"))

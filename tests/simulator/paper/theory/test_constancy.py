@@ -12,17 +12,28 @@ from attacks.kernel.empirical import empirical_ntk
 from simulator.paper.command import run_experiment
 from simulator.paper.files import load_file
 from simulator.paper.theory import constancy
-from simulator.paper.theory.constancy import Network, Problem, copied, descend, measure, measure_training, shrink
-from simulator.paper.theory.hessian import COLUMNS, HessianSettings, slope, slope_table
-from simulator.paper.theory.hessian_claims import judge
+from simulator.paper.theory.constancy import (
+    ConstancyData,
+    Network,
+    TrainingTask,
+    copied,
+    descend,
+    measure,
+    measure_training,
+    shrink,
+)
+from simulator.paper.theory.hessian import COLUMNS, HessianSettings
+from simulator.paper.theory.hessian_statistics import hessian_statistics, slope, slope_table
 
 
 def test_inputs_lie_on_the_sphere_and_seeds_differ():
-    problem = Problem.of(0)
-    assert torch.allclose(problem.inputs.flatten(1).norm(dim=1), torch.full((32,), 8.0))
-    assert not torch.equal(problem.inputs, Problem.of(1).inputs) and torch.equal(problem.inputs, Problem.of(0).inputs)
-    assert set(problem.targets("sigmoid").unique().tolist()) == {0.0, 1.0}
-    assert problem.targets("softmax").sum(1).tolist() == [1.0] * 32
+    data = ConstancyData.of(0)
+    assert torch.allclose(data.inputs.flatten(1).norm(dim=1), torch.full((32,), 8.0))
+    assert not torch.equal(data.inputs, ConstancyData.of(1).inputs) and torch.equal(
+        data.inputs, ConstancyData.of(0).inputs
+    )
+    assert set(data.targets("sigmoid").unique().tolist()) == {0.0, 1.0}
+    assert data.targets("softmax").sum(1).tolist() == [1.0] * 32
 
 
 def test_the_offset_is_added_and_not_trained():
@@ -33,15 +44,16 @@ def test_the_offset_is_added_and_not_trained():
 
 def test_one_hidden_layer_of_kernel_by_hand():
     """A step of gradient descent on squared loss moves by rate/8 · ‖Σ (f − y) ∇f‖, rate = share · 8 / λ_max(K)."""
-    network, problem = Network(32, "linear", "tanh", 0), Problem.of(0)
+    network, data = Network(32, "linear", "tanh", 0), ConstancyData.of(0)
     model = network.build()
-    kernel = empirical_ntk(model, copied(model), problem.inputs)
+    kernel = empirical_ntk(model, copied(model), data.inputs)
     own = kernel[:8, :8].double()
-    targets = problem.targets("linear")
+    targets = data.targets("linear")
     with torch.no_grad():
-        residual = (model(problem.inputs[:8]) - targets[:8]).double()
+        residual = (model(data.inputs[:8]) - targets[:8]).double()
     expected = 0.5 / float(torch.linalg.eigvalsh(own)[-1]) * math.sqrt(float(residual.T @ own @ residual))
-    steps, length = descend(model, problem, targets, "mse", 0.5, kernel, lambda steps, length: True)
+    task = TrainingTask.of(data, targets, "mse", kernel, 0.5)
+    steps, length = descend(model, task, lambda steps, length: True)
     assert steps == 1 and length == pytest.approx(expected, rel=1e-3)
 
 
@@ -116,21 +128,27 @@ def tables(linear, sigmoid, linf=-0.5):
     return table, slope_table(table, pd.DataFrame(undecided), pd.DataFrame(norms))
 
 
-def test_claims_are_judged_by_their_slopes():
-    assert [c.holds for c in judge(*tables(-0.5, 0.0), 1.0, 0.2)][:6] == [True] * 6
-    falling = {c.claim.split(" ")[0]: c.holds for c in judge(*tables(-0.5, -0.5), 1.0, 0.2)[:5]}
+@pytest.fixture
+def claims_of(judged):
+    """The claims of `hessian` on a table and its slopes."""
+    return lambda table, slopes: list(judged("hessian", hessian_statistics(table, slopes, 1.0, 0.2)).values())
+
+
+def test_claims_are_judged_by_their_slopes(claims_of):
+    assert [c.holds for c in claims_of(*tables(-0.5, 0.0))][:6] == [True] * 6
+    falling = {c.claim.split(" ")[0]: c.holds for c in claims_of(*tables(-0.5, -0.5))[:5]}
     assert falling == {"behind": False, "nor": True, "the": True, "it": False}
-    assert not judge(*tables(-0.1, 0.0), 1.0, 0.2)[0].holds
-    claims = {c.claim: c.holds for c in judge(*tables(-0.5, 0.0, linf=0.0), 1.0, 0.2)}
+    assert not claims_of(*tables(-0.1, 0.0))[0].holds
+    claims = {c.claim: c.holds for c in claims_of(*tables(-0.5, 0.0, linf=0.0))}
     assert not claims["under mse ‖Δθ‖₂ stays of order 1 while ‖Δθ‖_∞ falls"]
-    measured = next(c.measured for c in judge(*tables(-0.5, 0.0), 1.0, 0.2) if c.claim.startswith("under mse ‖"))
+    measured = next(c.measured for c in claims_of(*tables(-0.5, 0.0)) if c.claim.startswith("under mse ‖"))
     assert "slopes 0.00 and -0.50" in measured and "gradient is 1 at any width, the second is 0.00" in measured
     assert claims["maxout as a hidden non-linearity: the kernel becomes constant with width"]
 
 
-def test_where_nothing_was_narrow_enough_for_the_bound_it_is_not_judged():
+def test_where_nothing_was_narrow_enough_for_the_bound_it_is_not_judged(claims_of):
     table, slopes = tables(-0.5, 0.0)
-    claims = judge(table.drop(columns=["remainder", "sup_hessian"]), slopes, 1.0, 0.2)
+    claims = claims_of(table.drop(columns=["remainder", "sup_hessian"]), slopes)
     assert next(claim.holds for claim in claims if claim.claim.startswith("|f")) is None
 
 
@@ -146,7 +164,7 @@ def test_every_profile_trains_with_an_activation_that_brings_the_loss_down():
 def test_the_experiment_writes_its_tables(tmp_path):
     small = [f"settings.{key}=[16, 64]" for key in ("widths", "open_widths", "training_widths")]
     said = [*small, "settings.seeds=1", "settings.activations=[relu, tanh]"]
-    run_experiment("hessian", "quick", said, tmp_path / "out", False, Console(quiet=True))
+    run_experiment("hessian", "quick", said, tmp_path / "out", Console(quiet=True))
     data = pd.read_csv(tmp_path / "out" / "data.csv")
     assert list(data.columns) == COLUMNS and (data.hessian_norm > 0).all() and (data.kernel_change > 0).all()
     assert data.groupby("output").size().to_dict() == {

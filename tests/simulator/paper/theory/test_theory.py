@@ -10,10 +10,10 @@ from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.ntk.objective import make_objective
 from attacks.scoring.matching import matched_l2
-from simulator.paper import Job
+from simulator.paper import ExperimentRun
 from simulator.paper.files import load_file
-from simulator.paper.local import fit
 from simulator.paper.reconstruction.duals import weak_and_strong
+from simulator.paper.reconstruction.local_training import fit
 from simulator.paper.reconstruction.minibatches import image_memory, largest_error
 from simulator.paper.theory.predicted_points import PredictedSettings, leave_one_out, one_point
 from simulator.paper.theory.rkip_equality import Centered, both_losses, rkip
@@ -24,7 +24,9 @@ from simulator.tools.distillation import Owner
 
 def cell_of(name, tmp_path, *overrides):
     source = load_file(name, "quick", ["data.public=50", "data.test=20", "seed=0", *overrides])
-    return Job(name, "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None).scenario.cells()[0]
+    return ExperimentRun(name, "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None).scenario.cells()[
+        0
+    ]
 
 
 def random(*shape, seed=0):

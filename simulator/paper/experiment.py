@@ -1,4 +1,4 @@
-"""What an experiment of the paper is: a name, a file of settings, what it measures and the claims that it judges."""
+"""What an experiment is: a name, a file of settings and claims, and a function that measures the claims' statistics."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
@@ -14,30 +15,15 @@ from torch import Tensor
 from attacks.interface.errors import InputError, nearest
 from clients.config import Section
 from simulator.errors import RunError
+from simulator.paper.claims import Statistics
 from simulator.results.record import Record
 from simulator.run.display import Display
-from simulator.scenario.scenario import Scenario, load_source
+from simulator.scenario.scenario import Cell, Scenario, load_source
 from simulator.scenario.yaml_source import Source
 
 Settings = TypeVar("Settings", bound=Section)
-Report = Callable[[str, int, int], None]
+ShowProgress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper beside what was measured here.
-
-    claim: in short. source: section and figure. paper: what the paper says, in its own figures. measured: ours, with
-    the statistic that decides and its value. holds: what that statistic says, whichever way one had hoped; None where
-    --set left nothing to judge.
-    """
-
-    claim: str
-    source: str
-    paper: str
-    measured: str
-    holds: bool | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,20 +38,21 @@ class Strip:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
-    """What an experiment found. data: the raw figures, written as data.csv.
+class Outcome:
+    """What an experiment measured. data: the raw figures, written as data.csv.
 
-    draw: writes figure.png at the path it is given. sheet: the images of sheet.png, asked for with --sheet only.
+    statistics: what the claims of the experiment's file speak of, by name. draw: makes figure.png. sheet: the images of
+    sheet.png, asked for with --sheet only.
     """
 
     data: pd.DataFrame
-    claims: Sequence[Claim]
-    draw: Callable[[Path], None]
+    statistics: Statistics
+    draw: Callable[[], plt.Figure]
     sheet: Callable[[], Sequence[Strip]] | None = None
 
 
 @dataclass(frozen=True)
-class Job:
+class ExperimentRun:
     """One experiment, ready to be measured: its settings with profile, data set and --set applied, and where to work.
 
     out: exists; experiments may keep intermediate files below it. report: draws a progress bar. say: prints a line.
@@ -76,7 +63,7 @@ class Job:
     source: Source
     out: Path
     display: Display
-    report: Report
+    report: ShowProgress
     say: Callable[[str], None]
     verbose: bool = False
 
@@ -85,6 +72,11 @@ class Job:
         """The federation that the file describes; its section `settings` is for the experiment alone."""
         sections = {key: value for key, value in self.source.data.items() if key != "settings"}
         return load_source(Source(sections, self.source.lines))
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The cells of the scenario's sweep."""
+        return self.scenario.cells()
 
     def check(self, settings: type[Section]) -> None:
         """Validate all that the file says; InputError names the key."""
@@ -102,8 +94,8 @@ class Job:
             where = self.source.where(("settings", *wrong["loc"]))
             raise InputError(f"{where + ': ' if where else ''}{key}: {wrong['msg']}") from None
 
-    def sweep(self, scenario: Scenario | None = None, folder: str = "run") -> Record:
-        """Run a federation (default: the file's, with its whole sweep) in a folder of its own below `out`.
+    def sweep(self, folder: str = "run") -> Record:
+        """Run the file's federation with its whole sweep, in a folder of its own below `out`.
 
         It is an ordinary run: cells that are done are kept, and `fedspill report` reads it. RunError where an attack
         failed, since a figure with holes in it decides nothing.
@@ -113,7 +105,7 @@ class Job:
         from simulator.run.folder import needs_run
         from simulator.run.plan import make_plan
 
-        plan = make_plan(scenario or self.scenario, self.out / folder)
+        plan = make_plan(self.scenario, self.out / folder)
         if needs_run(plan):
             if self.profile != "quick":
                 self.say(describe_plan(plan))
@@ -129,8 +121,13 @@ class Job:
         return record
 
 
-Measure = Callable[[Job], Result]
-Cost = Callable[[Job], float]
+def num_private(cell: Cell) -> int:
+    """How many images the one client of a cell trains on, 0 where there is no limit."""
+    return cell.scenario.partition.images_of(0) or 0
+
+
+Measure = Callable[[ExperimentRun], Outcome]
+Cost = Callable[[ExperimentRun], float]
 """Seconds that the experiment would take on this machine, from a few steps of it measured now."""
 
 
@@ -138,12 +135,12 @@ Cost = Callable[[Job], float]
 class Experiment:
     """settings: what its file's section `settings` may hold; default nothing.
 
-    cost: asked for before the profile `full` begins; None where `Job.sweep` says what its run costs.
+    cost: asked for before the profile `full` begins; None where `ExperimentRun.sweep` says what its run costs.
     """
 
     name: str
     title: str
-    measure: Callable[[Job], Result] = field(repr=False)
+    measure: Measure = field(repr=False)
     settings: type[Section] = Section
     cost: Cost | None = field(default=None, repr=False)
 
@@ -156,8 +153,8 @@ def experiment(
 ) -> Callable[[Measure], Measure]:
     """Register what measures an experiment; one function may measure several.
 
-    Each has a file, NAME.yaml in scenarios/paper or scenarios/theory: a scenario where it is a federation, and its
-    `settings`.
+    Each has a file, NAME.yaml in scenarios/paper or scenarios/theory: its claims, a scenario where it is a federation,
+    and its `settings`.
     """
 
     def register(measure: Measure) -> Measure:
@@ -168,6 +165,7 @@ def experiment(
 
 
 def get_experiment(name: str) -> Experiment:
+    """The registered experiment; InputError names the nearest one."""
     if name not in EXPERIMENTS:
         raise InputError(f"unknown experiment {name!r}{nearest(name, list(EXPERIMENTS))}; fedspill paper --list")
     return EXPERIMENTS[name]

@@ -1,0 +1,176 @@
+"""Claims as data: what a rule makes of statistics, how they are printed, and the files they stand in."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simulator.paper import EXPERIMENTS
+from simulator.paper.claims import COMPARISONS, Claim, ClaimRule, Signs, compare, judge
+from simulator.paper.distillation.images import likeness_statistics
+from simulator.paper.distillation.sets import set_statistics
+from simulator.paper.files import load_claims
+from simulator.paper.reconstruction.duals import accumulated_statistics, dual_statistics
+from simulator.paper.reconstruction.finetuning import ntk_statistics, span_statistics
+from simulator.paper.reconstruction.kernel_regime import task_statistics
+from simulator.paper.reconstruction.kkt_comparison import kkt_statistics
+from simulator.paper.reconstruction.minibatches import memory_statistics
+from simulator.paper.reconstruction.one_step import step_statistics
+from simulator.paper.theory.predicted_points import gap_statistics
+from simulator.paper.theory.sphere import recovery_statistics
+
+
+def test_the_sign_test_by_hand():
+    # with five tosses of a coin, 4 or 5 heads come up in 6 of 32 cases, 5 in 1
+    assert Signs(4, 5).p_value == pytest.approx(6 / 32) and Signs(5, 5).p_value == pytest.approx(1 / 32)
+    assert str(Signs.of(pd.Series([True, True, True, False]))) == "3 of 4 (sign test p = 0.31)"  # 5 of 16
+    assert math.isnan(Signs(0, 0).share) and math.isnan(Signs(0, 0).p_value)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "holds"),
+    [
+        ("rank >= 0.5", True),
+        ("rank > 0.5", False),
+        ("rank < other", True),
+        ("by_size <= 2", True),
+        ("by_size < 2", False),  # one of the two is 2
+        ("by_size[20] <= 1", True),
+        ("half.share >= 0.5", True),
+        ("unknown > 0", None),
+        ("gappy > 0", None),  # the one that was measured is above 0
+        ("gappy > 3", False),
+        ("empty > 0", None),
+        ("left_out.share > 0", None),
+    ],
+)
+def test_a_comparison_holds_for_every_entry_that_was_measured(comparison, holds):
+    statistics = {"rank": 0.5, "other": 0.6, "by_size": pd.Series({20: 1.0, 40: 2.0}), "half": Signs(1, 2)}
+    statistics |= {"unknown": math.nan, "gappy": [math.nan, 2.0], "empty": [], "left_out": None}
+    assert compare(comparison, statistics) is holds
+
+
+def test_a_claim_needs_all_comparisons_and_prints_its_statistics():
+    rule = ClaimRule(claim="c", source="s", paper="p", measured="{by_size:.1f} in {signs}, {values:+d}", holds="x > 0")
+    shown = {"by_size": pd.Series({20: 1.04, 40: 2.0}), "signs": Signs(2, 2), "values": [1, -2], "x": 1, "y": np.nan}
+    measured = "20: 1.0, 40: 2.0 in 2 of 2 (sign test p = 0.25), +1, -2; holds where x > 0"
+    assert judge({"key": rule}, shown) == [Claim("c", "s", "p", measured, True)]
+    both = {"key": rule.model_copy(update={"holds": ["x > 0", "y > 0"]})}
+    assert judge(both, shown)[0].holds is None and judge(both, shown | {"x": -1})[0].holds is False
+    assert judge({"key": rule}, shown | {"key": {"x": -1}})[0].holds is False  # a statistic of this claim alone
+    with pytest.raises(KeyError, match="x"):
+        judge({"key": rule}, {name: value for name, value in shown.items() if name != "x"})
+
+
+def test_files_inherit_replace_share_and_leave_out_claims():
+    sources = {
+        name: {rule.source for rule in load_claims(name).values()} for name in ("figure2", "figure22", "figure19")
+    }
+    assert sources["figure2"] == {"section 4, figure 2"} and sources["figure22"] == {"appendix J.5, figure 22"}
+    assert "section 4, on the images of appendix J.2, figure 19" in sources["figure19"]
+    assert list(load_claims("figure9")) == ["rkip", "random"]  # of table1's three claims one is replaced
+    assert list(load_claims("figure20")) == ["classes", "kernel", "wider", "smaller"]
+    own, shared = load_claims("figure3")["kernel"], load_claims("figure20")["kernel"]
+    assert own.holds == shared.holds and shared.source == "appendix J.3, figure 20"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_rule_can_be_read(name):
+    for rule in load_claims(name).values():
+        for comparison in rule.comparisons:
+            left, sign, _ = comparison.split()
+            assert left[0].isalpha() and sign in COMPARISONS
+
+
+def test_claims_about_duals_on_hand_made_tables(holds):
+    image = {"num_private": 5, "width": 8, "dynamics": "standard", "seed": 0, "floor_l2": 9.0, "mean_image_l2": 10.0}
+    data = pd.DataFrame({"alpha": [1.0, 2, 3, 4, 5], "l2": [9.0, 8, 5, 3, 1]}).assign(**image)
+    assert holds("figure7", dual_statistics(data)) == [True, True]  # the two smallest: 8.5 > 0.9 * 9
+    assert holds("figure7", dual_statistics(data.assign(l2=[1.0, 3, 5, 8, 9]))) == [False, False]
+    frames = [data.assign(accumulated=data.alpha, finite_width=-data.alpha, infinite_width=[5.0, 1, 4, 2, 3])]
+    frames.append(frames[0].assign(dynamics="linearized"))
+    sums = pd.DataFrame({"dynamics": ["linearized", "standard"], "unexplained": [1e-5, 0.5]})
+    found = accumulated_statistics(pd.concat(frames), sums)
+    assert holds("figure11", found) == [True, True, True, False]
+    assert holds("figure11", accumulated_statistics(frames[0], sums[1:])) == [None, None, True, False]
+
+
+def test_claims_about_tasks_and_single_steps_on_hand_made_tables(holds):
+    settings = {"width": 8, "dynamics": "standard", "seed": 0}
+    rows = {"task": ["odd_even", "classes"] * 2, "num_private": [10, 10, 20, 20], "l2_mean": [2.0, 1.0, 4.0, 3.0]}
+    table = pd.DataFrame(rows).assign(**settings, kernel_distance=[0.2, 0.1, 0.3, 0.2])
+    assert holds("figure20", task_statistics(table)) == [True, True, None, True]
+    assert holds("figure20", task_statistics(table.assign(kernel_distance=[0.1, 0.2, 0.3, 0.1])))[0] is False
+    scores = pd.DataFrame({"l2_mean": [1.0, 2.0], "floor_l2_mean": 3.0, "recovered_fraction": 0.5})
+    duals = pd.DataFrame({"found": [1.0, 2, 3, 9], "residual": [2.0, 4, 6, 0], "recovered": [True, True, True, False]})
+    assert holds("one_step", {"unexplained": 1e-4} | step_statistics(scores, duals)) == [True, True, True]
+    worse = step_statistics(scores.assign(l2_mean=[1.0, 4.0]), duals.assign(recovered=[True, True, False, False]))
+    assert holds("one_step", {"unexplained": 1e-2} | worse) == [False, False, None]
+
+
+def test_claims_about_fine_tuning_on_hand_made_tables(holds):
+    row = {
+        "attack": "ntk",
+        "trained": "head",
+        "num_private": 2,
+        "num_reconstructed": 2,
+        "psnr_best": 21.0,
+        "recovered": 1,
+    }
+    row |= {"l2_mean": 1.0, "floor_l2_mean": 2.0, "kernel_distance": 0.05, "membership_auc": 1.0}
+    ntk, words = pd.DataFrame([row, row]), {"weights": "pretrained", "public_images": 5}
+    assert holds("figure4", words | ntk_statistics(ntk, [1, 2])) == [True, True]
+    assert holds("figure4", words | ntk_statistics(ntk.assign(kernel_distance=[0.05, 0.1]), [0, 2])) == [False, False]
+    both = pd.concat([ntk, ntk.assign(attack="span")])
+    assert holds("finetune", words | span_statistics(both)) == [True, True, True]
+    worse = both.assign(l2_mean=[1.0, 1.0, 1.0, 3.0], membership_auc=[1.0, 1.0, 0.98, 1.0])
+    assert holds("finetune", words | span_statistics(worse)) == [True, False, False]
+
+
+def test_claims_beside_the_kkt_attack_on_a_hand_made_table(holds):
+    network = {"loss": ["mse", "cross_entropy"], "seed": 0, "num_private": 5, "width": 8}
+    norms = pd.DataFrame(network | {"initial": [4.0, 6.0], "delta": [1.0, 2.0], "unexplained": [0.1, 0.9]})
+    scores = pd.concat([pd.DataFrame(network | {"attack": a, "l2_mean": x}) for a, x in (("ntk", 1.0), ("kkt", 2.0))])
+    scores = scores.assign(floor_l2_mean=3.0)
+    assert holds("appendix_a", kkt_statistics(scores, norms)) == [True, True, True]
+    assert holds("appendix_a", kkt_statistics(scores, norms[:1])) == [True, True, None]
+    worse = scores.assign(l2_mean=[1.0, 2.5, 2.0, 2.0])
+    assert holds("appendix_a", kkt_statistics(worse, norms.assign(delta=6.0, unexplained=0.5))) == [False, False, False]
+
+
+def test_claims_about_memory_and_predicted_points_on_hand_made_tables(holds):
+    sizes = {"candidates": [100, 100, 1000, 1000], "method": ["Algorithm 2", "all at once"] * 2}
+    words = {"error": 1e-15, "compared": 4, "compared_batches": [1], "batch": 100}
+    memory = [memory_statistics(pd.DataFrame(sizes | {"mib": [8.0, 8.0, last, 80.0]})) for last in (9.0, 20.0)]
+    assert [holds("appendix_b", words | found) for found in memory] == [[True, True], [True, False]]
+    gaps = {"gap": [0.0, 1.0], "seed": 0, "dual": [1e-9, 0.5], "predicted_dual": [0.0, 0.5], "others_dual": 0.5}
+    points = pd.DataFrame(gaps | {"l2": [5.0, 1.0], "others_l2": 2.0, "floor_l2": 6.0})
+    assert holds("appendix_c", gap_statistics(points)) == [True, True]
+    assert holds("appendix_c", gap_statistics(points.assign(dual=[1e-9, 0.4], l2=[1.5, 1.0]))) == [False, False]
+
+
+def test_claims_about_distillation_on_hand_made_tables(holds):
+    accuracy = {"kip": (0.9, 0.5, 0.6), "rkip": (0.9, 0.88, 0.86), "rkip_finite": (0.88, 0.85, 0.83)}
+    accuracy |= {"random": (0.7, 0.7, 0.7), "full": (0.95, 0.95, 0.95)}
+    rows = [
+        {"set": name, "size": 20, "train": 200, "seed": 0, "learner": learner, "accuracy": value}
+        for name, values in accuracy.items()
+        for learner, value in zip(("infinite_width", "standard", "linearized"), values, strict=True)
+    ]
+    table = pd.DataFrame(rows)
+    assert holds("table1", set_statistics(table)) == [True, True, True]
+    table.loc[(table.set != "full") & (table.learner != "infinite_width"), "accuracy"] = 0.84
+    assert holds("table1", set_statistics(table)) == [False, False, False]  # rkip_finite is no better than random
+    images = pd.DataFrame({"train": [20, 20, 200, 200], "seed": 0})
+    alike = images.assign(nearest=[1.0, 0.95, 0.9, 0.3], average=[0.2, 0.2, 0.4, 0.4])
+    assert holds("figure13", likeness_statistics(alike)) == [False, True, True]
+    assert holds("figure13", likeness_statistics(alike.assign(nearest=[0.2, 0.3, 0.4, 0.5]))) == [True, False, True]
+
+
+def test_claims_about_the_sphere_on_a_hand_made_trace(holds):
+    trace = {"iteration": [0, 100], "num_private": 5, "seed": 0, "mmd": [1.0, 1e-4], "worst_l2": [1.5, 0.01]}
+    table = pd.DataFrame(trace | {"mean_l2": [1.0, 0.005]})
+    assert holds("theorem1", recovery_statistics(table)) == [True, True]
+    assert holds("theorem1", recovery_statistics(table.assign(worst_l2=0.5))) == [False, True]
+    assert holds("theorem1", recovery_statistics(table.assign(mmd=0.5))) == [False, False]  # no set gets there
