@@ -4,7 +4,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from attacks import Knowledge, Observation, Reconstruction
 from simulator.adversary.attack_run import AttackRun
-from simulator.evaluation.evaluator import evaluate
+from simulator.evaluation.evaluator import Evaluation, evaluate
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Truth, TruthSource
 from simulator.results.keys import ObservationKey
@@ -81,29 +81,6 @@ class JobResult:
     more: tuple["JobResult", ...] = ()
 
 
-@dataclass(frozen=True)
-class Attacked:
-    """What an attack made of an observation, and the knowledge that it had."""
-
-    observation: Observation
-    knowledge: Knowledge
-    found: Reconstruction
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The scores of a reconstruction against one target: columns, rows of the samples table, and remarks."""
-
-    key: dict[str, Any]
-    columns: dict[str, Any]
-    samples: list[dict[str, Any]]
-    notes: list[str]
-
-    @classmethod
-    def of(cls, key: dict[str, Any], truth: Truth, attacked: Attacked) -> "Scored":
-        return cls(key, *evaluate(truth, attacked.observation, attacked.knowledge, attacked.found, key))
-
-
 def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
     """Attack, store and score. A fault becomes a row with its status and reason; nothing is raised."""
     reporter, start = reporter or Reporter(), time.perf_counter()
@@ -117,52 +94,52 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
             found = job.attack.run(observation, granted, reporter.progress)
         reporter.alive()  # scoring has time of its own
         save_reconstruction(store.reconstruction_path(job.key, job.attack.config.label), found)
-        scored = score(job, store, Attacked(observation, knowledge, found))
+        scored = score(job, observation, knowledge, found)
     except Exception as error:
-        columns = {"knowledge": _as_text(knowledge), "seconds": round(time.perf_counter() - start, 3)}
-        return _without_scores(job, *_fault(job, error), columns)
-    columns = {"knowledge": _as_text(knowledge), "seconds": round(found.seconds, 3)}  # without scoring
-    own, *others = [_row(job, each, found.warnings, columns) for each in scored]
-    return replace(own, more=tuple(others))
+        spent = {"knowledge": _as_text(knowledge), "seconds": round(time.perf_counter() - start, 3)}
+        return _result(job, _fault(job, error) | spent)
+    spent = {"knowledge": _as_text(knowledge), "seconds": round(found.seconds, 3)}  # without scoring
+    results = []
+    for target, scores in scored.items():
+        detail = " ".join("; ".join([*found.warnings, *scores.notes]).split())
+        results.append(
+            _result(job, scores.columns | {"status": "ok", "detail": detail} | spent, target, scores.samples)
+        )
+    return replace(results[0], more=tuple(results[1:]))
 
 
-def score(job: Job, store: CellStore, attacked: Attacked) -> list[Scored]:
-    """The reconstruction against the private images, and against those that clients trained on instead of them."""
+def score(job: Job, observation: Observation, knowledge: Knowledge, found: Reconstruction) -> dict[str, Evaluation]:
+    """By target: against the private images, and against what all clients trained on instead, where they did."""
+    store, round = CellStore(job.root), job.key.round
     recorded = store.recorded(job.key)
     truth = Truth.of(job.truth, recorded.clients, recorded.round_clients)
-    own = Scored.of(job.row_key(), truth, attacked)
-    distilled, of_round = (
-        store.load_distilled(job.key.round, clients) for clients in (recorded.clients, recorded.round_clients)
-    )
-    if distilled is None or of_round is None:
-        return [own]
-    own = replace(own, columns=own.columns | truth.nearness(distilled))
-    return [own, Scored.of(job.row_key("distilled"), truth.with_images(distilled, of_round), attacked)]
+    scored = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
+    distilled, of_round = (store.load_distilled(round, who) for who in (recorded.clients, recorded.round_clients))
+    if distilled is not None and of_round is not None:
+        scored["private"].columns.update(truth.nearness(distilled))
+        truth = truth.with_images(distilled, of_round)
+        scored["distilled"] = evaluate(truth, observation, knowledge, found, job.row_key("distilled"))
+    return scored
 
 
 def lost(job: Job, reason: str, status: str = "failed", **columns: Any) -> JobResult:
     """The row of a job that gave no result, or was never started. columns: what is known of it all the same."""
-    return _without_scores(job, status, " ".join(reason.split())[:300], columns)
+    return _result(job, {"status": status, "detail": " ".join(reason.split())[:300], **columns})
 
 
-def _fault(job: Job, error: Exception) -> tuple[str, str]:
-    """(status, reason) of a job that raised."""
+def _fault(job: Job, error: Exception) -> dict[str, Any]:
+    """What a row says of an exception."""
     if isinstance(error, TimeoutError):
-        return "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
-    return "failed", " ".join(f"{type(error).__name__}: {error}".split())
+        return {"status": "timeout", "detail": f"no result within adversary.timeout = {job.timeout:g} s"}
+    return {"status": "failed", "detail": " ".join(f"{type(error).__name__}: {error}".split())}
 
 
-def _row(job: Job, scored: Scored, warnings: tuple[str, ...], columns: dict[str, Any]) -> JobResult:
-    detail = " ".join("; ".join([*warnings, *scored.notes]).split())
-    row = {**scored.key, **job.swept, **scored.columns, "status": "ok", "detail": detail, **columns}
-    samples = [{**sample, **job.swept} for sample in scored.samples]
-    return JobResult(row_order(job.cell, scored.key), row | {"adaptive": job.attack.config.adaptive}, samples)
-
-
-def _without_scores(job: Job, status: str, detail: str, columns: dict[str, Any]) -> JobResult:
-    key = job.row_key()
-    row = {**key, **job.swept, "status": status, "detail": detail, "adaptive": job.attack.config.adaptive, **columns}
-    return JobResult(row_order(job.cell, key), row)
+def _result(
+    job: Job, columns: dict[str, Any], target: str = "private", samples: Sequence[dict[str, Any]] = ()
+) -> JobResult:
+    key = job.row_key(target)
+    row = {**key, **job.swept, "adaptive": job.attack.config.adaptive, **columns}
+    return JobResult(row_order(job.cell, key), row, [{**sample, **job.swept} for sample in samples])
 
 
 def _as_text(knowledge: Knowledge | None) -> str:

@@ -6,6 +6,7 @@ import torch
 
 from attacks import Knowledge, get_attack, torch_generator
 from clients.local_update import make_model
+from simulator.evaluation.evaluator import Evaluation
 from simulator.evaluation.job import Job, run_job, time_limit
 from simulator.evaluation.progress_board import Reporter
 from simulator.results.keys import Client, ObservationKey, RecordedObservation
@@ -88,7 +89,7 @@ def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
 
     def score(*arguments):
         said.append("score")
-        return {}, [], []
+        return Evaluation({}, [], [])
 
     monkeypatch.setattr("simulator.adversary.attack_run.AttackRun.run", attack)
     monkeypatch.setattr("simulator.evaluation.job.evaluate", score)
