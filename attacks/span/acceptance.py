@@ -1,6 +1,6 @@
 """Which images may be returned: those that explain the second layer's update, made exact where noise hides zeros."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -9,8 +9,27 @@ from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.least_squares import fit_images
 from attacks.span.search.candidates import Candidates, decoys_of
 from attacks.span.search.problems import outside
-from attacks.span.stages import Acceptance
-from attacks.span.thresholds import ACCEPTANCE, EVIDENCE, FIT
+from attacks.span.thresholds import ACCEPTANCE, DECOYS, DUALS, EVIDENCE, FIT, SEARCH, SPARSITY, constants_of
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """The images that may be returned, or the reason why none may.
+
+    images: (M, …), and residual: (M,), the one by which they are ranked. reason: None where images are accepted.
+    relative_residual: ‖Δ − Δ P‖ / ‖Δ‖, what their features leave of the update that tests them. facts: of the tests.
+    """
+
+    images: Tensor
+    residual: Tensor
+    reason: str | None = None
+    relative_residual: float = float("nan")
+    facts: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def none(cls, reason: str, relative_residual: float = float("nan")) -> "Acceptance":
+        """No image, for a reason."""
+        return cls(torch.zeros(0), torch.zeros(0), reason, relative_residual)
 
 
 def accept_images(evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
@@ -20,11 +39,17 @@ def accept_images(evidence: PixelEvidence, candidates: Candidates, generator: to
     too rough to explain the second layer are judged once more.
     """
     test = ExplanationTest(candidates, evidence.layers.second[list(evidence.tests)].float(), evidence.second_noise)
-    acceptance, facts = test.judge(candidates.accepted(), generator), ACCEPTANCE.facts()
+    acceptance = test.judge(candidates.accepted(), generator)
+    facts = constants_of(ACCEPTANCE, SEARCH, DECOYS, SPARSITY, DUALS) | {
+        "tests": float(len(evidence.tests)),
+        "rounds": float(candidates.passes),
+        "threshold": candidates.threshold,
+        "certified": float(len(candidates.passed)),
+    }
     if _needs_fit(evidence, candidates, acceptance):
         layers, intervals = evidence.layers, evidence.defense.intervals
         images, left = fit_images(layers.change, layers.initial, acceptance.images, evidence.count, intervals)
-        facts |= {"fit": left} | FIT.facts()
+        facts |= {"fit": left} | constants_of(FIT)
         if left < FIT.most_left * evidence.error:
             images = images.float()
             acceptance = (

@@ -19,7 +19,7 @@ constant stands in `attacks.span.thresholds`. docs/span.md says what the attack 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -28,21 +28,41 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_values
 from attacks.networks.probing import evaluating
+from attacks.span.acceptance import Acceptance
 from attacks.span.evidence.known_defense import knows_defense, without_defense
+from attacks.span.evidence.pixel_evidence import RoundsApart
 from attacks.span.feature_space.network import find_feature_network
 from attacks.span.joint_polish import polish_jointly
 from attacks.span.search.descent import distinct
 from attacks.span.search.passes import SearchOptions
-from attacks.span.stages import Acceptance, RoundsApart, Variant
-from attacks.span.thresholds import EVIDENCE
+from attacks.span.thresholds import EVIDENCE, constants_of
 from attacks.span.variants.features import FeatureVariant
-from attacks.span.variants.frozen_body import FrozenBodyVariant
-from attacks.span.variants.pixels import PixelVariant
+from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
+from attacks.span.variants.pixels import PixelVariant, linear_layers_of
+from attacks.update.pixel_mean import infer_pixel_mean
+
+
+class Variant(Protocol):
+    """The span attack on one kind of network. Evidence and candidates are of types of its own; the evidence has a
+    `refusal`, which says why a search makes no sense, and is None where it does."""
+
+    def read(self, generator: torch.Generator) -> Any:
+        """What the update shows, once weight decay and known defenses are undone; `RoundsApart` where the rounds have
+        to be attacked alone. Raises InputError for an update of zero."""
+
+    def search(self, evidence: Any, generator: torch.Generator, progress: Progress) -> Any:
+        """Candidates for private images, those that pass a test by themselves marked as such."""
+
+    def accept(self, evidence: Any, candidates: Any, generator: torch.Generator) -> Acceptance:
+        """Which candidates may be returned, made as exact as the evidence allows."""
+
+    def report(self, evidence: Any, acceptance: Acceptance) -> Reconstruction:
+        """The result, with what was measured and what is in doubt."""
 
 
 @register
 @dataclass(frozen=True)
-class SpanAttack(Attack):
+class SpanAttack(SearchOptions, Attack):
     """Find the points of the first layer's span whose features lie in the second layer's row space.
 
     Several pairs of one client are taken together: the span of all first-layer updates, and the second layer's test in
@@ -57,12 +77,6 @@ class SpanAttack(Attack):
 
     name: ClassVar[str] = "span"
 
-    starts: int = 300
-    steps: int = 200
-    settle: int = 100
-    polish: int = 100
-    rounds: int = 12
-    learning_rate: float = 0.05
     joint_polish: int = 0
     device: str = "auto"
 
@@ -82,37 +96,27 @@ class SpanAttack(Attack):
 
         Raises InputError for an update of zero. One that SGD cannot have made gives no images, and a warning.
         """
-        attack = partial(self._attack_rounds, generator=generator, progress=progress)
+        attack = partial(self._attack, generator=generator, progress=progress)
         return with_and_without_defense(attack, observation, knowledge)
 
-    def _attack_rounds(
+    def _attack(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """All rounds together, or, where they do not share one private set, each alone."""
+        """Read, search, accept, report, and the joint polish if it is asked for."""
         variant = self._variant(observation, knowledge)
         evidence = variant.read(generator)
-        if not isinstance(evidence, RoundsApart):
-            return self._attack(variant, evidence, generator, progress)
-
-        def attack_alone(one: Observation, known: Knowledge) -> Reconstruction:
-            variant = self._variant(one, known)
-            return self._attack(variant, variant.read(generator), generator, progress)
-
-        known = replace(knowledge, num_private=None)  # the number that is known is that of the union
-        rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in evidence.rounds]
-        return union(evidence, [with_and_without_defense(attack_alone, one, known) for one in rounds])
-
-    def _attack(
-        self, variant: Variant, evidence: Any, generator: torch.Generator, progress: Progress
-    ) -> Reconstruction:
-        """The attack on one private set: search, accept, report, and the joint polish if it is asked for."""
+        if isinstance(evidence, RoundsApart):
+            known = replace(knowledge, num_private=None)  # the number that is known is that of the union
+            rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in evidence.rounds]
+            found = union(evidence, [self.reconstruct(one, known, generator, progress) for one in rounds])
+            return replace(found, pixel_mean=knowledge.pixel_mean or infer_pixel_mean(rounds[0]) or ())
         if evidence.refusal is not None:
             return variant.report(evidence, Acceptance.none(evidence.refusal))
         candidates = variant.search(evidence, generator, progress)
         acceptance = variant.accept(evidence, candidates, generator)
         found = variant.report(evidence, acceptance).ranked()
         if self.joint_polish and len(found.images):
-            found = polish_jointly(variant.observation, found, self.joint_polish).ranked()
+            found = polish_jointly(observation, found, self.joint_polish).ranked()
         return found
 
     def _variant(self, observation: Observation, knowledge: Knowledge) -> Variant:
@@ -120,19 +124,15 @@ class SpanAttack(Attack):
 
         A feature space needs two fully connected layers, trained with biases, that follow something else.
         """
-        options = SearchOptions(
-            self.starts, self.steps, self.settle, self.polish, passes=self.rounds, learning_rate=self.learning_rate
-        )
         network = find_feature_network(observation.model, observation.input_shape)
         layers = () if network is None else network.layers[:2]
-        needed = [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
-        if network is None or len(layers) < 2 or not all(name in observation.trainable for name in needed):
-            return PixelVariant.of(observation, knowledge, options)
-        if len(network.layers) > 2:
-            frozen = FrozenBodyVariant.of(observation, knowledge, options, network)
-            if frozen is not None:
-                return frozen
-        return FeatureVariant(observation, knowledge, options, network)
+        needed = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
+        if network is None or len(layers) < 2 or not needed <= set(observation.trainable):
+            return PixelVariant(observation, knowledge, self, linear_layers_of(observation))
+        if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
+            told = Knowledge(num_private=knowledge.num_private)
+            return FrozenBodyVariant(head, told, self, linear_layers_of(head), observation, network)
+        return FeatureVariant(observation, knowledge, self, network)
 
 
 def with_and_without_defense(
@@ -159,7 +159,6 @@ def union(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruction:
     return Reconstruction(
         images=images[order],
         residual=residual[order],
-        pixel_mean=parts[0].pixel_mean,
         duals=torch.cat(duals, 1)[:, order] if duals else None,
         num_inferred=evidence.together,
         relative_residual=max(part.relative_residual for part in parts),
@@ -168,5 +167,5 @@ def union(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruction:
             "a round): each was attacked alone",
             *warnings,
         ),
-        facts={"used_num_private": float(evidence.together)} | EVIDENCE.facts(),
+        facts={"used_num_private": float(evidence.together)} | constants_of(EVIDENCE),
     )

@@ -16,7 +16,7 @@ from attacks.interface.attack import Reconstruction
 from attacks.interface.devices import cast_state
 from attacks.interface.observation import Observation, State
 from attacks.ntk.objective import Objective, make_objective
-from attacks.span.thresholds import JOINT_POLISH
+from attacks.span.thresholds import JOINT_POLISH, constants_of
 
 
 def fit_duals(
@@ -76,7 +76,7 @@ def polish_jointly(observation: Observation, found: Reconstruction, iterations: 
         duals=duals,
         relative_residual=left / size,
         warnings=(*found.warnings, *(f"joint_polish: {warning}" for warning in ignored)),
-        facts=found.facts | JOINT_POLISH.facts(),
+        facts=found.facts | constants_of(JOINT_POLISH),
     )
 
 

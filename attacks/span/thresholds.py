@@ -24,20 +24,22 @@ class Descent:
 class Thresholds:
     """A group of constants."""
 
-    def facts(self) -> dict[str, float]:
-        """Every value as `threshold_<group>_<name>`. The parts of a value that has several are counted from 1, those of
-        a `Descent` are its steps and its rate."""
-        group = re.sub(r"\B(?=[A-Z])", "_", type(self).__name__.removesuffix("Thresholds")).lower()
-        found: dict[str, float] = {}
-        for name in type(self).__annotations__:
-            key, value = f"threshold_{group}_{name}", getattr(self, name)
+
+def constants_of(*groups: Thresholds) -> dict[str, float]:
+    """Every constant of the groups as `threshold_<group>_<name>`. The parts of a value that has several are counted
+    from 1, those of a `Descent` are its steps and its rate."""
+    found: dict[str, float] = {}
+    for group in groups:
+        title = re.sub(r"\B(?=[A-Z])", "_", type(group).__name__.removesuffix("Thresholds")).lower()
+        for name in type(group).__annotations__:
+            key, value = f"threshold_{title}_{name}", getattr(group, name)
             if isinstance(value, Descent):
                 found |= {f"{key}_steps": float(value.steps), f"{key}_rate": value.rate}
             elif isinstance(value, tuple):
                 found |= {f"{key}_{i}": float(part) for i, part in enumerate(value, 1)}
             else:
                 found[key] = float(value)
-        return found
+    return found
 
 
 class EvidenceThresholds(Thresholds):

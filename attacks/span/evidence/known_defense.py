@@ -13,7 +13,7 @@ from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.mlp import DenseNetwork
 from attacks.span.evidence.layers import FirstLayers
-from attacks.span.thresholds import DEFENSE, EVIDENCE
+from attacks.span.thresholds import DEFENSE, EVIDENCE, constants_of
 from attacks.update.completion import Completed, complete, find_rank, unknowns
 from attacks.update.intervals import EntryIntervals, known_intervals, noise_deviation, noise_edge
 from attacks.update.spectrum import Spectrum
@@ -159,7 +159,7 @@ def _complete(
     most = max(1, int(DEFENSE.highest_rank * min(rows, columns)))
     count = knowledge.num_private or _count(first, most, knowledge, generator)
     kept, needed = int(first.sent().sum()), unknowns(rows, columns, count)
-    facts = {"kept": float(kept), "needed": float(needed)} | DEFENSE.facts()
+    facts = {"kept": float(kept), "needed": float(needed)} | constants_of(DEFENSE)
     if count > most or (kept < needed and not bool(first.bounded().all())):
         return UpdateAsSent(count=count, warnings=(_too_few(kept, "first", count, needed),), facts=facts)
     completed = complete(first, count)

@@ -4,8 +4,21 @@ from dataclasses import dataclass
 
 from attacks.span.evidence.known_defense import UpdateAsSent
 from attacks.span.evidence.layers import FirstLayers, informative_rounds
-from attacks.span.thresholds import EVIDENCE
+from attacks.span.thresholds import EVIDENCE, constants_of
 from attacks.update.spectrum import ROUNDING, Spectrum
+
+
+@dataclass(frozen=True)
+class RoundsApart:
+    """Evidence that the rounds do not share one private set, as where clients take turns: each is attacked alone.
+
+    rounds: indices of the pairs that images left a trace in. together: how many images all of them show. most: how
+    many the round shows that shows most of them.
+    """
+
+    rounds: tuple[int, ...]
+    together: int
+    most: int
 
 
 @dataclass(frozen=True)
@@ -107,4 +120,4 @@ class PixelEvidence:
     @property
     def facts(self) -> dict[str, float]:
         read = {"k": float(self.directions), "used_num_private": float(self.count), "outside_span": self.outside}
-        return self.layers.facts | read | EVIDENCE.facts()
+        return self.layers.facts | read | constants_of(EVIDENCE)

@@ -15,14 +15,14 @@ from attacks.span.thresholds import SEARCH, Descent
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How long a search goes on: the options of `SpanAttack` of the same names; passes: its `rounds`."""
+    """How long a search goes on: those options of `SpanAttack`, which says what they mean."""
 
-    starts: int
-    steps: int
-    settle: int
-    polish: int
-    passes: int
-    learning_rate: float
+    starts: int = 300
+    steps: int = 200
+    settle: int = 100
+    polish: int = 100
+    rounds: int = 12
+    learning_rate: float = 0.05
 
 
 def find_images(
@@ -35,14 +35,14 @@ def find_images(
     """
     best = found = nothing
     idle = passes = 0
-    while passes < options.passes and idle < SEARCH.idle_passes and len(found.passed) < found.total:
-        progress(passes, options.passes, found.threshold)
+    while passes < options.rounds and idle < SEARCH.idle_passes and len(found.passed) < found.total:
+        progress(passes, options.rounds, found.threshold)
         found = found.with_weakest_released() if idle else found
         found = found.merge(_search(found, options, generator), generator)
         idle = 0 if found.num_accepted_and_passed() > best.num_accepted_and_passed() else idle + 1
         best = max(best, found, key=Candidates.num_accepted_and_passed)
         passes += 1
-    progress(options.passes, options.passes, best.threshold)
+    progress(options.rounds, options.rounds, best.threshold)
     return replace(_refined(best, options), passes=passes)
 
 

@@ -14,13 +14,13 @@ import torch
 from attacks.interface.attack import Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
+from attacks.span.acceptance import Acceptance
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.stepwise import UNKNOWN, StepwiseSearch
 from attacks.span.feature_space.update import FeatureUpdate
 from attacks.span.search.passes import SearchOptions
-from attacks.span.stages import Acceptance, mean_or_half
-from attacks.span.thresholds import FEATURES, INVERSION, SEARCH
+from attacks.span.thresholds import FEATURES, INVERSION, SEARCH, constants_of
 from attacks.update.pixel_mean import infer_background
 
 
@@ -46,19 +46,16 @@ class FeatureVariant:
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> StepwiseSearch:
         """Images whose features and gradients the update holds, step by step."""
         search = StepwiseSearch.of(FeatureSearch(evidence, self.options))
-        search.run(self.options.passes, generator, progress)
+        search.run(self.options.rounds, generator, progress)
         return search
 
     def accept(self, evidence: FeatureUpdate, candidates: StepwiseSearch, generator: torch.Generator) -> Acceptance:
         """The images that every pass accepted by ρ and λ. residual: λ."""
         found, bounds, best = candidates.found, candidates.bounds, candidates.best
-        facts = {
+        facts = constants_of(FEATURES, INVERSION, SEARCH) | {
             "steps": float(len(candidates.states)),
             "threshold": bounds.residual,
             "gradient_threshold": bounds.gradient,
-            **FEATURES.facts(),
-            **INVERSION.facts(),
-            **SEARCH.facts(),
         }
         reason = None
         if not len(found):
@@ -76,8 +73,6 @@ class FeatureVariant:
         said = () if acceptance.reason is None else (acceptance.reason,)
         if 0 < len(images) < evidence.count:
             said = (f"{len(images)} of {evidence.count} images found: the others pass neither test or one only",)
-        inferred = self.knowledge.pixel_mean or (infer_background(images) if len(images) else None)
-        mean, unsure = mean_or_half(inferred, shape[0], "the images found have no background")
         facts = {
             "used_num_private": float(evidence.count),
             "rank": float(len(evidence.rows)),
@@ -88,8 +83,8 @@ class FeatureVariant:
         return Reconstruction(
             images=images.reshape(-1, *shape),
             residual=acceptance.residual,
-            pixel_mean=mean,
+            pixel_mean=self.knowledge.pixel_mean or (infer_background(images) if len(images) else None) or (),
             relative_residual=acceptance.relative_residual if len(images) else 1.0,
-            warnings=(*evidence.warnings, *said, *unsure),
+            warnings=(*evidence.warnings, *said),
             facts=facts | acceptance.facts,
         )

@@ -9,18 +9,36 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.mlp import ACTIVATIONS, DenseNetwork, find_dense_network
-from attacks.span.acceptance import accept_images
+from attacks.span.acceptance import Acceptance, accept_images
 from attacks.span.evidence.known_defense import undo_defense
 from attacks.span.evidence.layers import FirstLayers, rounds_with_images
-from attacks.span.evidence.pixel_evidence import PixelEvidence
+from attacks.span.evidence.pixel_evidence import PixelEvidence, RoundsApart
 from attacks.span.search.candidates import Candidates
 from attacks.span.search.passes import SearchOptions, find_images
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
-from attacks.span.stages import Acceptance, RoundsApart, mean_or_half
-from attacks.span.thresholds import DECOYS, DUALS, EVIDENCE, SEARCH, SPARSITY
-from attacks.update.pixel_mean import infer_pixel_mean
+from attacks.span.thresholds import EVIDENCE
 from attacks.update.spectrum import Spectrum
+
+
+def linear_layers_of(observation: Observation) -> DenseNetwork:
+    """The layers of the network; InputError, with what is missing, where it is no plain MLP with two trained hidden
+    layers."""
+    network = find_dense_network(observation.model, observation.input_shape)
+    name = type(observation.model).__name__
+    if network is None or len(network.weights) < 3:
+        raise InputError(
+            f"attack 'span' needs linear layers from the pixels on, two of them hidden, or hidden ones with biases "
+            f"behind other layers: model {name!r} has neither (use 'ntk')"
+        )
+    needed = [*network.weights[:2], *(bias or "" for bias in network.biases[:2])]
+    missing = [name for name in needed if name not in observation.trainable]
+    if missing:
+        raise InputError(
+            f"attack 'span' needs the first two layers trained, with biases: model {name!r} lacks "
+            f"{', '.join(name or 'a bias' for name in missing)} (use 'ntk')"
+        )
+    return network
 
 
 @dataclass(frozen=True)
@@ -31,25 +49,6 @@ class PixelVariant:
     knowledge: Knowledge
     options: SearchOptions
     network: DenseNetwork
-
-    @classmethod
-    def of(cls, observation: Observation, knowledge: Knowledge, options: SearchOptions) -> "PixelVariant":
-        """Raises InputError, with what is missing, where the network is no plain MLP with two trained hidden layers."""
-        network = find_dense_network(observation.model, observation.input_shape)
-        name = type(observation.model).__name__
-        if network is None or len(network.weights) < 3:
-            raise InputError(
-                f"attack 'span' needs linear layers from the pixels on, two of them hidden, or hidden ones with biases "
-                f"behind other layers: model {name!r} has neither (use 'ntk')"
-            )
-        needed = [*network.weights[:2], *(bias or "" for bias in network.biases[:2])]
-        missing = [name for name in needed if name not in observation.trainable]
-        if missing:
-            raise InputError(
-                f"attack 'span' needs the first two layers trained, with biases: model {name!r} lacks "
-                f"{', '.join(name or 'a bias' for name in missing)} (use 'ntk')"
-            )
-        return cls(observation, knowledge, options, network)
 
     def read(self, generator: torch.Generator) -> PixelEvidence | RoundsApart:
         """The row spaces of the first two layers' updates, without weight decay and what is known of a defense."""
@@ -77,30 +76,16 @@ class PixelVariant:
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
         """The images that explain the second layer's update, made exact by least squares where noise hides zeros."""
-        acceptance = accept_images(evidence, candidates, generator)
-        searched = {
-            "tests": float(len(evidence.tests)),
-            "rounds": float(candidates.passes),
-            "threshold": candidates.threshold,
-            "certified": float(len(candidates.passed)),
-        }
-        groups = SEARCH.facts() | DECOYS.facts() | SPARSITY.facts() | DUALS.facts()
-        return replace(acceptance, facts=acceptance.facts | searched | groups)
+        return accept_images(evidence, candidates, generator)
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """The images with ρ at the initial parameters as their residual."""
-        mean, unsure = mean_or_half(
-            self.knowledge.pixel_mean or infer_pixel_mean(self.observation),
-            self.observation.input_shape[0],
-            "no pixel is constant",
-        )
         refused = () if acceptance.reason is None else (acceptance.reason,)
         return Reconstruction(
             images=acceptance.images.reshape(-1, *self.observation.input_shape),
             residual=acceptance.residual,
-            pixel_mean=mean,
             num_inferred=evidence.inferred,
             relative_residual=acceptance.relative_residual,
-            warnings=(*evidence.warnings, *refused, *unsure),
+            warnings=(*evidence.warnings, *refused),
             facts=evidence.facts | acceptance.facts,
         )
