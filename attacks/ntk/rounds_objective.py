@@ -59,17 +59,3 @@ class StackedObjective:
 
 def _joined(states: Sequence[State]) -> State:
     return {f"{i}:{name}": value for i, state in enumerate(states) for name, value in state.items()}
-
-
-def repeats(updates: Tensor, rounding: float) -> float:
-    """In how many rounds a unit repeats its row of the update: rows per dimension of their span, over all units.
-
-    updates: (R, W, N), rows of unit w in every round, in an orthonormal basis of the first layer's span. rounding:
-    what an entry may be off by. A c that is chosen to be zero on one of them is zero on its multiples.
-    """
-    by_unit = updates.transpose(0, 1)
-    squares = torch.linalg.eigvalsh(by_unit @ by_unit.mT).clamp_min(0)
-    bound = rounding**2 * updates.shape[2] + 1e-14 * squares.amax(1, keepdim=True)
-    rank = (squares > bound).sum(1).clamp_min(1)
-    used = updates.any(2).sum(0)
-    return float(used.sum() / rank[used > 0].sum())

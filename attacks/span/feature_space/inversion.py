@@ -6,7 +6,6 @@ singular vectors of the first fully connected layer's update. Small k leaves few
 of what a private image adds: k climbs a ladder. A prior on images multiplies ρ and so never outweighs it.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from attacks.interface.observation import State
 from attacks.span.feature_space.network import FeatureNetwork
+from attacks.span.search.descent import descend, with_gradient
 from attacks.span.search.problems import outside
 from attacks.span.thresholds import INVERSION, SEARCH, Descent
 
@@ -24,8 +24,8 @@ class PixelTest:
     """Tests images by the ρ of their features.
 
     state: the parameters at which features are taken. rows: (R, D + 1), right singular vectors of the first fully
-    connected layer's update, leading ones first. pixel_range: (low, high), (C, 1, 1) each, of the model's input space,
-    where it is known.
+    connected layer's update, leading ones first. pixel_range: (low, high), (1, C, 1, 1) each, of the model's input
+    space, where it is known.
     """
 
     network: FeatureNetwork
@@ -88,15 +88,10 @@ def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, descent: De
     The gradient of every image is scaled to length 1: that of log ρ grows without bound towards a zero of ρ, and Adam's
     second moments would remember it.
     """
-    images = images.clone()
-    mean, square = torch.zeros_like(images), torch.zeros_like(images)
-    for step in range(descent.steps):
-        images = images.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(loss(images).sum(), images)
-        gradient = gradient / gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
-        mean.lerp_(gradient, 0.1)
-        square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        rate = descent.rate * (0.5 + 0.5 * math.cos(math.pi * step / descent.steps))
-        correction = math.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
-        images = images.detach().addcdiv_(mean, square.sqrt().add_(1e-12), value=-rate * correction)
-    return images.detach()
+    derived = with_gradient(loss)
+
+    def of_length_one(x: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = derived(x)
+        return value, gradient / gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
+
+    return descend(of_length_one, images, descent)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.networks.mlp import ACTIVATIONS, Activation
-from attacks.networks.probing import linear_layers, probe, random_images
+from attacks.networks.probing import linear_layers, probe, random_images, watched
 from attacks.span.search.problems import AffineSpan, SpanProblem
 from attacks.span.thresholds import FEATURES
 
@@ -37,29 +37,15 @@ class FeatureNetwork:
 
     def features(self, state: State, images: Tensor) -> Tensor:
         """h (M, D), what the first of the layers is fed, for images (M, C, H, W) at the parameters `state`."""
-        return first_input(self.model, self.layers[0], state, images)
+        return self.watch(state, images)[0]
 
-
-class _Reached(Exception):
-    """Ends a forward pass where its result is no longer needed."""
-
-
-def first_input(model: nn.Module, layer: str, state: State, images: Tensor) -> Tensor:
-    """What the submodule `layer` is fed on `images` at the parameters `state`; the pass ends there."""
-    caught: list[Tensor] = []
-
-    def catch(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        caught.append(inputs[0])
-        raise _Reached
-
-    handle = model.get_submodule(layer).register_forward_pre_hook(catch)
-    try:
-        torch.func.functional_call(model, state, (images,))
-    except _Reached:
-        pass
-    finally:
-        handle.remove()
-    return caught[0]
+    def watch(self, state: State, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(h (M, D), z (M, W), outputs): what the first of the layers is fed and gives, and what the model gives."""
+        seen: list[tuple[Tensor, Tensor]] = []
+        layer = {"first": self.model.get_submodule(self.layers[0])}
+        with watched(layer, lambda name: lambda module, inputs, output: seen.append((inputs[0], output))):
+            outputs = torch.func.functional_call(self.model, state, (images,))
+        return *seen[0], outputs
 
 
 def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) -> FeatureNetwork | None:

@@ -1,30 +1,33 @@
-"""One pass of a search in feature space: candidates for private images at given parameters, and how they are judged.
+"""The search in feature space: pass by pass, and from one SGD step of the client to the next.
 
-Feature vectors of low ρ are found in the span of the first fully connected layer's update, inverted to pixels and made
-exact there. Decoys, the means of two candidates, say how low ρ and λ (`sgd_steps`) have to be.
+In every pass feature vectors of low ρ are found in the span of the first fully connected layer's update, inverted to
+pixels and made exact there. Decoys, the means of two candidates, say how low ρ and λ (`sgd_steps`) have to be.
 """
 
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from attacks.interface.attack import Progress
 from attacks.interface.observation import State
-from attacks.span.evidence.layers import layer_matrix
+from attacks.networks.probing import count_outputs
 from attacks.span.feature_space.inversion import PixelTest, invert_features
 from attacks.span.feature_space.network import FeatureProblem
-from attacks.span.feature_space.sgd_steps import output_jacobian
+from attacks.span.feature_space.sgd_steps import after_step, output_jacobian
 from attacks.span.feature_space.update import FeatureUpdate
 from attacks.span.search.candidates import decoys_of
 from attacks.span.search.descent import descend, distinct
 from attacks.span.search.passes import SearchOptions
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from attacks.span.thresholds import FEATURES, INVERSION, SEARCH, Descent
+from attacks.update.first_layer import layer_update
 
 
-@dataclass(frozen=True)
-class FoundImages:
+class FoundImages(NamedTuple):
     """Images that were judged.
 
     images: (F, C, H, W). duals: (F, K), those of the SGD step that first used them. residual, gradient: (F,), ρ and λ.
@@ -37,55 +40,135 @@ class FoundImages:
     gradient: Tensor
     step: Tensor
 
-    def __len__(self) -> int:
-        return len(self.images)
+    @classmethod
+    def none(cls, update: FeatureUpdate) -> "FoundImages":
+        images = update.rows.new_zeros(0, *update.shape)
+        duals, nothing = images.new_zeros(0, count_outputs(update.network.model, update.shape)), images.flatten()
+        return cls(images, duals.double(), nothing, nothing.double(), nothing.long())
 
     def at(self, kept: Tensor) -> "FoundImages":
         """Those of the indices, or of the mask, `kept`."""
-        return FoundImages(*(part[kept] for part in self._parts()))
+        return FoundImages(*(part[kept] for part in self))
 
     def join(self, other: "FoundImages") -> "FoundImages":
         """These and those of `other`."""
-        return FoundImages(*(torch.cat(parts) for parts in zip(self._parts(), other._parts(), strict=True)))
-
-    def _parts(self) -> tuple[Tensor, ...]:
-        return self.images, self.duals, self.residual, self.gradient, self.step
+        return FoundImages(*map(torch.cat, zip(self, other, strict=True)))
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(NamedTuple):
     """The ρ (`residual`) and the λ (`gradient`) below which an image is accepted."""
 
     residual: float
     gradient: float
 
 
-@dataclass(frozen=True)
+UNKNOWN = Bounds(float("nan"), float("nan"))
+WORST = Bounds(float("inf"), float("inf"))
+
+
+@dataclass
 class FeatureSearch:
-    """The search in one update."""
+    """What a search in one update has found so far, and where it stands.
+
+    states: the client's parameters before every SGD step that was reached. step: the one at which images are sought.
+    idle: how many passes in a row found nothing. bounds: those of the last pass. tried: how many candidates were
+    judged. best: their lowest ρ and λ.
+    """
 
     update: FeatureUpdate
     options: SearchOptions
+    states: list[State]
+    found: FoundImages
+    step: int = 0
+    idle: int = 0
+    bounds: Bounds = UNKNOWN
+    tried: int = 0
+    best: Bounds = WORST
 
-    def none(self, state: State) -> FoundImages:
-        """No image."""
-        images = self.update.rows.new_zeros(0, *self.update.shape)
-        probe = self.update.rows.new_zeros(1, *self.update.shape)
-        with torch.no_grad():
-            outputs = torch.func.functional_call(self.update.network.model, state, (probe,))
-        nothing = images.reshape(0)
-        duals = images.new_zeros(0, outputs.numel()).double()
-        return FoundImages(images, duals, nothing, nothing.double(), nothing.long())
+    @classmethod
+    def of(cls, update: FeatureUpdate, options: SearchOptions) -> "FeatureSearch":
+        """Nothing found yet, at the initial parameters."""
+        return cls(update, options, [update.initial], FoundImages.none(update))
 
-    def candidates(self, state: State, found: Tensor, idle: int, generator: torch.Generator) -> Tensor:
-        """Distinct polished images (M, C, H, W), lowest ρ at `state` first; those found (F, C, H, W) are deflated.
+    @property
+    def state(self) -> State:
+        """The parameters at which images are sought."""
+        return self.states[self.step]
 
-        idle: how many passes in a row found nothing.
+    @property
+    def pixels(self) -> PixelTest:
+        """The test of images at these parameters."""
+        return self.update.pixels(self.state)
+
+    @property
+    def missing(self) -> int:
+        """How many images are still to be found."""
+        return self.update.count - len(self.found.images)
+
+    def run(self, generator: torch.Generator, progress: Progress) -> None:
+        """Passes at the initial parameters and, where single steps can be told, at those after every step.
+
+        The search ends when all images are found, or when three passes in a row brought nothing.
         """
-        update, pixels = self.update, self.update.pixels(state)
-        missing = update.count - len(found)
-        number = int(FEATURES.inverted_per_missing * missing) + FEATURES.inverted_besides
-        features = None if update.test is None else self._features(state, found, idle, generator)[:number]
+        passes = self.options.rounds
+        for done in range(passes):
+            progress(done, passes, self.bounds.gradient)
+            new = self._pass(generator)
+            self.idle = 0 if new else self.idle + 1
+            if self.missing <= 0 or self.idle == len(FEATURES.span_directions):
+                break
+            self._change_step(new)
+        progress(passes, passes, self.bounds.gradient)
+
+    def points(self) -> Tensor:
+        """[h; 1] of all images found, (F, D + 1), each at the parameters of its step."""
+        with torch.no_grad():
+            parts = [
+                self.update.pixels(state).points(self.found.images[self.found.step == step])
+                for step, state in enumerate(self.states)
+            ]
+        return torch.cat(parts)
+
+    def _change_step(self, new: bool) -> None:
+        """On to where this step led if it has new images; back if it has none, as the one before is then incomplete."""
+        update, here = self.update, self.found.at(self.found.step == self.step)
+        if new and update.factors.exact:
+            state = after_step(update.network, self.state, update.trained, here.images, here.duals)
+            self.states[self.step + 1 :] = [state]
+            self.step += 1
+        elif self.step and not len(here.images):
+            self.step -= 1
+
+    def _pass(self, generator: torch.Generator) -> bool:
+        """Whether one pass finds images, which are added."""
+        known = self.found.images
+        images = self._candidates(generator)
+        images = images[are_apart(images.flatten(1), known.flatten(1))]
+        together = torch.cat([known, images])
+        if len(images) == 0 or len(together) < 3:
+            return False
+        # what decoys allow, the means of two of the images: private ones are no such means, wrong ones no better
+        decoys = self._judged(decoys_of(together, FEATURES.decoys, generator))
+        residual, gradient = (
+            float(part.quantile(FEATURES.accepting_quantile)) for part in (decoys.residual, decoys.gradient)
+        )
+        self.bounds = Bounds(residual, FEATURES.gradient_share * gradient)
+        judged = self._judged(images)
+        self.tried += len(images)
+        self.best = Bounds(*map(min, self.best, (float(judged.residual.min()), float(judged.gradient.min()))))
+        kept = (judged.residual < self.bounds.residual) & (judged.gradient < self.bounds.gradient)
+        accepted = images[kept][: self.missing]
+        if not len(accepted):
+            return False
+        polished = self.pixels.polish(accepted, len(self.update.rows), INVERSION.accepted_polish)
+        self.found = self.found.join(self._judged(polished))
+        return True
+
+    def _candidates(self, generator: torch.Generator) -> Tensor:
+        """Distinct polished images (M, C, H, W), lowest ρ first; those found are deflated."""
+        update, pixels, found = self.update, self.pixels, self.found.images
+        number = int(FEATURES.inverted_per_missing * self.missing) + FEATURES.inverted_besides
+        features = None if update.test is None else self._features(update.test, generator)[:number]
         noise = torch.randn((number if features is None else len(features), *update.shape), generator=generator)
         images = INVERSION.start_deviation * noise.to(update.rows.device)
         if features is None:
@@ -94,54 +177,37 @@ class FeatureSearch:
             rank = int(INVERSION.noise_rank * update.count)
             images = pixels.polish(images, rank, INVERSION.noise_search, known)
         else:
-            images = invert_features(update.network, state, features, images, INVERSION.inversion, INVERSION.blur)
+            images = invert_features(update.network, self.state, features, images, INVERSION.inversion, INVERSION.blur)
         first = min(int(INVERSION.first_rank * update.count), len(update.rows))
         images = _polished(pixels, images, first, INVERSION.first_polish)
         return _polished(pixels, images, len(update.rows), INVERSION.last_polish) if len(images) else images
 
-    def finish(self, state: State, found: FoundImages) -> FoundImages:
-        """Accepted images, polished once more at the parameters at which they were found."""
-        if not len(found):
-            return found
-        rank = len(self.update.rows)
-        images = self.update.pixels(state).polish(found.images, rank, INVERSION.accepted_polish)
-        return self.judge(state, images, int(found.step[0]))
-
-    def judge(self, state: State, images: Tensor, step: int) -> FoundImages:
-        """The images with their duals, ρ and λ at the parameters `state`, which those before the given step are."""
-        pixels = self.update.pixels(state)
-        jacobian = output_jacobian(self.update.network, state, images)
+    def _judged(self, images: Tensor) -> FoundImages:
+        """The images with their duals, ρ and λ."""
+        jacobian = output_jacobian(self.update.network, self.state, images)
         with torch.no_grad():
-            points, residual = pixels.points(images), pixels.residual(images, len(self.update.rows))
+            points, residual = self.pixels.points(images), self.pixels.residual(images, len(self.update.rows))
         duals, gradient = self.update.factors.duals(jacobian, points)
-        return FoundImages(images, duals, residual, gradient, torch.full_like(residual, step, dtype=torch.long))
+        return FoundImages(images, duals, residual, gradient, torch.full_like(residual, self.step, dtype=torch.long))
 
-    def bounds(self, state: State, images: Tensor, generator: torch.Generator) -> Bounds:
-        """What decoys allow, the means of two of the images: private ones are no such means, wrong ones no better."""
-        decoys = self.judge(state, decoys_of(images, FEATURES.decoys, generator), 0)
-        residual = float(decoys.residual.quantile(FEATURES.accepting_quantile))
-        gradient = float(decoys.gradient.quantile(FEATURES.accepting_quantile))
-        return Bounds(residual, FEATURES.gradient_share * gradient)
-
-    def _features(self, state: State, found: Tensor, idle: int, generator: torch.Generator) -> Tensor:
-        """Feature vectors (M, D) in the first layer's span with low ρ of the second, best first."""
-        update, network = self.update, self.update.network
-        name, missing = network.layers[0], update.count - len(found)
-        first = layer_matrix(state, f"{name}.weight", f"{name}.bias", update.rows.device).float()
-        assert update.test is not None and network.activation is not None
-        test = SpanTest(first, update.test[None], network.activation)
+    def _features(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        """Feature vectors (M, D) in the first layer's span with low ρ of the second's rows (k, W + 1), best first."""
+        update, network, found = self.update, self.update.network, self.found.images
+        first = layer_update(self.state, network.layers[0])
+        assert network.activation is not None
+        test = SpanTest(first, rows[None], network.activation)
         with torch.no_grad():
-            known = network.features(state, found) if len(found) else first[:0, :-1]
-        rows = update.factors.rows[: int(FEATURES.span_directions[idle] * update.count)]
+            known = network.features(self.state, found) if len(found) else first[:0, :-1]
+        span = update.factors.rows[: int(FEATURES.span_directions[self.idle] * update.count)]
         pool, deflated = known[:0], known
         for _ in range(FEATURES.searches_per_pass):
-            pool = torch.cat([pool, self._minima(test, rows, deflated, generator)])
+            pool = torch.cat([pool, self._minima(test, span, deflated, generator)])
             value = test.residual(pool) + pool.clamp_max(0).square().sum(1) / pool.square().sum(1)
             order = value.argsort(stable=True)
             kept = order[distinct(normalize(pool[order]))]
             pool, value = pool[kept], value[kept]
-            lowest = value[: max(missing, 2)].quantile(FEATURES.deflating_quantile)
-            surest = pool[value < FEATURES.deflating_ratio * lowest][:missing]
+            lowest = value[: max(self.missing, 2)].quantile(FEATURES.deflating_quantile)
+            surest = pool[value < FEATURES.deflating_ratio * lowest][: self.missing]
             deflated = torch.cat([known, surest])
         return pool[are_apart(normalize(pool), normalize(known))]
 
@@ -155,8 +221,9 @@ class FeatureSearch:
         points = (torch.randn(self.options.starts, size, generator=generator) / size**0.5).to(rows.device)
         coarse = Descent(FEATURES.coarse_fifths * steps // 5, rate)
         fine = Descent((5 - FEATURES.coarse_fifths) * steps // 5, SEARCH.settle_rate * rate)
-        points = descend(problem, points, coarse, SEARCH.settle_rate * rate, basis)
-        return span.images(descend(problem, points, fine).double()).float()
+        loss = partial(problem.value_and_gradient, found=basis)
+        points = descend(loss, points, coarse, SEARCH.settle_rate * rate)
+        return span.images(descend(problem.value_and_gradient, points, fine).double()).float()
 
 
 def are_apart(points: Tensor, known: Tensor) -> Tensor:

@@ -52,16 +52,10 @@ class UpdateFactors:
 
 def output_jacobian(network: FeatureNetwork, state: State, images: Tensor) -> Tensor:
     """∂f_k / ∂z (M, K, W) at images (M, C, H, W), z the output of the first fully connected layer."""
-    caught: list[Tensor] = []
-    layer = network.model.get_submodule(network.layers[0])
-    handle = layer.register_forward_hook(lambda module, inputs, output: caught.append(output))
-    try:
-        with torch.enable_grad():
-            outputs = torch.func.functional_call(network.model, state, (images.detach().requires_grad_(),))
-    finally:
-        handle.remove()
+    with torch.enable_grad():
+        _, z, outputs = network.watch(state, images.detach().requires_grad_())
     sums = outputs.reshape(len(images), -1).sum(0)
-    rows = [torch.autograd.grad(value, caught[0], retain_graph=True)[0] for value in sums]
+    rows = [torch.autograd.grad(value, z, retain_graph=True)[0] for value in sums]
     return torch.stack(rows, 1)
 
 

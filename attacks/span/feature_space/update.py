@@ -6,15 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attacks.interface.devices import cast_state
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
-from attacks.span.evidence.layers import layer_matrix
 from attacks.span.feature_space.inversion import PixelTest
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.feature_space.sgd_steps import UpdateFactors
 from attacks.span.search.problems import outside
 from attacks.span.thresholds import EVIDENCE, FEATURES
+from attacks.update.first_layer import layer_update
 from attacks.update.spectrum import Spectrum, rank_above_noise
 
 
@@ -25,7 +26,7 @@ class FeatureUpdate:
     initial: the parameters sent to the client, in float32. factors: U S Vᵀ of the first layer's update, cut to the rank
     for λ. rows: (R, D + 1), its right singular vectors up to the rank for ρ, float32. test: (k, W + 1), those of the
     second layer, or None where there is none. trained: names of trained parameters. count: N. shape: (C, H, W).
-    pixel_range: (low, high), (C, 1, 1) each, in the model's input space, where known. ignored: on what was left out.
+    pixel_range: (low, high), (1, C, 1, 1) each, in the model's input space, where known. ignored: on what was left out.
     """
 
     network: FeatureNetwork
@@ -44,11 +45,8 @@ class FeatureUpdate:
         """Of the first round that is not zero; num_private is known. Raises InputError where a layer did not move."""
         observation, ignored = observation.one_round()
         device = next(network.model.parameters()).device
-        before, after = (
-            [layer_matrix(state, f"{name}.weight", f"{name}.bias", device) for name in network.layers[:2]]
-            for state in observation.pairs[0]
-        )
-        updates = [end - start for start, end in zip(before, after, strict=True)]
+        delta = observation.delta()
+        updates = [layer_update(delta, name).to(device) for name in network.layers[:2]]
         if not all(bool(update.any()) for update in updates):
             raise InputError("the update is zero: the client returned the checkpoint it was sent")
         factors, rows = _first_layer(updates[0])
@@ -56,14 +54,14 @@ class FeatureUpdate:
         tested = len(updates) > 1 and network.activation is not None
         return cls(
             network=network,
-            initial={name: _placed(value, device) for name, value in observation.initial.items()},
+            initial={name: _fast(value) for name, value in cast_state(observation.initial, device, rows.dtype).items()},
             factors=factors,
             rows=rows,
             test=_second_rows(updates[1], count) if tested else None,
             trained=observation.trainable,
             count=count,
             shape=observation.input_shape,
-            pixel_range=_pixel_range(knowledge, device),
+            pixel_range=None if knowledge.pixel_mean is None else knowledge.input_bounds(rows),
             ignored=ignored,
         )
 
@@ -140,15 +138,6 @@ def _second_rows(update: Tensor, count: int) -> Tensor | None:
     return spectrum.vectors[:directions].float().contiguous()
 
 
-def _placed(value: Tensor, device: torch.device) -> Tensor:
-    """On the device, in float32; kernels in the memory format in which convolutions are fastest."""
-    value = value.to(device, torch.float32 if value.is_floating_point() else value.dtype)
+def _fast(value: Tensor) -> Tensor:
+    """Kernels in the memory format in which convolutions are fastest."""
     return value.to(memory_format=torch.channels_last) if value.dim() == 4 else value
-
-
-def _pixel_range(knowledge: Knowledge, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    if knowledge.pixel_mean is None:
-        return None
-    mean = torch.tensor(knowledge.pixel_mean, device=device).view(-1, 1, 1)
-    low, high = knowledge.pixel_range or (0.0, 1.0)
-    return low - mean, high - mean

@@ -1,36 +1,39 @@
 """Descent of many candidates at once, and which of them are different points."""
 
 import math
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from attacks.span.thresholds import SEARCH, Descent
 
-
-class Problem(Protocol):
-    """A function of points (M, n) and its gradient, deflated by orthonormal rows `found` (F, W + 1) where given."""
-
-    def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+Loss = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""The values (M,) of a function at points (M, …), each of which stands alone, and their gradients (M, …)."""
 
 
-def descend(
-    problem: Problem,
-    start: Tensor,
-    descent: Descent,
-    final_rate: float = 0.0,
-    found: Tensor | None = None,
-    merge_after: float = 1.0,
-) -> Tensor:
-    """Adam from `start` (M, n), its step size on a half cosine from `descent.rate` to `final_rate`.
+def with_gradient(value: Callable[[Tensor], Tensor]) -> Loss:
+    """A function of points (M, …) with values (M,), differentiated by torch."""
+
+    def value_and_gradient(points: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            points = points.detach().requires_grad_()
+            values = value(points)
+            (gradient,) = torch.autograd.grad(values.sum(), points)
+        return values.detach(), gradient
+
+    return value_and_gradient
+
+
+def descend(loss: Loss, start: Tensor, descent: Descent, final_rate: float = 0.0, merge_after: float = 1.0) -> Tensor:
+    """Adam from `start` (M, …), its step size on a half cosine from `descent.rate` to `final_rate`.
 
     Adam's step does not depend on the scale of a gradient, so every candidate advances at its own pace. merge_after:
     share of the steps after which points that have come together go on as one.
     """
     point, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
     for step in range(descent.steps):
-        value, gradient = problem.value_and_gradient(point, found)
+        value, gradient = loss(point)
         if step == int(merge_after * descent.steps):
             kept = value.argsort(stable=True)
             kept = kept[distinct(point[kept])]

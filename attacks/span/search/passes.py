@@ -1,6 +1,7 @@
 """The passes of a search: descend from random starts, test duals, deflate, until all pass or nothing is gained."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -8,8 +9,8 @@ from torch.nn.functional import pad
 
 from attacks.interface.attack import Progress
 from attacks.span.search.candidates import Candidates
-from attacks.span.search.descent import descend, distinct
-from attacks.span.search.problems import AffineSpan, FreeProblem, SpanProblem
+from attacks.span.search.descent import Loss, descend, distinct, with_gradient
+from attacks.span.search.problems import AffineSpan, SpanProblem
 from attacks.span.thresholds import SEARCH, Descent
 
 
@@ -58,14 +59,15 @@ def _search(found: Candidates, options: SearchOptions, generator: torch.Generato
     points = (torch.randn(options.starts, size, generator=generator) / size**0.5).to(test.rows)
     rate = options.learning_rate
     settle, polish = SEARCH.settle_rate * rate, SEARCH.polish_rate * rate
-    points = descend(problem, points, Descent(options.steps, rate), settle, known, SEARCH.merge_after)
-    points = descend(problem, _distinct(problem, points), Descent(options.settle, settle), polish)
-    points = descend(problem, _distinct(problem, points), Descent(options.polish, polish))
+    loss = problem.value_and_gradient
+    points = descend(partial(loss, found=known), points, Descent(options.steps, rate), settle, SEARCH.merge_after)
+    points = descend(loss, _distinct(loss, points), Descent(options.settle, settle), polish)
+    points = descend(loss, _distinct(loss, points), Descent(options.polish, polish))
     return span.images(points.double())
 
 
-def _distinct(problem: SpanProblem, points: Tensor) -> Tensor:
-    points = points[problem.value_and_gradient(points)[0].argsort(stable=True)]
+def _distinct(loss: Loss, points: Tensor) -> Tensor:
+    points = points[loss(points)[0].argsort(stable=True)]
     return points[distinct(points)]
 
 
@@ -76,9 +78,14 @@ def _refined(found: Candidates, options: SearchOptions) -> Candidates:
         return found
     points = pad(found.passed, (0, 1), value=1.0)
     free = torch.linalg.qr(free.T)[0].T * points.norm(dim=1).mean()
-    problem = FreeProblem(found.test, points.to(found.test.rows), free.to(found.test.rows))
-    start = points.new_zeros(len(points), len(free)).to(found.test.rows)
-    end = descend(problem, start, Descent(options.settle, SEARCH.settle_rate * options.learning_rate))
-    better = problem.value_and_gradient(end)[0] < problem.value_and_gradient(start)[0]
-    coordinates = torch.where(better[:, None], end, start).to(free)
-    return replace(found, passed=FreeProblem(found.test, points, free).images(coordinates))
+    loss = with_gradient(lambda coordinates: found.test.residual(moved(points, free, coordinates)))
+    start = found.test.rows.new_zeros(len(points), len(free))
+    end = descend(loss, start, Descent(options.settle, SEARCH.settle_rate * options.learning_rate))
+    better = loss(end)[0] < loss(start)[0]
+    return replace(found, passed=moved(points, free, torch.where(better[:, None], end, start).to(free)))
+
+
+def moved(points: Tensor, directions: Tensor, coordinates: Tensor) -> Tensor:
+    """The images (M, in) of x̃ (M, in + 1), each moved by coordinates (M, K) of its own along directions (K, in + 1)."""
+    points = points.to(coordinates) + coordinates @ directions.to(coordinates)
+    return points[:, :-1] / points[:, -1:]

@@ -125,31 +125,6 @@ class SpanProblem:
         return value, slopes
 
 
-@dataclass(frozen=True)
-class FreeProblem:
-    """ρ of points that are known up to few directions: x̃_i ∝ p_i + t_i · D, where every point has its own t (M, K).
-
-    test: the one whose ρ is meant. points: (M, in + 1), p_i. free: (K, in + 1), D.
-    """
-
-    test: SpanTest
-    points: Tensor
-    free: Tensor
-
-    def images(self, coordinates: Tensor) -> Tensor:
-        """The images (M, in) at coordinates (M, K)."""
-        points = self.points + coordinates @ self.free
-        return points[:, :-1] / points[:, -1:]
-
-    def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """ρ (M,) and its gradient (M, K); nothing is deflated."""
-        with torch.enable_grad():
-            coordinates = coordinates.detach().requires_grad_()
-            value = self.test.residual(self.images(coordinates))
-            (gradient,) = torch.autograd.grad(value.sum(), coordinates)
-        return value.detach(), gradient
-
-
 def outside(points: Tensor, rows: Tensor) -> Tensor:
     """z − P z of points z (M, W), P the projection onto orthonormal rows; 1 − ‖P z‖² would lose all below 1e-7."""
     return torch.addmm(points, points @ rows.T, rows, alpha=-1)

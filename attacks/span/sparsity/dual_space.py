@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.ntk.rounds_objective import repeats
 from attacks.span.thresholds import SPARSITY
 from attacks.update.spectrum import Spectrum
 
@@ -132,3 +131,17 @@ class DualSpace:
     def tolerance(self, directions: Tensor) -> Tensor:
         """Below which an entry of L c is zero, (M, 1), for c (M, N): its rounding error is noise · ‖S⁻¹ c‖."""
         return SPARSITY.zero_widths * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
+
+
+def repeats(updates: Tensor, rounding: float) -> float:
+    """In how many rounds a unit repeats its row of the update: rows per dimension of their span, over all units.
+
+    updates: (R, W, N), rows of unit w in every round, in an orthonormal basis of the first layer's span. rounding:
+    what an entry may be off by. A c that is chosen to be zero on one of them is zero on its multiples.
+    """
+    by_unit = updates.transpose(0, 1)
+    squares = torch.linalg.eigvalsh(by_unit @ by_unit.mT).clamp_min(0)
+    bound = rounding**2 * updates.shape[2] + 1e-14 * squares.amax(1, keepdim=True)
+    rank = (squares > bound).sum(1).clamp_min(1)
+    used = updates.any(2).sum(0)
+    return float(used.sum() / rank[used > 0].sum())

@@ -16,8 +16,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.span.acceptance import Acceptance
 from attacks.span.feature_space.network import FeatureNetwork
-from attacks.span.feature_space.search import FeatureSearch
-from attacks.span.feature_space.stepwise import UNKNOWN, StepwiseSearch
+from attacks.span.feature_space.search import UNKNOWN, FeatureSearch
 from attacks.span.feature_space.update import FeatureUpdate
 from attacks.span.search.passes import SearchOptions
 from attacks.span.thresholds import FEATURES, INVERSION, SEARCH, constants_of
@@ -43,13 +42,13 @@ class FeatureVariant:
         """The row spaces of the first two fully connected layers' updates, and the first one's column space."""
         return FeatureUpdate.of(self.network, self.observation, self.knowledge)
 
-    def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> StepwiseSearch:
+    def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FeatureSearch:
         """Images whose features and gradients the update holds, step by step."""
-        search = StepwiseSearch.of(FeatureSearch(evidence, self.options))
-        search.run(self.options.rounds, generator, progress)
+        search = FeatureSearch.of(evidence, self.options)
+        search.run(generator, progress)
         return search
 
-    def accept(self, evidence: FeatureUpdate, candidates: StepwiseSearch, generator: torch.Generator) -> Acceptance:
+    def accept(self, evidence: FeatureUpdate, candidates: FeatureSearch, generator: torch.Generator) -> Acceptance:
         """The images that every pass accepted by ρ and λ. residual: λ."""
         found, bounds, best = candidates.found, candidates.bounds, candidates.best
         facts = constants_of(FEATURES, INVERSION, SEARCH) | {
@@ -58,13 +57,13 @@ class FeatureVariant:
             "gradient_threshold": bounds.gradient,
         }
         reason = None
-        if not len(found):
+        if not len(found.images):
             reason = (
                 f"nothing returned: of {candidates.tried} candidates the best has ρ {best.residual:.2g} and λ "
                 f"{best.gradient:.2g}; decoys demand less than {bounds.residual:.2g} and {bounds.gradient:.2g} of one "
                 "image"
             )
-        left = evidence.relative_residual(candidates.points()) if len(found) else 1.0
+        left = evidence.relative_residual(candidates.points()) if len(found.images) else 1.0
         return Acceptance(found.images, found.gradient, reason, left, facts)
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:

@@ -18,7 +18,7 @@ from attacks.networks.probing import random_images
 from attacks.span.acceptance import Acceptance
 from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.feature_space.inversion import invert_features
-from attacks.span.feature_space.network import PROBES, FeatureNetwork, first_input
+from attacks.span.feature_space.network import PROBES, FeatureNetwork
 from attacks.span.search.candidates import Candidates
 from attacks.span.thresholds import FROZEN_BODY, constants_of
 from attacks.span.variants.pixels import PixelVariant
@@ -94,8 +94,7 @@ def head_of(observation: Observation, network: FeatureNetwork) -> Observation | 
     probe = random_images(observation.input_shape, PROBES)
     probe = probe.to(initial[f"{network.layers[0]}.weight"])
     with torch.no_grad():
-        features = first_input(network.model, network.layers[0], initial, probe)
-        expected = torch.func.functional_call(network.model, initial, (probe,))
+        features, _, expected = network.watch(initial, probe)
         found = torch.func.functional_call(head, of_head(initial), (features,))
     if found.shape != expected.shape or not torch.allclose(found, expected, rtol=1e-4, atol=1e-5):
         return None

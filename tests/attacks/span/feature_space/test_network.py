@@ -2,7 +2,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks.span.feature_space.network import FeatureProblem, find_feature_network, first_input
+from attacks.span.feature_space.network import FeatureProblem, find_feature_network
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from tests.attacks.conftest import digits
 from tests.attacks.span.conftest import Convolutional
@@ -22,7 +22,7 @@ def test_layers_are_found_by_their_use_not_by_their_order():
 def test_features_are_what_the_first_fully_connected_layer_is_fed():
     model, images = Convolutional(), digits(3)
     expected = F.relu(model.deep(F.avg_pool2d(F.relu(model.conv(images)), 2))).flatten(1)
-    torch.testing.assert_close(first_input(model, "first", model.state_dict(), images), expected)
+    torch.testing.assert_close(find_feature_network(model, (1, 8, 8)).features(model.state_dict(), images), expected)
 
 
 def test_feature_gradient_is_that_of_the_penalized_residual():

@@ -1,6 +1,8 @@
 import torch
 
-from attacks.span.search.problems import AffineSpan, FreeProblem, SpanProblem, SpanTest
+from attacks.span.search.descent import with_gradient
+from attacks.span.search.passes import moved
+from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from tests.attacks.conftest import digits
 from tests.attacks.span.conftest import first_two
 
@@ -36,12 +38,12 @@ def test_what_exact_images_leave_free_has_the_gradient_of_the_residual(federated
     points = torch.nn.functional.pad(images[:3].flatten(1), (0, 1), value=1.0).double()
     free = torch.randn(2, 65, generator=draws, dtype=torch.float64)
     test = SpanTest(test.first.double(), test.rows.double(), test.activate)
-    problem = FreeProblem(test, points, free)
+    loss = with_gradient(lambda at: test.residual(moved(points, free, at)))
     at = 0.1 * torch.randn(3, 2, generator=draws, dtype=torch.float64)
-    value, gradient = problem.value_and_gradient(at)
+    value, gradient = loss(at)
     step = 1e-6 * torch.eye(2).double()
     for k in range(2):
-        slope = (problem.value_and_gradient(at + step[k])[0] - problem.value_and_gradient(at - step[k])[0]) / 2e-6
+        slope = (loss(at + step[k])[0] - loss(at - step[k])[0]) / 2e-6
         assert torch.allclose(slope, gradient[:, k], rtol=1e-5, atol=1e-8)
-    assert torch.allclose(value, test.residual(problem.images(at)))
-    assert torch.allclose(problem.images(torch.zeros(3, 2).double()), images[:3].flatten(1).double())
+    assert torch.allclose(value, test.residual(moved(points, free, at)))
+    assert torch.allclose(moved(points, free, torch.zeros(3, 2).double()), images[:3].flatten(1).double())

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge
-from attacks.span.feature_space.network import find_feature_network, first_input
+from attacks.span.feature_space.network import find_feature_network
 from attacks.span.variants.frozen_body import head_of
 from tests.attacks.conftest import digits, nearest
 from tests.attacks.span.conftest import SHAPE, client, history, run, with_frozen_body
@@ -23,8 +23,8 @@ def test_features_of_a_frozen_body_are_exact_and_so_are_images_with_fewer_pixels
     observation, images = trained(with_frozen_body()), digits(COUNT)
     found = run(observation, Knowledge(pixel_mean=(0.3,)))
     assert found.num_inferred == COUNT and found.facts["certified"] == COUNT
-    initial = observation.initial
-    features, own = (first_input(observation.model, "1.0", initial, x) for x in (found.images, images))
+    initial, network = observation.initial, find_feature_network(observation.model, SHAPE)
+    features, own = (network.features(initial, x) for x in (found.images, images))
     missed = torch.cdist(own, features).min(1).values / own.norm(dim=1)
     assert float(missed.max()) < 0.02
     assert (nearest(images, found) < 0.5).all()
@@ -41,7 +41,7 @@ def test_rounds_with_private_sets_of_their_own_are_attacked_alone():
 def test_a_head_computes_what_the_network_does():
     observation = trained(with_frozen_body(), epochs=1)
     alone = head(observation)
-    features = first_input(observation.model, "1.0", observation.final, digits(COUNT))
+    features = find_feature_network(observation.model, SHAPE).features(observation.final, digits(COUNT))
     outputs = torch.func.functional_call(alone.model, alone.final, (features,))
     expected = torch.func.functional_call(observation.model, observation.final, (digits(COUNT),))
     assert torch.allclose(outputs, expected, atol=1e-6) and alone.input_shape == (256, 1, 1)
