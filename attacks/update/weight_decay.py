@@ -8,12 +8,8 @@ and θ_f − θ₀ has a share (κ − 1) θ₀ of full rank. Where the sum is z
 which no image lies are the last singular vectors.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
-
-from attacks.interface.observation import Observation, State
 
 IMAGE_FREE_SHARE = 0.5  # of the singular vectors, the last: taken to be free of images
 MAX_ITERATIONS, STOP_CHANGE = 20, 1e-9  # of tail and factor in turn; the change of the factor that ends them
@@ -41,21 +37,12 @@ def decay_factor(initial: Tensor, final: Tensor) -> float:
     return factor if 0 < factor < 1 and after < REQUIRED_DROP * undecayed else 1.0
 
 
-def without_decay(observation: Observation, factor: float) -> Observation:
-    """The observation with θ₀ + (θ_f − κ θ₀) for θ_f, in float64: as if the client had trained without weight decay.
+def without_decay(initial: Tensor, final: Tensor, factor: float) -> Tensor:
+    """θ₀ + (θ_f − κ θ₀) for θ_f, in float64: as if the client had trained without weight decay.
 
-    factor: κ, known (1 − lr · λ)^steps or from `decay_factor`; the same for every trained parameter of all pairs.
+    factor: κ, known (1 − lr · λ)^steps or from `decay_factor`; the same for every trained parameter.
     """
-    return replace(observation, pairs=tuple((first, _undone(first, last, factor)) for first, last in observation.pairs))
-
-
-def _undone(initial: State, final: State, factor: float) -> State:
-    return {
-        name: final[name].double() + (1 - factor) * initial[name].double()
-        if name in initial and final[name].is_floating_point()
-        else final[name]
-        for name in final
-    }
+    return final.double() + (1 - factor) * initial.double()
 
 
 def _tail(update: Tensor) -> tuple[Tensor, float]:

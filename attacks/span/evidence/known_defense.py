@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.mlp import DenseNetwork
-from attacks.span.evidence.layers import FirstLayers
+from attacks.span.evidence.layers import FirstLayers, joined_layer
 from attacks.span.thresholds import DEFENSE, EVIDENCE, constants_of
 from attacks.update.completion import Completed, complete, find_rank, unknowns
 from attacks.update.intervals import EntryIntervals, known_intervals, noise_deviation, noise_edge
@@ -234,8 +234,5 @@ def _joined(
     intervals: dict[str, EntryIntervals], network: DenseNetwork, layer: int, device: torch.device
 ) -> EntryIntervals:
     """The intervals of a layer's [ΔW | Δb] (out, in + 1)."""
-    weight, bias = intervals[network.weights[layer]], intervals[network.biases[layer] or ""]
-    lowest, highest = (
-        torch.cat([getattr(weight, end), getattr(bias, end)[:, None]], 1).to(device) for end in ("lowest", "highest")
-    )
-    return EntryIntervals(lowest, highest)
+    lowest, highest = ({name: getattr(own, end) for name, own in intervals.items()} for end in ("lowest", "highest"))
+    return EntryIntervals(*(joined_layer(end, network, layer, device) for end in (lowest, highest)))

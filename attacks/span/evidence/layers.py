@@ -32,13 +32,22 @@ class FirstLayers:
     @classmethod
     def of(cls, observation: Observation, network: DenseNetwork, device: torch.device) -> "FirstLayers":
         """Of rounds in which the first layer moved. Raises InputError where the second layer never did."""
-        observation, warnings, facts = _without_decay(observation, network, device)
-        before, after = ([_layers(pair[end], network, device) for pair in observation.pairs] for end in (0, 1))
-        initial, final = (torch.cat([layers[0] for layers in end]) for end in (before, after))
-        second = torch.stack([new[1] - old[1] for old, new in zip(before, after, strict=True)])
-        if not second.any():
+        starts, ends, seconds, kept = [], [], [], 1.0
+        for pair in observation.pairs:
+            start, end = (joined_layer(state, network, 0, device) for state in pair)
+            second, moved = (joined_layer(state, network, 1, device) for state in pair)
+            factor = _decay(start, end)
+            starts.append(start)
+            ends.append(without_decay(start, end, factor))
+            seconds.append(without_decay(second, moved, factor) - second)
+            kept = min(kept, factor)
+        layers = cls(torch.cat(starts), torch.cat(ends), torch.stack(seconds))
+        if not layers.second.any():
             raise InputError(NOTHING)
-        return cls(initial, final, second, warnings, facts)
+        if kept == 1:
+            return layers
+        shrunk = f"weight decay was undone: parameters shrank by {1 - kept:.2g} in all, as the first layer shows"
+        return replace(layers, warnings=(shrunk,), facts={"decay_factor": kept})
 
     @property
     def change(self) -> Tensor:
@@ -81,8 +90,8 @@ def rounds_with_images(observation: Observation, network: DenseNetwork) -> tuple
     return rounds
 
 
-def informative_rounds(updates: Tensor, count: int) -> tuple[dict[int, Spectrum], list[int]]:
-    """The spectra by round of the second layer's updates (R, out, W + 1), and the rounds that test candidates.
+def informative_rounds(updates: Tensor, count: int) -> dict[int, Spectrum]:
+    """The rounds that test candidates, with the spectra of the second layer's updates (R, out, W + 1).
 
     An image that leaves no trace above the noise in a round fails its test, and features grow alike as the network fits
     them: only rounds of rank `count` are used, or, where none has it, those of the highest rank.
@@ -90,33 +99,18 @@ def informative_rounds(updates: Tensor, count: int) -> tuple[dict[int, Spectrum]
     spectra = {r: Spectrum.of(update) for r, update in enumerate(updates) if update.any()}
     ranks = {r: spectrum.count() for r, spectrum in spectra.items()}
     enough = min(count, max(ranks.values()))
-    return spectra, [r for r, rank in ranks.items() if rank >= enough]
+    return {r: spectrum for r, spectrum in spectra.items() if ranks[r] >= enough}
 
 
-def layer_matrix(state: State, weight: str, bias: str, device: torch.device) -> Tensor:
-    """[W | b] (out, in + 1) of the linear layer with these parameters, in float64."""
-    return torch.cat([state[weight], state[bias][:, None]], 1).to(device, torch.float64)
+def joined_layer(state: State, network: DenseNetwork, index: int, device: torch.device) -> Tensor:
+    """[W | b] (out, in + 1) of a layer, in float64."""
+    weight, bias = state[network.weights[index]], state[network.biases[index] or ""]
+    return torch.cat([weight, bias[:, None]], 1).to(device, torch.float64)
 
 
-def _layers(state: State, network: DenseNetwork, device: torch.device) -> list[Tensor]:
-    """[W | b] of the first two layers, (out, in + 1) each, in float64."""
-    return [layer_matrix(state, network.weights[i], network.biases[i] or "", device) for i in (0, 1)]
-
-
-def _without_decay(
-    observation: Observation, network: DenseNetwork, device: torch.device
-) -> tuple[Observation, tuple[str, ...], dict[str, float]]:
-    """The observation as without weight decay, with warnings and facts; as it is where no first layer shows any."""
-    pairs, factors = [], []
-    for pair in observation.pairs:
-        first, last = (_layers(state, network, device)[0] for state in pair)
-        spectrum, factor = Spectrum.of(last - first), 1.0
-        if spectrum.relative_residual(spectrum.count()) > EVIDENCE.decay_sought_above:
-            factor = decay_factor(first[:, :-1], last[:, :-1])
-        own = replace(observation, pairs=(pair,))
-        pairs.append((without_decay(own, factor) if factor < 1 else own).pairs[0])
-        factors.append(factor)
-    if min(factors) == 1:
-        return observation, (), {}
-    shrunk = f"weight decay was undone: parameters shrank by {1 - min(factors):.2g} in all, as the first layer shows"
-    return replace(observation, pairs=tuple(pairs)), (shrunk,), {"decay_factor": min(factors)}
+def _decay(initial: Tensor, final: Tensor) -> float:
+    """κ of weight decay, from both ends of the first layer; 1.0 where there is no sign of any."""
+    spectrum = Spectrum.of(final - initial)
+    if spectrum.relative_residual(spectrum.count()) <= EVIDENCE.decay_sought_above:
+        return 1.0
+    return decay_factor(initial[:, :-1], final[:, :-1])

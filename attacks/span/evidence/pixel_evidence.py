@@ -56,8 +56,7 @@ class PixelEvidence:
             )
             count = inferred
         outside = spectrum.relative_residual(count)
-        spectra, used = informative_rounds(layers.second, count)
-        tests = {r: spectra[r] for r in used}
+        tests = informative_rounds(layers.second, count)
         size = layers.second.shape[1]
         most = int(min(EVIDENCE.directions_per_image * count, EVIDENCE.directions_of_width * layers.width, size))
         directions = defense.directions(list(tests.values()), count, most, outside)
