@@ -16,9 +16,7 @@ features, where they follow a convolutional body; and a frozen body, of which on
 constant stands in `attacks.span.thresholds`. docs/span.md says what the attack withstands.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -96,8 +94,12 @@ class SpanAttack(SearchOptions, Attack):
 
         Raises InputError for an update of zero. One that SGD cannot have made gives no images, and a warning.
         """
-        attack = partial(self._attack, generator=generator, progress=progress)
-        return with_and_without_defense(attack, observation, knowledge)
+        found = self._attack(observation, knowledge, generator, progress)
+        if not len(found.images) and knows_defense(observation, knowledge):
+            # the update as it was sent may do where the one that knowledge of the defense makes of it does not
+            plain = self._attack(observation, without_defense(knowledge), generator, progress)
+            return plain if len(plain.images) else found
+        return found
 
     def _attack(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
@@ -133,18 +135,6 @@ class SpanAttack(SearchOptions, Attack):
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), observation, network)
         return FeatureVariant(observation, knowledge, self, network)
-
-
-def with_and_without_defense(
-    attack: Callable[[Observation, Knowledge], Reconstruction], observation: Observation, knowledge: Knowledge
-) -> Reconstruction:
-    """The result of an attack, or, where it finds nothing, of the same without what is known of the defense: the update
-    as it was sent may do where the one that knowledge makes of it does not."""
-    found = attack(observation, knowledge)
-    if not len(found.images) and knows_defense(observation, knowledge):
-        plain = attack(observation, without_defense(knowledge))
-        return plain if len(plain.images) else found
-    return found
 
 
 def union(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruction:

@@ -15,6 +15,7 @@ from torch import Tensor
 from attacks.interface.attack import Reconstruction
 from attacks.interface.devices import cast_state
 from attacks.interface.observation import Observation, State
+from attacks.networks.probing import count_outputs
 from attacks.ntk.objective import Objective, make_objective
 from attacks.span.thresholds import JOINT_POLISH, constants_of
 
@@ -63,8 +64,7 @@ def polish_jointly(observation: Observation, found: Reconstruction, iterations: 
     )
     objective = make_objective(model, observation.input_shape, delta, [initial, final])
     images = found.images.to(device, torch.float32)
-    with torch.no_grad():
-        outputs = torch.func.functional_call(model, initial, (images[:1],)).numel()
+    outputs = count_outputs(model, observation.input_shape)
     duals = fit_duals(objective, images, images.new_zeros(2, len(images), outputs))
     images, duals = _descended(objective, images, duals, iterations)
     duals = fit_duals(objective, images, duals)

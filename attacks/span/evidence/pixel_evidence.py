@@ -102,13 +102,10 @@ class PixelEvidence:
         if self.outside > EVIDENCE.noisy_above:
             gap = float(self.spectrum.values[self.count - 1] / self.spectrum.values[self.count])
             sure = self.defense.explains_error or gap >= EVIDENCE.clear_gap
+            guess = f", and a gap of {gap:.2g} between singular values makes {self.count} images a guess"
             found.append(
                 f"{self.outside:.2g} of the first layer's update lies outside {self.count} directions: it is noisy"
-                + (
-                    ""
-                    if sure
-                    else f", and a gap of {gap:.2g} between singular values makes {self.count} images a guess"
-                )
+                f"{'' if sure else guess}"
             )
         if self.count >= EVIDENCE.rank_exhausted * rank:
             found.append(

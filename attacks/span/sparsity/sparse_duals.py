@@ -25,9 +25,7 @@ def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor)
     others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
     avoid = others.T @ others
     found = [
-        _best_of_starts(space, units, own, avoid - own.outer(own), len(DUALS.start_shares))
-        if certain
-        else _best_of_starts(space, units, own, avoid)
+        _best_of_starts(space, units, own, avoid - certain * own.outer(own), len(DUALS.start_shares) if certain else 1)
         for units, own, certain in zip(space.inactive(coordinates), unit, sure.tolist(), strict=True)
     ]
     return torch.stack(found) if found else coordinates
