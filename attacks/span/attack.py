@@ -42,7 +42,10 @@ from attacks.update.pixel_mean import infer_pixel_mean
 
 class Variant(Protocol):
     """The span attack on one kind of network. Evidence and candidates are of types of its own; the evidence has a
-    `refusal`, which says why a search makes no sense, and is None where it does."""
+    `refusal`, which says why a search makes no sense, and is None where it does.
+
+    Building a variant raises InputError where the network, or what the adversary knows, does not suffice.
+    """
 
     def read(self, generator: torch.Generator) -> Any:
         """What the update shows, once weight decay and known defenses are undone; `RoundsApart` where the rounds have
@@ -90,7 +93,7 @@ class SpanAttack(SearchOptions, Attack):
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """num_private and pixel_mean are used where known, else inferred. residual is what the variant reports.
+        """num_private is used where it is known, else inferred. residual is what the variant reports.
 
         Raises InputError for an update of zero. One that SGD cannot have made gives no images, and a warning.
         """
@@ -104,7 +107,8 @@ class SpanAttack(SearchOptions, Attack):
     def _attack(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """Read, search, accept, report, and the joint polish if it is asked for."""
+        """Read, search, accept, report, and the joint polish if it is asked for; where the rounds do not share one
+        private set, all of it for each round alone."""
         variant = self._variant(observation, knowledge)
         evidence = variant.read(generator)
         if isinstance(evidence, RoundsApart):

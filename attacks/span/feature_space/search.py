@@ -183,7 +183,7 @@ class FeatureSearch:
         return _polished(pixels, images, len(update.rows), INVERSION.last_polish) if len(images) else images
 
     def _judged(self, images: Tensor) -> FoundImages:
-        """The images with their duals, ρ and λ."""
+        """The images (M, C, H, W) with their duals, ρ and λ at the parameters before the current step."""
         jacobian = output_jacobian(self.update.network, self.state, images)
         with torch.no_grad():
             points, residual = self.pixels.points(images), self.pixels.residual(images, len(self.update.rows))

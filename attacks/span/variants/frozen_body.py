@@ -7,6 +7,7 @@ has 512 of them for the 3,072 numbers of a small image.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -46,11 +47,9 @@ class FrozenBodyVariant(PixelVariant):
         state = cast_state(self.whole.initial, device, torch.float32)
         shape = (len(features), *self.whole.input_shape)
         images = (FROZEN_BODY.start_deviation * torch.randn(shape, generator=generator)).to(device)
-        for descent, blur in (
-            (FROZEN_BODY.smooth, FROZEN_BODY.smooth_blur),
-            (FROZEN_BODY.exact, FROZEN_BODY.exact_blur),
-        ):
-            images = invert_features(self.body, state, features, images, descent, blur)
+        invert = partial(invert_features, self.body, state, features)
+        images = invert(images, FROZEN_BODY.smooth, FROZEN_BODY.smooth_blur)
+        images = invert(images, FROZEN_BODY.exact, FROZEN_BODY.exact_blur)
         with torch.no_grad():
             missed = (self.body.features(state, images) - features).square().sum(1)
         residual = missed / features.square().sum(1)
