@@ -15,7 +15,7 @@ from simulator.paper.claims import Claim, judge
 from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
 from simulator.paper.files import identity, load_claims, load_file
 from simulator.paper.measures import seeds_in_words
-from simulator.paper.pictures import draw_sheet
+from simulator.reports.figures import draw_strips
 from simulator.results.storage import write_atomically
 from simulator.run.display import Bars
 from simulator.run.estimate import clock
@@ -52,8 +52,8 @@ def run_experiment(
         outcome = experiment.measure(run)
     claims = judge(rules, {"seeds": seeds_in_words(outcome.data), **outcome.statistics})
     write(outcome, [dataclasses.replace(claim, measured=claim.measured + measured_on(source)) for claim in claims], out)
-    if sheet and outcome.sheet is not None:
-        draw_sheet(outcome.sheet(), out / "sheet.png")
+    if sheet and outcome.sheet is not None and (strips := outcome.sheet()):
+        draw_strips(strips, out / "sheet.png")
     console.print(claims_table(claims))
     say(f"measured{measured_on(source)}, profile {profile}")
     return claims

@@ -7,34 +7,22 @@ from pathlib import Path
 from typing import TypeVar
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
-from pydantic import TypeAdapter, ValidationError
-from torch import Tensor
 
 from attacks.interface.errors import InputError, nearest
 from clients.config import Section
 from simulator.errors import RunError
 from simulator.paper.claims import Statistics
+from simulator.reports.figures import Strip
 from simulator.results.record import Record
 from simulator.run.display import Display
+from simulator.scenario.error_message import read_section
 from simulator.scenario.scenario import Cell, Scenario, load_source
 from simulator.scenario.yaml_source import Source
 
 Settings = TypeVar("Settings", bound=Section)
 ShowProgress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Strip:
-    """Lines of an image sheet. private, guesses: (N, C, H, W) in [0, 1], one above the other, in the order to show;
-    l2: (N,), their distances."""
-
-    title: str
-    private: Tensor
-    guesses: Tensor
-    l2: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +74,7 @@ class ExperimentRun:
 
     def settings(self, kind: type[Settings]) -> Settings:
         """The file's section `settings`, validated; InputError names the key."""
-        try:
-            return TypeAdapter(kind).validate_python(self.source.data.get("settings") or {})
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            key = ".".join(["settings", *(str(part) for part in wrong["loc"])])
-            where = self.source.where(("settings", *wrong["loc"]))
-            raise InputError(f"{where + ': ' if where else ''}{key}: {wrong['msg']}") from None
+        return read_section(self.source, "settings", kind)
 
     def sweep(self, folder: str = "run") -> Record:
         """Run the file's federation with its whole sweep, in a folder of its own below `out`.

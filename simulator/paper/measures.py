@@ -9,11 +9,8 @@ from attacks.interface.errors import InputError
 from attacks.scoring.matching import distances, matched_l2
 from clients.models import option_values
 from simulator.paper.claims import Signs
-from simulator.paper.experiment import Strip
-from simulator.reports.figures import best_pairs
-from simulator.results.keys import ObservationKey
+from simulator.reports.figures import Strip, strip_of
 from simulator.results.record import Record
-from simulator.results.storage import load_images
 from simulator.scenario.scenario import Cell
 
 SHEET_IMAGES = 20
@@ -81,19 +78,13 @@ def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
 
 def strips(record: Record, rows: pd.DataFrame) -> list[Strip]:
     """For each row of the score table its best reconstructions, as the paper's image sheets order them."""
-    found = []
-    for _, row in rows.iterrows():
-        key = ObservationKey.of(row)
-        images = load_images(record.store(row["cell"]).reconstruction_path(key, row["attack"]))
-        private, guesses, l2 = best_pairs(record, row, row["cell"], images, SHEET_IMAGES)
-        title = f"{row['cell']}, {row['attack']}: {row['recovered']} of {row['num_private']} recovered"
-        found.append(Strip(title, private, guesses, l2))
-    return found
+    title = "{cell}, {attack}: {recovered} of {num_private} recovered"
+    return [strip_of(record, row, title.format(**row), most=SHEET_IMAGES) for _, row in rows.iterrows()]
 
 
 def first_seed_strips(record: Record, scores: pd.DataFrame) -> list[Strip]:
     """`strips` of the smallest seed's rows."""
-    return strips(record, first_seed(scores))
+    return strips(record, scores[scores.seed == scores.seed.min()])
 
 
 def spearman(frame: pd.DataFrame, first: str, second: str) -> float:
@@ -130,11 +121,6 @@ def binary_task(scores: pd.DataFrame) -> str:
     if not found:
         raise InputError("this experiment compares all classes with two groups: --set left data.task with one value")
     return str(found[0])
-
-
-def first_seed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the smallest seed."""
-    return frame[frame.seed == frame.seed.min()]
 
 
 def seeds_in_words(frame: pd.DataFrame) -> str:

@@ -179,10 +179,22 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
 
 
 def strip_of(record: Record, row: pd.Series, title: str, label: str = "", most: int = GRID_COLUMNS) -> Strip:
-    """The best pairs of one row of the leakage table, at most `most`."""
-    cell = row.get("cell", "")
-    found = load_images(record.store(cell).reconstruction_path(ObservationKey.of(row), row["attack"]))
-    return Strip(title, *best_pairs(record, row, cell, found, most), label)
+    """Of one row of the leakage table at most `most` images and their matched reconstructions, the closest first: private
+    images or distilled ones, as the row's target says."""
+    cell, key = row.get("cell", ""), ObservationKey.of(row)
+    samples = record.samples
+    samples = samples[samples.cell == cell] if cell else samples
+    keys = ["round", "client", "threat_model", "attack", "target"]
+    own = samples[np.logical_and.reduce([samples[name] == row[name] for name in keys])]
+    own = own[own.match >= 0].sort_values("l2").head(most)
+    clients, store = record.private_clients(key, cell), record.store(cell)
+    if row["target"] == "distilled":
+        truth = store.load_distilled(key.round, clients)
+        assert truth is not None  # the row was scored against them
+    else:
+        truth = Truth.of(record.cells[cell].scenario, clients, clients).private
+    found = load_images(store.reconstruction_path(key, row["attack"]))
+    return Strip(title, truth[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy(), label)
 
 
 def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
@@ -196,26 +208,6 @@ def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
         show(axis, image)
         axis.set_title(title, fontsize=7, pad=2)
     return save(figure, path)
-
-
-def best_pairs(
-    record: Record, row: pd.Series, cell: str, found: Tensor, most: int = GRID_COLUMNS
-) -> tuple[Tensor, Tensor, np.ndarray]:
-    """(private or distilled images, as the row's target says, their matched reconstructions, L2), closest first, of one
-    row of the leakage table."""
-    samples = record.samples
-    samples = samples[samples.cell == cell] if cell else samples
-    keys = ["round", "client", "threat_model", "attack", "target"]
-    own = samples[np.logical_and.reduce([samples[key] == row[key] for key in keys])]
-    own = own[own.match >= 0].sort_values("l2").head(most)
-    key = ObservationKey.of(row)
-    clients = record.private_clients(key, cell)
-    if row["target"] == "distilled":
-        truth = record.store(cell).load_distilled(key.round, clients)
-        assert truth is not None  # the row was scored against them
-    else:
-        truth = Truth.of(record.cells[cell].scenario, clients, clients).private
-    return truth[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy()
 
 
 def title_of(row: pd.Series) -> str:
