@@ -1,13 +1,11 @@
 """`fedspill paper FIGURE`: measure one experiment, and write its figures, its claims and its pictures."""
 
-import contextlib
 import dataclasses
 import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from rich.console import Console
-from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from attacks import InputError
@@ -17,7 +15,7 @@ from simulator.paper.files import identity, load_claims, load_file
 from simulator.paper.measures import seeds_in_words
 from simulator.reports.figures import draw_strips
 from simulator.results.storage import write_atomically
-from simulator.run.display import Bars
+from simulator.run.display import Bars, step_bar
 from simulator.run.estimate import clock
 from simulator.scenario.yaml_source import Source
 
@@ -41,13 +39,12 @@ def run_experiment(
     def say(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
-    with contextlib.closing(StepBar()) as bar:
-        bars = Bars(Console(stderr=True))
-        run = ExperimentRun(name, profile, source, out.resolve(), bars, bar.report, say, verbose)
+    with step_bar() as report:
+        run = ExperimentRun(name, profile, source, out.resolve(), Bars(Console(stderr=True)), report, say, verbose)
         run.check(experiment.settings)
         claim_folder(run)
         if profile != "quick" and experiment.cost is not None:
-            bar.report("timing a few steps", 0, 1)
+            report("timing a few steps", 0, 1)
             say(f"cost:    about {clock(experiment.cost(run))} on this machine, at most")
         outcome = experiment.measure(run)
     claims = judge(rules, {"seeds": seeds_in_words(outcome.data), **outcome.statistics})
@@ -57,23 +54,6 @@ def run_experiment(
     console.print(claims_table(claims))
     say(f"measured{measured_on(source)}, profile {profile}")
     return claims
-
-
-class StepBar:
-    """A progress bar that appears when it is first told of something: a run draws bars of its own."""
-
-    def __init__(self) -> None:
-        self.progress = Progress(console=Console(stderr=True), transient=True)
-        self.task: TaskID | None = None
-
-    def report(self, what: str, done: int, total: int) -> None:
-        if self.task is None:
-            self.progress.start()
-            self.task = self.progress.add_task(what)
-        self.progress.update(self.task, completed=done, total=total, description=what)
-
-    def close(self) -> None:
-        self.progress.stop()
 
 
 def claim_folder(run: ExperimentRun) -> None:

@@ -15,14 +15,12 @@ from simulator.errors import RunError
 from simulator.paper.claims import Statistics
 from simulator.reports.figures import Strip
 from simulator.results.record import Record
-from simulator.run.display import Display
+from simulator.run.display import Display, ShowProgress
 from simulator.scenario.error_message import read_section
 from simulator.scenario.scenario import Cell, Scenario, load_source
 from simulator.scenario.yaml_source import Source
 
 Settings = TypeVar("Settings", bound=Section)
-ShowProgress = Callable[[str, int, int], None]
-"""Called with (what is being done, steps done, steps in all)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,15 +86,13 @@ def narrow_sweep(sweep: dict[str, list[Any]], overrides: list[str]) -> tuple[dic
             continue
         value = parse_value(text)
         values = value if isinstance(value, list) else [value]
-        if axis == key:
-            narrowed[axis] = values
-            continue
-        points = axis_points(axis, narrowed[axis])
-        kept = [old for old, point in zip(narrowed[axis], points, strict=True) if point[key] in values]
-        if not kept:
-            known = ", ".join(dict.fromkeys(str(point[key]) for point in points))
-            raise InputError(f"--set {override}: {key} is swept as {axis!r}, with the values {known}")
-        narrowed[axis] = kept
+        if axis != key:
+            points = axis_points(axis, narrowed[axis])
+            values = [old for old, point in zip(narrowed[axis], points, strict=True) if point[key] in values]
+            if not values:
+                known = ", ".join(dict.fromkeys(str(point[key]) for point in points))
+                raise InputError(f"--set {override}: {key} is swept as {axis!r}, with the values {known}")
+        narrowed[axis] = values
     return narrowed, rest
 
 

@@ -9,6 +9,7 @@ from attacks.interface.errors import InputError
 from attacks.scoring.matching import distances, matched_l2
 from clients.models import option_values
 from simulator.paper.claims import Signs
+from simulator.paper.experiment import num_private
 from simulator.reports.figures import Strip, strip_of
 from simulator.results.record import Record
 from simulator.scenario.scenario import Cell
@@ -17,12 +18,14 @@ SHEET_IMAGES = 20
 
 
 def settings_of(cell: Cell) -> dict[str, object]:
-    """What figures are drawn against, by the names of their columns; width and multiplier are 0
-    where a network has none."""
+    """What figures are drawn against, by the names of their columns; width and multiplier are 0 where a network has
+    none."""
     scenario = cell.scenario
     options = option_values(scenario.model)
     return {
         "cell": cell.name,
+        "num_private": num_private(cell),
+        "seed": scenario.seed,
         "dataset": scenario.data.name,
         "width": options.get("width", 0),
         "multiplier": options.get("multiplier", 0),
@@ -36,7 +39,7 @@ def settings_of(cell: Cell) -> dict[str, object]:
 def score_table(record: Record) -> pd.DataFrame:
     """The leakage table with the settings of each cell, how its training ended (`steps`, `train_loss`), and
     `floor_l2_mean` as of `floors`."""
-    settings = pd.DataFrame([settings_of(cell) for cell in record.cells.values()])
+    settings = pd.DataFrame([settings_of(cell) for cell in record.cells.values()]).drop(columns=["num_private", "seed"])
     trained = record.clients.assign(train_loss=record.clients.last_loss)[["cell", "steps", "train_loss"]]
     scores = record.leakage.merge(settings, on="cell", validate="m:1").merge(trained, on="cell", validate="m:1")
     return scores.merge(floors(record), on=["cell", "attack"], validate="1:1")

@@ -179,8 +179,8 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
 
 
 def strip_of(record: Record, row: pd.Series, title: str, label: str = "", most: int = GRID_COLUMNS) -> Strip:
-    """Of one row of the leakage table at most `most` images and their matched reconstructions, the closest first: private
-    images or distilled ones, as the row's target says."""
+    """Of one row of the leakage table at most `most` matched reconstructions, the closest first, with their images:
+    private ones or distilled ones, as the row's target says."""
     cell, key = row.get("cell", ""), ObservationKey.of(row)
     samples = record.samples
     samples = samples[samples.cell == cell] if cell else samples

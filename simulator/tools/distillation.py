@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from clients.local_update import centered
 from clients.losses import encode_targets
 from clients.models import build_model, option_values
 from simulator.results.storage import make_out, write_atomically
+from simulator.run.display import ShowProgress
 from simulator.run.plan import cell_data
 from simulator.scenario.scenario import Scenario, apply_overrides, validate
 from simulator.scenario.yaml_source import Source
@@ -30,9 +30,6 @@ from simulator.scenario.yaml_source import Source
 TEST_IMAGES = 2_000
 WIDTH = 4_096
 SECTIONS = ("data", "model")
-
-Report = Callable[[str, int, int], None]
-"""Called with (what is being done, steps done, steps in all)."""
 
 
 def distill_scenario(overrides: list[str], train: int, seed: int) -> Scenario:
@@ -106,7 +103,9 @@ class Owner:
         return self.images[chosen], self.targets[chosen]
 
 
-def run_distillation(owner: Owner, options: DistillOptions, size: int, out: Path, report: Report) -> dict[str, Any]:
+def run_distillation(
+    owner: Owner, options: DistillOptions, size: int, out: Path, report: ShowProgress
+) -> dict[str, Any]:
     """Distill, evaluate, write distill.json, distilled.npz and distilled.png into `out`; returns what the first holds.
 
     options: the kernel in it is replaced by that of the scenario's network.
@@ -166,7 +165,7 @@ def describe(owner: Owner, options: DistillOptions, found: Distilled) -> dict[st
 
 
 def evaluate(
-    evaluation: Evaluation, sets: dict[str, tuple[Tensor, Tensor]], report: Report
+    evaluation: Evaluation, sets: dict[str, tuple[Tensor, Tensor]], report: ShowProgress
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
     """Accuracies of every set by learner, and how its standard training went."""
     accuracies: dict[str, dict[str, float]] = {}

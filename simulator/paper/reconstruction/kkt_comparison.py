@@ -6,13 +6,11 @@ import pandas as pd
 import torch
 
 from attacks.interface.devices import cast_state
-from attacks.interface.observation import State
 from attacks.kernel.linearization import relative_residual
 from attacks.ntk.objective import squared_norm
-from clients.models import option_values
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment
-from simulator.paper.measures import curve_table, first_seed_strips, score_table
+from simulator.paper.measures import curve_table, first_seed_strips, score_table, settings_of
 from simulator.paper.pictures import draw_curves
 from simulator.results.record import Record
 from simulator.tools.distillation import Owner
@@ -62,16 +60,9 @@ def norm_table(record: Record) -> pd.DataFrame:
         whole = {part: final[part] for part in trained}
         rows.append(
             {
-                "loss": cell.scenario.training.loss,
-                "seed": cell.scenario.seed,
-                "num_private": cell.scenario.partition.images,
-                "width": option_values(cell.scenario.model).get("width", 0),
+                **{key: settings_of(cell)[key] for key in NETWORK},
                 "unexplained": relative_residual(observation.model, final, whole, owner.images.double()),
-                **{key: norm({part: state[part] for part in trained}) for key, state in states.items()},
+                **{key: squared_norm({part: state[part] for part in trained}) ** 0.5 for key, state in states.items()},
             }
         )
     return pd.DataFrame(rows)
-
-
-def norm(state: State) -> float:
-    return squared_norm(state) ** 0.5

@@ -6,7 +6,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
+from attacks.interface.devices import cast_state
 from attacks.kernel.linearization import relative_residual
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment
@@ -22,10 +24,10 @@ from simulator.tools.distillation import Owner
 def one_step(run: ExperimentRun) -> Outcome:
     record = run.sweep()
     scores = score_table(record)
-    duals = pd.concat([dual_pairs(cell, record) for cell in record.cells.values()], ignore_index=True)
-    largest = max(unexplained(cell, record) for cell in record.cells.values())
+    steps = {name: explained(cell, record) for name, cell in record.cells.items()}
+    duals = pd.concat([dual_pairs(name, record, own) for name, (_, own) in steps.items()], ignore_index=True)
     data, sheet = curve_table(record), partial(first_seed_strips, record, scores)
-    statistics = {"unexplained": largest, **step_statistics(scores, duals)}
+    statistics = {"unexplained": max(missed for missed, _ in steps.values()), **step_statistics(scores, duals)}
     return Outcome(data, statistics, partial(draw_curves, data, "width", ["dynamics"]), sheet)
 
 
@@ -44,32 +46,24 @@ def step_statistics(scores: pd.DataFrame, duals: pd.DataFrame) -> Statistics:
     }
 
 
-def unexplained(cell: Cell, record: Record) -> float:
-    """‖Δθ − (η/N) Σ_j (y_j − f_θ₀(x_j)) ∇f_θ₀(x_j)‖ / ‖Δθ‖: what the gradient of the mean loss does not explain."""
-    observation, _ = record.observation(1, 0, cell=cell.name)
-    owner = Owner.of(cell.scenario)
-    state, final = ({name: v.double() for name, v in ends.items()} for ends in (observation.initial, observation.final))
-    delta = {name: final[name] - state[name] for name in observation.trainable}
-    model, duals = observation.model.double(), step_duals(cell, record)
-    return relative_residual(model, state, delta, owner.images.double(), duals)
-
-
-def step_duals(cell: Cell, record: Record) -> torch.Tensor:
-    """η (y_j − f_θ₀(x_j)) / N, (N, 1) in float64."""
+def explained(cell: Cell, record: Record) -> tuple[float, Tensor]:
+    """(‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖, what the gradient of the mean loss does not explain; α_j = η (y_j − f_θ₀(x_j))
+    / N, (N, 1)), both in float64."""
     observation, _ = record.observation(1, 0, cell=cell.name)
     owner, model = Owner.of(cell.scenario), observation.model.double()
-    state = {name: value.double() for name, value in observation.initial.items()}
+    images, state = owner.images.double(), cast_state(observation.initial, torch.device("cpu"), torch.float64)
     with torch.no_grad():
-        outputs = torch.func.functional_call(model, state, (owner.images.double(),))
-    return cell.scenario.training.learning_rate * (owner.targets.double() - outputs) / len(outputs)
+        outputs = torch.func.functional_call(model, state, (images,))
+    duals = cell.scenario.training.learning_rate * (owner.targets.double() - outputs) / len(outputs)
+    return relative_residual(model, state, observation.delta(), images, duals), duals
 
 
-def dual_pairs(cell: Cell, record: Record) -> pd.DataFrame:
-    """A row per private image: its dual in the step, and that of its reconstruction."""
-    own = record.samples[record.samples.cell == cell.name].sort_values("image")
+def dual_pairs(cell: str, record: Record, duals: Tensor) -> pd.DataFrame:
+    """A row per private image: its dual in the step (N, 1), and that of its reconstruction."""
+    own = record.samples[record.samples.cell == cell].sort_values("image")
     attack = own.attack.iloc[0]
-    path = record.store(cell.name).reconstruction_path(ObservationKey(1, Client(0), "server"), attack)
+    path = record.store(cell).reconstruction_path(ObservationKey(1, Client(0), "server"), attack)
     with np.load(path, allow_pickle=False) as arrays:
         found = arrays["duals"][0, own.match.to_numpy(), 0]
     recovered = (own.identified & (own.psnr >= 20)).to_numpy()
-    return pd.DataFrame({"residual": step_duals(cell, record)[:, 0].numpy(), "found": found, "recovered": recovered})
+    return pd.DataFrame({"residual": duals[:, 0].numpy(), "found": found, "recovered": recovered})
