@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -11,7 +12,7 @@ from rich.table import Table
 from attacks import InputError
 from simulator.paper.claims import Claim, judge
 from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
-from simulator.paper.files import identity, load_claims, load_file
+from simulator.paper.files import load_claims, load_file
 from simulator.paper.measures import seeds_in_words
 from simulator.reports.figures import draw_strips
 from simulator.results.storage import write_atomically
@@ -58,7 +59,8 @@ def run_experiment(
 
 def claim_folder(run: ExperimentRun) -> None:
     """Make DIR, or find in it the same experiment under the same settings; InputError where something else is there."""
-    own, path = identity(run.name, run.profile, run.source), run.out / IDENTITY
+    settings = sha256(json.dumps(run.source.data, sort_keys=True, default=str).encode()).hexdigest()[:10]
+    own, path = {"experiment": run.name, "profile": run.profile, "digest": settings}, run.out / IDENTITY
     if run.out.is_file():
         raise InputError(f"{str(run.out)!r} is a file: choose another --out")
     if run.out.is_dir() and any(file != path for file in run.out.iterdir()):

@@ -22,8 +22,7 @@ from clients.config import Count, Positive, Section, TrainingConfig
 from clients.distillation import Distilled, DistillOptions, distill
 from clients.training import train
 from simulator.paper.claims import Statistics
-from simulator.paper.costs import seconds_per_step
-from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private
+from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
 from simulator.paper.measures import spearman_within
 from simulator.paper.pictures import draw_lines, themed
 from simulator.run.display import ShowProgress
@@ -152,8 +151,8 @@ def distilled_images(run: ExperimentRun) -> Outcome:
     for cell in run.cells:
         owner = Owner.of(cell.scenario)
         own = distill_all(owner, settings, run.report)
-        common = {"train": len(owner.images), "seed": cell.scenario.seed}
-        parts += [likeness(owner, one.images).assign(size=len(one.images), **common) for one in own]
+        train, seed = len(owner.images), cell.scenario.seed
+        parts += [likeness(owner, one.images).assign(train=train, size=len(one.images), seed=seed) for one in own]
         found += own
     data = pd.concat(parts, ignore_index=True)
     long = data.melt(["train", "seed"], ["nearest", "average"], "compared with", "cosine")

@@ -64,14 +64,10 @@ def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
     sorted by itself, those of two uninformed baselines: `floor_l2` of as many public images, `mean_image_l2` of their
     mean. extra: columns of the score table to add.
     """
-    keys = ["cell", "attack"]
-    samples = record.samples
-    curves = samples[keys].copy()
-    scales = ["l2", "floor_l2", "mean_image_l2"]
-    for name in scales:
-        by_rank = samples.sort_values(name).assign(rank=lambda frame: frame.groupby(keys).cumcount() + 1)
-        by_rank = by_rank[[*keys, "rank", name]]
-        curves = by_rank if "rank" not in curves else curves.merge(by_rank, on=[*keys, "rank"])
+    keys, scales = ["cell", "attack"], ["l2", "floor_l2", "mean_image_l2"]
+    groups = record.samples.groupby(keys)
+    curves = record.samples[keys].assign(rank=groups.cumcount() + 1)
+    curves[scales] = groups[scales].transform(lambda values: values.sort_values().to_numpy())
     columns = ["num_private", "width", "dynamics", "seed", *extra]
     settings = score_table(record)[list(dict.fromkeys([*keys, *columns]))]
     order = list(dict.fromkeys([*columns, "attack", "rank"]))

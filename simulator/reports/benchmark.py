@@ -88,16 +88,9 @@ def benchmark_table(record: Record) -> pd.DataFrame:
         row = dict(zip(KEY, key, strict=True)) | attack_columns(group)
         row |= utility_columns(utility[utility.defense == row["defense"]])
         rows.append(row | costs.loc[row["defense"]].to_dict())
-    return (
-        benchmark()
-        .frame(rows)
-        .sort_values(
-            KEY,
-            key=lambda column: column.map(order) if column.name == "defense" else column,
-            ascending=[True, True, True, True, False],
-            ignore_index=True,
-        )
-    )
+    table = benchmark().frame(rows)
+    ranked = table.assign(defense=table.defense.map(order)).sort_values(KEY, ascending=[True, True, True, True, False])
+    return table.loc[ranked.index].reset_index(drop=True)
 
 
 def attack_columns(group: pd.DataFrame) -> dict[str, float]:

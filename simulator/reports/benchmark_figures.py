@@ -37,16 +37,8 @@ def frontier(table: pd.DataFrame, path: Path) -> Path:
             yerr=worst.recovered_fraction_ci95.fillna(0), fmt="none", ecolor="0.8", zorder=1,
         )  # fmt: skip
         colours = dict(zip(worst.defense, sns.husl_palette(len(worst), l=0.5), strict=True))
-        sns.scatterplot(
-            worst,
-            x="test_accuracy",
-            y="recovered_fraction",
-            hue="defense",
-            palette=colours,
-            s=70,
-            ax=axis,
-            legend=False,
-        )
+        named = {"x": "test_accuracy", "y": "recovered_fraction", "hue": "defense"}
+        sns.scatterplot(worst, **named, palette=colours, s=70, ax=axis, legend=False)
         steps = best.sort_values("test_accuracy")
         axis.plot(steps.test_accuracy, steps.recovered_fraction, color="0.4", linestyle="--", linewidth=1, zorder=0)
         _label(axis, worst, colours)

@@ -1,5 +1,6 @@
 """Figures 7 and 11: what the duals say of an image, how easily it is reconstructed and how slowly it was fitted."""
 
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
@@ -18,8 +19,7 @@ from clients.defenses import Defense, DefenseContext
 from clients.models import option_values
 from clients.training import TrainingLoop, TrainingReport, planned_steps, train
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.costs import seconds_per_step
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private
+from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
 from simulator.paper.measures import first_seed_strips, score_table, settings_of, spearman
 from simulator.paper.pictures import draw_scatter
 from simulator.results.record import Record
@@ -128,11 +128,11 @@ def fit(cell: Cell, owner: Owner, training: TrainingConfig | None = None, dtype:
     """Train a fresh network of the cell's scenario on the owner's images, squared error, full batches."""
     training = training or cell.scenario.training
     model, images, targets = owner.network("fit").to(dtype), owner.images.to(dtype), owner.targets.to(dtype)
-    initial = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    initial = deepcopy(model.state_dict())
     followed = ResidualAccumulator(targets, training)
     context = DefenseContext(cell.client_config(use_gpu=False), 1, 0, model)
     report = train(model, images, targets, training, torch.Generator(), [Link(followed, context)])
-    final = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    final = deepcopy(model.state_dict())
     return Fit(model, initial, final, followed.duals, report)
 
 

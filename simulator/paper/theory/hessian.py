@@ -18,8 +18,7 @@ from pydantic import Field
 
 from clients.config import Count, Positive, Section
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.costs import clocked
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment
+from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment
 from simulator.paper.pictures import themed
 from simulator.paper.theory.constancy import Network, measure, measure_training
 from simulator.results.storage import write_atomically
