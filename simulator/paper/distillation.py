@@ -15,11 +15,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from attacks.interface.attack import Progress, silent
 from attacks.interface.errors import InputError
-from attacks.interface.seeding import torch_generator
 from clients.config import Count, Positive, Section, TrainingConfig
-from clients.distillation import Distilled, DistillOptions, distill
+from clients.distillation import DistillOptions
 from clients.training import train
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
@@ -71,7 +69,7 @@ def cost(run: ExperimentRun) -> float:
         options = settings.options(method, owner)
 
         def short(steps: int, options=options, size=size) -> None:
-            distill_one(owner, dataclasses.replace(options, iterations=steps), size)
+            owner.distill(size, dataclasses.replace(options, iterations=steps))
 
         total += seconds_per_step(short) * options.steps
     sets = len(sizes) * (len(settings.methods) + settings.references) + settings.references
@@ -240,15 +238,9 @@ def distill_all(owner: Owner, settings: DistillationSettings, report: ShowProgre
     for size, method in itertools.product(settings.sizes, settings.methods):
         if size <= len(owner.images):
             name = f"{method}/{size}"
-            result = distill_one(owner, settings.options(method, owner), size, progress_of(report, name))
+            result = owner.distill(size, settings.options(method, owner), progress_of(report, name))
             found.append(DistilledSet(name, owner, result.images, result.targets))
     return found
-
-
-def distill_one(owner: Owner, options: DistillOptions, size: int, progress: Progress = silent) -> Distilled:
-    generator = torch_generator(owner.scenario.seed, "distillation")
-    network = owner.network("distillation") if options.method == "rkip_finite" else None
-    return distill(owner.images, owner.targets, size, generator, options, network, progress=progress)
 
 
 def progress_of(report: ShowProgress, name: str) -> Callable[[int, int, float], None]:

@@ -82,7 +82,7 @@ def benchmark_table(record: Record) -> pd.DataFrame:
     leakage = record.leakage[record.leakage.status != "skipped"]
     leakage = leakage.assign(attack=leakage.attack.map(lambda label: given.get(label, label)))
     order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
-    costs, utility = client_costs(record), last_round(record.utility)
+    costs, utility = client_costs(record), record.utility[record.utility["round"] == record.utility["round"].max()]
     rows = []
     for key, group in leakage.groupby(KEY, sort=False):
         row = dict(zip(KEY, key, strict=True)) | attack_columns(group)
@@ -114,10 +114,6 @@ def client_costs(record: Record) -> pd.DataFrame:
     clients = record.clients[record.clients.status == "ok"]
     costs = clients.groupby("defense").agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))
     return costs.assign(bytes=costs.bytes.round()).reindex(record.clients.defense.unique())
-
-
-def last_round(utility: pd.DataFrame) -> pd.DataFrame:
-    return utility[utility["round"] == utility["round"].max()]
 
 
 def half_width(values: pd.Series) -> float:

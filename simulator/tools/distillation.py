@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks import InputError, torch_generator
+from attacks.interface.attack import Progress, silent
 from attacks.interface.seeding import derive_seed
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.scoring.matching import distances
@@ -94,6 +95,12 @@ class Owner:
         seed = derive_seed(self.scenario.seed, purpose)
         return build_model(self.scenario.model, self.data.shape, self.targets.shape[1], seed)
 
+    def distill(self, size: int, options: DistillOptions, progress: Progress = silent) -> Distilled:
+        """The owner's images, distilled to `size` ones."""
+        generator = torch_generator(self.scenario.seed, "distillation")
+        network = self.network("distillation") if options.method == "rkip_finite" else None
+        return distill(self.images, self.targets, size, generator, options, network, progress=progress)
+
     def evaluation(self) -> Evaluation:
         images, labels = self.data.test()
         return Evaluation(self.network("evaluation"), self.kernel, centered(images, self.data.pixel_mean), labels)
@@ -116,14 +123,8 @@ def run_distillation(
         raise InputError(f"{str(out)!r} is a file: choose another --out")
     options = dataclasses.replace(options, kernel=owner.kernel)
     start = time.perf_counter()
-    found = distill(
-        owner.images,
-        owner.targets,
-        size,
-        torch_generator(owner.scenario.seed, "distillation"),
-        options,
-        owner.network("distillation") if options.method == "rkip_finite" else None,
-        progress=lambda done, total, loss: report(f"{options.method}, loss {loss:.2e}", done, total),
+    found = owner.distill(
+        size, options, lambda done, total, loss: report(f"{options.method}, loss {loss:.2e}", done, total)
     )
     distilled_after = time.perf_counter() - start
     sets = {

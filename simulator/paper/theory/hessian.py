@@ -55,6 +55,7 @@ def planned(settings: HessianSettings) -> list[Measurement]:
     plain = grid(widths, [(output, activation) for output in ("linear", "sigmoid")], seeds)
     free = grid(widths, [("linear", activation)], seeds, output_bias=True)
     trained = [(network, loss) for network in plain for output, loss in CASES if output == network.output]
+    trained += [(network, LOSSES[0]) for network in free]
     pairs = [(output, activation) for output in ("linear", "sigmoid") for activation in settings.activations]
     undecided = grid(settings.open_widths, [("linear", activation) for activation in OPEN], seeds)
     decided = grid(settings.widths, [*pairs, *((output, "tanh") for output in STEADY)], seeds)
@@ -63,10 +64,7 @@ def planned(settings: HessianSettings) -> list[Measurement]:
         return part, network, partial(measure, network, radius, bound=network.width <= BOUND_WIDTH)
 
     return [
-        *(
-            ("norms", network, partial(measure_training, network, loss, SHARE))
-            for network, loss in [*trained, *((network, LOSSES[0]) for network in free)]
-        ),
+        *(("norms", network, partial(measure_training, network, loss, SHARE)) for network, loss in trained),
         *(constancy("open", network, settings.open_radius) for network in undecided),
         *(constancy("bound", network, settings.radius) for network in decided),
     ]

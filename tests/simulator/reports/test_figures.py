@@ -9,7 +9,7 @@ from matplotlib import pyplot
 from attacks import Knowledge
 from simulator.evaluation.job import Job, run_job
 from simulator.reports import figures
-from simulator.reports.figures import SheetLayout, Strip, draw_figures, draw_strips, strip_of
+from simulator.reports.figures import Strip, draw_figures, draw_strips, strip_of
 from simulator.results.keys import Client, ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.run.plan import cell_data
@@ -89,7 +89,7 @@ def test_strips_take_as_many_lines_as_their_images_need(tmp_path, monkeypatch):
         Strip("five", images, images, np.arange(5.0), "private"),
         Strip("none", images[:0], images[:0], np.ones(0)),
     ]
-    draw_strips(strips, tmp_path / "sheet.png", SheetLayout(columns=3))
+    draw_strips(strips, tmp_path / "sheet.png", columns=3)
     titles = [axis.get_title(loc) for axis in axes for loc in ("left", "center") if axis.get_title(loc)]
     assert titles == ["five", "L2 0.00", "L2 1.00", "L2 2.00", "L2 3.00", "L2 4.00", "none"]
     assert len({axis.get_position().y0 for axis in axes}) == 5  # two lines of two rows, and the title without images
