@@ -26,7 +26,6 @@ def settings_of(cell: Cell) -> dict[str, object]:
         "cell": cell.name,
         "num_private": num_private(cell),
         "seed": scenario.seed,
-        "dataset": scenario.data.name,
         "width": options.get("width", 0),
         "multiplier": options.get("multiplier", 0),
         "dynamics": scenario.training.dynamics,
