@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -35,18 +34,20 @@ class TrainingLoop:
     batches: Callable[[], Iterable[Tensor | None]]
 
 
-class TrainingHook(Protocol):
-    """Something that changes local training, such as a defense."""
+class TrainingHook:
+    """Something that changes local training, such as a defense; this one changes nothing."""
 
     def instrument(self, loop: TrainingLoop, count: int) -> TrainingLoop:
         """Another way to form batches, gradients and steps, for `count` images."""
+        return loop
 
     def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Another batch to take a step on."""
+        return batch
 
 
 @dataclass(frozen=True)
-class FedProx:
+class FedProx(TrainingHook):
     """The proximal term ½ μ ‖θ − θ₀‖² of FedProx (Li et al. 2020), θ₀ the parameters received.
 
     It is added in the optimizer, as it holds no data: a defense that makes gradients of its own, as DP-SGD, wraps the
@@ -58,12 +59,16 @@ class FedProx:
     def instrument(self, loop: TrainingLoop, count: int) -> TrainingLoop:
         parameters = [parameter for group in loop.optimizer.param_groups for parameter in group["params"]]
         received = [parameter.detach().clone() for parameter in parameters]
-        if self.strength:
-            loop.optimizer.register_step_pre_hook(lambda *_: _pull_back(parameters, received, self.strength))
-        return loop
 
-    def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
-        return batch
+        @torch.no_grad()
+        def pull_back(*_: object) -> None:
+            for parameter, before in zip(parameters, received, strict=True):
+                pull = self.strength * (parameter - before)
+                parameter.grad = pull if parameter.grad is None else parameter.grad + pull
+
+        if self.strength:
+            loop.optimizer.register_step_pre_hook(pull_back)
+        return loop
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,9 @@ def train(
     """
     start = time.perf_counter()
     model.train()
-    if not move_statistics:
-        _keep_batch_norm_statistics(model)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not move_statistics:
+            module.eval()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     images, count = images.to(parameters[0].dtype), len(images)
     loop = TrainingLoop(
@@ -204,18 +210,3 @@ def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:
         return linearization[0] + linearization[1]
 
     return predict
-
-
-def _keep_batch_norm_statistics(model: nn.Module) -> None:
-    """BatchNorm normalizes with the statistics received and does not move them."""
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval()
-
-
-def _pull_back(parameters: list[nn.Parameter], received: list[Tensor], strength: float) -> None:
-    """Add the gradient of ½ μ ‖θ − θ₀‖², which holds no data, to those of the parameters."""
-    with torch.no_grad():
-        for parameter, before in zip(parameters, received, strict=True):
-            pull = strength * (parameter - before)
-            parameter.grad = pull if parameter.grad is None else parameter.grad + pull

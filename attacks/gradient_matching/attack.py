@@ -59,12 +59,7 @@ class GradientMatchingAttack(MatchingOptions, Attack):
             self,
             ("iterations", "learning_rate", "max_unrolled", "restarts", "image_std"),
             not_negative=("total_variation",),
-            choices={
-                "distance": ("cosine", "euclidean"), "labels": ("inferred", "soft"), "order": ("fixed", "drawn"),
-                "loss": ("auto", "cross_entropy", "mse"), "optimizer": ("adam", "lbfgs"),
-                "precision": ("float32", "float64"),
-            },
-        )  # fmt: skip
+        )
         if not 0 <= self.momentum < 1:
             raise InputError(f"attack {self.name!r}: momentum is {self.momentum}, choose one from 0 to below 1")
 

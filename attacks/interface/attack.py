@@ -13,6 +13,7 @@ from attacks.interface.devices import choose_device
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
+from attacks.interface.options import check_known
 from attacks.update.private_set import (
     InferredPrivateSet,
     check_knowledge,
@@ -100,6 +101,7 @@ class Attack(ABC):
     and an import in `attacks/__init__.py`. tests/attacks/test_common.py then runs over it.
     """
 
+    kind: ClassVar[str] = "attack"
     name: ClassVar[str]
     infers: ClassVar[tuple[str, ...]] = ()
     """Those of num_private and pixel_mean that `run` infers, or assumes with a warning, where they are not told:
@@ -178,10 +180,7 @@ def check_options(name: str, options: Iterable[str]) -> None:
     """Raise InputError, with the nearest valid name, for an unknown attack or option."""
     if name not in ATTACKS:
         raise InputError(f"unknown attack {name!r}{nearest(name, sorted(ATTACKS))}")
-    known = option_names(name)
-    for option in options:
-        if option not in known:
-            raise InputError(f"attack {name!r} has no option {option!r}{nearest(option, known)}")
+    check_known(f"attack {name!r}", options, option_names(name))
 
 
 def option_names(name: str) -> list[str]:

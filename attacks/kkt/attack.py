@@ -58,7 +58,6 @@ class KKTAttack(Attack):
             self,
             ("candidates", "iterations", "learning_rate", "image_std", "restarts"),
             not_negative=("dual_floor", "dual_penalty", "range_penalty"),
-            choices={"precision": ("float32", "float64")},
         )
 
     def reconstruct(

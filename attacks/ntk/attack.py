@@ -50,11 +50,6 @@ class NTKAttack(NTKOptions, Attack):
             self,
             ("candidates", "num_candidates", "iterations", "learning_rate", "image_std", "restarts", "batch_size"),
             not_negative=("smoothness", "range_penalty", "patience", "tolerance"),
-            choices={
-                "kernel": ("final", "initial", "hybrid"),
-                "schedule": ("cosine", "constant"),
-                "precision": ("float32", "float64"),
-            },
         )
 
     def with_options(self, knowledge: Knowledge) -> Knowledge:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from attacks.interface.errors import InputError, nearest
+from attacks.interface.options import check_values
 from attacks.kernel.infinite import InfiniteNTK
 
 ITERATIONS = {"kip": 50_000, "rkip": 50_000, "rkip_finite": 2_000}
@@ -31,10 +32,7 @@ class DistillOptions:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"distillation method is {self.method!r}, unknown{nearest(self.method, list(METHODS))}")
-        for name in ("iterations", "learning_rate", "ridge", "image_std"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise InputError(f"distillation {name} is {value}, it has to be positive")
+        check_values(self, positive=("iterations", "learning_rate", "ridge", "image_std"), called="distillation")
 
     @property
     def steps(self) -> int:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from attacks.interface.attack import Progress, silent
 from attacks.interface.errors import InputError
 from clients.distillation.base import Distilled, DistillOptions
-from clients.distillation.kip import KIP
-from clients.distillation.rkip import RKIP
+from clients.distillation.losses import KIP, RKIP
 from clients.distillation.rkip_finite import reconstruct_few
 
 TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
@@ -50,7 +49,7 @@ def distill(
 
 
 def _descend(
-    objective: KIP | RKIP, start: Tensor, labels: Tensor, options: DistillOptions, progress: Progress
+    objective: KIP, start: Tensor, labels: Tensor, options: DistillOptions, progress: Progress
 ) -> tuple[Tensor, tuple[tuple[int, float], ...]]:
     """(the images (S, C, H, W) to which Adam leads from `start`, the loss on the way).
 

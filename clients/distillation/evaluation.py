@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attacks.interface.observation import State
 from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals, kernel_regression
 from clients.config import TrainingConfig
-from clients.distillation.kip import Kernel
+from clients.distillation.losses import Kernel
 from clients.losses import accuracy
 from clients.training import train
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from attacks.interface.errors import InputError
 from clients.config import DataConfig
-from clients.data.arrays import ArraySplit
-from clients.data.base import Dataset
+from clients.data.arrays import ArraySplit, Dataset
 from clients.data.files import bad_root, npz_fields, read_npz, require_root
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -10,8 +10,7 @@ import numpy as np
 
 from attacks.interface.errors import InputError
 from clients.config import DataConfig
-from clients.data.arrays import ArraySplit
-from clients.data.base import Dataset
+from clients.data.arrays import ArraySplit, Dataset
 from clients.data.files import bad_root, one_line, require_root
 
 DIGITS = tuple(map(str, range(10)))

@@ -6,8 +6,7 @@ import numpy as np
 
 from attacks.interface.errors import InputError
 from clients.config import DataConfig
-from clients.data.arrays import ArraySplit, holdout, index_classes
-from clients.data.base import Dataset
+from clients.data.arrays import ArraySplit, Dataset, holdout, index_classes
 from clients.data.files import bad_root, read_npz, require_root
 
 EXPECTED = "an npz file with x_train and y_train, and optionally x_test and y_test"
