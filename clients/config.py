@@ -185,7 +185,9 @@ class ModelConfig(Section):
         if not isinstance(name, str) or not isinstance(given, dict):
             return values
         if ":" in name:
-            _refuse_beside_own_factory(name, beside)
+            for option, value in beside.items():
+                reason = "your own factory takes its keyword arguments under model.options"
+                raise ModelOptionError(name, {"type": "value_error", "loc": (option,), "msg": reason, "input": value})
             return values
         shared = {key: value for key, value in values.items() if key not in beside}
         options = {key: value for key, value in {**given, **beside}.items() if value is not None}
@@ -198,12 +200,6 @@ class ModelConfig(Section):
     def with_options(self, **options: Any) -> "ModelConfig":
         """The same network with some of its own options changed."""
         return self.model_copy(update={"options": {**self.options, **options}})
-
-
-def _refuse_beside_own_factory(name: str, beside: dict[str, Any]) -> None:
-    for option, value in beside.items():
-        reason = "your own factory takes its keyword arguments under model.options"
-        raise ModelOptionError(name, {"type": "value_error", "loc": (option,), "msg": reason, "input": value})
 
 
 class NamedSection(Section):

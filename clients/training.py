@@ -112,11 +112,18 @@ def train(
     )
     for hook in hooks:
         loop = hook.instrument(loop, count)
-    epoch = _Epoch(loop, images, targets, config.loss, hooks, generator)
+
+    def make_batch(chosen: Tensor | None) -> Batch:
+        parts = (images, targets) if chosen is None else (images[chosen], targets[chosen])
+        batch = Batch(parts[0], ((1.0, parts[1]),))
+        for hook in hooks:
+            batch = hook.local_step(batch, generator)
+        return batch
+
     limit, steps = planned_steps(config, count), 0
     losses: list[float] = []
     while steps < limit:
-        loss, taken = epoch.run(at_most=limit - steps)
+        loss, taken = _run_epoch(loop, make_batch, config.loss, at_most=limit - steps)
         steps += taken
         losses.append(loss)
         progress(steps, limit, loss)
@@ -126,44 +133,26 @@ def train(
     return TrainingReport(losses[0], losses[-1], steps, time.perf_counter() - start)
 
 
-@dataclass(frozen=True)
-class _Epoch:
-    """One pass over the images (N, C, H, W), and what it needs. loss: the name of the training loss."""
-
-    loop: TrainingLoop
-    images: Tensor
-    targets: Tensor
-    loss: str
-    hooks: Sequence[TrainingHook]
-    generator: torch.Generator
-
-    def run(self, at_most: int) -> tuple[float, int]:
-        """(mean loss over the images seen, steps taken), after `at_most` steps at the latest."""
-        total, seen, steps = torch.zeros((), device=self.images.device), 0, 0
-        for chosen in self.loop.batches():
-            count = len(self.images if chosen is None else chosen)
-            batch = self._batch(chosen)
-            self.loop.optimizer.zero_grad(set_to_none=True)
-            loss = self._weighted_loss(self.loop.predict(batch.inputs), batch)
-            if count:
-                loss.backward()
-                total += loss.detach() * count
-            self.loop.optimizer.step()
-            seen, steps = seen + count, steps + 1
-            if steps == at_most:
-                break
-        return float(total) / max(seen, 1), steps
-
-    def _batch(self, chosen: Tensor | None) -> Batch:
-        inputs, targets = (self.images, self.targets) if chosen is None else (self.images[chosen], self.targets[chosen])
-        batch = Batch(inputs, ((1.0, targets),))
-        for hook in self.hooks:
-            batch = hook.local_step(batch, self.generator)
-        return batch
-
-    def _weighted_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        parts = [training_loss(self.loss, outputs, targets) * weight for weight, targets in batch.targets]
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+def _run_epoch(
+    loop: TrainingLoop, make_batch: Callable[[Tensor | None], Batch], loss_name: str, at_most: int
+) -> tuple[float, int]:
+    """(mean loss over the images seen, steps taken), after `at_most` steps at the latest."""
+    parameter = loop.optimizer.param_groups[0]["params"][0]
+    total, seen, steps = torch.zeros((), device=parameter.device), 0, 0  # a tensor: no step waits for the device
+    for chosen in loop.batches():
+        batch = make_batch(chosen)
+        loop.optimizer.zero_grad(set_to_none=True)
+        outputs, count = loop.predict(batch.inputs), len(batch.inputs)
+        parts = [training_loss(loss_name, outputs, targets) * weight for weight, targets in batch.targets]
+        loss = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+        if count:
+            loss.backward()
+            total += loss.detach() * count
+        loop.optimizer.step()
+        seen, steps = seen + count, steps + 1
+        if steps == at_most:
+            break
+    return float(total) / max(seen, 1), steps
 
 
 def planned_steps(config: TrainingConfig, images: int) -> int:

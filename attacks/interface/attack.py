@@ -15,10 +15,10 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_known
 from attacks.update.private_set import (
-    InferredPrivateSet,
     check_knowledge,
     check_num_private_available,
     infer_or_assume_pixel_mean,
+    infer_private_set,
 )
 
 Progress = Callable[[int, int, float], None]
@@ -123,19 +123,18 @@ class Attack(ABC):
         start = time.perf_counter()
         self.check(observation, knowledge)
         knowledge = self.with_options(knowledge)
-        private_set = InferredPrivateSet.of(observation, knowledge, self.infers)
-        told = replace(knowledge, num_private=private_set.num_private, pixel_mean=private_set.pixel_mean)
+        told, num_inferred, warnings = infer_private_set(observation, knowledge, self.infers)
         own = observation.with_own_model(choose_device(getattr(self, "device", "cpu")))
         found = self.reconstruct(own, told, generator, progress).ranked()
-        warnings = [*private_set.warnings, *found.warnings]
-        mean = found.pixel_mean or private_set.pixel_mean
+        warnings += found.warnings
+        mean = found.pixel_mean or told.pixel_mean
         if not mean:
             mean, unsure = infer_or_assume_pixel_mean(observation, knowledge)
             warnings += unsure
         return replace(
             found,
             pixel_mean=mean,
-            num_inferred=private_set.num_inferred if found.num_inferred is None else found.num_inferred,
+            num_inferred=num_inferred if found.num_inferred is None else found.num_inferred,
             warnings=tuple(warnings),
             seconds=time.perf_counter() - start,
         )

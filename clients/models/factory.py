@@ -68,7 +68,12 @@ def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, 
     if scheme != "own":
         initialize(model, scheme, torch_generator(seed, "initialization"))
     _freeze(model, config.frozen)
-    _check_outputs(model, config.name, shape, outputs)
+    found = outputs_of(model, config.name, shape)
+    if found != (outputs,):
+        raise InputError(
+            f"model.name {config.name!r} has outputs of shape {found}, the labels need ({outputs},): "
+            "change the model's last layer, or data.task and training.loss"
+        )
     model = model.to(getattr(torch, config.precision))
     if config.checkpoint is not None:
         load_checkpoint(model, config.checkpoint, config.replace_head)
@@ -182,12 +187,3 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
     if not isinstance(found, Tensor):
         raise InputError(f"model.name {name!r} returns {type(found).__name__}, it has to be one tensor of outputs")
     return tuple(found.shape[1:])
-
-
-def _check_outputs(model: nn.Module, name: str, shape: tuple[int, int, int], outputs: int) -> None:
-    found = outputs_of(model, name, shape)
-    if found != (outputs,):
-        raise InputError(
-            f"model.name {name!r} has outputs of shape {found}, the labels need ({outputs},): "
-            "change the model's last layer, or data.task and training.loss"
-        )
