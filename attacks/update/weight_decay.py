@@ -46,12 +46,16 @@ def without_decay(observation: Observation, factor: float) -> Observation:
 
     factor: κ, known (1 − lr · λ)^steps or from `decay_factor`; the same for every trained parameter of all pairs.
     """
+    return replace(observation, pairs=tuple((first, _undone(first, last, factor)) for first, last in observation.pairs))
 
-    def undone(initial: State, final: State) -> State:
-        decayed = [name for name, value in final.items() if name in initial and value.is_floating_point()]
-        return final | {name: final[name].double() + (1 - factor) * initial[name].double() for name in decayed}
 
-    return replace(observation, pairs=tuple((first, undone(first, last)) for first, last in observation.pairs))
+def _undone(initial: State, final: State, factor: float) -> State:
+    return {
+        name: final[name].double() + (1 - factor) * initial[name].double()
+        if name in initial and final[name].is_floating_point()
+        else final[name]
+        for name in final
+    }
 
 
 def _tail(update: Tensor) -> tuple[Tensor, float]:
