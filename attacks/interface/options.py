@@ -34,11 +34,11 @@ def check_values(
         for name in names:
             value = getattr(owner, name)
             if value is not None and not holds(value):
-                raise InputError(f"{called}: {name} is {value:g}, it {wanted}")
+                raise InputError(f"{called}: {name} is {value}, it {wanted}")
     for name, most in (at_most or {}).items():
         value = getattr(owner, name)
         if value is not None and not 0 < value <= most:
-            raise InputError(f"{called}: {name} is {value:g}, it has to be above 0 and at most {most:g}")
+            raise InputError(f"{called}: {name} is {value}, it has to be above 0 and at most {most:g}")
     for option in fields(owner):
         value, known = getattr(owner, option.name), get_args(option.type)
         if get_origin(option.type) is Literal and value not in known:
