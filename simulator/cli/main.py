@@ -117,22 +117,16 @@ def distill(
     seed: Annotated[int, typer.Option(help="of data, networks and distillation")] = 0,
 ) -> None:
     """Distill images to a few synthetic ones; measure them on infinitely wide, standard and linearized networks."""
-    from rich.progress import Progress
-
     from clients.distillation import DistillOptions
     from simulator.results.storage import check_out
+    from simulator.run.display import step_bar
     from simulator.tools.distillation import Owner, accuracy_lines, distill_scenario, run_distillation
 
     check_out(out_dir)
     options = DistillOptions(method=method, iterations=iterations)
     owner = Owner.of(distill_scenario(overrides, train, seed))
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(method)
-
-        def show(what: str, done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, description=what)
-
-        facts = run_distillation(owner, options, size, out_dir, show)
+    with step_bar() as report:
+        facts = run_distillation(owner, options, size, out_dir, report)
     for line in accuracy_lines(facts):
         out.print(line, highlight=False, soft_wrap=True)
     out.print(f"written: {out_dir / 'distill.json'}", highlight=False, soft_wrap=True)

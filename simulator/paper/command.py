@@ -1,23 +1,22 @@
 """`fedspill paper FIGURE`: measure one experiment, and write its figures, its claims and its pictures."""
 
-import contextlib
 import dataclasses
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from rich.console import Console
-from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from attacks import InputError
 from simulator.paper.claims import Claim, judge
 from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
-from simulator.paper.files import identity, load_claims, load_file
+from simulator.paper.files import load_claims, load_file
 from simulator.paper.measures import seeds_in_words
-from simulator.paper.pictures import draw_sheet
+from simulator.reports.figures import draw_strips
 from simulator.results.storage import write_atomically
-from simulator.run.display import Bars
+from simulator.run.display import Bars, step_bar
 from simulator.run.estimate import clock
 from simulator.scenario.yaml_source import Source
 
@@ -41,44 +40,27 @@ def run_experiment(
     def say(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
-    with contextlib.closing(StepBar()) as bar:
-        bars = Bars(Console(stderr=True))
-        run = ExperimentRun(name, profile, source, out.resolve(), bars, bar.report, say, verbose)
+    with step_bar() as report:
+        run = ExperimentRun(name, profile, source, out.resolve(), Bars(Console(stderr=True)), report, say, verbose)
         run.check(experiment.settings)
         claim_folder(run)
         if profile != "quick" and experiment.cost is not None:
-            bar.report("timing a few steps", 0, 1)
+            report("timing a few steps", 0, 1)
             say(f"cost:    about {clock(experiment.cost(run))} on this machine, at most")
         outcome = experiment.measure(run)
     claims = judge(rules, {"seeds": seeds_in_words(outcome.data), **outcome.statistics})
     write(outcome, [dataclasses.replace(claim, measured=claim.measured + measured_on(source)) for claim in claims], out)
-    if sheet and outcome.sheet is not None:
-        draw_sheet(outcome.sheet(), out / "sheet.png")
+    if sheet and outcome.sheet is not None and (strips := outcome.sheet()):
+        draw_strips(strips, out / "sheet.png")
     console.print(claims_table(claims))
     say(f"measured{measured_on(source)}, profile {profile}")
     return claims
 
 
-class StepBar:
-    """A progress bar that appears when it is first told of something: a run draws bars of its own."""
-
-    def __init__(self) -> None:
-        self.progress = Progress(console=Console(stderr=True), transient=True)
-        self.task: TaskID | None = None
-
-    def report(self, what: str, done: int, total: int) -> None:
-        if self.task is None:
-            self.progress.start()
-            self.task = self.progress.add_task(what)
-        self.progress.update(self.task, completed=done, total=total, description=what)
-
-    def close(self) -> None:
-        self.progress.stop()
-
-
 def claim_folder(run: ExperimentRun) -> None:
     """Make DIR, or find in it the same experiment under the same settings; InputError where something else is there."""
-    own, path = identity(run.name, run.profile, run.source), run.out / IDENTITY
+    settings = sha256(json.dumps(run.source.data, sort_keys=True, default=str).encode()).hexdigest()[:10]
+    own, path = {"experiment": run.name, "profile": run.profile, "digest": settings}, run.out / IDENTITY
     if run.out.is_file():
         raise InputError(f"{str(run.out)!r} is a file: choose another --out")
     if run.out.is_dir() and any(file != path for file in run.out.iterdir()):

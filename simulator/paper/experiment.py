@@ -1,5 +1,7 @@
-"""What an experiment is: a name, a file of settings and claims, and a function that measures the claims' statistics."""
+"""What an experiment is: a name, a file of settings and claims, a function that measures the claims' statistics, and
+what that would cost: a few of its steps, timed on this machine."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -7,34 +9,25 @@ from pathlib import Path
 from typing import TypeVar
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
-from pydantic import TypeAdapter, ValidationError
-from torch import Tensor
 
 from attacks.interface.errors import InputError, nearest
 from clients.config import Section
 from simulator.errors import RunError
 from simulator.paper.claims import Statistics
+from simulator.reports.figures import Strip
 from simulator.results.record import Record
-from simulator.run.display import Display
+from simulator.run.display import Display, ShowProgress
+from simulator.scenario.error_message import read_section
 from simulator.scenario.scenario import Cell, Scenario, load_source
 from simulator.scenario.yaml_source import Source
 
 Settings = TypeVar("Settings", bound=Section)
-ShowProgress = Callable[[str, int, int], None]
-"""Called with (what is being done, steps done, steps in all)."""
 
-
-@dataclass(frozen=True, eq=False)
-class Strip:
-    """Lines of an image sheet. private, guesses: (N, C, H, W) in [0, 1], one above the other, in the order to show;
-    l2: (N,), their distances."""
-
-    title: str
-    private: Tensor
-    guesses: Tensor
-    l2: np.ndarray
+FEWEST, MOST = 5, 320  # steps that are timed
+LONGER = 1.5  # times as long as what goes before them: fewer steps would drown in its scatter
+SLOW = 10.0  # seconds of one step and what goes before it, from which on nobody waits for more than a second one
+LEAST = 0.1  # of those seconds: a second step that seems to take less is lost in their scatter
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +79,7 @@ class ExperimentRun:
 
     def settings(self, kind: type[Settings]) -> Settings:
         """The file's section `settings`, validated; InputError names the key."""
-        try:
-            return TypeAdapter(kind).validate_python(self.source.data.get("settings") or {})
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            key = ".".join(["settings", *(str(part) for part in wrong["loc"])])
-            where = self.source.where(("settings", *wrong["loc"]))
-            raise InputError(f"{where + ': ' if where else ''}{key}: {wrong['msg']}") from None
+        return read_section(self.source, "settings", kind)
 
     def sweep(self, folder: str = "run") -> Record:
         """Run the file's federation with its whole sweep, in a folder of its own below `out`.
@@ -119,6 +106,27 @@ class ExperimentRun:
         if len(short):
             self.say(f"warning: in {len(short)} rows {short.iloc[0]['detail']}")
         return record
+
+
+def seconds_per_step(run: Callable[[int], object]) -> float:
+    """An upper bound of the seconds that one step takes.
+
+    run: does as many steps as it is given, and whatever goes before them, which is not counted if it can be told apart.
+    """
+    first = clocked(run, 1)
+    if first > SLOW:
+        return max(clocked(run, 2) - first, LEAST * first)
+    one, steps = clocked(run, 1), FEWEST  # warm: the first time, libraries and allocators set themselves up
+    while (more := clocked(run, 1 + steps)) < LONGER * one and steps < MOST:
+        steps *= 4
+    return (more - one) / steps if more >= LONGER * one else more / (1 + steps)
+
+
+def clocked(do: Callable[..., object], *arguments: object) -> float:
+    """The seconds that one call takes."""
+    start = time.perf_counter()
+    do(*arguments)
+    return time.perf_counter() - start
 
 
 def num_private(cell: Cell) -> int:

@@ -1,7 +1,5 @@
 """The file of an experiment: its claims, and a scenario with profiles and with what each data set needs."""
 
-import json
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -86,19 +84,11 @@ def narrow_sweep(sweep: dict[str, list[Any]], overrides: list[str]) -> tuple[dic
             continue
         value = parse_value(text)
         values = value if isinstance(value, list) else [value]
-        if axis == key:
-            narrowed[axis] = values
-            continue
-        points = axis_points(axis, narrowed[axis])
-        kept = [old for old, point in zip(narrowed[axis], points, strict=True) if point[key] in values]
-        if not kept:
-            known = ", ".join(dict.fromkeys(str(point[key]) for point in points))
-            raise InputError(f"--set {override}: {key} is swept as {axis!r}, with the values {known}")
-        narrowed[axis] = kept
+        if axis != key:
+            points = axis_points(axis, narrowed[axis])
+            values = [old for old, point in zip(narrowed[axis], points, strict=True) if point[key] in values]
+            if not values:
+                known = ", ".join(dict.fromkeys(str(point[key]) for point in points))
+                raise InputError(f"--set {override}: {key} is swept as {axis!r}, with the values {known}")
+        narrowed[axis] = values
     return narrowed, rest
-
-
-def identity(name: str, profile: str, source: Source) -> dict[str, str]:
-    """What DIR/experiment.json says: which experiment lies there, under which settings."""
-    content = json.dumps(source.data, sort_keys=True, default=str)
-    return {"experiment": name, "profile": profile, "digest": sha256(content.encode()).hexdigest()[:10]}

@@ -9,24 +9,23 @@ from attacks.interface.errors import InputError
 from attacks.scoring.matching import distances, matched_l2
 from clients.models import option_values
 from simulator.paper.claims import Signs
-from simulator.paper.experiment import Strip
-from simulator.reports.figures import best_pairs
-from simulator.results.keys import ObservationKey
+from simulator.paper.experiment import num_private
+from simulator.reports.figures import Strip, strip_of
 from simulator.results.record import Record
-from simulator.results.storage import load_images
 from simulator.scenario.scenario import Cell
 
 SHEET_IMAGES = 20
 
 
 def settings_of(cell: Cell) -> dict[str, object]:
-    """What figures are drawn against, by the names of their columns; width and multiplier are 0
-    where a network has none."""
+    """What figures are drawn against, by the names of their columns; width and multiplier are 0 where a network has
+    none."""
     scenario = cell.scenario
     options = option_values(scenario.model)
     return {
         "cell": cell.name,
-        "dataset": scenario.data.name,
+        "num_private": num_private(cell),
+        "seed": scenario.seed,
         "width": options.get("width", 0),
         "multiplier": options.get("multiplier", 0),
         "dynamics": scenario.training.dynamics,
@@ -39,7 +38,7 @@ def settings_of(cell: Cell) -> dict[str, object]:
 def score_table(record: Record) -> pd.DataFrame:
     """The leakage table with the settings of each cell, how its training ended (`steps`, `train_loss`), and
     `floor_l2_mean` as of `floors`."""
-    settings = pd.DataFrame([settings_of(cell) for cell in record.cells.values()])
+    settings = pd.DataFrame([settings_of(cell) for cell in record.cells.values()]).drop(columns=["num_private", "seed"])
     trained = record.clients.assign(train_loss=record.clients.last_loss)[["cell", "steps", "train_loss"]]
     scores = record.leakage.merge(settings, on="cell", validate="m:1").merge(trained, on="cell", validate="m:1")
     return scores.merge(floors(record), on=["cell", "attack"], validate="1:1")
@@ -64,14 +63,10 @@ def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
     sorted by itself, those of two uninformed baselines: `floor_l2` of as many public images, `mean_image_l2` of their
     mean. extra: columns of the score table to add.
     """
-    keys = ["cell", "attack"]
-    samples = record.samples
-    curves = samples[keys].copy()
-    scales = ["l2", "floor_l2", "mean_image_l2"]
-    for name in scales:
-        by_rank = samples.sort_values(name).assign(rank=lambda frame: frame.groupby(keys).cumcount() + 1)
-        by_rank = by_rank[[*keys, "rank", name]]
-        curves = by_rank if "rank" not in curves else curves.merge(by_rank, on=[*keys, "rank"])
+    keys, scales = ["cell", "attack"], ["l2", "floor_l2", "mean_image_l2"]
+    groups = record.samples.groupby(keys)
+    curves = record.samples[keys].assign(rank=groups.cumcount() + 1)
+    curves[scales] = groups[scales].transform(lambda values: values.sort_values().to_numpy())
     columns = ["num_private", "width", "dynamics", "seed", *extra]
     settings = score_table(record)[list(dict.fromkeys([*keys, *columns]))]
     order = list(dict.fromkeys([*columns, "attack", "rank"]))
@@ -81,19 +76,13 @@ def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
 
 def strips(record: Record, rows: pd.DataFrame) -> list[Strip]:
     """For each row of the score table its best reconstructions, as the paper's image sheets order them."""
-    found = []
-    for _, row in rows.iterrows():
-        key = ObservationKey.of(row)
-        images = load_images(record.store(row["cell"]).reconstruction_path(key, row["attack"]))
-        private, guesses, l2 = best_pairs(record, row, row["cell"], images, SHEET_IMAGES)
-        title = f"{row['cell']}, {row['attack']}: {row['recovered']} of {row['num_private']} recovered"
-        found.append(Strip(title, private, guesses, l2))
-    return found
+    title = "{cell}, {attack}: {recovered} of {num_private} recovered"
+    return [strip_of(record, row, title.format(**row), most=SHEET_IMAGES) for _, row in rows.iterrows()]
 
 
 def first_seed_strips(record: Record, scores: pd.DataFrame) -> list[Strip]:
     """`strips` of the smallest seed's rows."""
-    return strips(record, first_seed(scores))
+    return strips(record, scores[scores.seed == scores.seed.min()])
 
 
 def spearman(frame: pd.DataFrame, first: str, second: str) -> float:
@@ -130,11 +119,6 @@ def binary_task(scores: pd.DataFrame) -> str:
     if not found:
         raise InputError("this experiment compares all classes with two groups: --set left data.task with one value")
     return str(found[0])
-
-
-def first_seed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the smallest seed."""
-    return frame[frame.seed == frame.seed.min()]
 
 
 def seeds_in_words(frame: pd.DataFrame) -> str:

@@ -1,7 +1,6 @@
-"""How experiments are drawn: seaborn panels, and sheets of reconstructions beside their private images."""
+"""How experiments are drawn: in seaborn panels."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -9,8 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from simulator.paper.experiment import Strip
-from simulator.reports.figures import FLOOR_COLOUR, GRID_COLUMNS, save, show
+from simulator.reports.figures import BASELINES, FLOOR_COLOUR
 
 
 def themed() -> None:
@@ -41,7 +39,7 @@ def draw_curves(frame: pd.DataFrame, hue: str, rows: Sequence[str]) -> plt.Figur
     )  # fmt: skip
     for (row, count), axis in grid.axes_dict.items():
         own = frame[(frame.row == row) & (frame.column == count)]
-        for name, style in (("floor_l2", "--"), ("mean_image_l2", ":")):
+        for name, (style, _) in BASELINES.items():
             floor = own.groupby("rank")[name].mean()
             axis.plot(floor.index, floor, color=FLOOR_COLOUR, linestyle=style, linewidth=1)
         axis.set_title(f"{row}, {count} images")
@@ -78,28 +76,3 @@ def draw_lines(
     if log_y:
         grid.set(yscale="log")
     return grid.figure
-
-
-def draw_sheet(strips: Sequence[Strip], path: Path) -> None:
-    """Private images above what was made of them, closest first, ten in a line, strip below strip."""
-    lines = [
-        (strip.title if start == 0 else "", strip, slice(start, start + GRID_COLUMNS))
-        for strip in strips
-        for start in range(0, len(strip.private), GRID_COLUMNS)
-    ]
-    if not lines:
-        return
-    figure = plt.figure(figsize=(0.95 * GRID_COLUMNS, 2.3 * len(lines) + 0.2))
-    outer = figure.add_gridspec(len(lines), 1, hspace=0.22, top=0.985, bottom=0.005, left=0.02, right=0.98)
-    for line, (title, strip, part) in enumerate(lines):
-        inner = outer[line].subgridspec(2, GRID_COLUMNS, hspace=0.2, wspace=0.08)
-        for position, (private, guess, l2) in enumerate(
-            zip(strip.private[part], strip.guesses[part], strip.l2[part], strict=True)
-        ):
-            top, bottom = figure.add_subplot(inner[0, position]), figure.add_subplot(inner[1, position])
-            show(top, private)
-            show(bottom, guess)
-            bottom.set_title(f"L2 {l2:.2f}", fontsize=6, pad=2)
-            if position == 0 and title:
-                top.set_title(title, fontsize=8, loc="left", pad=4)
-    save(figure, path, tight=False)

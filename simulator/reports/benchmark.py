@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 from scipy import stats
 
 from attacks.interface.errors import InputError, nearest
@@ -18,6 +18,7 @@ from clients.config import Count, Section
 from simulator.results.record import Record
 from simulator.results.schema import LEAKAGE, benchmark
 from simulator.results.storage import write_atomically
+from simulator.scenario.error_message import read_section
 from simulator.scenario.scenario import Scenario, load_source, prepare, validate
 from simulator.scenario.yaml_source import Source, merge, read_yaml
 
@@ -42,13 +43,13 @@ def load_benchmark(path: Path, profile: str | None = None, overrides: list[str] 
     source = read_yaml(path)
     if "benchmark" not in source.data:
         raise InputError(f"{path}: a benchmark has a section `benchmark` with its `defenses`")
-    config = _section(source)
+    config = read_section(source, "benchmark", BenchmarkConfig)
     if profile is not None:
         if profile not in config.profiles:
             known = list(config.profiles)
             raise InputError(f"{path}: no profile {profile!r}{nearest(profile, known)}; there are {', '.join(known)}")
         source.data = merge(source.data, config.profiles[profile])
-        config = _section(source)
+        config = read_section(source, "benchmark", BenchmarkConfig)
     del source.data["benchmark"]
     given = prepare(Source(source.data, source.lines), overrides)
     data = given.data.get("data")
@@ -61,16 +62,6 @@ def load_benchmark(path: Path, profile: str | None = None, overrides: list[str] 
     first = validate(given).seed
     given.data["sweep"] = {"defenses": config.chains(), "seed": [first + i for i in range(config.seeds)]}
     return load_source(given)
-
-
-def _section(source: Source) -> BenchmarkConfig:
-    try:
-        return TypeAdapter(BenchmarkConfig).validate_python(source.data["benchmark"])
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        key = ".".join(["benchmark", *(str(part) for part in wrong["loc"])])
-        where = source.where(("benchmark", *wrong["loc"]))
-        raise InputError(f"{where + ': ' if where else ''}{key}: {wrong['msg']}") from None
 
 
 def write_benchmark(record: Record) -> pd.DataFrame:
@@ -91,22 +82,15 @@ def benchmark_table(record: Record) -> pd.DataFrame:
     leakage = record.leakage[record.leakage.status != "skipped"]
     leakage = leakage.assign(attack=leakage.attack.map(lambda label: given.get(label, label)))
     order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
-    costs, utility = client_costs(record), last_round(record.utility)
+    costs, utility = client_costs(record), record.utility[record.utility["round"] == record.utility["round"].max()]
     rows = []
     for key, group in leakage.groupby(KEY, sort=False):
         row = dict(zip(KEY, key, strict=True)) | attack_columns(group)
         row |= utility_columns(utility[utility.defense == row["defense"]])
         rows.append(row | costs.loc[row["defense"]].to_dict())
-    return (
-        benchmark()
-        .frame(rows)
-        .sort_values(
-            KEY,
-            key=lambda column: column.map(order) if column.name == "defense" else column,
-            ascending=[True, True, True, True, False],
-            ignore_index=True,
-        )
-    )
+    table = benchmark().frame(rows)
+    ranked = table.assign(defense=table.defense.map(order)).sort_values(KEY, ascending=[True, True, True, True, False])
+    return table.loc[ranked.index].reset_index(drop=True)
 
 
 def attack_columns(group: pd.DataFrame) -> dict[str, float]:
@@ -130,10 +114,6 @@ def client_costs(record: Record) -> pd.DataFrame:
     clients = record.clients[record.clients.status == "ok"]
     costs = clients.groupby("defense").agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))
     return costs.assign(bytes=costs.bytes.round()).reindex(record.clients.defense.unique())
-
-
-def last_round(utility: pd.DataFrame) -> pd.DataFrame:
-    return utility[utility["round"] == utility["round"].max()]
 
 
 def half_width(values: pd.Series) -> float:

@@ -7,10 +7,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
-from simulator.reports.figures import SheetLayout, draw_strips, save, strip_of
+from simulator.reports.figures import draw_strips, save, strip_of
 from simulator.results.record import Record
 
-LAYOUT = SheetLayout(columns=8, image=0.62, line=1.75, captions=False)
+COLUMNS = 8  # of images
 LETTER = 0.011  # of test accuracy: as wide as a letter of a name beside its point
 
 
@@ -37,16 +37,8 @@ def frontier(table: pd.DataFrame, path: Path) -> Path:
             yerr=worst.recovered_fraction_ci95.fillna(0), fmt="none", ecolor="0.8", zorder=1,
         )  # fmt: skip
         colours = dict(zip(worst.defense, sns.husl_palette(len(worst), l=0.5), strict=True))
-        sns.scatterplot(
-            worst,
-            x="test_accuracy",
-            y="recovered_fraction",
-            hue="defense",
-            palette=colours,
-            s=70,
-            ax=axis,
-            legend=False,
-        )
+        named = {"x": "test_accuracy", "y": "recovered_fraction", "hue": "defense"}
+        sns.scatterplot(worst, **named, palette=colours, s=70, ax=axis, legend=False)
         steps = best.sort_values("test_accuracy")
         axis.plot(steps.test_accuracy, steps.recovered_fraction, color="0.4", linestyle="--", linewidth=1, zorder=0)
         _label(axis, worst, colours)
@@ -109,7 +101,9 @@ def defense_grid(record: Record, path: Path) -> Path | None:
             continue
         row = rows.sort_values(["recovered_fraction", "leakage"]).iloc[-1]
         title = f"{defense}: {row['recovered']} of {row['num_private']} recovered ({row['attack']})"
-        strip = strip_of(record, row, title, most=LAYOUT.columns)
+        strip = strip_of(record, row, title, most=COLUMNS)
         strips.append(strip if len(strip.private) else replace(strip, title=f"{defense}: the attacks returned nothing"))
+    if not strips:
+        return None
     across = 2 if len(strips) > 4 else 1
-    return draw_strips(strips, path, replace(LAYOUT, across=across)) if strips else None
+    return draw_strips(strips, path, columns=COLUMNS, across=across, image=0.62, line=1.75, captions=False)

@@ -124,34 +124,32 @@ class Strip:
         ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SheetLayout:
-    """How `draw_strips` arranges strips. columns: images in a line. across: strips side by side. image: width of an
-    image, and line: height of a strip, in inches. captions: whether each pair has its distance below."""
+def draw_strips(
+    strips: Sequence[Strip],
+    path: Path,
+    *,
+    columns: int = GRID_COLUMNS,
+    across: int = 1,
+    image: float = 0.95,
+    line: float = 2.6,
+    captions: bool = True,
+) -> Path:
+    """Image sheet of strips below and beside each other; those of more than `columns` pairs take more lines.
 
-    columns: int = GRID_COLUMNS
-    across: int = 1
-    image: float = 0.95
-    line: float = 2.6
-    captions: bool = True
-
-
-def draw_strips(strips: Sequence[Strip], path: Path, layout: SheetLayout = SheetLayout()) -> Path:
-    """Image sheet of strips below and beside each other; those of more than `layout.columns` pairs take more lines."""
-    lines = [line for strip in strips for line in strip.lines(layout.columns)]
-    rows = -(-len(lines) // layout.across)
-    figure = plt.figure(figsize=(layout.image * layout.columns * layout.across + 0.3, layout.line * rows + 0.3))
-    outer = figure.add_gridspec(
-        rows, layout.across, hspace=0.3, wspace=0.06, top=0.97, bottom=0.01, left=0.02, right=0.98
-    )
-    gap = 0.2 if layout.captions else 0.06
-    for index, line in enumerate(lines):
-        place = outer[divmod(index, layout.across)]
-        _draw_line(figure, place.subgridspec(2, layout.columns, hspace=gap, wspace=0.07), line, layout)
+    across: strips side by side. image: width of an image, and line: height of a strip, in inches. captions: whether
+    each pair has its distance below.
+    """
+    lines = [part for strip in strips for part in strip.lines(columns)]
+    rows, gap = -(-len(lines) // across), 0.2 if captions else 0.06
+    figure = plt.figure(figsize=(image * columns * across + 0.3, line * rows + 0.3))
+    outer = figure.add_gridspec(rows, across, hspace=0.3, wspace=0.06, top=0.97, bottom=0.01, left=0.02, right=0.98)
+    for index, part in enumerate(lines):
+        place = outer[divmod(index, across)]
+        _draw_line(figure, place.subgridspec(2, columns, hspace=gap, wspace=0.07), part, captions)
     return save(figure, path, tight=False)
 
 
-def _draw_line(figure: plt.Figure, grid: GridSpecFromSubplotSpec, line: Strip, layout: SheetLayout) -> None:
+def _draw_line(figure: plt.Figure, grid: GridSpecFromSubplotSpec, line: Strip, captions: bool) -> None:
     first = figure.add_subplot(grid[0, 0])  # it carries the title where there is no image, too
     first.axis("off")
     first.set_title(line.title, fontsize=8, loc="left", pad=4)
@@ -160,7 +158,7 @@ def _draw_line(figure: plt.Figure, grid: GridSpecFromSubplotSpec, line: Strip, l
         bottom = figure.add_subplot(grid[1, column])
         show(top, private)
         show(bottom, guess)
-        if layout.captions:
+        if captions:
             bottom.set_title(f"L2 {l2:.2f}", fontsize=6, pad=2)
         if column == 0 and line.label:
             _label(top, line.label)
@@ -175,14 +173,26 @@ def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
     """Each row's private (or distilled) images, above what was made of them, the best first."""
     strips = [strip_of(record, row, title_of(row), label=row["target"]) for _, row in rows.head(8).iterrows()]
     columns = min(GRID_COLUMNS, max([FEWEST_COLUMNS, *(len(strip.private) for strip in strips)]))
-    return draw_strips(strips, path, SheetLayout(columns=columns))
+    return draw_strips(strips, path, columns=columns)
 
 
 def strip_of(record: Record, row: pd.Series, title: str, label: str = "", most: int = GRID_COLUMNS) -> Strip:
-    """The best pairs of one row of the leakage table, at most `most`."""
-    cell = row.get("cell", "")
-    found = load_images(record.store(cell).reconstruction_path(ObservationKey.of(row), row["attack"]))
-    return Strip(title, *best_pairs(record, row, cell, found, most), label)
+    """Of one row of the leakage table at most `most` matched reconstructions, the closest first, with their images:
+    private ones or distilled ones, as the row's target says."""
+    cell, key = row.get("cell", ""), ObservationKey.of(row)
+    samples = record.samples
+    samples = samples[samples.cell == cell] if cell else samples
+    keys = ["round", "client", "threat_model", "attack", "target"]
+    own = samples[np.logical_and.reduce([samples[name] == row[name] for name in keys])]
+    own = own[own.match >= 0].sort_values("l2").head(most)
+    clients, store = record.private_clients(key, cell), record.store(cell)
+    if row["target"] == "distilled":
+        truth = store.load_distilled(key.round, clients)
+        assert truth is not None  # the row was scored against them
+    else:
+        truth = Truth.of(record.cells[cell].scenario, clients, clients).private
+    found = load_images(store.reconstruction_path(key, row["attack"]))
+    return Strip(title, truth[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy(), label)
 
 
 def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
@@ -196,26 +206,6 @@ def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
         show(axis, image)
         axis.set_title(title, fontsize=7, pad=2)
     return save(figure, path)
-
-
-def best_pairs(
-    record: Record, row: pd.Series, cell: str, found: Tensor, most: int = GRID_COLUMNS
-) -> tuple[Tensor, Tensor, np.ndarray]:
-    """(private or distilled images, as the row's target says, their matched reconstructions, L2), closest first, of one
-    row of the leakage table."""
-    samples = record.samples
-    samples = samples[samples.cell == cell] if cell else samples
-    keys = ["round", "client", "threat_model", "attack", "target"]
-    own = samples[np.logical_and.reduce([samples[key] == row[key] for key in keys])]
-    own = own[own.match >= 0].sort_values("l2").head(most)
-    key = ObservationKey.of(row)
-    clients = record.private_clients(key, cell)
-    if row["target"] == "distilled":
-        truth = record.store(cell).load_distilled(key.round, clients)
-        assert truth is not None  # the row was scored against them
-    else:
-        truth = Truth.of(record.cells[cell].scenario, clients, clients).private
-    return truth[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy()
 
 
 def title_of(row: pd.Series) -> str:

@@ -1,9 +1,30 @@
 """What a run shows while it runs."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+ShowProgress = Callable[[str, int, int], None]
+"""Called with (what is being done, steps done, steps in all)."""
+
+
+@contextmanager
+def step_bar() -> Iterator[ShowProgress]:
+    """A bar on stderr that appears when it is first told of something: what runs may draw bars of its own."""
+    progress = Progress(console=Console(stderr=True), transient=True)
+    task = progress.add_task("")
+
+    def report(what: str, done: int, total: int) -> None:
+        progress.start()
+        progress.update(task, completed=done, total=total, description=what)
+
+    try:
+        yield report
+    finally:
+        progress.stop()
 
 
 class Display:

@@ -1,10 +1,23 @@
 """What pydantic found wrong with a scenario, in one line: the key, its line, the value and the nearest name."""
 
-from typing import Any
+from typing import Any, TypeVar
 
-from attacks.interface.errors import nearest
+from pydantic import ValidationError, create_model
+
+from attacks.interface.errors import InputError, nearest
 from clients.config import ModelOptionError, Section
 from simulator.scenario.yaml_source import Key, Source
+
+Kind = TypeVar("Kind", bound=Section)
+
+
+def read_section(source: Source, name: str, kind: type[Kind]) -> Kind:
+    """The section `name` of a file whose other sections are a scenario, validated; InputError names the key."""
+    whole: Any = create_model("File", __base__=Section, **{name: (kind, ...)})  # type: ignore[call-overload]
+    try:
+        return getattr(whole.model_validate({name: source.data.get(name) or {}}), name)
+    except ValidationError as error:
+        raise InputError(describe_error(error.errors(), source, whole)) from None
 
 
 def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> str:

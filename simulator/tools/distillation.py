@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks import InputError, torch_generator
+from attacks.interface.attack import Progress, silent
 from attacks.interface.seeding import derive_seed
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.scoring.matching import distances
@@ -23,6 +23,7 @@ from clients.local_update import centered
 from clients.losses import encode_targets
 from clients.models import build_model, option_values
 from simulator.results.storage import make_out, write_atomically
+from simulator.run.display import ShowProgress
 from simulator.run.plan import cell_data
 from simulator.scenario.scenario import Scenario, apply_overrides, validate
 from simulator.scenario.yaml_source import Source
@@ -30,9 +31,6 @@ from simulator.scenario.yaml_source import Source
 TEST_IMAGES = 2_000
 WIDTH = 4_096
 SECTIONS = ("data", "model")
-
-Report = Callable[[str, int, int], None]
-"""Called with (what is being done, steps done, steps in all)."""
 
 
 def distill_scenario(overrides: list[str], train: int, seed: int) -> Scenario:
@@ -97,6 +95,12 @@ class Owner:
         seed = derive_seed(self.scenario.seed, purpose)
         return build_model(self.scenario.model, self.data.shape, self.targets.shape[1], seed)
 
+    def distill(self, size: int, options: DistillOptions, progress: Progress = silent) -> Distilled:
+        """The owner's images, distilled to `size` ones."""
+        generator = torch_generator(self.scenario.seed, "distillation")
+        network = self.network("distillation") if options.method == "rkip_finite" else None
+        return distill(self.images, self.targets, size, generator, options, network, progress=progress)
+
     def evaluation(self) -> Evaluation:
         images, labels = self.data.test()
         return Evaluation(self.network("evaluation"), self.kernel, centered(images, self.data.pixel_mean), labels)
@@ -106,7 +110,9 @@ class Owner:
         return self.images[chosen], self.targets[chosen]
 
 
-def run_distillation(owner: Owner, options: DistillOptions, size: int, out: Path, report: Report) -> dict[str, Any]:
+def run_distillation(
+    owner: Owner, options: DistillOptions, size: int, out: Path, report: ShowProgress
+) -> dict[str, Any]:
     """Distill, evaluate, write distill.json, distilled.npz and distilled.png into `out`; returns what the first holds.
 
     options: the kernel in it is replaced by that of the scenario's network.
@@ -117,14 +123,8 @@ def run_distillation(owner: Owner, options: DistillOptions, size: int, out: Path
         raise InputError(f"{str(out)!r} is a file: choose another --out")
     options = dataclasses.replace(options, kernel=owner.kernel)
     start = time.perf_counter()
-    found = distill(
-        owner.images,
-        owner.targets,
-        size,
-        torch_generator(owner.scenario.seed, "distillation"),
-        options,
-        owner.network("distillation") if options.method == "rkip_finite" else None,
-        progress=lambda done, total, loss: report(f"{options.method}, loss {loss:.2e}", done, total),
+    found = owner.distill(
+        size, options, lambda done, total, loss: report(f"{options.method}, loss {loss:.2e}", done, total)
     )
     distilled_after = time.perf_counter() - start
     sets = {
@@ -166,7 +166,7 @@ def describe(owner: Owner, options: DistillOptions, found: Distilled) -> dict[st
 
 
 def evaluate(
-    evaluation: Evaluation, sets: dict[str, tuple[Tensor, Tensor]], report: Report
+    evaluation: Evaluation, sets: dict[str, tuple[Tensor, Tensor]], report: ShowProgress
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
     """Accuracies of every set by learner, and how its standard training went."""
     accuracies: dict[str, dict[str, float]] = {}

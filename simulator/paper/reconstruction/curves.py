@@ -1,19 +1,69 @@
-"""Figures 2, 5, 15 to 19 and 22 to 24, appendices G.2 and I: sweeps that are drawn as reconstruction curves."""
+"""Figures 2, 3, 5, 15 to 20 and 22 to 24, appendices G.2 and I: experiments that are one sweep, whose score table is
+judged and drawn as reconstruction curves, points or lines."""
 
+from collections.abc import Callable
 from functools import partial
 
+import matplotlib.pyplot as plt
 import pandas as pd
 
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.measures import binary_task, falling, paired, score_table, spearman_within
-from simulator.paper.pictures import draw_lines
-from simulator.paper.sweeps import curve_experiment, score_experiment
+from simulator.paper.experiment import ExperimentRun, Outcome, experiment
+from simulator.paper.measures import (
+    binary_task,
+    curve_table,
+    falling,
+    first_seed_strips,
+    paired,
+    score_table,
+    spearman,
+    spearman_within,
+)
+from simulator.paper.pictures import draw_curves, draw_lines, draw_scatter
 
 WIDE = 8  # the multiplier of LeNet-5 from which on the attack has to work
 SETTING = ["num_private", "width", "seed"]
+COLUMNS = "kernel_distance l2_mean num_private width dynamics seed".split()
 STOPPING_COLUMNS = (
     "stop_at_loss l2_mean floor_l2_mean kernel_distance num_private width dynamics seed steps train_loss"
 ).split()
+
+draw_regime = partial(draw_scatter, x="kernel_distance", y="l2_mean")
+ScoreStatistics = Callable[[pd.DataFrame], Statistics]
+"""Takes the score table, as of `score_table`."""
+
+
+def score_experiment(
+    name: str, title: str, draw: Callable[[pd.DataFrame], plt.Figure], columns: list[str] = [], extra: list[str] = []
+) -> Callable[[ScoreStatistics], ScoreStatistics]:
+    """Register the experiment whose statistics the decorated function reads off the score table; it stays a plain
+    function of a table.
+
+    draw: makes the figure of data.csv. columns: of the score table that data.csv has; without them it has the
+    reconstruction curves, with `extra` columns of the score table besides images, width, dynamics and seed.
+    """
+
+    def register(statistics: ScoreStatistics) -> ScoreStatistics:
+        @experiment(name, title)
+        def measure(run: ExperimentRun) -> Outcome:
+            record = run.sweep()
+            scores = score_table(record)
+            data = scores[columns] if columns else curve_table(record, extra)
+            return Outcome(data, statistics(scores), partial(draw, data), partial(first_seed_strips, record, scores))
+
+        return statistics
+
+    return register
+
+
+def curve_experiment(
+    name: str, title: str, hue: str, rows: list[str], extra: list[str] = []
+) -> Callable[[ScoreStatistics], ScoreStatistics]:
+    """The same with a panel of reconstruction curves for each number of images.
+
+    hue: the setting that colours the curves. rows: every combination of these settings has a row of panels.
+    """
+    return score_experiment(name, title, partial(draw_curves, hue=hue, rows=rows), extra=extra)
 
 
 @curve_experiment("figure2", "reconstruction curves over images, width and dynamics", "width", ["dynamics"])
@@ -58,8 +108,8 @@ def class_statistics(scores: pd.DataFrame) -> Statistics:
 @score_experiment(
     "figure15",
     "early stopping: error against the loss at the stop",
-    lambda record: score_table(record)[STOPPING_COLUMNS],
     partial(draw_lines, x="stop_at_loss", y="l2_mean", hue="width", col="num_private", log_x=True),
+    STOPPING_COLUMNS,
 )
 @curve_experiment(
     "figure16", "early stopping: curves for one number of images", "stop_at_loss", ["width"], ["stop_at_loss"]
@@ -136,4 +186,43 @@ def resolution_statistics(scores: pd.DataFrame) -> Statistics:
         "largest_floor_share": share.max(),
         "below_floor": Signs.of(share < 1),
         **linearized_statistics(scores),
+    }
+
+
+@score_experiment(
+    "figure3",
+    "kernel distance against reconstruction error, two classes",
+    partial(draw_regime, style="dynamics"),
+    COLUMNS,
+)
+def regime_statistics(scores: pd.DataFrame) -> Statistics:
+    """How error and kernel distance of networks under standard training go together, and with width and images."""
+    trained = scores[scores.dynamics == "standard"]
+    larger = falling(trained, "num_private", "kernel_distance", ["width", "seed"])
+    return {
+        "rank": spearman(trained, "kernel_distance", "l2_mean"),
+        "rank_within": spearman_within(trained, "kernel_distance", "l2_mean", ["num_private"]),
+        "networks": len(trained),
+        "distances": [trained.kernel_distance.min(), trained.kernel_distance.max()],
+        "errors": [trained.l2_mean.min(), trained.l2_mean.max()],
+        "wider_falls": falling(trained, "width", "kernel_distance", ["num_private", "seed"]),
+        "larger_rises": Signs(larger.total - larger.count, larger.total),
+    }
+
+
+@score_experiment(
+    "figure20",
+    "kernel distance against error, ten classes beside two",
+    partial(draw_regime, style="task"),
+    [*COLUMNS, "task"],
+)
+def task_statistics(scores: pd.DataFrame) -> Statistics:
+    """Figure 3's statistics with all classes, and kernel distances of pairs that differ in the task alone."""
+    pair = ["num_private", "width", "dynamics", "seed"]
+    pairs = paired(scores, "task", "classes", binary_task(scores), "kernel_distance", pair)
+    return {
+        **regime_statistics(scores[scores.task == "classes"]),
+        "classes_distance": pairs.better.max(),
+        "two_groups_distance": pairs.worse.max(),
+        "classes_lower": Signs.of(pairs.better < pairs.worse),
     }

@@ -1,23 +1,29 @@
 """Figures 7 and 11: what the duals say of an image, how easily it is reconstructed and how slowly it was fitted."""
 
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import ClassVar
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from torch import Tensor, nn
 
+from attacks.interface.observation import State
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.kernel.linearization import relative_residual
+from clients.chain import Link
+from clients.config import TrainingConfig
+from clients.defenses import Defense, DefenseContext
 from clients.models import option_values
-from clients.training import planned_steps
+from clients.training import TrainingLoop, TrainingReport, planned_steps, train
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.costs import seconds_per_step
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private
-from simulator.paper.measures import first_seed_strips, score_table, spearman
+from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
+from simulator.paper.measures import first_seed_strips, score_table, settings_of, spearman
 from simulator.paper.pictures import draw_scatter
-from simulator.paper.reconstruction.local_training import Fit, fit
 from simulator.results.record import Record
-from simulator.scenario.scenario import Cell, Scenario
+from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
 DUALS = ["accumulated", "finite_width", "infinite_width"]
@@ -71,9 +77,68 @@ def weak_and_strong(network: pd.DataFrame) -> dict[str, float]:
     return {"weak": float(weak.l2.mean()), "strong": float(strong.l2.mean()), "floor": floor}
 
 
+@dataclass(frozen=True, eq=False)
+class ResidualAccumulator(Defense):
+    """Follows the duals of local training: it changes nothing, it adds up the residuals as SGD adds up gradients.
+
+    One step of rate η and momentum μ on the mean of ½ (f − y)² moves θ by η v with v ← μ v + (1/N) Σ_j r_j ∇f(x_j),
+    r_j = y_j − f(x_j). While ∇f stays what it was, Δθ = Σ_j α_j ∇f(x_j) where α_j sums up the same v over r_j / N: the
+    discrete form of α_j ∝ ∫ r_j dt (Loo et al. 2024, appendix C.1). Full batches only.
+    """
+
+    name: ClassVar[str] = "residual_accumulator"
+
+    targets: Tensor
+    training: TrainingConfig
+    duals: Tensor = field(init=False)
+    velocity: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("duals", "velocity"):
+            object.__setattr__(self, name, torch.zeros_like(self.targets))
+
+    def instrument(self, loop: TrainingLoop, count: int, context: DefenseContext) -> TrainingLoop:
+        def predict(images: Tensor) -> Tensor:
+            outputs = loop.predict(images)
+            residual = self.targets - outputs.detach()
+            self.velocity.mul_(self.training.momentum).add_(residual / count)
+            self.duals.add_(self.training.learning_rate * self.velocity)
+            return outputs
+
+        return replace(loop, predict=predict)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A network that was trained. initial, final: states. duals: (N, K), summed up on the way."""
+
+    model: nn.Module
+    initial: State
+    final: State
+    duals: Tensor
+    report: TrainingReport
+
+    @property
+    def delta(self) -> State:
+        """Δθ in float64."""
+        return {name: self.final[name].double() - self.initial[name].double() for name in self.initial}
+
+
+def fit(cell: Cell, owner: Owner, training: TrainingConfig | None = None, dtype: torch.dtype = torch.float32) -> Fit:
+    """Train a fresh network of the cell's scenario on the owner's images, squared error, full batches."""
+    training = training or cell.scenario.training
+    model, images, targets = owner.network("fit").to(dtype), owner.images.to(dtype), owner.targets.to(dtype)
+    initial = deepcopy(model.state_dict())
+    followed = ResidualAccumulator(targets, training)
+    context = DefenseContext(cell.client_config(use_gpu=False), 1, 0, model)
+    report = train(model, images, targets, training, torch.Generator(), [Link(followed, context)])
+    final = deepcopy(model.state_dict())
+    return Fit(model, initial, final, followed.duals, report)
+
+
 def training_cost(run: ExperimentRun) -> float:
     """The largest network as often as there are networks, trained to its limit of steps."""
-    cell = max(run.cells, key=lambda cell: num_private(cell) * width_of(cell.scenario) ** 2)
+    cell = max(run.cells, key=lambda cell: num_private(cell) * option_values(cell.scenario.model).get("width", 0) ** 2)
     owner, training = Owner.of(cell.scenario), cell.scenario.training
 
     def short(steps: int) -> None:
@@ -89,8 +154,9 @@ def figure11(run: ExperimentRun) -> Outcome:
         run.report(f"training {cell.name}", done, len(run.cells))
         owner = Owner.of(cell.scenario)
         trained = fit(cell, owner)
-        parts.append(accumulated_table(cell, owner, trained))
-        errors.append({**settings_of_fit(cell), "unexplained": unexplained(owner, trained)})
+        network = {name: settings_of(cell)[name] for name in NETWORK}
+        parts.append(accumulated_table(owner, trained).assign(**network)[[*NETWORK, "image", *DUALS, "train_loss"]])
+        errors.append({**network, "unexplained": unexplained(owner, trained)})
     data = pd.concat(parts, ignore_index=True)
     return Outcome(data, accumulated_statistics(data, pd.DataFrame(errors)), partial(draw, data))
 
@@ -109,19 +175,7 @@ def accumulated_statistics(data: pd.DataFrame, sums: pd.DataFrame) -> Statistics
     return found
 
 
-def width_of(scenario: Scenario) -> int:
-    """Units of the network's hidden layers; 0 for one without that option."""
-    return option_values(scenario.model).get("width", 0)
-
-
-def settings_of_fit(cell: Cell) -> dict[str, object]:
-    """The columns that tell one network from another."""
-    scenario = cell.scenario
-    values = (scenario.partition.images, width_of(scenario), scenario.training.dynamics, scenario.seed)
-    return dict(zip(NETWORK, values, strict=True))
-
-
-def accumulated_table(cell: Cell, owner: Owner, trained: Fit) -> pd.DataFrame:
+def accumulated_table(owner: Owner, trained: Fit) -> pd.DataFrame:
     """A row per image: α summed up in training, by regression with the kernel at θ₀, and at infinite width."""
     images, targets = owner.images.double(), owner.targets.double()
     state = {name: value.double() for name, value in trained.initial.items()}
@@ -133,7 +187,6 @@ def accumulated_table(cell: Cell, owner: Owner, trained: Fit) -> pd.DataFrame:
     columns = dict(zip(DUALS, (trained.duals, finite, infinite), strict=True))
     return pd.DataFrame(
         {
-            **settings_of_fit(cell),
             "image": range(len(images)),
             **{name: value[:, 0].double().numpy() for name, value in columns.items()},
             "train_loss": trained.report.last_loss,

@@ -6,7 +6,7 @@ import pandas as pd
 
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment
-from simulator.paper.measures import floors, settings_of, strips
+from simulator.paper.measures import floors, strips
 from simulator.paper.pictures import draw_lines
 from simulator.results.record import Record
 
@@ -66,12 +66,10 @@ def span_statistics(data: pd.DataFrame) -> Statistics:
 
 def finetuned(record: Record) -> pd.DataFrame:
     """The leakage table with `floor_l2_mean` as of `floors`, and `trained`, which is "all layers" or "head"."""
-    trained = {
-        name: "head" if "layer*" in cell.scenario.model.frozen else "all layers" for name, cell in record.cells.items()
-    }
-    settings = pd.DataFrame([settings_of(cell) for cell in record.cells.values()])[["cell", "dataset"]]
-    scores = record.leakage.merge(floors(record), on=["cell", "attack"]).merge(settings, on="cell", validate="m:1")
-    return scores.assign(trained=scores.cell.map(trained))
+    scores = record.leakage.merge(floors(record), on=["cell", "attack"])
+    scenarios = [record.cells[name].scenario for name in scores.cell]
+    trained = ["head" if "layer*" in scenario.model.frozen else "all layers" for scenario in scenarios]
+    return scores.assign(dataset=[scenario.data.name for scenario in scenarios], trained=trained)
 
 
 def better_than_nothing(record: Record, row: pd.Series) -> int:

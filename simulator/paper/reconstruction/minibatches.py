@@ -10,8 +10,7 @@ from torch import Tensor
 from attacks.ntk.objective import Objective, backward_in_batches, make_objective
 from clients.config import Count, Section
 from simulator.paper.claims import Statistics
-from simulator.paper.costs import clocked
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment
+from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment
 from simulator.paper.pictures import draw_lines
 from simulator.tools.gradient_memory import BETA, SHAPE, peak_in_new_process, random_candidates, relu_mlp
 
@@ -94,5 +93,4 @@ def gradients(objective: Objective, images: Tensor, duals: Tensor, batch: int | 
         of_images, of_duals = torch.autograd.grad(loss, (images, duals))
         return loss.detach(), of_images, of_duals
     images.grad, duals.grad = torch.zeros_like(images), torch.zeros_like(duals)
-    loss = backward_in_batches(objective, images, duals, BETA, batch)
-    return loss, images.grad, duals.grad
+    return backward_in_batches(objective, images, duals, BETA, batch), images.grad, duals.grad

@@ -9,8 +9,7 @@ import torch
 from attacks.interface.errors import InputError
 from clients.training import planned_steps
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.costs import seconds_per_step
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private
+from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
 from simulator.paper.measures import spearman
 from simulator.paper.pictures import draw_lines
 from simulator.paper.reconstruction.peeling import OnionSettings, Peeling, at_infinite_width

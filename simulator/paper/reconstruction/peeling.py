@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 
 import pandas as pd
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.seeding import derive_seed, torch_generator
-from attacks.kernel.empirical import kernel_duals
+from attacks.kernel.empirical import kernel_duals, kernel_regression
 from attacks.ntk.attack import NTKAttack
 from attacks.scoring.matching import matched_l2
 from clients.config import Count, Positive, Section, TrainingConfig
@@ -128,15 +129,14 @@ class Peeling:
     def trained(self, kept: Tensor, purpose: str = "onion") -> tuple[dict[str, Tensor], nn.Module]:
         """(θ₀, the network at θ_f); every way to choose starts a stage from the same θ₀."""
         model = self.network(len(kept), purpose)
-        initial = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        initial = deepcopy(model.state_dict())
         train(model, self.owner.images[kept], self.owner.targets[kept], self.training, torch.Generator())
         return initial, model
 
     def attacked(self, kept: Tensor, initial: dict[str, Tensor], model: nn.Module) -> tuple[Tensor, float]:
         """((N,) L2 of the reconstruction curve, the uninformed baseline as of `floor_of`)."""
         data, private = self.owner.data, self.owner.images[kept]
-        final = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        observation = Observation(model, ((initial, final),), data.shape)
+        observation = Observation(model, ((initial, model.state_dict()),), data.shape)
         knowledge = Knowledge(num_private=len(kept), pixel_mean=data.pixel_mean)
         attack = NTKAttack(iterations=self.settings.iterations, learning_rate=self.settings.learning_rate)
         found = attack.run(observation, knowledge, torch_generator(self.owner.scenario.seed, "onion", len(kept)))
@@ -172,7 +172,7 @@ def at_infinite_width(scenario: Scenario, settings: OnionSettings) -> pd.DataFra
         kept, rows = torch.arange(len(images)), []
         while len(kept) - drop >= len(images) // 5:
             kept = kept[without_easiest(rank(kept), drop, groups[kept] if settings.balanced else None)]
-            predicted = cross[:, kept] @ kernel_duals(kernel[kept][:, kept], targets[kept], RIDGE)
+            predicted = kernel_regression(kernel[kept][:, kept], targets[kept], cross[:, kept], RIDGE)
             rows.append({"chosen": chosen, "num_private": len(kept), "accuracy": accuracy(predicted, labels)})
         return rows
 

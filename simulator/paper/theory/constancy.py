@@ -6,6 +6,7 @@ of radius √d, where each of the d entries is of order 1, and random labels: no
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -91,6 +92,10 @@ class ConstancyData:
         low = 0.0 if output == "sigmoid" else -1.0
         return torch.where(self.labels == 0, 1.0, low)[:, None]
 
+    def loss(self, model: nn.Module, targets: Tensor, name: str) -> Callable[[], Tensor]:
+        """What gradient descent is on: the loss of this name over the first 8 inputs, a scalar."""
+        return lambda: training_loss(name, model(self.inputs[:TRAINED]), targets[:TRAINED])
+
 
 def measure(network: Network, radius: float, bound: bool = False) -> dict[str, float]:
     """hessian_norm: the largest ‖H‖₂ over inputs and outputs at θ₀. kernel_change: ‖K − K₀‖_F / ‖K₀‖_F over inputs once
@@ -100,18 +105,18 @@ def measure(network: Network, radius: float, bound: bool = False) -> dict[str, f
     half-way between, at three times the cost.
     """
     data, model = ConstancyData.of(network.seed), network.build()
-    inputs, start = data.inputs, copied(model)
+    inputs, start = data.inputs, deepcopy(model.state_dict())
     before = empirical_ntk(model, start, inputs)
     norm = largest_norm(model, start, inputs, network.seed)
-    task = TrainingTask.of(data, data.targets(network.output), "mse", before, FINE)
-    steps, length = descend(model, task, lambda steps, length: length >= radius)
+    loss = data.loss(model, data.targets(network.output), "mse")
+    steps, length = descend(model, loss, learning_rate(before, FINE), lambda steps, length: length >= radius)
     shrink(model, start, radius / length)
-    end = copied(model)
+    end = model.state_dict()
     change = empirical_ntk(model, end, inputs) - before
     found = {
         "hessian_norm": norm,
         "kernel_change": float(change.norm() / before.norm()),
-        "delta_linf": max(float((end[name] - start[name]).abs().max()) for name in end),
+        "delta_linf": largest_change(start, end),
         "steps": steps,
     }
     if not bound:
@@ -121,26 +126,20 @@ def measure(network: Network, radius: float, bound: bool = False) -> dict[str, f
     return found | {"remainder": linearization_error(model, start, end, inputs)[1], "sup_hessian": max(norm, *later)}
 
 
-def measure_training(network: Network, loss: str, share: float) -> dict[str, float]:
-    """delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞ once training on three classes has brought `loss` down to this share of
-    what it was, in `steps`; NaN where 1,000 steps do not."""
+def measure_training(network: Network, loss: str, share: float) -> dict[str, object]:
+    """loss. delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞ once training on three classes has brought `loss` down to this
+    share of what it was, in `steps`; NaN where 1,000 steps do not."""
     data, model = ConstancyData.of(network.seed), network.build(CLASSES)
-    start = copied(model)
-    kernel = empirical_ntk(model, start, data.inputs)
+    start = deepcopy(model.state_dict())
+    rate = learning_rate(empirical_ntk(model, start, data.inputs), COARSE)
     targets = encode_targets(data.labels, CLASSES, CLASSES, loss, coding=(0.0, 1.0) if loss == "mse" else None)
-    task = TrainingTask.of(data, targets, loss, kernel, COARSE)
-    goal = share * float(task.value(model).detach())
-
-    def enough(steps: int, length: float) -> bool:
-        return steps % 5 == 0 and float(task.value(model).detach()) <= goal
-
+    value = data.loss(model, targets, loss)
+    goal = share * float(value().detach())
     try:
-        steps, length = descend(model, task, enough)
+        steps, length = descend(model, value, rate, lambda steps, _: steps % 5 == 0 and float(value().detach()) <= goal)
     except RunError:
-        return {"delta_l2": math.nan, "delta_linf": math.nan, "steps": MAX_STEPS}
-    end = copied(model)
-    linf = max(float((end[name] - start[name]).abs().max()) for name in end)
-    return {"delta_l2": length, "delta_linf": linf, "steps": steps}
+        return {"loss": loss, "delta_l2": math.nan, "delta_linf": math.nan, "steps": MAX_STEPS}
+    return {"loss": loss, "delta_l2": length, "delta_linf": largest_change(start, model.state_dict()), "steps": steps}
 
 
 def largest_norm(model: nn.Module, state: State, inputs: Tensor, seed: int) -> float:
@@ -148,32 +147,15 @@ def largest_norm(model: nn.Module, state: State, inputs: Tensor, seed: int) -> f
     return hessian_norms(model, state, inputs, generator, HESSIAN_STEPS, HESSIAN_TOLERANCE).largest
 
 
-@dataclass(frozen=True)
-class TrainingTask:
-    """Full-batch gradient descent on the first 8 inputs.
-
-    targets: (8, K). loss: its name. rate: the learning rate.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    loss: str
-    rate: float
-
-    @classmethod
-    def of(cls, data: ConstancyData, targets: Tensor, loss: str, kernel: Tensor, share: float) -> "TrainingTask":
-        """kernel: trace form at the start, on all inputs. The learning rate is `share` of the inverse of its largest
-        eigenvalue on the images that are trained on: from 2 on gradient descent on squared loss becomes unstable."""
-        own = kernel[:TRAINED, :TRAINED].double()
-        rate = share * TRAINED / float(torch.linalg.eigvalsh(own)[-1])
-        return cls(data.inputs[:TRAINED], targets[:TRAINED], loss, rate)
-
-    def value(self, model: nn.Module) -> Tensor:
-        """The loss, a scalar."""
-        return training_loss(self.loss, model(self.inputs), self.targets)
+def learning_rate(kernel: Tensor, share: float) -> float:
+    """`share` of the inverse of the largest eigenvalue of the kernel, trace form at the start, on the inputs that are
+    trained on: from 2 on gradient descent on squared loss becomes unstable. kernel: on all inputs."""
+    return share * TRAINED / float(torch.linalg.eigvalsh(kernel[:TRAINED, :TRAINED].double())[-1])
 
 
-def descend(model: nn.Module, task: TrainingTask, enough: Callable[[int, float], bool]) -> tuple[int, float]:
+def descend(
+    model: nn.Module, loss: Callable[[], Tensor], rate: float, enough: Callable[[int, float], bool]
+) -> tuple[int, float]:
     """Gradient descent in place, until `enough`(steps, ‖θ − θ₀‖₂); returns what it last was called with.
 
     Raises RunError after 1,000 steps.
@@ -181,16 +163,16 @@ def descend(model: nn.Module, task: TrainingTask, enough: Callable[[int, float],
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters]
     for step in range(1, MAX_STEPS + 1):
-        gradients = torch.autograd.grad(task.value(model), parameters)
+        gradients = torch.autograd.grad(loss(), parameters)
         lengths = []
         with torch.no_grad():
             for parameter, gradient, first in zip(parameters, gradients, start, strict=True):
-                parameter.add_(gradient, alpha=-task.rate)
+                parameter.add_(gradient, alpha=-rate)
                 lengths.append((parameter - first).norm())
         length = float(torch.stack(lengths).norm())
         if enough(step, length):
             return step, length
-    raise RunError(f"{MAX_STEPS} steps of gradient descent on {task.loss} were not enough: ‖Δθ‖ is {length:.3g}")
+    raise RunError(f"{MAX_STEPS} steps of gradient descent were not enough: ‖Δθ‖ is {length:.3g}")
 
 
 def shrink(model: nn.Module, start: State, share: float) -> None:
@@ -200,5 +182,6 @@ def shrink(model: nn.Module, start: State, share: float) -> None:
             parameter.copy_(torch.lerp(start[name], parameter, share))
 
 
-def copied(model: nn.Module) -> State:
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+def largest_change(start: State, end: State) -> float:
+    """‖Δθ‖_∞."""
+    return max(float((end[name] - start[name]).abs().max()) for name in end)

@@ -1,27 +1,37 @@
-"""The experiment `hessian`: Hessian norm, change of the kernel and change of the parameters against width."""
+"""The experiment `hessian`: Hessian norm, change of the kernel and change of the parameters against width.
 
+The claims are those of the rebuttal of Liu, Zhu and Belkin (2020): the kernel is constant where the model's Hessian is
+small, and that is not lazy training.
+"""
+
+import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from pydantic import Field
 
 from clients.config import Count, Positive, Section
-from simulator.paper.costs import clocked
-from simulator.paper.experiment import ExperimentRun, Outcome, ShowProgress, experiment
+from simulator.paper.claims import Signs, Statistics
+from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment
 from simulator.paper.pictures import themed
 from simulator.paper.theory.constancy import Network, measure, measure_training
-from simulator.paper.theory.hessian_statistics import CASES, LOSSES, OPEN, STEADY, hessian_statistics, slope_table
 from simulator.results.storage import write_atomically
 
 COLUMNS = "width output activation seed hessian_norm kernel_change".split()
 SHARE = 0.2  # of its first value, to which training brings a loss
 BOUND_WIDTH = 1024  # up to which the bound is measured: it takes the Hessian at three points
 TIMED_WIDTH = 1024  # where the cost of all others is read off
+STEADY = ("tanh", "softmax", "bottleneck")  # outputs measured with one hidden activation, tanh
+OPEN = ("softmax", "maxout")  # hidden non-linearities that the paper leaves open
+BOUND = ["remainder", "sup_hessian"]  # columns of the networks that are narrow enough for them
+LOSSES = ("mse", "cross_entropy", "hinge")
+CASES = [*(("linear", loss) for loss in LOSSES), ("sigmoid", "mse")]  # output and loss of the networks trained
 
 
 class HessianSettings(Section):
@@ -35,67 +45,29 @@ class HessianSettings(Section):
     open_radius: Positive = Field(0.1, description="the same for hidden softmax and maxout: softmax fits within 0.5")
 
 
-@dataclass(frozen=True)
-class Networks:
-    """decided: those with the radius `radius`; undecided: hidden softmax and maxout; trained: each under a loss."""
-
-    decided: list[Network]
-    undecided: list[Network]
-    trained: list[tuple[Network, str]]
-
-    @classmethod
-    def of(cls, settings: HessianSettings) -> "Networks":
-        pairs = [(output, activation) for output in ("linear", "sigmoid") for activation in settings.activations]
-        steady = [(output, "tanh") for output in STEADY]
-        activation, widths = settings.training_activation, settings.training_widths
-        plain = grid(widths, [(output, activation) for output in ("linear", "sigmoid")], settings.seeds)
-        free = grid(widths, [("linear", activation)], settings.seeds, output_bias=True)
-        trained = [(network, loss) for network in plain for output, loss in CASES if output == network.output]
-        return cls(
-            grid(settings.widths, [*pairs, *steady], settings.seeds),
-            grid(settings.open_widths, [("linear", activation) for activation in OPEN], settings.seeds),
-            [*trained, *((network, LOSSES[0]) for network in free)],
-        )
-
-    @property
-    def work(self) -> int:
-        """Each costs about the square of its width."""
-        trained = [network for network, _ in self.trained]
-        return sum(network.width**2 for network in [*self.decided, *self.undecided, *trained])
+Measurement = tuple[str, Network, Callable[[], dict[str, Any]]]
+"""(the table that it is for, the network, what measures it)."""
 
 
-def cost(run: ExperimentRun) -> float:
-    """From one network, by the square of the widths."""
-    settings = run.settings(HessianSettings)
-    network = Network(TIMED_WIDTH, "linear", settings.activations[0], 0)
-    seconds = clocked(lambda: measure(network, settings.radius, bound=True))
-    return seconds * Networks.of(settings).work / TIMED_WIDTH**2
+def planned(settings: HessianSettings) -> list[Measurement]:
+    """norms: each network under a loss. open: hidden softmax and maxout. bound: all others, up to `radius`."""
+    activation, widths, seeds = settings.training_activation, settings.training_widths, settings.seeds
+    plain = grid(widths, [(output, activation) for output in ("linear", "sigmoid")], seeds)
+    free = grid(widths, [("linear", activation)], seeds, output_bias=True)
+    trained = [(network, loss) for network in plain for output, loss in CASES if output == network.output]
+    trained += [(network, LOSSES[0]) for network in free]
+    pairs = [(output, activation) for output in ("linear", "sigmoid") for activation in settings.activations]
+    undecided = grid(settings.open_widths, [("linear", activation) for activation in OPEN], seeds)
+    decided = grid(settings.widths, [*pairs, *((output, "tanh") for output in STEADY)], seeds)
 
+    def constancy(part: str, network: Network, radius: float) -> Measurement:
+        return part, network, partial(measure, network, radius, bound=network.width <= BOUND_WIDTH)
 
-@experiment("hessian", "constancy of the kernel against width, linear and non-linear outputs", HessianSettings, cost)
-def hessian(run: ExperimentRun) -> Outcome:
-    settings = run.settings(HessianSettings)
-    networks = Networks.of(settings)
-    report = weighted(run.report, networks.work)
-
-    def constancy(network: Network, radius: float) -> dict[str, object]:
-        found = measure(network, radius, bound=network.width <= BOUND_WIDTH)
-        report(f"{network.output} output, {network.activation}, width {network.width}", network.width**2)
-        return {**vars(network), **found}
-
-    def training(network: Network, loss: str) -> dict[str, object]:
-        found = measure_training(network, loss, SHARE)
-        report(f"training under {loss}, width {network.width}", network.width**2)
-        return {**vars(network), "loss": loss, **found}
-
-    norms = pd.DataFrame([training(network, loss) for network, loss in networks.trained])
-    open_cases = pd.DataFrame([constancy(network, settings.open_radius) for network in networks.undecided])
-    table = pd.DataFrame([constancy(network, settings.radius) for network in networks.decided])
-    slopes = slope_table(table, open_cases, norms)
-    for name, frame in (("slopes", slopes), ("bound", table), ("open", open_cases), ("norms", norms)):
-        write_atomically(run.out / f"{name}.csv", frame.to_csv(index=False))
-    statistics = hessian_statistics(table, slopes, settings.radius, SHARE)
-    return Outcome(table[COLUMNS], statistics, partial(draw, table, open_cases, norms, slopes))
+    return [
+        *(("norms", network, partial(measure_training, network, loss, SHARE)) for network, loss in trained),
+        *(constancy("open", network, settings.open_radius) for network in undecided),
+        *(constancy("bound", network, settings.radius) for network in decided),
+    ]
 
 
 def grid(
@@ -105,16 +77,118 @@ def grid(
     return [Network(width, *kind, seed, output_bias) for width in widths for kind in kinds for seed in range(seeds)]
 
 
-def weighted(report: ShowProgress, total: int) -> Callable[[str, int], None]:
-    """A report that adds up the work it is told of."""
-    done = 0
+def work(plan: Sequence[Measurement]) -> int:
+    """Each costs about the square of its width."""
+    return sum(network.width**2 for _, network, _ in plan)
 
-    def add(what: str, work: int) -> None:
-        nonlocal done
-        done += work
-        report(what, done, total)
 
-    return add
+def cost(run: ExperimentRun) -> float:
+    """From one network, by the square of the widths."""
+    settings = run.settings(HessianSettings)
+    network = Network(TIMED_WIDTH, "linear", settings.activations[0], 0)
+    seconds = clocked(lambda: measure(network, settings.radius, bound=True))
+    return seconds * work(planned(settings)) / TIMED_WIDTH**2
+
+
+@experiment("hessian", "constancy of the kernel against width, linear and non-linear outputs", HessianSettings, cost)
+def hessian(run: ExperimentRun) -> Outcome:
+    settings = run.settings(HessianSettings)
+    plan, rows = planned(settings), defaultdict(list)
+    for count, (part, network, found) in enumerate(plan, start=1):
+        rows[part].append({**vars(network), **found()})
+        what = f"{part}: {network.output} output, {network.activation}, width {network.width}"
+        run.report(what, work(plan[:count]), work(plan))
+    norms, open_cases, table = (pd.DataFrame(rows[part]) for part in ("norms", "open", "bound"))
+    slopes = slope_table(table, open_cases, norms)
+    for name, frame in (("slopes", slopes), ("bound", table), ("open", open_cases), ("norms", norms)):
+        write_atomically(run.out / f"{name}.csv", frame.to_csv(index=False))
+    statistics = hessian_statistics(table, slopes, settings.radius, SHARE)
+    return Outcome(table[COLUMNS], statistics, partial(draw, table, open_cases, norms, slopes))
+
+
+def hessian_statistics(table: pd.DataFrame, slopes: pd.DataFrame, radius: float, share: float) -> Statistics:
+    """All statistics. table: one row per network. slopes: as of `slope_table`. radius: ‖Δθ‖₂ of the table. share: of
+    its first value that a loss was brought down to."""
+    table = table.reindex(columns=[*table.columns.drop(BOUND, errors="ignore"), *BOUND])  # wide networks have none
+    found: dict[str, object] = {"radius": radius, "share": share}
+    for quantity, name in (("kernel_change", "kernel"), ("hessian_norm", "hessian")):
+        data = select(slopes, quantity)
+        for output in ("linear", "sigmoid"):
+            rows = data[data.output == output].set_index("activation")
+            found |= {f"{name}_{output}": rows.slope, f"{name}_{output}_widest": span(rows.widest)}
+        found[f"{name}_others"] = data[data.output.isin(STEADY)].set_index("output").slope
+    bounds = table.remainder / (0.5 * table.sup_hessian * radius**2)
+    smooth = bounds[(table.activation != "relu") & table.remainder.notna()]
+    found |= {"bounds": list(smooth), "smooth_networks": len(smooth)}
+    found |= {"largest_bound": smooth.max(), "median_bound": smooth.median()}
+    kinked = bounds[(table.activation == "relu") & (table.output == "linear") & table.remainder.notna()]
+    found |= kink_statistics(slopes) | {"unbounded": Signs.of(kinked > 1)}
+    for output, loss in CASES:
+        l2, linf = (
+            select(slopes, name, "norms", output=output, loss=loss, output_bias=False)
+            for name in ("delta_l2", "delta_linf")
+        )
+        found[f"{output}_{loss}"] = of_row("l2", l2) | of_row("linf", linf)
+    found |= of_row("biased_linf", select(slopes, "delta_linf", "norms", output_bias=True))
+    for activation in OPEN:
+        change, norm = (
+            select(slopes, name, "open", activation=activation) for name in ("kernel_change", "hessian_norm")
+        )
+        found[f"open_{activation}"] = of_row("change", change) | of_row("norm", norm)
+    return found
+
+
+def kink_statistics(slopes: pd.DataFrame) -> dict[str, object]:
+    """The kernel's change behind a linear output with ReLU and with smooth activations; None where one is missing."""
+    kernels = select(slopes, "kernel_change", output="linear").set_index("activation")
+    names = ("relu_slope", "relu_narrowest", "relu_widest", "smooth_narrowest", "smooth_widest")
+    if "relu" not in kernels.index or len(kernels) < 2:
+        return dict.fromkeys(names)
+    relu, smooth = kernels.loc["relu"], kernels.drop("relu")
+    values = relu.slope, relu.narrowest, relu.widest, smooth.narrowest.max(), smooth.widest.max()
+    return dict(zip(names, values, strict=True))
+
+
+def select(slopes: pd.DataFrame, quantity: str, part: str = "data", **wanted: str | bool) -> pd.DataFrame:
+    """The rows of one quantity, of one part of the tables, and with these settings."""
+    rows = slopes[(slopes.quantity == quantity) & (slopes.part == part)]
+    for name, value in wanted.items():
+        rows = rows[rows[name] == value]
+    return rows
+
+
+def of_row(name: str, rows: pd.DataFrame) -> dict[str, float]:
+    """The slope of the one row, and its means at both ends, as statistics called NAME, NAME_narrowest, NAME_widest."""
+    (row,) = rows.itertuples()
+    return {name: row.slope, f"{name}_narrowest": row.narrowest, f"{name}_widest": row.widest}
+
+
+def span(values: pd.Series) -> list[float]:
+    """[the least, the largest]."""
+    return [values.min(), values.max()]
+
+
+def slope(frame: pd.DataFrame, column: str) -> float:
+    """d log(mean over seeds) / d log(width), by least squares."""
+    means = frame.groupby("width")[column].mean().dropna()
+    return float(np.polyfit(np.log(means.index), np.log(means), 1)[0]) if len(means) > 1 else math.nan
+
+
+def slope_table(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame) -> pd.DataFrame:
+    """Of each part (data, open, norms): output, activation, loss, output_bias, quantity, slope, means at both ends."""
+    rows = []
+    keys = ["output", "activation"]
+    for part, frame, names, quantities in (
+        ("data", table, keys, ("hessian_norm", "kernel_change")),
+        ("open", open_cases, keys, ("hessian_norm", "kernel_change")),
+        ("norms", norms, [*keys, "loss", "output_bias"], ("delta_l2", "delta_linf")),
+    ):
+        for key, group in frame.groupby(names, sort=False):
+            for quantity in quantities:
+                means = group.groupby("width")[quantity].mean()
+                found = {"slope": slope(group, quantity), "narrowest": means.iloc[0], "widest": means.iloc[-1]}
+                rows.append({"part": part, **dict(zip(names, key, strict=True)), "quantity": quantity, **found})
+    return pd.DataFrame(rows)
 
 
 def draw(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, slopes: pd.DataFrame) -> plt.Figure:

@@ -1,5 +1,6 @@
 """Appendix C as numbers: a point that the others already predict has dual 0, leaves no trace, and cannot be found."""
 
+from copy import deepcopy
 from functools import partial
 
 import pandas as pd
@@ -17,8 +18,7 @@ from clients.config import Count, Section
 from clients.distillation.distill import linearized_update
 from clients.local_update import centered
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.costs import seconds_per_step
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment
+from simulator.paper.experiment import ExperimentRun, Outcome, experiment, seconds_per_step
 from simulator.paper.measures import floor_of
 from simulator.paper.pictures import draw_lines
 from simulator.scenario.scenario import Cell
@@ -88,7 +88,7 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
     """Linearized training with one label moved, in closed form, and the attack on its update."""
     owner = Owner.of(cell.scenario)
     model = owner.network("appendix_c").double()
-    state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    state = deepcopy(model.state_dict())
     images, targets = owner.images.double(), owner.targets.double().clone()
     prediction, schur = leave_one_out(model, state, images, targets, point)
     targets[point] = prediction + gap

@@ -1,5 +1,6 @@
 """Theorem 2 as numbers: the RKIP loss, written in kernels, is the reconstruction loss, written in parameters."""
 
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
@@ -8,14 +9,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from attacks.interface.observation import State
 from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.ntk.objective import make_objective
 from clients.config import Count, Positive, Section
 from clients.distillation.losses import RKIP
-from simulator.paper.costs import clocked
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private
+from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment, num_private
 from simulator.paper.pictures import draw_lines
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
@@ -76,22 +75,19 @@ def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:
 def both_losses(model: nn.Module, owner: Owner, images: Tensor, labels: Tensor) -> dict[str, float]:
     """The reconstruction loss in parameters, and RKIP in kernels: with residuals for labels, with labels, and the
     class that distills. Δθ and the duals of S are those of kernel regression at θ₀."""
-    state = {name: value.detach() for name, value in model.state_dict().items()}
-    private, targets = owner.images.double(), owner.targets.double()
-
-    def kernel(first: Tensor, second: Tensor | None = None) -> Tensor:
-        return empirical_ntk(model, state, first, second)
-
+    state = model.state_dict()
+    private, targets, kernel = owner.images.double(), owner.targets.double(), partial(empirical_ntk, model, state)
     with torch.no_grad():
         residual, wanted = targets - model(private), labels - model(images)
-    objective = make_objective(model, owner.data.shape, trained(model, state), [state])
-    delta = objective.gradient_sum(private, kernel_duals(kernel(private), residual, 0.0)[None], None)
-    objective = make_objective(model, owner.data.shape, delta, [state])
-    duals = kernel_duals(kernel(images), wanted, 0.0)
+    of_private, cross, of_images = kernel(private), kernel(private, images), kernel(images)
+    trained = {name: state[name] for name, parameter in model.named_parameters() if parameter.requires_grad}
+    objective = make_objective(model, owner.data.shape, trained, [state])
+    delta = objective.gradient_sum(private, kernel_duals(of_private, residual)[None], None)
+    objective, duals = make_objective(model, owner.data.shape, delta, [state]), kernel_duals(of_images, wanted)
     return {
         "reconstruction": float(objective.loss(images, duals[None], None).detach()),
-        "rkip_residual": rkip(kernel(private), kernel(private, images), kernel(images), residual, wanted),
-        "rkip_label": rkip(kernel(private), kernel(private, images), kernel(images), targets, labels),
+        "rkip_residual": rkip(of_private, cross, of_images, residual, wanted),
+        "rkip_label": rkip(of_private, cross, of_images, targets, labels),
         "rkip_class": float(RKIP(kernel, private, residual, 0.0)(images, wanted)),
     }
 
@@ -107,17 +103,13 @@ def rkip(private: Tensor, cross: Tensor, distilled: Tensor, targets: Tensor, lab
     return float((error * torch.linalg.solve(private, error)).sum() + (duals * (conditional @ duals)).sum())
 
 
-def trained(model: nn.Module, state: State) -> State:
-    return {name: state[name] for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
 class Centered(nn.Module):
     """f_θ − f_θ₀ with θ₀ the parameters at construction: the same kernel, and output 0 (Chizat et al. 2019)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.start = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self.start = deepcopy(model.state_dict())
 
     def forward(self, images: Tensor) -> Tensor:
         with torch.no_grad():

@@ -15,9 +15,9 @@ from attacks.scoring.matching import matched_l2
 from clients.config import Count, Positive, Section
 from clients.models import option_values
 from simulator.paper.claims import Statistics
-from simulator.paper.costs import seconds_per_step
-from simulator.paper.experiment import ExperimentRun, Outcome, ShowProgress, Strip, experiment, num_private
+from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
 from simulator.paper.pictures import draw_lines
+from simulator.run.display import ShowProgress
 from simulator.tools.distillation import Owner
 
 TRACE_EVERY = 100

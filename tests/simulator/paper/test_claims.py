@@ -8,15 +8,13 @@ import pytest
 
 from simulator.paper import EXPERIMENTS
 from simulator.paper.claims import COMPARISONS, Claim, ClaimRule, Signs, compare, judge
-from simulator.paper.distillation.images import likeness_statistics
-from simulator.paper.distillation.sets import set_statistics
+from simulator.paper.distillation import likeness_statistics, set_statistics
 from simulator.paper.files import load_claims
+from simulator.paper.reconstruction.curves import task_statistics
 from simulator.paper.reconstruction.duals import accumulated_statistics, dual_statistics
 from simulator.paper.reconstruction.finetuning import ntk_statistics, span_statistics
-from simulator.paper.reconstruction.kernel_regime import task_statistics
-from simulator.paper.reconstruction.kkt_comparison import kkt_statistics
+from simulator.paper.reconstruction.gradient_sums import kkt_statistics, step_statistics
 from simulator.paper.reconstruction.minibatches import memory_statistics
-from simulator.paper.reconstruction.one_step import step_statistics
 from simulator.paper.theory.predicted_points import gap_statistics
 from simulator.paper.theory.sphere import recovery_statistics
 

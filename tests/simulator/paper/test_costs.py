@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from simulator.paper.costs import clocked, seconds_per_step
-from simulator.paper.experiment import EXPERIMENTS, ExperimentRun
+from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, clocked, seconds_per_step
 from simulator.paper.files import load_file
 
 TIMED = [name for name, experiment in EXPERIMENTS.items() if experiment.cost is not None]
@@ -59,6 +58,6 @@ def test_what_goes_before_the_steps_is_not_counted(monkeypatch):
         nonlocal now
         now += 0.1 + 0.01 * steps
 
-    monkeypatch.setattr("simulator.paper.costs.time.perf_counter", lambda: now)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
     assert seconds_per_step(run) == pytest.approx(0.01)
     assert clocked(lambda: run(5)) == pytest.approx(0.15)

@@ -14,15 +14,16 @@ from simulator.paper.command import claim_folder, natural, run_experiment
 from simulator.paper.files import choose_dataset, file_of, load_file, narrow_sweep
 from simulator.paper.measures import paired, spearman_within
 from simulator.paper.reconstruction.curves import (
+    COLUMNS,
     class_statistics,
     kernel_statistics,
     lenet_statistics,
     loss_statistics,
+    regime_statistics,
     resolution_statistics,
     size_statistics,
     stopping_statistics,
 )
-from simulator.paper.reconstruction.kernel_regime import COLUMNS, regime_statistics
 from simulator.run.cluster import stop_ray
 from simulator.run.display import Display
 from simulator.scenario.scenario import load_source

@@ -9,7 +9,7 @@ from matplotlib import pyplot
 from attacks import Knowledge
 from simulator.evaluation.job import Job, run_job
 from simulator.reports import figures
-from simulator.reports.figures import SheetLayout, Strip, best_pairs, draw_figures, draw_strips
+from simulator.reports.figures import Strip, draw_figures, draw_strips, strip_of
 from simulator.results.keys import Client, ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.run.plan import cell_data
@@ -56,12 +56,11 @@ def record(tmp_path):
 
 
 def test_pairs_show_the_images_that_the_row_was_scored_against(record):
-    found = torch.full((1, 1, 8, 8), 0.5)
-    private, distilled = (best_pairs(record, row, "", found) for _, row in record.leakage.iterrows())
-    (image,), _, l2 = distilled
-    assert torch.equal(image, DISTILLED[1]) and l2[0] == pytest.approx(0.8, rel=1e-4)  # the nearer of the two
+    private, distilled = (strip_of(record, row, "") for _, row in record.leakage.iterrows())
+    (image,) = distilled.private
+    assert torch.equal(image, DISTILLED[1]) and distilled.l2[0] == pytest.approx(0.8, rel=1e-4)  # the nearer of the two
     own = cell_data(record.cells[""].scenario).client(0)[0]
-    assert any(torch.equal(private[0][0], image) for image in own)
+    assert any(torch.equal(private.private[0], image) for image in own)
 
 
 def test_targets_have_lines_panels_and_files_of_their_own(record, monkeypatch):
@@ -90,7 +89,7 @@ def test_strips_take_as_many_lines_as_their_images_need(tmp_path, monkeypatch):
         Strip("five", images, images, np.arange(5.0), "private"),
         Strip("none", images[:0], images[:0], np.ones(0)),
     ]
-    draw_strips(strips, tmp_path / "sheet.png", SheetLayout(columns=3))
+    draw_strips(strips, tmp_path / "sheet.png", columns=3)
     titles = [axis.get_title(loc) for axis in axes for loc in ("left", "center") if axis.get_title(loc)]
     assert titles == ["five", "L2 0.00", "L2 1.00", "L2 2.00", "L2 3.00", "L2 4.00", "none"]
     assert len({axis.get_position().y0 for axis in axes}) == 5  # two lines of two rows, and the title without images

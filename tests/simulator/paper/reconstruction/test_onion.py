@@ -6,10 +6,8 @@ import torch
 
 from attacks import InputError
 from clients.defenses.prune_easiest import without_easiest
-from clients.distillation import Distilled
 from simulator.paper import ExperimentRun
-from simulator.paper.distillation.images import cosines, likeness
-from simulator.paper.distillation.sets import gap_table, table1
+from simulator.paper.distillation import cosines, gap_table, likeness, table1
 from simulator.paper.files import load_file
 from simulator.paper.reconstruction.onion import advantage, onion, onion_statistics
 from simulator.paper.reconstruction.peeling import OnionSettings, Peeling, at_infinite_width
@@ -119,7 +117,7 @@ def test_likeness_to_images_and_to_class_means(tmp_path):
     owner = Owner.of(run_of(tmp_path, "partition.images=8").scenario.cells()[0].scenario)
     odd = owner.targets[:, 0] > 0
     images = torch.stack([owner.images[3] * -0.5, owner.images[odd].mean(0)])
-    table = likeness(owner, Distilled(images, torch.ones(2, 1), ()))
+    table = likeness(owner, images)
     assert table.nearest[0] == pytest.approx(1) and table.average[1] == pytest.approx(1)
     assert table.nearest[1] < 1 and table.average[0] < 1
     x, y = torch.tensor([[[[3.0, 0.0]]]]), torch.tensor([[[[3.0, 4.0]]]])

@@ -2,6 +2,7 @@
 
 import json
 import math
+from copy import deepcopy
 
 import pandas as pd
 import pytest
@@ -15,15 +16,13 @@ from simulator.paper.theory import constancy
 from simulator.paper.theory.constancy import (
     ConstancyData,
     Network,
-    TrainingTask,
-    copied,
     descend,
+    learning_rate,
     measure,
     measure_training,
     shrink,
 )
-from simulator.paper.theory.hessian import COLUMNS, HessianSettings
-from simulator.paper.theory.hessian_statistics import hessian_statistics, slope, slope_table
+from simulator.paper.theory.hessian import COLUMNS, HessianSettings, hessian_statistics, slope, slope_table
 
 
 def test_inputs_lie_on_the_sphere_and_seeds_differ():
@@ -46,20 +45,20 @@ def test_one_hidden_layer_of_kernel_by_hand():
     """A step of gradient descent on squared loss moves by rate/8 · ‖Σ (f − y) ∇f‖, rate = share · 8 / λ_max(K)."""
     network, data = Network(32, "linear", "tanh", 0), ConstancyData.of(0)
     model = network.build()
-    kernel = empirical_ntk(model, copied(model), data.inputs)
+    kernel = empirical_ntk(model, model.state_dict(), data.inputs)
     own = kernel[:8, :8].double()
     targets = data.targets("linear")
     with torch.no_grad():
         residual = (model(data.inputs[:8]) - targets[:8]).double()
     expected = 0.5 / float(torch.linalg.eigvalsh(own)[-1]) * math.sqrt(float(residual.T @ own @ residual))
-    task = TrainingTask.of(data, targets, "mse", kernel, 0.5)
-    steps, length = descend(model, task, lambda steps, length: True)
+    loss = data.loss(model, targets, "mse")
+    steps, length = descend(model, loss, learning_rate(kernel, 0.5), lambda steps, length: True)
     assert steps == 1 and length == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_update_ends_on_the_radius():
     model = Network(16, "linear", "relu", 0).build()
-    start = copied(model)
+    start = deepcopy(model.state_dict())
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1)
@@ -94,7 +93,7 @@ def test_the_output_bias_is_trained_where_asked_and_then_moves_the_most():
     moved = {}
     for output_bias in (False, True):
         model = Network(256, "linear", "gelu", 0, output_bias).build()
-        before = constancy.copied(model)
+        before = model.state_dict()
         model(torch.ones(1, 1, 8, 8)).sum().backward()
         steps = {name: p.grad.abs().max() for name, p in model.named_parameters() if p.requires_grad}
         moved[output_bias] = max(steps, key=steps.get)

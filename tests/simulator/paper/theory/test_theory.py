@@ -12,8 +12,7 @@ from attacks.ntk.objective import make_objective
 from attacks.scoring.matching import matched_l2
 from simulator.paper import ExperimentRun
 from simulator.paper.files import load_file
-from simulator.paper.reconstruction.duals import weak_and_strong
-from simulator.paper.reconstruction.local_training import fit
+from simulator.paper.reconstruction.duals import fit, weak_and_strong
 from simulator.paper.reconstruction.minibatches import image_memory, largest_error
 from simulator.paper.theory.predicted_points import PredictedSettings, leave_one_out, one_point
 from simulator.paper.theory.rkip_equality import Centered, both_losses, rkip

@@ -1,10 +1,11 @@
-"""Table 1, figures 8 and 9: what distilled sets are worth to learners of finite and of infinite width."""
+"""Table 1, figures 8 and 9: what distilled sets are worth to learners of finite and of infinite width; figures 13 and
+14: the images of RKIP-finite, private ones of few and averages of many."""
 
 import dataclasses
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -14,21 +15,20 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from attacks.interface.attack import Progress, silent
 from attacks.interface.errors import InputError
-from attacks.interface.seeding import torch_generator
 from clients.config import Count, Positive, Section, TrainingConfig
-from clients.distillation import Distilled, DistillOptions, distill
+from clients.distillation import DistillOptions
 from clients.training import train
 from simulator.paper.claims import Statistics
-from simulator.paper.costs import seconds_per_step
-from simulator.paper.experiment import ExperimentRun, Outcome, ShowProgress, Strip, experiment, num_private
+from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
 from simulator.paper.measures import spearman_within
 from simulator.paper.pictures import draw_lines, themed
+from simulator.run.display import ShowProgress
 from simulator.tools.distillation import Owner, evaluate
 
 Method = Literal["kip", "rkip", "rkip_finite"]
 FINITE = ["standard", "linearized"]
+ALIKE = 0.9  # the cosine from which on two images are one
 SHOWN = 20  # distilled images of one set, at most, on a sheet
 
 
@@ -51,13 +51,13 @@ class DistillationSettings(Section):
         return DistillOptions(method, iterations, self.learning_rate, self.ridge, kernel=owner.kernel)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class DistilledSet:
-    """One distilled set. name: METHOD/SIZE. owner: whose images were distilled."""
+class DistilledSet(NamedTuple):
+    """name: METHOD/SIZE. owner: whose images were distilled. images: (M, C, H, W), in its input space."""
 
     name: str
     owner: Owner
-    result: Distilled
+    images: Tensor
+    targets: Tensor
 
 
 def cost(run: ExperimentRun) -> float:
@@ -69,7 +69,7 @@ def cost(run: ExperimentRun) -> float:
         options = settings.options(method, owner)
 
         def short(steps: int, options=options, size=size) -> None:
-            distill_one(owner, dataclasses.replace(options, iterations=steps), size)
+            owner.distill(size, dataclasses.replace(options, iterations=steps))
 
         total += seconds_per_step(short) * options.steps
     sets = len(sizes) * (len(settings.methods) + settings.references) + settings.references
@@ -141,6 +141,60 @@ def figure9(run: ExperimentRun) -> Outcome:
     return Outcome(data, statistics, partial(draw_accuracy, data, "train"), partial(sheet, found))
 
 
+@experiment("figure13", "images of RKIP-finite by the number of training images", DistillationSettings, cost)
+@experiment("figure14", "images of RKIP-finite by the number of training images, CIFAR-10", DistillationSettings, cost)
+def distilled_images(run: ExperimentRun) -> Outcome:
+    settings = run.settings(DistillationSettings)
+    parts, found = [], []
+    for cell in run.cells:
+        owner = Owner.of(cell.scenario)
+        own = distill_all(owner, settings, run.report)
+        train, seed = len(owner.images), cell.scenario.seed
+        parts += [likeness(owner, one.images).assign(train=train, size=len(one.images), seed=seed) for one in own]
+        found += own
+    data = pd.concat(parts, ignore_index=True)
+    long = data.melt(["train", "seed"], ["nearest", "average"], "compared with", "cosine")
+    draw = partial(draw_lines, long, "train", "cosine", "compared with")
+    return Outcome(data, likeness_statistics(data), draw, partial(sheet, found))
+
+
+def likeness_statistics(data: pd.DataFrame) -> Statistics:
+    """How many distilled images are private ones, and how alike they are to images and to class means, by their number.
+
+    data: rows as of `likeness`, with `train` (the number of private images) and `seed`.
+    """
+    by_train = data.groupby("train")
+    nearest, average = by_train.nearest.median(), by_train.average.median()
+    single = by_train.nearest.apply(lambda values: float((values >= ALIKE).mean()))
+    medians = data.groupby(["train", "seed"], as_index=False).nearest.median()
+    few, many = nearest.index.min(), nearest.index.max()
+    return {
+        "alike": ALIKE,
+        "few": few,
+        "many": many,
+        "share": single,
+        "share_of_few": single[few],
+        "share_of_many": single[many],
+        "rank": spearman_within(medians, "train", "nearest", ["seed"]),
+        "average": average,
+        "average_of_few": average[few],
+        "average_of_many": average[many],
+        "nearest": nearest,
+    }
+
+
+def likeness(owner: Owner, images: Tensor) -> pd.DataFrame:
+    """For every distilled image the largest |cosine| to a private one, and the largest to the mean image of a class.
+
+    In the centered input space; of magnitudes, since an image with a negative dual stands for its negative.
+    """
+    images, private = images.double(), owner.images.double()
+    to_private = cosines(images, private).abs()
+    means = torch.stack([private[owner.groups == group].mean(0) for group in owner.groups.unique()])
+    to_means = cosines(images, means).abs()
+    return pd.DataFrame({"nearest": to_private.amax(1).numpy(), "average": to_means.amax(1).numpy()})
+
+
 def compare(run: ExperimentRun, *methods: Method, references: bool = False) -> None:
     """InputError where --set left out what the claims compare; nothing has been computed yet."""
     settings = run.settings(DistillationSettings)
@@ -162,7 +216,7 @@ def accuracy_table(run: ExperimentRun) -> tuple[pd.DataFrame, list[DistilledSet]
         owner = Owner.of(cell.scenario)
         own = distill_all(owner, settings, run.report)
         found += own
-        sets: dict[str, tuple[Tensor, Tensor]] = {one.name: (one.result.images, one.result.targets) for one in own}
+        sets = {name: (images, targets) for name, _, images, targets in own}
         if settings.references:
             sets |= {f"random/{size}": owner.random_subset(min(size, len(owner.images))) for size in settings.sizes}
             sets[f"full/{len(owner.images)}"] = (owner.images, owner.targets)
@@ -184,15 +238,9 @@ def distill_all(owner: Owner, settings: DistillationSettings, report: ShowProgre
     for size, method in itertools.product(settings.sizes, settings.methods):
         if size <= len(owner.images):
             name = f"{method}/{size}"
-            result = distill_one(owner, settings.options(method, owner), size, progress_of(report, name))
-            found.append(DistilledSet(name, owner, result))
+            result = owner.distill(size, settings.options(method, owner), progress_of(report, name))
+            found.append(DistilledSet(name, owner, result.images, result.targets))
     return found
-
-
-def distill_one(owner: Owner, options: DistillOptions, size: int, progress: Progress = silent) -> Distilled:
-    generator = torch_generator(owner.scenario.seed, "distillation")
-    network = owner.network("distillation") if options.method == "rkip_finite" else None
-    return distill(owner.images, owner.targets, size, generator, options, network, progress=progress)
 
 
 def progress_of(report: ShowProgress, name: str) -> Callable[[int, int, float], None]:
@@ -207,18 +255,16 @@ def gap_table(data: pd.DataFrame) -> pd.DataFrame:
 
 def sheet(found: list[DistilledSet]) -> list[Strip]:
     """Every set's images under the private images nearest to them, most alike first."""
-    return [strip_of(one) for one in found]
-
-
-def strip_of(one: DistilledSet) -> Strip:
-    images, owner = one.result.images, one.owner
-    table = cosines(images.double(), owner.images.double()).abs()
-    order = table.max(1).values.argsort(descending=True)[:SHOWN]
-    mean = images.new_tensor(owner.data.pixel_mean).view(1, -1, 1, 1)
-    private, guesses = owner.images[table[order].argmax(1)], images[order]
-    l2 = (private - guesses).flatten(1).norm(dim=1).numpy()
-    title = f"{one.name}, {len(owner.images)} images"
-    return Strip(title, (private + mean).clamp(0, 1), (guesses + mean).clamp(0, 1), l2)
+    strips = []
+    for name, owner, images, _ in found:
+        table = cosines(images.double(), owner.images.double()).abs()
+        order = table.max(1).values.argsort(descending=True)[:SHOWN]
+        mean = images.new_tensor(owner.data.pixel_mean).view(1, -1, 1, 1)
+        private, guesses = owner.images[table[order].argmax(1)], images[order]
+        l2 = (private - guesses).flatten(1).norm(dim=1).numpy()
+        title = f"{name}, {len(owner.images)} images"
+        strips.append(Strip(title, (private + mean).clamp(0, 1), (guesses + mean).clamp(0, 1), l2))
+    return strips
 
 
 def cosines(first: Tensor, second: Tensor) -> Tensor:

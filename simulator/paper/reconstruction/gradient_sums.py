@@ -1,0 +1,126 @@
+"""Appendix A and the end of appendix G.1: networks, or their updates, as sums of the gradients of private images.
+
+A final network is such a sum where its training ended at a KKT point, which is what Haim et al. (2022) attack. An
+update is one, with known duals, in the limit of a single gradient step, where the attack is gradient leakage.
+"""
+
+import math
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from attacks.interface.devices import cast_state
+from attacks.kernel.linearization import relative_residual
+from attacks.ntk.objective import squared_norm
+from simulator.paper.claims import Signs, Statistics
+from simulator.paper.experiment import ExperimentRun, Outcome, experiment
+from simulator.paper.measures import curve_table, first_seed_strips, score_table, settings_of
+from simulator.paper.pictures import draw_curves
+from simulator.results.keys import Client, ObservationKey
+from simulator.results.record import Record
+from simulator.scenario.scenario import Cell
+from simulator.tools.distillation import Owner
+
+NETWORK = ["loss", "seed", "num_private", "width"]
+
+
+@experiment("appendix_a", "beside Haim et al.'s attack on the final parameters")
+def appendix_a(run: ExperimentRun) -> Outcome:
+    record = run.sweep()
+    scores, norms = score_table(record), norm_table(record)
+    data = curve_table(record, ["loss", "attack"]).merge(norms, on=NETWORK, validate="m:1")
+    draw = partial(draw_curves, data, "attack", ["loss"])
+    return Outcome(data, kkt_statistics(scores, norms), draw, partial(first_seed_strips, record, scores))
+
+
+def kkt_statistics(scores: pd.DataFrame, norms: pd.DataFrame) -> Statistics:
+    """Both attacks on the same networks, and what the norms of their parameters say. norms: as of `norm_table`."""
+    table = scores.pivot_table("l2_mean", NETWORK, "attack")
+    means, by_seed = table.groupby("loss").mean(), table.groupby(["loss", "seed"]).mean()
+    ratio = norms.initial / norms.delta
+    left = norms[norms.loss == "cross_entropy"].unexplained
+    return {
+        "ntk_l2": means.ntk,
+        "kkt_l2": means.kkt,
+        "floor": scores.floor_l2_mean.mean(),
+        "ntk_better": Signs.of(table.ntk < table.kkt),
+        "ntk_better_seeds": Signs.of(by_seed.ntk < by_seed.kkt),
+        "norm_ratio": ratio.groupby(norms.loss).mean(),
+        "least_norm_ratio": ratio.min(),
+        "unexplained": list(left),
+        "least_unexplained": left.min(),
+        "largest_unexplained": left.max(),
+        "networks": len(left),
+    }
+
+
+def norm_table(record: Record) -> pd.DataFrame:
+    """‖θ₀‖, ‖Δθ‖ and ‖θ_f‖ of every network, and the share of θ_f that its images' gradients at θ_f leave
+    `unexplained` whatever their weights; at a KKT point of the margin it is 0 (Haim et al. 2022, equation 4)."""
+    rows = []
+    for name, cell in record.cells.items():
+        observation, _ = record.observation(1, 0, cell=name)
+        states = {"initial": observation.initial, "delta": observation.delta(), "final": observation.final}
+        trained, owner = observation.trainable, Owner.of(cell.scenario)
+        final = cast_state(observation.final, torch.device("cpu"), torch.float64)
+        whole = {part: final[part] for part in trained}
+        rows.append(
+            {
+                **{key: settings_of(cell)[key] for key in NETWORK},
+                "unexplained": relative_residual(observation.model, final, whole, owner.images.double()),
+                **{key: squared_norm({part: state[part] for part in trained}) ** 0.5 for key, state in states.items()},
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+@experiment("one_step", "a single gradient step: the attack is gradient leakage")
+def one_step(run: ExperimentRun) -> Outcome:
+    record = run.sweep()
+    scores = score_table(record)
+    steps = {name: explained(cell, record) for name, cell in record.cells.items()}
+    duals = pd.concat([dual_pairs(name, record, own) for name, (_, own) in steps.items()], ignore_index=True)
+    data, sheet = curve_table(record), partial(first_seed_strips, record, scores)
+    statistics = {"unexplained": max(missed for missed, _ in steps.values()), **step_statistics(scores, duals)}
+    return Outcome(data, statistics, partial(draw_curves, data, "width", ["dynamics"]), sheet)
+
+
+def step_statistics(scores: pd.DataFrame, duals: pd.DataFrame) -> Statistics:
+    """How near the images come, and the correlation of the duals of those recovered. duals: rows of `dual_pairs`."""
+    own = duals[duals.recovered]
+    return {
+        "networks": len(scores),
+        "l2": scores.l2_mean.mean(),
+        "floor": scores.floor_l2_mean.mean(),
+        "below_floor": Signs.of(scores.l2_mean < scores.floor_l2_mean),
+        "recovered_share": scores.recovered_fraction.mean(),
+        "correlation": float(own.found.corr(own.residual)) if len(own) > 2 else math.nan,
+        "recovered": len(own),
+        "images": len(duals),
+    }
+
+
+def explained(cell: Cell, record: Record) -> tuple[float, Tensor]:
+    """(‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖, what the gradient of the mean loss does not explain; α_j = η (y_j − f_θ₀(x_j))
+    / N, (N, 1)), both in float64."""
+    observation, _ = record.observation(1, 0, cell=cell.name)
+    owner, model = Owner.of(cell.scenario), observation.model.double()
+    images, state = owner.images.double(), cast_state(observation.initial, torch.device("cpu"), torch.float64)
+    with torch.no_grad():
+        outputs = torch.func.functional_call(model, state, (images,))
+    duals = cell.scenario.training.learning_rate * (owner.targets.double() - outputs) / len(outputs)
+    return relative_residual(model, state, observation.delta(), images, duals), duals
+
+
+def dual_pairs(cell: str, record: Record, duals: Tensor) -> pd.DataFrame:
+    """A row per private image: its dual in the step (N, 1), and that of its reconstruction."""
+    own = record.samples[record.samples.cell == cell].sort_values("image")
+    attack = own.attack.iloc[0]
+    path = record.store(cell).reconstruction_path(ObservationKey(1, Client(0), "server"), attack)
+    with np.load(path, allow_pickle=False) as arrays:
+        found = arrays["duals"][0, own.match.to_numpy(), 0]
+    recovered = (own.identified & (own.psnr >= 20)).to_numpy()
+    return pd.DataFrame({"residual": duals[:, 0].numpy(), "found": found, "recovered": recovered})
