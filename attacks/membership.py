@@ -26,8 +26,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
 from attacks.networks.probing import parameter_names, probe
-from attacks.update.first_layer import layer_update
-from attacks.update.num_private import infer_image_count
+from attacks.update.first_layer import infer_image_count, layer_update
 from attacks.update.spectrum import Spectrum
 
 # Directions of a row space that an image takes, k / N: in a first layer with a spectral gap, in one without, and in

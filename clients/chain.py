@@ -1,7 +1,7 @@
 """Builds the defenses that a scenario names, and runs a chain of them around the local training of one client."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -9,13 +9,13 @@ from torch import nn
 
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.observation import State
+from attacks.interface.options import check_known
 from clients.config import ClientConfig, DefenseConfig, made_with
-from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerModPath, TrainingSet
+from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, TrainingSet
 from clients.defenses.base import Metrics
-from clients.defenses.flower_mod import FlowerMod
-from clients.training import Batch, TrainingLoop
+from clients.training import Batch, TrainingHook, TrainingLoop
 
-RunMod = Callable[[FlowerModPath, str, State], State]
+RunMod = Callable[[FlowerMod, str, State], State]
 """Applies a Flower mod, of the defense so called, to the state that is about to be returned."""
 
 
@@ -28,20 +28,12 @@ def build_defense(config: DefenseConfig) -> Defense:
             f"unknown defense {config.name!r}{nearest(config.name, sorted(DEFENSES))} "
             "(a Flower mod is named package.module:mod)"
         )
-    known = [field for field in DEFENSES[config.name].__dataclass_fields__ if field != "name"]
-    for option in config.options:
-        if option not in known:
-            raise InputError(f"defense {config.name!r} has no option {option!r}{nearest(option, known)}")
+    check_known(f"defense {config.name!r}", config.options, [option.name for option in fields(DEFENSES[config.name])])
     return made_with(DEFENSES[config.name], f"defense {config.name!r}", config.options)
 
 
-def build_chain(configs: Sequence[DefenseConfig]) -> tuple[Defense, ...]:
-    """The defenses in the order in which they apply."""
-    return tuple(build_defense(config) for config in configs)
-
-
 @dataclass(frozen=True)
-class Link:
+class Link(TrainingHook):
     """One defense of a chain where it acts; a hook of local training."""
 
     defense: Defense
@@ -85,7 +77,7 @@ class DefenseChain:
             DefenseContext(config, round, client, model, memory.setdefault(entry.label, {}))
             for entry in config.defenses
         ]
-        return cls(tuple(map(Link, build_chain(config.defenses), contexts)))
+        return cls(tuple(map(Link, map(build_defense, config.defenses), contexts)))
 
     def prepare(self, data: TrainingSet) -> tuple[TrainingSet, Metrics]:
         """(what the client trains on, what the defenses report of it); InputError where one cannot run."""

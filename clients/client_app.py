@@ -14,7 +14,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.interface.seeding import derive_seed
 from clients.config import ClientConfig
-from clients.defenses import FlowerModPath
+from clients.defenses import FlowerMod
 from clients.environment import code_version, whereabouts
 from clients.local_update import ClientUpdate, local_update
 from clients.models.factory import look_in_working_folder
@@ -50,7 +50,7 @@ def trained(message: Message, context: Context) -> RecordDict:
     kept = context.state.config_records.get(MEMORY, ConfigRecord())
     memory = json.loads(str(kept.get(config.cell, "{}")))
 
-    def run_mod(mod: FlowerModPath, defense: str, state: State) -> State:
+    def run_mod(mod: FlowerMod, defense: str, state: State) -> State:
         np.random.seed(derive_seed(config.seed, f"defense/{defense}", round, client) % 2**32)  # Flower's noise
         return run_flower_mod(mod, state, message, context)
 
@@ -92,7 +92,7 @@ def reply_records(update: ClientUpdate, client: int) -> RecordDict:
     return RecordDict(records)
 
 
-def run_flower_mod(mod: FlowerModPath, state: State, message: Message, context: Context) -> State:
+def run_flower_mod(mod: FlowerMod, state: State, message: Message, context: Context) -> State:
     """What the mod makes of a reply that holds `state`."""
     content = RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 1})})
     reply = Message(content=content, reply_to=message)
@@ -102,7 +102,7 @@ def run_flower_mod(mod: FlowerModPath, state: State, message: Message, context: 
     return reply.content.array_records["arrays"].to_torch_state_dict()
 
 
-def load_mod(mod: FlowerModPath) -> Any:
+def load_mod(mod: FlowerMod) -> Any:
     """The Flower mod behind an import path; InputError where there is none."""
     look_in_working_folder()
     module, _, attribute = mod.path.partition(":")

@@ -185,7 +185,9 @@ class ModelConfig(Section):
         if not isinstance(name, str) or not isinstance(given, dict):
             return values
         if ":" in name:
-            _refuse_beside_own_factory(name, beside)
+            for option, value in beside.items():
+                reason = "your own factory takes its keyword arguments under model.options"
+                raise ModelOptionError(name, {"type": "value_error", "loc": (option,), "msg": reason, "input": value})
             return values
         shared = {key: value for key, value in values.items() if key not in beside}
         options = {key: value for key, value in {**given, **beside}.items() if value is not None}
@@ -200,18 +202,8 @@ class ModelConfig(Section):
         return self.model_copy(update={"options": {**self.options, **options}})
 
 
-def _refuse_beside_own_factory(name: str, beside: dict[str, Any]) -> None:
-    for option, value in beside.items():
-        reason = "your own factory takes its keyword arguments under model.options"
-        raise ModelOptionError(name, {"type": "value_error", "loc": (option,), "msg": reason, "input": value})
-
-
-class DefenseConfig(Section):
-    """One defense: its name, or the import path of a Flower mod, its options beside it, and a label for the tables."""
-
-    name: str
-    label: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.=-]*$")
-    options: dict[str, Any] = Field(default_factory=dict)
+class NamedSection(Section):
+    """A section that may be written as its name alone; subclasses have the fields `name`, `label` and `options`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -221,13 +213,24 @@ class DefenseConfig(Section):
             values = {"name": values}
         if not isinstance(values, dict) or not isinstance(values.get("name"), str):
             return values
-        options = {key: value for key, value in values.items() if key not in ("name", "label", "options")}
+        shared = {key: value for key, value in values.items() if key in cls.model_fields}
+        beside = {key: value for key, value in values.items() if key not in shared}
         given = values.get("options", {})
-        return {
-            "name": values["name"],
-            "label": values.get("label", values["name"].rpartition(":")[2]),
-            "options": {**given, **options} if isinstance(given, dict) else given,
-        }
+        options = {**given, **beside} if isinstance(given, dict) else given
+        return {"label": cls.default_label(shared), **shared, "options": options}
+
+    @classmethod
+    def default_label(cls, values: dict[str, Any]) -> str:
+        """How tables call it where nothing else is said. values: of its fields, as they were written."""
+        return str(values["name"]).rpartition(":")[2]
+
+
+class DefenseConfig(NamedSection):
+    """One defense: its name, or the import path of a Flower mod, its options beside it, and a label for the tables."""
+
+    name: str
+    label: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.=-]*$")
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class ClientConfig(Section):

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -35,18 +34,20 @@ class TrainingLoop:
     batches: Callable[[], Iterable[Tensor | None]]
 
 
-class TrainingHook(Protocol):
-    """Something that changes local training, such as a defense."""
+class TrainingHook:
+    """Something that changes local training, such as a defense; this one changes nothing."""
 
     def instrument(self, loop: TrainingLoop, count: int) -> TrainingLoop:
         """Another way to form batches, gradients and steps, for `count` images."""
+        return loop
 
     def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Another batch to take a step on."""
+        return batch
 
 
 @dataclass(frozen=True)
-class FedProx:
+class FedProx(TrainingHook):
     """The proximal term ½ μ ‖θ − θ₀‖² of FedProx (Li et al. 2020), θ₀ the parameters received.
 
     It is added in the optimizer, as it holds no data: a defense that makes gradients of its own, as DP-SGD, wraps the
@@ -58,12 +59,16 @@ class FedProx:
     def instrument(self, loop: TrainingLoop, count: int) -> TrainingLoop:
         parameters = [parameter for group in loop.optimizer.param_groups for parameter in group["params"]]
         received = [parameter.detach().clone() for parameter in parameters]
-        if self.strength:
-            loop.optimizer.register_step_pre_hook(lambda *_: _pull_back(parameters, received, self.strength))
-        return loop
 
-    def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
-        return batch
+        @torch.no_grad()
+        def pull_back(*_: object) -> None:
+            for parameter, before in zip(parameters, received, strict=True):
+                pull = self.strength * (parameter - before)
+                parameter.grad = pull if parameter.grad is None else parameter.grad + pull
+
+        if self.strength:
+            loop.optimizer.register_step_pre_hook(pull_back)
+        return loop
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,9 @@ def train(
     """
     start = time.perf_counter()
     model.train()
-    if not move_statistics:
-        _keep_batch_norm_statistics(model)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not move_statistics:
+            module.eval()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     images, count = images.to(parameters[0].dtype), len(images)
     loop = TrainingLoop(
@@ -106,11 +112,18 @@ def train(
     )
     for hook in hooks:
         loop = hook.instrument(loop, count)
-    epoch = _Epoch(loop, images, targets, config.loss, hooks, generator)
+
+    def make_batch(chosen: Tensor | None) -> Batch:
+        parts = (images, targets) if chosen is None else (images[chosen], targets[chosen])
+        batch = Batch(parts[0], ((1.0, parts[1]),))
+        for hook in hooks:
+            batch = hook.local_step(batch, generator)
+        return batch
+
     limit, steps = planned_steps(config, count), 0
     losses: list[float] = []
     while steps < limit:
-        loss, taken = epoch.run(at_most=limit - steps)
+        loss, taken = _run_epoch(loop, make_batch, config.loss, at_most=limit - steps)
         steps += taken
         losses.append(loss)
         progress(steps, limit, loss)
@@ -120,44 +133,26 @@ def train(
     return TrainingReport(losses[0], losses[-1], steps, time.perf_counter() - start)
 
 
-@dataclass(frozen=True)
-class _Epoch:
-    """One pass over the images (N, C, H, W), and what it needs. loss: the name of the training loss."""
-
-    loop: TrainingLoop
-    images: Tensor
-    targets: Tensor
-    loss: str
-    hooks: Sequence[TrainingHook]
-    generator: torch.Generator
-
-    def run(self, at_most: int) -> tuple[float, int]:
-        """(mean loss over the images seen, steps taken), after `at_most` steps at the latest."""
-        total, seen, steps = torch.zeros((), device=self.images.device), 0, 0
-        for chosen in self.loop.batches():
-            count = len(self.images if chosen is None else chosen)
-            batch = self._batch(chosen)
-            self.loop.optimizer.zero_grad(set_to_none=True)
-            loss = self._weighted_loss(self.loop.predict(batch.inputs), batch)
-            if count:
-                loss.backward()
-                total += loss.detach() * count
-            self.loop.optimizer.step()
-            seen, steps = seen + count, steps + 1
-            if steps == at_most:
-                break
-        return float(total) / max(seen, 1), steps
-
-    def _batch(self, chosen: Tensor | None) -> Batch:
-        inputs, targets = (self.images, self.targets) if chosen is None else (self.images[chosen], self.targets[chosen])
-        batch = Batch(inputs, ((1.0, targets),))
-        for hook in self.hooks:
-            batch = hook.local_step(batch, self.generator)
-        return batch
-
-    def _weighted_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        parts = [training_loss(self.loss, outputs, targets) * weight for weight, targets in batch.targets]
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+def _run_epoch(
+    loop: TrainingLoop, make_batch: Callable[[Tensor | None], Batch], loss_name: str, at_most: int
+) -> tuple[float, int]:
+    """(mean loss over the images seen, steps taken), after `at_most` steps at the latest."""
+    parameter = loop.optimizer.param_groups[0]["params"][0]
+    total, seen, steps = torch.zeros((), device=parameter.device), 0, 0  # a tensor: no step waits for the device
+    for chosen in loop.batches():
+        batch = make_batch(chosen)
+        loop.optimizer.zero_grad(set_to_none=True)
+        outputs, count = loop.predict(batch.inputs), len(batch.inputs)
+        parts = [training_loss(loss_name, outputs, targets) * weight for weight, targets in batch.targets]
+        loss = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+        if count:
+            loss.backward()
+            total += loss.detach() * count
+        loop.optimizer.step()
+        seen, steps = seen + count, steps + 1
+        if steps == at_most:
+            break
+    return float(total) / max(seen, 1), steps
 
 
 def planned_steps(config: TrainingConfig, images: int) -> int:
@@ -204,18 +199,3 @@ def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:
         return linearization[0] + linearization[1]
 
     return predict
-
-
-def _keep_batch_norm_statistics(model: nn.Module) -> None:
-    """BatchNorm normalizes with the statistics received and does not move them."""
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval()
-
-
-def _pull_back(parameters: list[nn.Parameter], received: list[Tensor], strength: float) -> None:
-    """Add the gradient of ½ μ ‖θ − θ₀‖², which holds no data, to those of the parameters."""
-    with torch.no_grad():
-        for parameter, before in zip(parameters, received, strict=True):
-            pull = strength * (parameter - before)
-            parameter.grad = pull if parameter.grad is None else parameter.grad + pull

@@ -13,11 +13,12 @@ from attacks.interface.devices import choose_device
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
+from attacks.interface.options import check_known
 from attacks.update.private_set import (
-    InferredPrivateSet,
     check_knowledge,
     check_num_private_available,
     infer_or_assume_pixel_mean,
+    infer_private_set,
 )
 
 Progress = Callable[[int, int, float], None]
@@ -100,6 +101,7 @@ class Attack(ABC):
     and an import in `attacks/__init__.py`. tests/attacks/test_common.py then runs over it.
     """
 
+    kind: ClassVar[str] = "attack"
     name: ClassVar[str]
     infers: ClassVar[tuple[str, ...]] = ()
     """Those of num_private and pixel_mean that `run` infers, or assumes with a warning, where they are not told:
@@ -121,19 +123,18 @@ class Attack(ABC):
         start = time.perf_counter()
         self.check(observation, knowledge)
         knowledge = self.with_options(knowledge)
-        private_set = InferredPrivateSet.of(observation, knowledge, self.infers)
-        told = replace(knowledge, num_private=private_set.num_private, pixel_mean=private_set.pixel_mean)
+        told, num_inferred, warnings = infer_private_set(observation, knowledge, self.infers)
         own = observation.with_own_model(choose_device(getattr(self, "device", "cpu")))
         found = self.reconstruct(own, told, generator, progress).ranked()
-        warnings = [*private_set.warnings, *found.warnings]
-        mean = found.pixel_mean or private_set.pixel_mean
+        warnings += found.warnings
+        mean = found.pixel_mean or told.pixel_mean
         if not mean:
             mean, unsure = infer_or_assume_pixel_mean(observation, knowledge)
             warnings += unsure
         return replace(
             found,
             pixel_mean=mean,
-            num_inferred=private_set.num_inferred if found.num_inferred is None else found.num_inferred,
+            num_inferred=num_inferred if found.num_inferred is None else found.num_inferred,
             warnings=tuple(warnings),
             seconds=time.perf_counter() - start,
         )
@@ -178,10 +179,7 @@ def check_options(name: str, options: Iterable[str]) -> None:
     """Raise InputError, with the nearest valid name, for an unknown attack or option."""
     if name not in ATTACKS:
         raise InputError(f"unknown attack {name!r}{nearest(name, sorted(ATTACKS))}")
-    known = option_names(name)
-    for option in options:
-        if option not in known:
-            raise InputError(f"attack {name!r} has no option {option!r}{nearest(option, known)}")
+    check_known(f"attack {name!r}", options, option_names(name))
 
 
 def option_names(name: str) -> list[str]:

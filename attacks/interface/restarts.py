@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import Tensor
 
 from attacks.interface.attack import Progress
 
@@ -10,11 +13,14 @@ ReportLoss = Callable[[int, float], None]
 """Called with (iterations done, current loss) by one start."""
 
 
-class Solution(Protocol):
-    """What an optimization ends with. residual: by which starts are compared."""
+@dataclass(frozen=True)
+class Solution:
+    """What one start ends with. images: (M, C, H, W). residual: by which starts are compared. trace: (iteration, loss)
+    pairs."""
 
-    @property
-    def residual(self) -> float: ...
+    images: Tensor
+    residual: float
+    trace: tuple[tuple[int, float], ...]
 
 
 Solved = TypeVar("Solved", bound=Solution)

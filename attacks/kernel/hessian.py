@@ -192,4 +192,4 @@ def _perturb(name: str, given: Tensor, signal: Tensor, scale: float) -> Callable
 
 def _unit(vectors: Tensor) -> Tensor:
     """(B, D), each of norm 1; zeros stay."""
-    return vectors / vectors.norm(dim=1, keepdim=True).clamp_min(torch.finfo(vectors.dtype).tiny)
+    return _divide(vectors, vectors.norm(dim=1))

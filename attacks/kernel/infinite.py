@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attacks.interface.errors import InputError
+from attacks.interface.options import check_values
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,7 @@ class InfiniteNTK:
     parameterization: Literal["standard", "ntk"] = "standard"
 
     def __post_init__(self) -> None:
-        for name in ("depth", "width", "weight_std"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise InputError(f"infinite-width kernel: {name} is {getattr(self, name)}, it has to be positive")
-        if self.parameterization not in ("standard", "ntk"):
-            known = "choose standard or ntk"
-            raise InputError(f"infinite-width kernel: parameterization is {self.parameterization!r}, {known}")
+        check_values(self, positive=("depth", "width", "weight_std"), called="infinite-width kernel")
 
     def __call__(self, images: Tensor, others: Tensor | None = None) -> Tensor:
         """(N, ...) and (M, ...) images, flattened -> (N, M); without `others`, the kernel of `images` with itself."""

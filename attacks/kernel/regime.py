@@ -19,8 +19,9 @@ from attacks.kernel.empirical import affordable_images, empirical_ntk, kernel_di
 from attacks.kernel.hessian import hessian_norms, is_factored
 from attacks.kernel.linearization import has_linear_output, linearization_error, relative_residual
 from attacks.networks.jacobian import Jacobian
-from attacks.networks.probing import find_input_layer
-from attacks.update.layer_ranks import LayerRank, layer_ranks
+from attacks.networks.probing import find_input_layer, parameter_names
+from attacks.update.first_layer import layer_update
+from attacks.update.spectrum import Spectrum, rank_above_noise
 
 ZERO = "zero update: the client returned what it was sent"
 KERNEL_REGIME = "kernel regime: the NTK attack should work"
@@ -34,6 +35,50 @@ SMALL_ERROR = 0.3  # linearization error: how far the mean gradient on the way i
 SPANNED = 0.5  # share of the update left over by the images' own gradients: 0.8 under Adam, 0.2 to 0.4 under SGD
 MAX_IMAGES = 32  # that the diagnostics are measured on
 FACTORED, EXPLICIT = 2e9, 5e7  # images × outputs × parameters up to which Hessians are affordable, by their path
+SKETCH = 1024  # sides of an update beyond this are projected at random before its singular values are taken
+
+
+@dataclass(frozen=True)
+class LayerRank:
+    """One layer's [ΔW | Δb], (rows, columns).
+
+    l2, linf: norms of its entries. rank: above the noise floor. gap: σ_rank over the next singular value, NaN where
+    there is none. has_spectral_gap: whether the rank can be trusted.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    l2: float
+    linf: float
+    rank: int
+    gap: float
+    has_spectral_gap: bool
+
+
+def layer_ranks(model: nn.Module, delta: State, generator: torch.Generator) -> tuple[LayerRank, ...]:
+    """Rank and gap of every trained layer with a weight, in the order of the model; a convolution's is (out, rest)."""
+    found = []
+    for name, _ in model.named_modules():
+        weight, _ = parameter_names(name)
+        if weight in delta and delta[weight].dim() > 1:
+            found.append(_layer_rank(name, layer_update(delta, name), generator))
+    return tuple(found)
+
+
+def _layer_rank(name: str, update: Tensor, generator: torch.Generator) -> LayerRank:
+    rows, columns = update.shape
+    norms = float(update.norm()), float(update.abs().max())
+    if not update.any():
+        return LayerRank(name, rows, columns, *norms, rank=0, gap=math.nan, has_spectral_gap=False)
+    if min(rows, columns) > SKETCH:  # keeps any rank below, and a floor of noise a floor
+        sketch = torch.randn((columns, SKETCH), generator=generator, dtype=update.dtype).to(update.device)
+        update = update @ sketch / SKETCH**0.5
+    spectrum = Spectrum.of(update)
+    counted = rank_above_noise(spectrum.values, spectrum.rows, spectrum.columns)
+    ends = spectrum.values[counted.count - 1 : counted.count + 1]
+    gap = float(ends[0] / ends[1]) if len(ends) == 2 else math.nan
+    return LayerRank(name, rows, columns, *norms, counted.count, gap, counted.has_spectral_gap)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,17 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_values
 from attacks.interface.restarts import ReportLoss, best_of_restarts
-from attacks.networks.probing import count_outputs
-from attacks.ntk.objective import Objective, make_objective, relative_residual_without, squared_norm
-from attacks.ntk.optimization import TRACE_EVERY, DualSolution
-from attacks.ntk.penalties import inverse_temperature, outside_range
+from attacks.networks.probing import count_outputs, outputs_at
+from attacks.ntk.objective import (
+    TRACE_EVERY,
+    DualSolution,
+    Objective,
+    inverse_temperature,
+    make_objective,
+    outside_range,
+    relative_residual_without,
+    squared_norm,
+)
 
 
 @register
@@ -58,7 +65,6 @@ class KKTAttack(Attack):
             self,
             ("candidates", "iterations", "learning_rate", "image_std", "restarts"),
             not_negative=("dual_floor", "dual_penalty", "range_penalty"),
-            choices={"precision": ("float32", "float64")},
         )
 
     def reconstruct(
@@ -87,17 +93,12 @@ class KKTAttack(Attack):
         final, model = cast_state(observation.final, device, dtype), observation.model
         target = {name: final[name] for name in observation.trainable}
         count = max(1, round(self.candidates * (knowledge.num_private or 1)))
-
-        def outputs(images: Tensor) -> Tensor:
-            with torch.no_grad():
-                return torch.func.functional_call(model, final, (images,)).reshape(len(images), -1)
-
         classes = max(2, count_outputs(model, observation.input_shape))
         known = torch.tensor(knowledge.labels if knowledge.labels is not None else range(classes))
         return KKTOptimization(
             options=self,
             objective=make_objective(model, observation.input_shape, target, [final]),
-            outputs=outputs,
+            outputs=partial(outputs_at, model, final),
             labels=known.repeat(math.ceil(count / len(known)))[:count].to(device),
             shape=(count, *observation.input_shape),
             bounds=knowledge.input_bounds(torch.zeros((), device=device, dtype=dtype)),

@@ -6,7 +6,7 @@ image and output.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -45,20 +45,12 @@ class Factors:
 class LinearCall:
     """What a linear layer z = scale·Wx + b was given and what the outputs say of it.
 
-    inputs: (N, I). signals: (N, K, S), δ = ∂f_k/∂z. So ∂f_k/∂W = scale·δ xᵀ and ∂f_k/∂b = δ.
+    inputs: (N, I). signals: (N, K, S), δ = ∂f_k/∂z; after a forward pass alone (N, S), zeros that were added to z:
+    their gradient is δ. So ∂f_k/∂W = scale·δ xᵀ and ∂f_k/∂b = δ.
     """
 
     inputs: Tensor
     signals: Tensor
-    scale: float
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One call of a linear layer: input (N, I), zeros added to the output (N, S), whose gradient is δ, and scale."""
-
-    inputs: Tensor
-    probe: Tensor
     scale: float
 
 
@@ -95,14 +87,14 @@ class Jacobian:
             self._probe(images)
         with torch.enable_grad():
             outputs, calls = self._forward(images, self.state)
-            probes = [call.probe for call in calls.values()]
+            probes = [call.signals for call in calls.values()]
             by_output = [
                 torch.autograd.grad(outputs[:, k].sum(), probes, retain_graph=True, materialize_grads=True)
                 for k in range(outputs.shape[1] if probes else 0)
             ]
         signals = [torch.stack(parts, 1) for parts in zip(*by_output, strict=True)]
         found = zip(calls.items(), signals, strict=True)
-        return outputs.shape[1], {name: LinearCall(call.inputs, delta, call.scale) for (name, call), delta in found}
+        return outputs.shape[1], {name: replace(call, signals=delta) for (name, call), delta in found}
 
     def _probe(self, like: Tensor) -> None:
         """Keep the layers that compute scale·Wx + b and whose parameters the model uses nowhere else.
@@ -110,17 +102,15 @@ class Jacobian:
         Told on random inputs, and once: an image of zeros has no scale, and may keep another use of a weight inactive.
         """
         images = random_images(like.shape[1:], PROBED, torch.float64).to(like)
-        self._read_scales(images)
-        self._leave_out_shared(images)
-        self.probed = True
 
-    def _read_scales(self, images: Tensor) -> None:
         def visit(name: str, given: Tensor, output: Tensor) -> None:
             scale = _scale(self.linear[name], given, output)
             if scale is not None:
                 self.scales[name] = scale
 
         probe(self.model, images, self.linear, visit, self.state)
+        self._leave_out_shared(images)
+        self.probed = True
 
     def _leave_out_shared(self, images: Tensor) -> None:
         """By the gradient of Σ f in all uses of a parameter together."""
@@ -129,7 +119,7 @@ class Jacobian:
         parameters = {name: self.state[name].clone().requires_grad_() for name in names}
         with torch.enable_grad():
             outputs, calls = self._forward(images, {**self.state, **parameters})
-            wanted = [call.probe for call in calls.values()] + list(parameters.values())
+            wanted = [call.signals for call in calls.values()] + list(parameters.values())
             found = torch.autograd.grad(outputs.sum(), wanted, materialize_grads=True) if wanted else ()
         signals = dict(zip(calls, found, strict=False))
         whole = dict(zip(names, found[len(calls) :], strict=True))
@@ -139,9 +129,9 @@ class Jacobian:
             if any(_differ(whole[part], value) for part, value in expected.items() if part in whole):
                 del self.linear[name]
 
-    def _forward(self, images: Tensor, state: State) -> tuple[Tensor, dict[str, _Call]]:
+    def _forward(self, images: Tensor, state: State) -> tuple[Tensor, dict[str, LinearCall]]:
         """Outputs (N, K), and what every linear layer did that was called once, with one vector per image."""
-        calls: dict[str, _Call | None] = {}
+        calls: dict[str, LinearCall | None] = {}
 
         def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
             def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -149,9 +139,9 @@ class Jacobian:
                 calls[name] = None
                 if scale is None or inputs[0].shape[0] != len(images):
                     return output
-                probe = torch.zeros_like(output, requires_grad=True)
-                calls[name] = _Call(inputs[0].detach().clone(), probe, scale)
-                return output + probe
+                zeros = torch.zeros_like(output, requires_grad=True)
+                calls[name] = LinearCall(inputs[0].detach().clone(), zeros, scale)
+                return output + zeros
 
             return hook
 

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from attacks.interface.observation import State
 from attacks.networks.probing import evaluating, random_images
-from attacks.networks.products import Plain, Product
+from attacks.networks.products import Product, plain
 
 # βz from which softplus counts as linear; at torch's 20 its value and slope would disagree by 2e-9
 SOFTPLUS_THRESHOLD = 40.0
@@ -55,13 +55,9 @@ def _softplus(z: Tensor, beta: Beta) -> tuple[Tensor, Tensor]:
 ACTIVATIONS: dict[str, Activation] = {"relu": _relu, "tanh": _tanh, "sigmoid": _sigmoid, "softplus": _softplus}
 
 
-def _relu_curvature(value: Tensor, slope: Tensor, beta: Beta) -> Tensor:
-    return torch.zeros_like(slope) if beta is None else beta * (1 - slope)
-
-
 # σ''/σ' from σ, σ' and β: no second derivative has to be kept
 CURVATURES: dict[str, Callable[[Tensor, Tensor, Beta], Tensor]] = {
-    "relu": _relu_curvature,
+    "relu": lambda value, slope, beta: torch.zeros_like(slope) if beta is None else beta * (1 - slope),
     "tanh": lambda value, slope, beta: -2 * value,
     "sigmoid": lambda value, slope, beta: 1 - 2 * value,
     "softplus": lambda value, slope, beta: 1 - slope,
@@ -109,7 +105,7 @@ class DenseNetwork:
     biases: tuple[str | None, ...]
     activation: str
 
-    def layers(self, state: State, product: Callable[[Tensor], Product] = Plain) -> list[Layer]:
+    def layers(self, state: State, product: Callable[[Tensor], Product] = plain) -> list[Layer]:
         """W_l, ready for products in the form of `product`, and b_l of every layer at the parameters `state`."""
         names = zip(self.weights, self.biases, strict=True)
         return [Layer(product(state[weight]), None if bias is None else state[bias]) for weight, bias in names]

@@ -71,6 +71,12 @@ def probe(
         return cast(Tensor, model(images.to(next(model.parameters()))))
 
 
+def outputs_at(model: nn.Module, state: State, images: Tensor) -> Tensor:
+    """The outputs (N, K) for images (N, C, H, W) at the parameters `state`, without a graph, in its own mode."""
+    with torch.no_grad():
+        return torch.func.functional_call(model, state, (images,)).reshape(len(images), -1)
+
+
 def count_outputs(model: nn.Module, input_shape: tuple[int, int, int]) -> int:
     """K, the numbers that the network gives for one image."""
     return probe(model, torch.zeros(1, *input_shape), {}, lambda name, given, output: None).numel()
@@ -105,7 +111,8 @@ def find_input_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> Inp
             weight, bias = layers[name].weight, cast(Tensor | None, layers[name].bias)
             product = given @ weight.T
             scale = float((product * (output if bias is None else output - bias)).sum() / (product**2).sum())
-            found.append(InputLayer(*_names(name, bias), scale))
+            own = parameter_names(name)
+            found.append(InputLayer(own[0], None if bias is None else own[1], scale))
 
     probe(model, images, layers, visit)
     return found[0] if found else None
@@ -120,8 +127,3 @@ def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> st
 
     result = probe(model, random_images(input_shape), linear_layers(model), visit)
     return next((name for name, output in given.items() if torch.equal(output, result)), None)
-
-
-def _names(layer: str, bias: Tensor | None) -> tuple[str, str | None]:
-    weight, name = parameter_names(layer)
-    return weight, None if bias is None else name

@@ -32,8 +32,9 @@ class Descent:
         # float64: 1 − 0.999^t loses its first digits in float32
         self.decay, self.count = (torch.zeros((), dtype=torch.float64, device=first.device) for _ in range(2))
         self.means, self.squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
-        for parameter in self.parameters:
-            parameter.grad = torch.zeros_like(parameter)  # never replaced: a graph writes where it wrote before
+        self.gradients = [torch.zeros_like(p) for p in self.parameters]
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient  # never replaced: a graph writes where it wrote before
         self.advance: Callable[[], None] = self._advance
         if first.device.type == "cuda":
             with torch.cuda.device(first.device):  # streams and graphs are made on the current one
@@ -46,8 +47,8 @@ class Descent:
         self.advance()
 
     def _advance(self) -> None:
-        for parameter in self.parameters:
-            _gradient(parameter).zero_()
+        for gradient in self.gradients:
+            gradient.zero_()
         loss = self.backward(self.beta)
         with torch.no_grad():
             self.loss.copy_(loss)
@@ -55,10 +56,9 @@ class Descent:
             self.count.add_(1)
             correction = (1 - BETA2**self.count).sqrt()
             rate = self.decay / (1 - BETA1**self.count)
-            for parameter, mean, square, learning_rate in zip(
-                self.parameters, self.means, self.squares, self.learning_rates, strict=True
+            for parameter, gradient, mean, square, learning_rate in zip(
+                self.parameters, self.gradients, self.means, self.squares, self.learning_rates, strict=True
             ):
-                gradient = _gradient(parameter)
                 mean.lerp_(gradient, 1 - BETA1)
                 square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
                 width = square.sqrt().div_(correction).add_(EPSILON)
@@ -87,9 +87,3 @@ class Descent:
             for tensor, value in zip(state, before, strict=True):
                 tensor.copy_(value)
         return replay
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    gradient = parameter.grad
-    assert gradient is not None
-    return gradient

@@ -1,27 +1,44 @@
-"""Reconstruction with the neural tangent kernel (Loo et al., ICLR 2024, eq. 7; appendices B, F, H, I)."""
+"""Reconstruction with the neural tangent kernel (Loo et al., ICLR 2024, eq. 7; appendices B, F, H, I).
 
+Adam on images and duals, on a smoothed network whose smoothing is annealed.
+"""
+
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import ClassVar
+from functools import cached_property, partial
+from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from attacks.interface.attack import Attack, Progress, Reconstruction, register
 from attacks.interface.devices import cast_state, choose_device
 from attacks.interface.knowledge import Knowledge
-from attacks.interface.observation import Observation, State
+from attacks.interface.observation import Observation
 from attacks.interface.options import check_values
-from attacks.interface.restarts import best_of_restarts
+from attacks.interface.restarts import ReportLoss, best_of_restarts
 from attacks.networks.probing import count_outputs
-from attacks.ntk.objective import make_objective, relative_residual_without
-from attacks.ntk.optimization import NTKOptimization, NTKOptions
+from attacks.ntk.adam_graph import Descent
+from attacks.ntk.objective import (
+    TRACE_EVERY,
+    DualSolution,
+    Objective,
+    backward_in_batches,
+    high_frequencies,
+    inverse_temperature,
+    make_objective,
+    outside_range,
+    relative_residual_without,
+    squared_norm,
+)
 from attacks.ntk.rounds_objective import StackedObjective, round_scales
 from attacks.update.intervals import kept_entries, known_distortion
 
 
 @register
 @dataclass(frozen=True)
-class NTKAttack(NTKOptions, Attack):
+class NTKAttack(Attack):
     """Find images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j), in every round that was observed.
 
     The defaults are the paper's recipe with two additions that a federated update needs: `scale_duals` starts and steps
@@ -45,16 +62,28 @@ class NTKAttack(NTKOptions, Attack):
     name: ClassVar[str] = "ntk"
     infers: ClassVar[tuple[str, ...]] = ("num_private", "pixel_mean")
 
+    kernel: Literal["final", "initial", "hybrid"] = "final"
+    candidates: float = 2.0
+    num_candidates: int | None = None
+    iterations: int = 80_000
+    learning_rate: float = 0.02
+    image_std: float = 0.2
+    range_penalty: float = 0.1
+    smoothness: float = 0.0
+    batch_size: int | None = None
+    restarts: int = 1
+    patience: int = 2_000
+    tolerance: float = 1e-4
+    schedule: Literal["cosine", "constant"] = "cosine"
+    scale_duals: bool = True
+    precision: Literal["float32", "float64"] = "float32"
+    device: str = "auto"
+
     def __post_init__(self) -> None:
         check_values(
             self,
             ("candidates", "num_candidates", "iterations", "learning_rate", "image_std", "restarts", "batch_size"),
             not_negative=("smoothness", "range_penalty", "patience", "tolerance"),
-            choices={
-                "kernel": ("final", "initial", "hybrid"),
-                "schedule": ("cosine", "constant"),
-                "precision": ("float32", "float64"),
-            },
         )
 
     def with_options(self, knowledge: Knowledge) -> Knowledge:
@@ -76,15 +105,16 @@ class NTKAttack(NTKOptions, Attack):
             loss_trace=best.trace,
         )
 
-    def _optimization(self, observation: Observation, knowledge: Knowledge) -> NTKOptimization:
+    def _optimization(self, observation: Observation, knowledge: Knowledge) -> "NTKOptimization":
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
         prepare = partial(cast_state, device=device, dtype=dtype)
         deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
         scales = round_scales(deltas)
         rounds, dual_scales, floor = [], [], 0.0
-        for pair, delta, scale in zip(observation.pairs, deltas, scales, strict=True):
+        for (initial, final), delta, scale in zip(observation.pairs, deltas, scales, strict=True):
             scaled = prepare({name: value * scale for name, value in delta.items()})
-            views = [prepare(state) for state in self._views(*pair)]
+            tangents = {"final": [final], "initial": [initial], "hybrid": [initial, final]}[self.kernel]
+            views = [prepare(state) for state in tangents]
             kept = kept_entries(delta, knowledge)
             kept = kept if kept is None else prepare(kept)
             rounds.append(make_objective(observation.model, observation.input_shape, scaled, views, kept=kept))
@@ -101,5 +131,81 @@ class NTKAttack(NTKOptions, Attack):
             noise_floor=floor,
         )
 
-    def _views(self, initial: State, final: State) -> list[State]:
-        return {"final": [final], "initial": [initial], "hybrid": [initial, final]}[self.kernel]
+
+@dataclass(frozen=True)
+class NTKOptimization:
+    """One optimization, ready to be started from any random numbers.
+
+    shape: of the candidates. outputs: K. dual_scales: (V, 1, 1), what the update of each kernel's round was multiplied
+    by. bounds: lowest and highest input. noise_floor: the loss that the right images leave, where noise of known size
+    was added to the update; below it the noise is fitted.
+    """
+
+    options: NTKAttack
+    objective: Objective
+    shape: tuple[int, int, int, int]
+    outputs: int
+    dual_scales: Tensor
+    bounds: tuple[Tensor, Tensor]
+    noise_floor: float = 0.0
+
+    @cached_property
+    def squared_delta(self) -> float:
+        return squared_norm(self.objective.delta)
+
+    def solve(self, generator: torch.Generator, report: ReportLoss) -> DualSolution:
+        images, duals = self._start(generator)
+        scale = self._scale(images, duals) if self.options.scale_duals else 1.0
+        duals = duals.mul(scale).requires_grad_()
+        rates = (self.options.learning_rate, self.options.learning_rate * scale)
+        descent = Descent(lambda beta: self._backward(images, duals, beta), [images, duals], rates)
+        trace: list[tuple[int, float]] = []
+        for i, loss in self._descend(descent):
+            trace.append((i, loss / self.squared_delta))
+            report(i, trace[-1][1])
+        report(self.options.iterations, trace[-1][1])
+        return DualSolution.of(self.objective, images, duals, trace)
+
+    def _descend(self, descent: Descent) -> Iterator[tuple[int, float]]:
+        """Every iteration, with the loss at those that are looked at; ends early at the noise or on a plateau."""
+        options, total = self.options, self.options.iterations
+        previous: float | None = None
+        for i in range(total):
+            decay = 0.5 + 0.5 * math.cos(math.pi * i / total) if options.schedule == "cosine" else 1.0
+            descent.step(inverse_temperature(i, total), decay)
+            if i % TRACE_EVERY == 0:
+                loss = float(descent.loss)
+                yield i, loss
+                if self.noise_floor and loss < self.noise_floor:
+                    return
+            if options.patience and (i + 1) % options.patience == 0:
+                mean = float(descent.total) / options.patience
+                descent.total.zero_()
+                if previous is not None and abs(previous - mean) <= options.tolerance * previous:
+                    return
+                previous = mean
+
+    def _start(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Images N(0, image_std²) and duals U(−½, ½), drawn on the CPU so that every device starts alike."""
+        like, count = self.bounds[0], len(self.dual_scales)
+        images = torch.randn(self.shape, generator=generator, dtype=like.dtype) * self.options.image_std
+        duals = torch.rand((count, self.shape[0], self.outputs), generator=generator, dtype=like.dtype) - 0.5
+        return images.to(like.device).requires_grad_(), duals.to(like.device)
+
+    def _scale(self, images: Tensor, duals: Tensor) -> float:
+        """The factor on the duals at which the starting point's gradient sum is as long as Δθ."""
+        sums = self.objective.gradient_sum(images.detach(), duals, inverse_temperature(0, 1))
+        return (self.squared_delta / max(squared_norm(sums), 1e-30)) ** 0.5
+
+    def _backward(self, images: Tensor, duals: Tensor, beta: Tensor) -> Tensor:
+        """Add up the gradients; returns the reconstruction loss without its penalty, not waiting for the device."""
+        options = self.options
+        penalty = options.range_penalty * outside_range(images, *self.bounds)
+        if options.smoothness:
+            penalty = penalty + options.smoothness * self.squared_delta * high_frequencies(images)
+        if options.batch_size is not None:
+            penalty.backward(inputs=[images])
+            return backward_in_batches(self.objective, images, duals, beta, options.batch_size)
+        loss = self.objective.loss(images, duals, beta)
+        (loss + penalty).backward(inputs=[images, duals])
+        return loss.detach()

@@ -1,19 +1,25 @@
 """The reconstruction loss ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇_θ f^k_{θ_v}(x_j)‖² (Loo et al. 2024, eq. 7, appendices F, I).
 
 v runs over the kernels in use: one (final or initial parameters) or two (hybrid). Two implementations share one
-interface: `DenseObjective` for plain MLPs, in closed form, and `AutogradObjective` for every other network.
+interface: `DenseObjective` for plain MLPs, in closed form, and `AutogradObjective` for every other network. `ntk`
+and `kkt` share them, the penalties beside them, and how smooth the stand-in for ReLU is.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from attacks.interface.observation import State
-from attacks.networks.mlp import Beta, find_dense_network
-from attacks.ntk.autograd_objective import AutogradObjective
+from attacks.interface.restarts import Solution
+from attacks.networks.mlp import Beta, find_dense_network, softplus
 from attacks.ntk.mlp_objective import DenseObjective
+
+TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
 
 
 class Objective(Protocol):
@@ -30,6 +36,55 @@ class Objective(Protocol):
 
     def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
         """⟨direction, gradient sum⟩, a scalar, differentiable in images and duals."""
+
+
+class SoftplusForReLU(TorchFunctionMode):
+    """While active, every ReLU, module or function, is softplus(βx)/β: its gradient is smooth in the input."""
+
+    def __init__(self, beta: Beta):
+        super().__init__()
+        self.beta = beta
+        self.relus = {F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self.beta is not None and func in self.relus:
+            return softplus(args[0], self.beta)
+        return func(*args, **(kwargs or {}))
+
+
+class AutogradObjective:
+    """Any network: Σ_j α_j ∇f(x_j) = ∇ Σ_j α_j f(x_j), one backward pass; the loss differentiates it again."""
+
+    def __init__(self, model: nn.Module, delta: State, views: Sequence[State], kept: State | None = None):
+        self.model, self.kept = model, kept
+        self.delta = delta if kept is None else {name: value * kept[name] for name, value in delta.items()}
+        self.views = [
+            {name: value.detach().requires_grad_(name in delta) for name, value in view.items()} for view in views
+        ]
+
+    def _sums(self, images: Tensor, duals: Tensor, beta: Beta, create_graph: bool) -> State:
+        sums: State = {}
+        for view, dual in zip(self.views, duals, strict=True):
+            with SoftplusForReLU(beta):
+                outputs = torch.func.functional_call(self.model, view, (images,))
+            scalar = (outputs.reshape(len(images), -1) * dual).sum()
+            grads = torch.autograd.grad(scalar, [view[name] for name in self.delta], create_graph=create_graph)
+            for name, grad in zip(self.delta, grads, strict=True):
+                counted = grad if self.kept is None else grad * self.kept[name]
+                sums[name] = sums[name] + counted if name in sums else counted
+        return sums
+
+    def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
+        sums = self._sums(images, duals, beta, create_graph=True)
+        return torch.stack([((sums[name] - delta) ** 2).sum() for name, delta in self.delta.items()]).sum()
+
+    def gradient_sum(self, images: Tensor, duals: Tensor, beta: Beta) -> State:
+        with torch.enable_grad():
+            return {k: v.detach() for k, v in self._sums(images, duals, beta, create_graph=False).items()}
+
+    def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
+        sums = self._sums(images, duals, beta, create_graph=True)
+        return torch.stack([(sums[name] * direction[name]).sum() for name in direction]).sum()
 
 
 def make_objective(
@@ -95,3 +150,38 @@ def _rest(objective: Objective, images: Tensor, duals: Tensor) -> State:
 def squared_norm(state: State) -> float:
     """‖·‖² over all tensors of a state dict, summed in float64."""
     return sum(float((value.double() ** 2).sum()) for value in state.values())
+
+
+@dataclass(frozen=True)
+class DualSolution(Solution):
+    """duals: (V, M, K). The residual is ‖Δθ − Σ‖ / ‖Δθ‖, the losses of the trace are relative to ‖Δθ‖²."""
+
+    duals: Tensor
+
+    @classmethod
+    def of(cls, objective: Objective, images: Tensor, duals: Tensor, trace: list[tuple[int, float]]) -> "DualSolution":
+        """Where an optimization ended, judged without the softplus."""
+        images, duals = images.detach(), duals.detach()
+        return cls(images, relative_residual(objective, images, duals), tuple(trace), duals)
+
+
+def inverse_temperature(iteration: int, iterations: int) -> float:
+    """β of the softplus that stands for ReLU: min(10 + 10^(4i/T), 200), 11 at the start (app. H.3, rescaled to T)."""
+    return min(10.0 + 10.0 ** (4.0 * iteration / iterations), 200.0)
+
+
+def outside_range(images: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """M · mean(relu(x − max)² + relu(min − x)²), the penalty of app. H.3 without its factor 0.1."""
+    return len(images) * (torch.relu(images - high) ** 2 + torch.relu(low - images) ** 2).mean()
+
+
+def high_frequencies(images: Tensor) -> Tensor:
+    """M · mean((x − b∗x)²), b the binomial blur [1 2 1]ᵀ[1 2 1] / 16 of every channel, edges repeated. (M, C, H, W).
+
+    At frequencies (u, v), in radians per pixel, the weight is (1 − cos²(u/2) cos²(v/2))²: none at 0, 1 at the highest.
+    """
+    line = images.new_tensor([0.25, 0.5, 0.25])
+    channels = images.shape[1]
+    kernel = (line[:, None] * line).expand(channels, 1, 3, 3)
+    blurred = F.conv2d(F.pad(images, (1, 1, 1, 1), mode="replicate"), kernel, groups=channels)
+    return len(images) * ((images - blurred) ** 2).mean()

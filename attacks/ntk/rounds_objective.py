@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks.interface.observation import State
 from attacks.networks.mlp import Beta
-from attacks.ntk.objective import Objective
+from attacks.ntk.objective import Objective, squared_norm
 
 
 def round_scales(deltas: Sequence[State]) -> list[float]:
@@ -23,7 +23,7 @@ def round_scales(deltas: Sequence[State]) -> list[float]:
     The loss then is in the units of a single round, and the penalty on the pixel range weighs as it does there; the
     factor of a single round is 1.
     """
-    squares = [sum(float((value.double() ** 2).sum()) for value in delta.values()) for delta in deltas]
+    squares = [squared_norm(delta) for delta in deltas]
     mean = sum(squares) / len(squares)
     return [(mean / (square * len(squares))) ** 0.5 for square in squares]
 

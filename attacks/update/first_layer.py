@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attacks.interface.observation import Observation, State
 from attacks.networks.probing import find_input_layer, parameter_names
+from attacks.update.spectrum import ImageCount, read_spectrum
 
 
 def layer_update(delta: State, layer: str) -> Tensor:
@@ -32,3 +33,12 @@ def first_layer_update(observation: Observation) -> tuple[Tensor, Tensor | None]
     weight = torch.cat([delta[layer.weight] for delta in deltas])
     biases = [delta[layer.bias] for delta in deltas if layer.bias in delta]
     return weight / layer.scale, torch.cat(biases) if biases else None
+
+
+def infer_image_count(observation: Observation) -> ImageCount | None:
+    """The number of private images, from the first layer's spectrum; None where no layer sees the images."""
+    layer = first_layer_update(observation)
+    if layer is None:
+        return None
+    weight, bias = layer
+    return read_spectrum(weight if bias is None else torch.cat([weight, bias[:, None]], 1))

@@ -28,7 +28,7 @@ class EntryIntervals:
 
     def nearest(self, values: Tensor) -> Tensor:
         """The nearest point of every interval."""
-        return torch.maximum(torch.minimum(values, self.highest), self.lowest)
+        return values.clamp(self.lowest, self.highest)
 
     def middle(self) -> Tensor:
         """What was sent: the middle of every interval, 0 in those that hold it."""
@@ -57,9 +57,8 @@ def noise_deviation(delta: State, knowledge: Knowledge) -> float:
 
     noise_scale s is relative to the update before noise, of which ‖Δθ‖² / (1 + s²) is left.
     """
-    squares, entries = 0.0, 0
-    for value in delta.values():
-        squares, entries = squares + float(value.double().square().sum()), entries + value.numel()
+    squares = sum(float(value.double().square().sum()) for value in delta.values())
+    entries = sum(value.numel() for value in delta.values())
     relative = knowledge.noise_scale or 0.0
     return math.hypot(knowledge.noise_std or 0.0, relative * (squares / (1 + relative**2) / entries) ** 0.5)
 
@@ -67,11 +66,6 @@ def noise_deviation(delta: State, knowledge: Knowledge) -> float:
 def quantization_step(value: Tensor, bits: int) -> float:
     """Distance of two levels of a tensor that was quantized between its extremes, which are levels themselves."""
     return float(value.max() - value.min()) / (2**bits - 1)
-
-
-def quantization_deviation(value: Tensor, bits: int) -> float:
-    """Standard deviation of an entry's rounding error, step / √12 of a uniform law."""
-    return quantization_step(value, bits) / 12**0.5
 
 
 def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
@@ -127,7 +121,8 @@ def known_distortion(delta: State, knowledge: Knowledge) -> float:
     squared = noise_deviation(delta, knowledge) ** 2 * entries
     if knowledge.quantization_bits is not None and known_intervals(delta, knowledge) is not None:
         for value in delta.values():
-            squared += quantization_deviation(value, knowledge.quantization_bits) ** 2 * int((value != 0).sum())
+            deviation = quantization_step(value, knowledge.quantization_bits) / 12**0.5  # of a uniform rounding error
+            squared += deviation**2 * int((value != 0).sum())
     return squared
 
 

@@ -22,7 +22,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
 from attacks.networks.probing import find_output_layer, parameter_names, probe, random_images
-from attacks.update.num_private import infer_image_count
+from attacks.update.first_layer import infer_image_count
 
 NOISE_IMAGES = 256  # that stand for private ones where there are no public images
 NOISE_STD = 0.2  # of their pixels, as in the images that the NTK attack starts from
@@ -53,7 +53,9 @@ def estimate_label_counts(
         name = type(observation.model).__name__
         raise InputError(f"label inference needs a trained linear last layer: model {name!r} has none (give labels)")
     observation, _ = observation.one_round()
-    images = _stand_ins(observation, knowledge)
+    images = NOISE_STD * random_images(observation.input_shape, NOISE_IMAGES, torch.float64)
+    if knowledge.public_images is not None:
+        images = knowledge.public_images.cpu().double()
     (first, features), (last, _) = (_run(observation.model, state, layer, images) for state in observation.pairs[0])
     loss = loss or ("mse" if first.shape[1] == 1 else "cross_entropy")
     steps = knowledge.steps or 1
@@ -112,13 +114,6 @@ def round_to_sum(values: Tensor, total: int) -> Tensor:
     up = (values - floor).argsort(descending=True, stable=True)[: total - int(floor.sum())]
     floor[up] += 1
     return floor.long()
-
-
-def _stand_ins(observation: Observation, knowledge: Knowledge) -> Tensor:
-    """Images (P, C, H, W) that predictions on private images are guessed from."""
-    if knowledge.public_images is not None:
-        return knowledge.public_images.cpu().double()
-    return NOISE_STD * random_images(observation.input_shape, NOISE_IMAGES, torch.float64)
 
 
 def _run(model: nn.Module, state: State, layer: str, images: Tensor) -> tuple[Tensor, Tensor]:

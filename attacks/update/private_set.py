@@ -1,49 +1,37 @@
 """What an adversary works with where it was told nothing: inferred from the update, or assumed with a warning."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import replace
 
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.probing import count_outputs, find_input_layer
-from attacks.update.num_private import infer_image_count
+from attacks.update.first_layer import infer_image_count
 from attacks.update.pixel_mean import infer_pixel_mean
 
 ASSUMED_MEAN = 0.5  # of every channel, where nothing tells it: the middle of the pixel range
 
 
-@dataclass(frozen=True)
-class InferredPrivateSet:
-    """The private set as the adversary takes it to be.
-
-    num_private: as told, else as inferred; None where neither is possible. num_inferred: what the first layer's
-    spectrum says, None where it says nothing. pixel_mean: per channel, as told, else inferred, else assumed; None where
-    it was not asked for.
-    """
-
-    num_private: int | None
-    num_inferred: int | None
-    pixel_mean: tuple[float, ...] | None
-    warnings: tuple[str, ...]
-
-    @classmethod
-    def of(cls, observation: Observation, knowledge: Knowledge, fields: Collection[str]) -> "InferredPrivateSet":
-        """Infers those of num_private and pixel_mean that `fields` names; the others stay as they were told."""
-        count, inferred, mean = knowledge.num_private, None, knowledge.pixel_mean
-        warnings: list[str] = []
-        if "num_private" in fields and (found := infer_image_count(observation)) is not None:
-            inferred = found.count
-            if count is None and not found.has_spectral_gap:
-                warnings.append(
-                    f"the first layer's spectrum has no clear gap: {inferred} private images is a guess "
-                    "(more images than their effective rank, local Adam, weight decay or noise)"
-                )
-            count = count or max(1, inferred)
-        if "pixel_mean" in fields:
-            mean, unsure = infer_or_assume_pixel_mean(observation, knowledge)
-            warnings += unsure
-        return cls(count, inferred, mean, tuple(warnings))
+def infer_private_set(
+    observation: Observation, knowledge: Knowledge, wanted: Collection[str]
+) -> tuple[Knowledge, int | None, list[str]]:
+    """(the knowledge with those of num_private and pixel_mean that are `wanted`, inferred or assumed where they are not
+    told; the number of images that the first layer's spectrum shows, None where it shows none; warnings)."""
+    count, inferred, mean = knowledge.num_private, None, knowledge.pixel_mean
+    warnings: list[str] = []
+    if "num_private" in wanted and (found := infer_image_count(observation)) is not None:
+        inferred = found.count
+        if count is None and not found.has_spectral_gap:
+            warnings.append(
+                f"the first layer's spectrum has no clear gap: {inferred} private images is a guess "
+                "(more images than their effective rank, local Adam, weight decay or noise)"
+            )
+        count = count or max(1, inferred)
+    if "pixel_mean" in wanted:
+        mean, unsure = infer_or_assume_pixel_mean(observation, knowledge)
+        warnings += unsure
+    return replace(knowledge, num_private=count, pixel_mean=mean), inferred, warnings
 
 
 def infer_or_assume_pixel_mean(observation: Observation, knowledge: Knowledge) -> tuple[tuple[float, ...], list[str]]:

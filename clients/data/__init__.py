@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from attacks.interface.errors import InputError, nearest
 from clients.config import DataConfig
-from clients.data.base import Dataset, Split
+from clients.data.arrays import Dataset, Split
 from clients.data.sources import cifar10, digits, folder, hub, idx, npz, tiny_imagenet
 
 

@@ -1,6 +1,7 @@
-"""Images that lie in memory, labels as class indices, and the split of what comes without one."""
+"""What every source of images returns, images that lie in memory, and the split of what comes without one."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -8,6 +9,26 @@ from torch import Tensor
 
 from attacks.interface.errors import InputError
 from attacks.interface.seeding import numpy_generator
+
+
+class Split(Protocol):
+    """Labelled images that are decoded only when asked for."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(N,) int64 class indices."""
+
+    def images(self, indices: np.ndarray) -> Tensor:
+        """(n, C, H, W) float32 in [0, 1], in the order of `indices`."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set as its source provides it: official train and test splits and the names of its classes."""
+
+    train: Split
+    test: Split
+    class_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)

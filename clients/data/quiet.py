@@ -15,16 +15,16 @@ def quiet() -> Iterator[None]:
     from datasets.utils.tqdm import are_progress_bars_disabled
 
     had_bars = not are_progress_bars_disabled()
-    levels = {name: logging.getLogger(name).level for name in LOGGERS}
+    levels = {logger: logger.level for logger in map(logging.getLogger, LOGGERS)}
     datasets.disable_progress_bars()
-    for name in LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)
         if had_bars:
             datasets.enable_progress_bars()

@@ -8,8 +8,16 @@ import numpy as np
 from attacks.interface.errors import InputError, nearest
 
 UNUSED = -1
-ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse")
-VEHICLES = ("airplane", "automobile", "ship", "truck")
+NAMED: dict[str, tuple[dict[str, list[str]], str]] = {  # (group: its classes; what these are called together)
+    "odd_even": ({"even": ["0", "2", "4", "6", "8"], "odd": ["1", "3", "5", "7", "9"]}, "the digits 0 to 9"),
+    "animal_vehicle": (
+        {
+            "vehicle": ["airplane", "automobile", "ship", "truck"],
+            "animal": ["bird", "cat", "deer", "dog", "frog", "horse"],
+        },
+        "those of CIFAR-10",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -46,24 +54,18 @@ def make_task(task: str | Mapping[str, Sequence[int | str]] | None, class_names:
     return _checked(Task(tuple(task), tuple(group_of)))
 
 
-def _named(task: str, class_names: Sequence[str]) -> dict[str, list[int | str]]:
+def _named(task: str, class_names: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """A task by its name as a mapping of groups to class names."""
-    if task == "odd_even":
-        digits = [str(digit) for digit in range(10)]
-        _require(task, class_names, digits, "the digits 0 to 9")
-        return {"even": [*digits[::2]], "odd": [*digits[1::2]]}
-    if task == "animal_vehicle":
-        _require(task, class_names, [*VEHICLES, *ANIMALS], "those of CIFAR-10")
-        return {"vehicle": [*VEHICLES], "animal": [*ANIMALS]}
-    known = nearest(task, ["odd_even", "animal_vehicle"])
-    raise InputError(f"data.task is {task!r}, unknown{known}; or give a mapping of groups to classes")
-
-
-def _require(task: str, class_names: Sequence[str], wanted: list[str], described: str) -> None:
+    if task not in NAMED:
+        known = nearest(task, list(NAMED))
+        raise InputError(f"data.task is {task!r}, unknown{known}; or give a mapping of groups to classes")
+    groups, described = NAMED[task]
+    wanted = [name for classes in groups.values() for name in classes]
     strange = [name for name in class_names if name not in wanted] or [w for w in wanted if w not in class_names]
     if strange:
         state = "is not one of them" if strange[0] in class_names else "is missing"
         raise InputError(f"data.task is {task!r}, which needs classes that are {described}: {strange[0]!r} {state}")
+    return groups
 
 
 def _find(entry: int | str, group: str, class_names: Sequence[str]) -> int:

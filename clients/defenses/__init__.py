@@ -13,10 +13,9 @@ from clients.defenses import prune_easiest as prune_easiest
 from clients.defenses import quantization as quantization
 from clients.defenses import secure_aggregation as secure_aggregation
 from clients.defenses import sparsification as sparsification
-from clients.defenses.base import DEFENSES, Defense, DefenseContext, Encoding, FlowerModPath, TrainingSet
+from clients.defenses.base import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, ServerHalf, TrainingSet
 from clients.defenses.differential_privacy import central_dp as central_dp
 from clients.defenses.differential_privacy import dp_sgd as dp_sgd
 from clients.defenses.differential_privacy import local_dp as local_dp
-from clients.defenses.server import ServerHalf
 
-__all__ = ["DEFENSES", "Defense", "DefenseContext", "Encoding", "FlowerModPath", "ServerHalf", "TrainingSet"]
+__all__ = ["DEFENSES", "Defense", "DefenseContext", "Encoding", "FlowerMod", "ServerHalf", "TrainingSet"]

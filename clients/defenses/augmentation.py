@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from attacks.interface.errors import InputError
+from attacks.interface.options import check_values
 from clients.defenses.base import Defense, register
 from clients.training import Batch
 
@@ -23,9 +23,7 @@ class Augmentation(Defense):
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.shift < 0 or self.noise < 0:
-            name = "shift" if self.shift < 0 else "noise"
-            raise InputError(f"defense 'augmentation': {name} is {getattr(self, name)}, it has to be 0 or more")
+        check_values(self, not_negative=("shift", "noise"))
 
     def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
         count = len(batch.inputs)

@@ -1,21 +1,19 @@
 """The defense interface: a frozen dataclass of options with hooks, registered by name; a scenario lists them in order.
 
 A client runs `check` of every defense first, then `prepare_data`, `instrument` before its first step, `local_step` on
-every batch, and `protect_update` on what it is about to send. The server carries out each `server_half`.
+every batch, and `protect_update` on what it is about to send. The server carries out each `server_half`, which is plain
+values: nothing here knows Flower, `clients/client_app.py` and `simulator/run/strategies.py` do.
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.interface.seeding import torch_generator
 from clients.config import ClientConfig
-from clients.defenses.server import ServerHalf
 from clients.training import Batch, TrainingLoop
 
 Metrics = dict[str, float]
@@ -44,11 +42,22 @@ class Encoding:
 
 
 @dataclass(frozen=True)
-class FlowerModPath:
-    """A Flower mod by its import path, package.module:mod. options: of its constructor, where the mod is a class."""
+class ServerHalf:
+    """What a defense changes in how the server aggregates a round, and in what the server sees of it.
 
-    path: str
+    strategy: the Flower strategy that is wrapped around the scenario's, by its class name or as package.module:class;
+    "" where the defense only changes what is seen. options: further keyword arguments of its constructor; the wrapped
+    strategy, and the number of clients of a round where it asks for `num_sampled_clients`, are passed besides.
+    hides_clients: the server learns the sum of a round's updates and no single one. needs_single_updates: the server
+    has to see each client's update, so that nothing may hide them. if_hidden: what it lacks where something does, and
+    what to use then; it ends the message that refuses the chain.
+    """
+
+    strategy: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    hides_clients: bool = False
+    needs_single_updates: bool = False
+    if_hidden: str = "no update of a single client"
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ class DefenseContext:
 class Defense:
     """A defense that does nothing. Subclasses override the hooks they need; none of them changes its arguments."""
 
+    kind: ClassVar[str] = "defense"
     name: ClassVar[str]
 
     def check(self, context: DefenseContext) -> None:
@@ -91,7 +101,7 @@ class Defense:
         """What is sent instead of Δθ (trained parameters only), and what the defense reports of it."""
         return delta, {}
 
-    def flower_mod(self) -> FlowerModPath | None:
+    def flower_mod(self) -> "FlowerMod | None":
         """The Flower mod that protects the update, where it is one that does."""
         return None
 
@@ -113,6 +123,24 @@ class Defense:
         return {}
 
 
+@dataclass(frozen=True)
+class FlowerMod(Defense):
+    """Any Flower mod as a defense of the update. path: package.module:mod, a mod or a class whose instances are mods.
+    options: of that class.
+
+    A mod is called as Flower calls it, with the message that the client received; what it wraps is the reply so far, so
+    that it acts at its place in the chain.
+    """
+
+    name: ClassVar[str] = "flower_mod"
+
+    path: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def flower_mod(self) -> "FlowerMod":
+        return self
+
+
 DEFENSES: dict[str, type[Defense]] = {}
 DefenseClass = TypeVar("DefenseClass", bound=type[Defense])
 
@@ -123,26 +151,13 @@ def register(defense: DefenseClass) -> DefenseClass:
     return defense
 
 
-def check_positive(defense: Defense, *names: str, at_most: float = float("inf")) -> None:
-    """Raise InputError for options that are not in (0, at_most], or not finite; None passes."""
-    for name in names:
-        value = getattr(defense, name)
-        if value is not None and not (0 < value <= at_most and math.isfinite(value)):
-            bound = "positive and finite" if at_most == float("inf") else f"above 0 and at most {at_most:g}"
-            raise InputError(f"defense {defense.name!r}: {name} is {value:g}, it has to be {bound}")
-
-
-def check_below_one(defense: Defense, name: str) -> None:
-    """Raise InputError for an option that is not in (0, 1)."""
-    value = getattr(defense, name)
-    if not 0 < value < 1:
-        raise InputError(f"defense {defense.name!r}: {name} is {value:g}, it has to be above 0 and below 1")
-
-
 def norm(delta: State) -> Tensor:
     """‖Δθ‖₂ over all tensors, a scalar in float64."""
     return torch.stack([value.double().square().sum() for value in delta.values()]).sum().sqrt()
 
 
-def scaled(delta: State, factor: float | Tensor) -> State:
-    return {name: (value * factor).to(value.dtype) for name, value in delta.items()}
+def clipped(delta: State, bound: float) -> tuple[State, float]:
+    """(Δθ · factor, factor) with factor = min(1, bound / ‖Δθ‖₂)."""
+    size = float(norm(delta))
+    factor = min(1.0, bound / size) if size else 1.0
+    return {name: (value * factor).to(value.dtype) for name, value in delta.items()}, factor

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attacks.interface.observation import State
-from clients.defenses.base import Defense, DefenseContext, Metrics, check_positive, norm, register, scaled
+from attacks.interface.options import check_values
+from clients.defenses.base import Defense, DefenseContext, Metrics, clipped, register
 
 
 @register
@@ -17,9 +18,8 @@ class Clipping(Defense):
     norm: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive(self, "norm")
+        check_values(self, positive=("norm",))
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
-        size = float(norm(delta))
-        factor = min(1.0, self.norm / size) if size else 1.0
-        return scaled(delta, factor), {"clipped_by": factor}
+        sent, factor = clipped(delta, self.norm)
+        return sent, {"clipped_by": factor}

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from attacks.interface.errors import InputError
+from attacks.interface.options import check_values
 from attacks.kernel.infinite import InfiniteNTK
 from clients.data.partition import split_data
-from clients.defenses.base import Defense, DefenseContext, Metrics, TrainingSet, check_positive, register
+from clients.defenses.base import Defense, DefenseContext, Metrics, TrainingSet, register
 from clients.distillation import DistillOptions, distill
 
 RIGHT, WRONG = 0.9, -0.1  # coding of classes for kernel regression, where the loss itself takes class indices
@@ -31,7 +32,7 @@ class DistilledTraining(Defense):
     ridge: float = 1e-5
 
     def __post_init__(self) -> None:
-        check_positive(self, "size", "iterations", "learning_rate", "ridge")
+        check_values(self, positive=("size", "iterations", "learning_rate", "ridge"))
 
     def check(self, context: DefenseContext) -> None:
         config = context.config

@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 
 from attacks.interface.errors import InputError
-from clients.defenses.base import Defense, DefenseContext, check_positive, register
+from attacks.interface.options import check_values
+from clients.defenses.base import Defense, DefenseContext, register
 from clients.training import Batch
 
 
@@ -20,7 +21,7 @@ class Mixup(Defense):
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive(self, "alpha")
+        check_values(self, positive=("alpha",))
 
     def check(self, context: DefenseContext) -> None:
         if any(defense.name == "dp_sgd" for defense in context.config.defenses):

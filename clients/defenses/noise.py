@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 
 from attacks.interface.observation import State
-from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, check_positive, norm, register
+from attacks.interface.options import check_values
+from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, norm, register
 
 
 @register
@@ -19,7 +20,7 @@ class Noise(Defense):
     scale: float = 0.1
 
     def __post_init__(self) -> None:
-        check_positive(self, "scale")
+        check_values(self, positive=("scale",))
 
     def protect_update(self, delta: State, setting: DefenseContext) -> tuple[State, Metrics]:
         entries = sum(value.numel() for value in delta.values())

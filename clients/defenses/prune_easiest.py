@@ -7,8 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from attacks.interface.options import check_values
 from attacks.kernel.empirical import empirical_ntk
-from clients.defenses.base import Defense, DefenseContext, Metrics, TrainingSet, check_below_one, register
+from clients.defenses.base import Defense, DefenseContext, Metrics, TrainingSet, register
 
 RIDGE = 1e-6  # of the kernel's mean diagonal
 
@@ -26,7 +27,7 @@ class PruneEasiest(Defense):
     fraction: float = 0.25
 
     def __post_init__(self) -> None:
-        check_below_one(self, "fraction")
+        check_values(self, below_one=("fraction",))
 
     def prepare_data(self, data: TrainingSet, context: DefenseContext) -> tuple[TrainingSet, Metrics]:
         size = duals(context.model, data).norm(dim=1)

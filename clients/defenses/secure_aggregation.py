@@ -7,8 +7,7 @@ aggregate is attacked instead.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clients.defenses.base import Defense, register
-from clients.defenses.server import ServerHalf
+from clients.defenses.base import Defense, ServerHalf, register
 
 
 @register

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
-from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, check_positive, register
+from attacks.interface.options import check_values
+from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, register
 
 
 @register
@@ -20,7 +21,7 @@ class TopK(Defense):
     fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        check_positive(self, "fraction", at_most=1)
+        check_values(self, at_most={"fraction": 1})
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         flat = torch.cat([value.flatten() for value in delta.values()])
@@ -49,7 +50,7 @@ class RandomK(Defense):
     rescale: bool = True
 
     def __post_init__(self) -> None:
-        check_positive(self, "fraction", at_most=1)
+        check_values(self, at_most={"fraction": 1})
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         entries = sum(value.numel() for value in delta.values())

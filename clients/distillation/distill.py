@@ -1,18 +1,70 @@
-"""From a training set to a few synthetic images that train in its place."""
+"""From a training set to a few synthetic images that train in its place (Loo et al. 2024, section 7, appendices E, H).
 
+KIP and RKIP descend on losses of the infinitely wide network; RKIP-finite is an attack that looks for few images.
+"""
+
+import copy
 import math
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from attacks.interface.attack import Progress, silent
-from attacks.interface.errors import InputError
-from clients.distillation.base import Distilled, DistillOptions
-from clients.distillation.kip import KIP
-from clients.distillation.rkip import RKIP
-from clients.distillation.rkip_finite import reconstruct_few
+from attacks.interface.devices import choose_device
+from attacks.interface.errors import InputError, nearest
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation, State
+from attacks.interface.options import check_values
+from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals
+from attacks.kernel.infinite import InfiniteNTK
+from attacks.networks.probing import outputs_at
+from attacks.ntk.attack import NTKAttack
+from attacks.ntk.objective import make_objective
+from clients.distillation.losses import KIP, RKIP
 
+ITERATIONS = {"kip": 50_000, "rkip": 50_000, "rkip_finite": 2_000}
+METHODS = tuple(ITERATIONS)
 TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
+
+
+@dataclass(frozen=True)
+class DistillOptions:
+    """How to distill; the defaults are those of Loo et al. 2024, appendix H.4.
+
+    method: `kip`, `rkip` or `rkip_finite`. iterations: default 50,000, and 2,000 for `rkip_finite`, each of which costs
+    two passes through its network. ridge: of every kernel regression, in units of the kernel's mean diagonal. kernel:
+    of the infinitely wide network, for `kip` and `rkip`. image_std: of the random images that these two start from.
+    """
+
+    method: str = "rkip"
+    iterations: int | None = None
+    learning_rate: float = 1e-3
+    ridge: float = 1e-5
+    image_std: float = 0.2
+    kernel: InfiniteNTK = field(default_factory=InfiniteNTK)
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InputError(f"distillation method is {self.method!r}, unknown{nearest(self.method, list(METHODS))}")
+        check_values(self, positive=("iterations", "learning_rate", "ridge", "image_std"), called="distillation")
+
+    @property
+    def steps(self) -> int:
+        return self.iterations or ITERATIONS[self.method]
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """images: (S, C, H, W), in the input space of the images they stand for, float32. targets: (S, K), float32.
+
+    trace: (iteration, loss) every hundred iterations.
+    """
+
+    images: Tensor
+    targets: Tensor
+    trace: tuple[tuple[int, float], ...]
 
 
 def distill(
@@ -37,8 +89,7 @@ def distill(
         if model is None:
             raise InputError("distillation method 'rkip_finite' needs a network: pass `model`")
         return reconstruct_few(model, images, targets, size, generator, options, progress=progress)
-    automatic = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(automatic if options.device == "auto" else options.device)
+    device = choose_device(options.device)
     # in float64: at this ridge, float32 would leave three digits of α, and the kernels are small
     images, targets = images.to(device).double(), targets.to(device).double()
     loss_class = KIP if options.method == "kip" else RKIP
@@ -50,7 +101,7 @@ def distill(
 
 
 def _descend(
-    objective: KIP | RKIP, start: Tensor, labels: Tensor, options: DistillOptions, progress: Progress
+    objective: KIP, start: Tensor, labels: Tensor, options: DistillOptions, progress: Progress
 ) -> tuple[Tensor, tuple[tuple[int, float], ...]]:
     """(the images (S, C, H, W) to which Adam leads from `start`, the loss on the way).
 
@@ -77,3 +128,59 @@ def balanced_targets(targets: Tensor, size: int) -> Tensor:
     """(size, K): the distinct rows of `targets` (N, K), which code the classes, in turn."""
     codes = torch.unique(targets, dim=0)
     return codes[torch.arange(size, device=codes.device) % len(codes)]
+
+
+def reconstruct_few(
+    model: nn.Module,
+    images: Tensor,
+    targets: Tensor,
+    size: int,
+    generator: torch.Generator,
+    options: DistillOptions,
+    *,
+    progress: Progress = silent,
+) -> Distilled:
+    """Reconstruct `size` images from a network that was trained, linearized, on `images`, and relabel them.
+
+    The update Δθ = Σ_T α φ_θ₀ is that of training to convergence, in closed form: α = K_θ₀⁻¹ (y − f_θ₀). The NTK
+    attack finds x̂ and α̂ with Σ_S α̂ φ_θ₀(x̂) ≈ Δθ; the labels are y_S = f_θ₀(x̂) + K_θ₀(x̂, x̂) α̂, what the linearized
+    network with that sum for an update would predict.
+    Shapes as of `distill`; of the options, `iterations`, `ridge` and `device` apply.
+    """
+    model = copy.deepcopy(model).eval()  # the caller's stays in its mode
+    state = {name: value.detach().cpu().double() for name, value in model.state_dict().items()}
+    shape = (images.shape[1], images.shape[2], images.shape[3])
+    final = linearized_update(model, state, images.cpu().double(), targets.cpu().double(), options.ridge)
+    observation = Observation(model, ((state, final),), shape)
+    knowledge = Knowledge(
+        num_private=len(images),
+        pixel_mean=(0.0,) * shape[0],  # the images come as the network sees them
+        pixel_range=(float(images.min()), float(images.max())),
+    )
+    attack = NTKAttack(kernel="initial", num_candidates=size, iterations=options.steps, device=options.device)
+    found = attack.run(observation, knowledge, generator, progress)
+    assert found.duals is not None
+    distilled = found.images.double()
+    return Distilled(
+        found.images,
+        linearized_outputs(model, state, distilled, found.duals[0].double()).float(),
+        found.loss_trace,
+    )
+
+
+def linearized_update(model: nn.Module, state: State, images: Tensor, targets: Tensor, ridge: float) -> State:
+    """θ_f of linearized training to convergence from θ₀ = `state`: θ₀ + Σ_j α_j φ_θ₀(x_j) (Loo et al. 2024, eq. 3)."""
+    count, outputs = targets.shape
+    initial = outputs_at(model, state, images)
+    kernel = empirical_ntk_blocks(model, state, images).reshape(count * outputs, count * outputs)
+    duals = kernel_duals(kernel, (targets - initial).reshape(-1, 1), ridge).reshape(count, outputs)
+    trained = {name: state[name] for name, parameter in model.named_parameters() if parameter.requires_grad}
+    objective = make_objective(model, (images.shape[1], images.shape[2], images.shape[3]), trained, [state])
+    step = objective.gradient_sum(images, duals[None], None)
+    return {name: value + step[name] if name in step else value for name, value in state.items()}
+
+
+def linearized_outputs(model: nn.Module, state: State, images: Tensor, duals: Tensor) -> Tensor:
+    """f_θ₀(x_i) + Σ_j K_θ₀(x_i, x_j) α_j, (S, K), for images (S, C, H, W) and their duals (S, K)."""
+    kernel = empirical_ntk_blocks(model, state, images)
+    return outputs_at(model, state, images) + torch.einsum("nkml,ml->nk", kernel, duals)

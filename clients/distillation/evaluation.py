@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.observation import State
 from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals, kernel_regression
+from attacks.networks.probing import outputs_at
 from clients.config import TrainingConfig
-from clients.distillation.kip import Kernel
+from clients.distillation.losses import Kernel
 from clients.losses import accuracy
 from clients.training import train
 
@@ -56,13 +56,13 @@ class Evaluation:
         """As above, of the network linearized at its initialization: f_θ₀(x) + K_xS K_SS⁻¹ (y − f_θ₀(S))."""
         images, targets = images.double(), targets.double()
         state = {name: value.detach().double() for name, value in self.model.state_dict().items()}
-        wanted = (targets - self._outputs(state, images)).reshape(-1, 1)
+        wanted = (targets - outputs_at(self.model, state, images)).reshape(-1, 1)
         kernel = empirical_ntk_blocks(self.model, state, images).reshape(len(wanted), len(wanted))
         duals = kernel_duals(kernel, wanted, self.ridge).reshape(targets.shape)
         predicted = []
         for batch in self.test_images.double().split(TEST_BATCH):
             cross = empirical_ntk_blocks(self.model, state, batch, images)
-            predicted.append(self._outputs(state, batch) + torch.einsum("qkml,ml->qk", cross, duals))
+            predicted.append(outputs_at(self.model, state, batch) + torch.einsum("qkml,ml->qk", cross, duals))
         return accuracy(torch.cat(predicted), self.labels)
 
     def standard(self, images: Tensor, targets: Tensor) -> StandardTraining:
@@ -83,7 +83,3 @@ class Evaluation:
         with torch.no_grad():
             outputs = torch.cat([model(batch) for batch in self.test_images.split(TEST_BATCH)])
         return StandardTraining(accuracy(outputs, self.labels), 2 * report.last_loss, report.steps, limit, rate)
-
-    def _outputs(self, state: State, images: Tensor) -> Tensor:
-        with torch.no_grad():
-            return torch.func.functional_call(self.model, state, (images,))

@@ -3,6 +3,7 @@
 import fnmatch
 import importlib
 import importlib.util
+import math
 import os
 import sys
 import traceback
@@ -19,16 +20,13 @@ from attacks.interface.seeding import derive_seed, torch_generator
 from clients.config import ModelConfig, ModelOptionError
 from clients.models.base import ModelOptions
 from clients.models.checkpoint import load_checkpoint
-from clients.models.initialization import initialize
 from clients.models.lenet5 import LeNet5Options
-from clients.models.mlp import MLPOptions
+from clients.models.mlp import MLPOptions, NTKLinear
 from clients.models.resnet18 import ResNet18Options
 
-MODELS: dict[str, type[ModelOptions]] = {
-    "mlp": MLPOptions,
-    "lenet5": LeNet5Options,
-    "resnet18": ResNet18Options,
-}
+MODELS: dict[str, type[ModelOptions]] = {"mlp": MLPOptions, "lenet5": LeNet5Options, "resnet18": ResNet18Options}
+# standard deviation of a normal distribution truncated at ±2σ, by which Flax corrects its initializers
+TRUNCATED_STD = 0.87962566103423978
 
 
 def model_options(config: ModelConfig) -> ModelOptions:
@@ -70,11 +68,34 @@ def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, 
     if scheme != "own":
         initialize(model, scheme, torch_generator(seed, "initialization"))
     _freeze(model, config.frozen)
-    _check_outputs(model, config.name, shape, outputs)
+    found = outputs_of(model, config.name, shape)
+    if found != (outputs,):
+        raise InputError(
+            f"model.name {config.name!r} has outputs of shape {found}, the labels need ({outputs},): "
+            "change the model's last layer, or data.task and training.loss"
+        )
     model = model.to(getattr(torch, config.precision))
     if config.checkpoint is not None:
         load_checkpoint(model, config.checkpoint, config.replace_head)
     return model.eval()
+
+
+def initialize(model: nn.Module, scheme: str, generator: torch.Generator) -> None:
+    """LeCun-normal weights (variance 1/fan_in), truncated at two standard deviations or not, and zero biases.
+
+    Layers in NTK parameterization get N(0, 1) weights instead. Other modules keep what their constructor gave them.
+    """
+    for layer in model.modules():
+        if not isinstance(layer, nn.Linear | nn.Conv2d):
+            continue
+        std = 1.0 if isinstance(layer, NTKLinear) else 1 / math.sqrt(layer.weight[0].numel())
+        if scheme == "lecun_truncated" and not isinstance(layer, NTKLinear):
+            std /= TRUNCATED_STD
+            nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
+        else:
+            nn.init.normal_(layer.weight, std=std, generator=generator)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
 
 
 def load_factory(name: str) -> Callable[..., nn.Module]:
@@ -166,12 +187,3 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
     if not isinstance(found, Tensor):
         raise InputError(f"model.name {name!r} returns {type(found).__name__}, it has to be one tensor of outputs")
     return tuple(found.shape[1:])
-
-
-def _check_outputs(model: nn.Module, name: str, shape: tuple[int, int, int], outputs: int) -> None:
-    found = outputs_of(model, name, shape)
-    if found != (outputs,):
-        raise InputError(
-            f"model.name {name!r} has outputs of shape {found}, the labels need ({outputs},): "
-            "change the model's last layer, or data.task and training.loss"
-        )

@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 
 from attacks import InputError, Observation
-from clients.chain import build_chain
 from clients.client_app import load_mod
 from clients.data.partition import FederatedData, split_data
 from clients.defenses import DefenseContext
@@ -54,7 +53,7 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     if scenario.model.pretrain is not None:
         Pretraining.of(config, data).network()
     defended_strategy(scenario)
-    for defense in build_chain(scenario.defenses):
+    for defense in scenario.chain:
         mod = defense.flower_mod()
         if mod is not None:
             load_mod(mod)

@@ -98,7 +98,7 @@ def _wrapped_by(config: StrategyConfig) -> StrategyConfig:
     """The strategy inside another; FedAvg where its options name none."""
     inner = config.options.get("strategy", "FedAvg")
     try:
-        return StrategyConfig.of(inner)
+        return StrategyConfig.model_validate(inner)
     except ValidationError:
         raise InputError(
             f"federation.strategy {config.name!r}: its option strategy is {inner!r}: give a name, or {{name, options}}"

@@ -28,8 +28,7 @@ def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> s
         error = {**cause.error, "loc": (*error["loc"], *cause.error["loc"])}
     key = _key_of(error)
     dotted = ".".join(map(str, key))
-    where = source.where(key)
-    prefix = f"{where}: " if where else ""
+    prefix = source.prefix(key)
     if error["type"] == "extra_forbidden" and isinstance(cause, ModelOptionError):
         return prefix + _unknown_option(dotted, error, cause, _known_keys(whole, key[:-1]))
     if error["type"] == "extra_forbidden":
@@ -59,13 +58,9 @@ def _branch_meant(errors: list[Any]) -> Any:
 
 
 def _key_of(error: Any) -> Key:
-    return tuple(part for part in error["loc"] if not _is_union_branch(part))
-
-
-def _is_union_branch(part: str | int) -> bool:
-    """pydantic adds the branch of a union to the location of an error: no key of ours."""
-    named = ("int", "float", "str", "constrained-int")
-    return isinstance(part, str) and (part in named or any(c in part for c in "[](){},' "))
+    """Its location without the branches of unions, which pydantic adds: they are no keys of ours."""
+    branches = ("int", "float", "str", "constrained-int")
+    return tuple(part for part in error["loc"] if part not in branches and not set("[](){},' ") & set(str(part)))
 
 
 def _known_keys(whole: type[Section], parent: Key) -> list[str]:

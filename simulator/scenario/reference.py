@@ -3,17 +3,16 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Callable
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from attacks import ATTACKS, Knowledge, get_attack
-from attacks.interface.attack import option_names
+from attacks import ATTACKS, Knowledge
 from clients.config import DefenseConfig
 from clients.data import SOURCES
-from clients.defenses import DEFENSES, Defense
+from clients.defenses import DEFENSES
 from clients.models import MODELS
 from simulator.reports.benchmark import BenchmarkConfig
 from simulator.scenario.scenario import Scenario
@@ -35,9 +34,11 @@ def reference() -> str:
     known = {section: name for name, section in named.items() if section is not None}
     sections = [text for section, name in list(known.items()) for text in section_texts(name, section, known)]
     models = "\n".join(table(f"### {name}", MODELS[name]) for name in MODELS)
-    data = "\n".join(f"- `{name}`: {first_line(SOURCES[name].load)}" for name in SOURCES)
-    attacks = "\n".join(f"- `{name}`: {options_of(name) or 'no options'}" for name in ATTACKS)
-    defenses = "\n".join(f"- `{name}`: {defaults_of(DEFENSES[name]) or 'no options'}" for name in DEFENSES)
+    said = {name: (source.load.__doc__ or "").split("\n\n")[0].split() for name, source in SOURCES.items()}
+    data = "\n".join(f"- `{name}`: {' '.join(words)}" for name, words in said.items())
+    attacks, defenses = (
+        "\n".join(f"- `{name}`: {options_of(known[name]())}" for name in known) for known in (ATTACKS, DEFENSES)
+    )
     knowledge = ", ".join(f"`{name}`" for name in Knowledge.names())
     return "\n".join(
         [
@@ -74,11 +75,6 @@ def table(title: str, section: type[BaseModel], inherited: str = "", fields: dic
     return f"{title}\n\n{section.__doc__ or ''}{inherited}\n\n{TABLE}\n{rows}\n"
 
 
-def first_line(function: Callable[..., object]) -> str:
-    """The first sentence of what a function says of itself."""
-    return " ".join((function.__doc__ or "").split("\n\n")[0].split())
-
-
 def sections_in(annotation: object) -> list[type[BaseModel]]:
     """The sections that a key takes, one, some of a list, or none."""
     section = section_of(annotation)
@@ -86,15 +82,9 @@ def sections_in(annotation: object) -> list[type[BaseModel]]:
     return inner if section is None else [section]
 
 
-def options_of(attack: str) -> str:
-    """The options of an attack with their defaults."""
-    return ", ".join(f"`{option}` ({getattr(get_attack(attack), option)})" for option in option_names(attack))
-
-
-def defaults_of(defense: type[Defense]) -> str:
-    """The options of a defense with their defaults."""
-    made = defense()
-    return ", ".join(f"`{option.name}` ({getattr(made, option.name)})" for option in dataclasses.fields(made))
+def options_of(made: Any) -> str:
+    """The options of an attack or a defense with their defaults."""
+    return ", ".join(f"`{one.name}` ({getattr(made, one.name)})" for one in dataclasses.fields(made)) or "no options"
 
 
 TABLE = "| key | type | default | |\n|---|---|---|---|"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from attacks import InputError
-from clients.chain import build_chain, build_defense
+from clients.chain import build_defense
 from clients.config import (
     ClientConfig,
     DataConfig,
@@ -29,13 +29,13 @@ from simulator.scenario.sections import AdversaryConfig, AttackConfig, EngineCon
 from simulator.scenario.sweep import Grid
 from simulator.scenario.yaml_source import Source, as_key, assign, leaves, parse_value, read_yaml
 
-PATHS = (  # the keys whose values are files or folders
+PATHS = {  # the keys whose values are files or folders
     ("data", "root"),
     ("model", "checkpoint"),
     ("model", "name"),
     ("model", "pretrain", "folder"),
     ("model", "pretrain", "data", "root"),
-)
+}
 
 
 def _of_a_known_defense(config: DefenseConfig) -> DefenseConfig:
@@ -111,7 +111,7 @@ class Scenario(Section):
     @cached_property
     def chain(self) -> tuple[Defense, ...]:
         """The defenses in the order in which they apply."""
-        return build_chain(self.defenses)
+        return tuple(map(build_defense, self.defenses))
 
     @property
     def hides_clients(self) -> bool:
@@ -235,33 +235,21 @@ def _expand_shorthands(data: dict[str, Any]) -> None:
 
 def _absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
     """Workers on other nodes and in other folders, and later readers of a run, have to find the same files."""
-    for keys in PATHS:
-        data = _absolute_at(data, keys)
+    for key, value in leaves(data):
+        if key in PATHS and value and isinstance(value, str) and (key[-1] != "name" or ".py:" in value):
+            file, colon, factory = value.partition(".py:")
+            path = str(Path(file + colon.rstrip(":")).expanduser().resolve())
+            data = assign(data, ".".join(map(str, key)), f"{path}:{factory}" if colon else path)
     return data
-
-
-def _absolute_at(value: Any, keys: tuple[str, ...]) -> Any:
-    """`value`, a nested mapping, with the path under `keys` absolute where there is one."""
-    if not isinstance(value, dict) or keys[0] not in value:
-        return value
-    key, *rest = keys
-    below = value[key]
-    if rest:
-        return {**value, key: _absolute_at(below, tuple(rest))}
-    if not isinstance(below, str) or not below or (key == "name" and ".py:" not in below):
-        return value
-    file, colon, factory = below.partition(".py:")
-    path = str(Path(file + colon.rstrip(":")).expanduser().resolve())
-    return {**value, key: f"{path}:{factory}" if colon else path}
 
 
 def validate(source: Source) -> Scenario:
     """A Scenario, or one InputError that names the key, its line, the value and the nearest valid name."""
     for key, value in leaves(source.data):
         if isinstance(value, float) and not math.isfinite(value):  # JSON would make null of it, which says "not given"
-            where = source.where(key)
-            prefix = f"{where}: " if where else ""
-            raise InputError(f"{prefix}{'.'.join(map(str, key))} is {value}: input should be a finite number")
+            raise InputError(
+                f"{source.prefix(key)}{'.'.join(map(str, key))} is {value}: input should be a finite number"
+            )
     text = as_json(_absolute_paths(source.data), "a scenario")
     try:
         return Scenario.model_validate_json(text)

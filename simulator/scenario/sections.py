@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from attacks import ATTACKS, Attack, Knowledge
 from attacks.interface.attack import check_options
 from attacks.interface.errors import nearest
-from clients.config import Count, Fraction, Positive, Seconds, Section, made_with
+from clients.config import Count, Fraction, NamedSection, Positive, Seconds, Section, made_with
 from simulator.adversary.threat_models import ThreatModelName
 
 # of flwr.serverapp.strategy, by the beginning of their names: they clip, sort or compare the updates of single clients
@@ -29,19 +29,17 @@ class StrategyConfig(Section):
     def names(self) -> list[str]:
         """Its name and those of the strategies inside it, outermost first."""
         wrapped = self.options.get("strategy")
-        if not wrapped:
-            return [self.name]
-        return [self.name, *StrategyConfig.of(wrapped).names]
+        return [self.name, *(StrategyConfig.model_validate(wrapped).names if wrapped else [])]
 
     @property
     def needs_single_updates(self) -> str:
         """The name of the strategy, of itself and those inside it, that needs each client's update; else ""."""
         return next((name for name in self.names if name.startswith(NEED_SINGLE_UPDATES)), "")
 
+    @model_validator(mode="before")
     @classmethod
-    def of(cls, value: Any) -> "StrategyConfig":
-        """From a name or from {name, options}."""
-        return cls.model_validate({"name": value} if isinstance(value, str) else value)
+    def _by_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
 
 
 class FederationConfig(Section):
@@ -56,13 +54,6 @@ class FederationConfig(Section):
         0.5, description="stop the run when more than this share of a round's clients fails"
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _strategy_by_name(cls, values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(values.get("strategy"), str):
-            return {**values, "strategy": {"name": values["strategy"]}}
-        return values
-
 
 class EngineConfig(Section):
     """Where it runs. Clients are Ray actors; attacks are Ray tasks on the same cluster."""
@@ -76,7 +67,7 @@ class EngineConfig(Section):
     threads: Count = Field(1, description="torch threads of each client and attack")
 
 
-class AttackConfig(Section):
+class AttackConfig(NamedSection):
     """One attack of the adversary: its name, its options beside it, and a label where a name occurs twice."""
 
     name: str = Field(description="of the attack")
@@ -90,23 +81,9 @@ class AttackConfig(Section):
     )
     options: dict[str, Any] = Field(default_factory=dict, description="of the attack; also beside `name`")
 
-    @model_validator(mode="before")
     @classmethod
-    def _flat(cls, values: Any) -> Any:
-        """`ntk`, `{name: ntk, iterations: 4000}` and the resolved form all mean the same."""
-        if isinstance(values, str):
-            values = {"name": values}
-        if not isinstance(values, dict) or "name" not in values:
-            return values
-        options = {key: value for key, value in values.items() if key not in ("name", "label", "adaptive", "options")}
-        given = values.get("options", {})
-        adaptive = values.get("adaptive", False)
-        return {
-            "name": values["name"],
-            "label": values.get("label", f"{values['name']}-adaptive" if adaptive is True else values["name"]),
-            "adaptive": adaptive,
-            "options": {**given, **options} if isinstance(given, dict) else given,
-        }
+    def default_label(cls, values: dict[str, Any]) -> str:
+        return f"{values['name']}-adaptive" if values.get("adaptive") is True else values["name"]
 
     @model_validator(mode="after")
     def _known(self) -> "AttackConfig":

@@ -76,13 +76,13 @@ def axis_points(axis: str, values: list[Any]) -> list[dict[str, Any]]:
 def short_keys(keys: list[str]) -> dict[str, str]:
     """How the dotted keys of one sweep are called: the fewest last parts that tell each from all others."""
     parts = {key: key.split(".") for key in keys}
-    called = {}
-    for key, own in parts.items():
-        for length in range(1, len(own) + 1):
-            called[key] = ".".join(own[-length:])
-            if sum(other[-length:] == own[-length:] for other in parts.values()) == 1:
-                break
-    return called
+
+    def short(own: list[str]) -> str:
+        endings = (own[-length:] for length in range(1, len(own) + 1))
+        alone = (end for end in endings if sum(other[-len(end) :] == end for other in parts.values()) == 1)
+        return ".".join(next(alone, own))
+
+    return {key: short(own) for key, own in parts.items()}
 
 
 def as_column(value: Any, values: list[Any]) -> Any:

@@ -64,6 +64,11 @@ class Source:
             key = key[:-1]
         return ""
 
+    def prefix(self, key: Key) -> str:
+        """What a message about a key begins with: "FILE, line N: ", or nothing."""
+        where = self.where(key)
+        return f"{where}: " if where else ""
+
 
 def parse_value(text: str) -> Any:
     """The right-hand side of `--set key=value` and `--know key=value`, as YAML."""
@@ -159,13 +164,11 @@ def _read_one(path: Path) -> Source:
 
 
 def _collect_lines(node: yaml.Node, key: Key, path: Path, lines: dict[Key, str]) -> None:
+    entries: list[tuple[Any, yaml.Node, yaml.Node]] = []  # (key, where it stands, value)
     if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            below = (*key, name.value)
-            lines[below] = f"{path}, line {name.start_mark.line + 1}"
-            _collect_lines(value, below, path, lines)
+        entries = [(name.value, name, value) for name, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            below = (*key, index)
-            lines[below] = f"{path}, line {value.start_mark.line + 1}"
-            _collect_lines(value, below, path, lines)
+        entries = [(index, value, value) for index, value in enumerate(node.value)]
+    for part, at, value in entries:
+        lines[(*key, part)] = f"{path}, line {at.start_mark.line + 1}"
+        _collect_lines(value, (*key, part), path, lines)

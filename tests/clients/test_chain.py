@@ -44,7 +44,7 @@ def test_without_defenses_a_client_returns_what_it_trained():
     [
         ("cliping", "did you mean 'clipping'?"),
         ({"name": "clipping", "bound": 1}, "no option 'bound'"),
-        ({"name": "clipping", "norm": 0.0}, "norm is 0, it has to be positive"),
+        ({"name": "clipping", "norm": 0.0}, "norm is 0.0, it has to be positive"),
         ({"name": "clipping", "norm": "one"}, "option 'norm' is 'one'"),
         ({"name": "top_k", "fraction": 1.5}, "at most 1"),
         ({"name": "quantization", "bits": 0}, "has to be 1 to 16"),

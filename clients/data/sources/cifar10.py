@@ -6,8 +6,7 @@ import numpy as np
 
 from attacks.interface.errors import InputError
 from clients.config import DataConfig
-from clients.data.arrays import ArraySplit
-from clients.data.base import Dataset
+from clients.data.arrays import ArraySplit, Dataset
 from clients.data.files import bad_root, npz_fields, read_npz, require_root
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -35,14 +34,12 @@ def load(config: DataConfig) -> Dataset:
 
 def _from_npz(path: Path) -> Dataset:
     fields = read_npz(path, FIELDS)
-    train, test = (
-        _split(str(path), fields[f"x_{part}"], fields[f"y_{part}"], f"x_{part}") for part in ("train", "test")
-    )
-    return Dataset(train, test, CLASSES)
+    return Dataset(_split(str(path), fields, "train"), _split(str(path), fields, "test"), CLASSES)
 
 
-def _split(source: str, pixels: np.ndarray, labels: np.ndarray, field: str) -> ArraySplit:
-    """pixels: (N, 32, 32, 3) uint8. labels: N classes in 0..9."""
+def _split(source: str, fields: dict[str, np.ndarray], part: str) -> ArraySplit:
+    """Of the fields x_`part`, (N, 32, 32, 3) uint8, and y_`part`, N classes in 0..9."""
+    field, pixels, labels = f"x_{part}", fields[f"x_{part}"], fields[f"y_{part}"]
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (32, 32, 3):
         found = f"{pixels.dtype} of shape {pixels.shape}"
         raise InputError(f"{source!r}: {field} is {found}: uint8 (N, 32, 32, 3) is expected")

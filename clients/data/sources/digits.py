@@ -3,8 +3,7 @@
 import numpy as np
 
 from clients.config import DataConfig
-from clients.data.arrays import ArraySplit, holdout
-from clients.data.base import Dataset
+from clients.data.arrays import ArraySplit, Dataset, holdout
 
 NUM_TEST = 360
 LARGEST = 16  # the pixels are counts of 4x4 blocks, 0 to 16

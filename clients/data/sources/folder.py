@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clients.config import DataConfig
-from clients.data.arrays import holdout
-from clients.data.base import Dataset
+from clients.data.arrays import Dataset, holdout
 from clients.data.files import bad_root, require_root
 from clients.data.pictures import PictureFormat, PictureSplit, check_size, format_of, read_errors
 
@@ -16,38 +15,30 @@ if TYPE_CHECKING:
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 EXPECTED = "a folder with images in class folders: train/CLASS/* and test/CLASS/*, or CLASS/*"
-Files = dict[str, list[Path]]
 
 
 def load(config: DataConfig) -> Dataset:
     """Classes are the folder names in alphabetical order; without train and test folders the split is a fixed 80/20."""
     root = require_root(config, EXPECTED)
     train, test = _class_folders(root / "train"), _class_folders(root / "test")
-    if train and test:
-        return _official(config, train, test)
-    classes = _class_folders(root)
-    if not classes:
+    parts = [train, test] if train and test else [_class_folders(root)]
+    names = sorted(parts[0])
+    if not names:
         only = "train" if train else "test" if test else None
         found = f"only {only} has class folders: name that folder to have it split" if only else "no class folder there"
         raise bad_root(config, EXPECTED, found)
-    names = sorted(classes)
-    paths, labels = _flatten(classes, names)
-    images = _split(paths, labels, _shared_format(paths))
-    train_indices, test_indices = holdout(len(paths))
-    return Dataset(images.select(train_indices), images.select(test_indices), tuple(names))
-
-
-def _official(config: DataConfig, train: Files, test: Files) -> Dataset:
-    strangers = sorted(set(test) - set(train))
+    strangers = sorted(set(parts[-1]) - set(names))
     if strangers:
         raise bad_root(config, EXPECTED, f"class {strangers[0]!r} is in test and not in train")
-    names = sorted(train)
-    (train_paths, train_labels), (test_paths, test_labels) = _flatten(train, names), _flatten(test, names)
-    shared = _shared_format(train_paths + test_paths)
-    return Dataset(_split(train_paths, train_labels, shared), _split(test_paths, test_labels, shared), tuple(names))
+    files = [(path, label) for part in parts for label, name in enumerate(names) for path in part.get(name, [])]
+    paths, labels = [path for path, _ in files], np.array([label for _, label in files], np.int64)
+    images = PictureSplit(labels, lambda i: _open(paths[i]), lambda i: str(paths[i]), _shared_format(paths))
+    trained = sum(map(len, train.values()))
+    cut = np.split(np.arange(len(paths)), [trained]) if len(parts) == 2 else holdout(len(paths))
+    return Dataset(images.select(cut[0]), images.select(cut[1]), tuple(names))
 
 
-def _class_folders(folder: Path) -> Files:
+def _class_folders(folder: Path) -> dict[str, list[Path]]:
     """{class: its image files, sorted}: the order of a directory differs from machine to machine."""
     if not folder.is_dir():
         return {}
@@ -57,11 +48,6 @@ def _class_folders(folder: Path) -> Files:
         if path.is_dir() and not path.name.startswith(".")
     }
     return {name: files for name, files in classes.items() if files}
-
-
-def _flatten(files: Files, names: list[str]) -> tuple[list[Path], np.ndarray]:
-    paths = [path for name in names for path in files.get(name, [])]
-    return paths, np.repeat(np.arange(len(names), dtype=np.int64), [len(files.get(name, [])) for name in names])
 
 
 def _open(path: Path) -> "Image":
@@ -78,7 +64,3 @@ def _shared_format(paths: list[Path]) -> PictureFormat:
         with read_errors(str(path)), _open(path) as picture:
             check_size(str(path), picture, shared)
     return shared
-
-
-def _split(paths: list[Path], labels: np.ndarray, shared: PictureFormat) -> PictureSplit:
-    return PictureSplit(labels, lambda index: _open(paths[index]), lambda index: str(paths[index]), shared)

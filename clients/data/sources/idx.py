@@ -10,8 +10,7 @@ import numpy as np
 
 from attacks.interface.errors import InputError
 from clients.config import DataConfig
-from clients.data.arrays import ArraySplit
-from clients.data.base import Dataset
+from clients.data.arrays import ArraySplit, Dataset
 from clients.data.files import bad_root, one_line, require_root
 
 DIGITS = tuple(map(str, range(10)))
@@ -34,12 +33,7 @@ def load_fashion_mnist(config: DataConfig) -> Dataset:
 
 
 def _load(config: DataConfig, folders: tuple[str, ...], class_names: tuple[str, ...]) -> Dataset:
-    train_images, train_labels, test_images, test_labels = _find(config, folders)
-    return Dataset(_split(train_images, train_labels), _split(test_images, test_labels), class_names)
-
-
-def _find(config: DataConfig, folders: tuple[str, ...]) -> list[Path]:
-    """The four files, gzipped or not, in the first of the folders below `data.root` that holds them all."""
+    """From the four files, gzipped or not, in the first of the folders below `data.root` that holds them all."""
     expected = f"a folder with {', '.join(name + '.gz' for name in FILES)}"
     root = require_root(config, expected)
     missing: list[str] = []
@@ -47,7 +41,7 @@ def _find(config: DataConfig, folders: tuple[str, ...]) -> list[Path]:
         found = {name: next(filter(Path.is_file, _spellings(root / folder, name)), None) for name in FILES}
         paths = [path for path in found.values() if path is not None]
         if len(paths) == len(FILES):
-            return paths
+            return Dataset(_split(*paths[:2]), _split(*paths[2:]), class_names)
         if paths or folder == ".":
             missing = missing or [name for name, path in found.items() if path is None]
     raise bad_root(config, expected, f"missing: {', '.join(missing)}")

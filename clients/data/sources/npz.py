@@ -6,8 +6,7 @@ import numpy as np
 
 from attacks.interface.errors import InputError
 from clients.config import DataConfig
-from clients.data.arrays import ArraySplit, holdout, index_classes
-from clients.data.base import Dataset
+from clients.data.arrays import ArraySplit, Dataset, holdout, index_classes
 from clients.data.files import bad_root, read_npz, require_root
 
 EXPECTED = "an npz file with x_train and y_train, and optionally x_test and y_test"
@@ -26,15 +25,14 @@ def load(config: DataConfig) -> Dataset:
         raise InputError(f"{str(root)!r} has one of x_test and y_test: provide both or neither")
     source = f"data.root {config.root!r}"
     pixels, labels = _part(source, fields, "train")
-    if "x_test" not in fields:
-        indices, _, names = index_classes(source, labels, labels[:0])
+    given = "x_test" in fields
+    test_pixels, test_labels = _part(source, fields, "test") if given else (pixels[:0], labels[:0])
+    if pixels.shape[1:] != test_pixels.shape[1:]:
+        raise InputError(f"{source}: images are {pixels.shape[1:]} in x_train, {test_pixels.shape[1:]} in x_test")
+    indices, test_indices, names = index_classes(source, labels, test_labels)
+    train, test = ArraySplit(pixels, indices), ArraySplit(test_pixels, test_indices)
+    if not given:
         train, test = (ArraySplit(pixels[part], indices[part]) for part in holdout(len(pixels)))
-    else:
-        test_pixels, test_labels = _part(source, fields, "test")
-        if pixels.shape[1:] != test_pixels.shape[1:]:
-            raise InputError(f"{source}: images are {pixels.shape[1:]} in x_train, {test_pixels.shape[1:]} in x_test")
-        indices, test_indices, names = index_classes(source, labels, test_labels)
-        train, test = ArraySplit(pixels, indices), ArraySplit(test_pixels, test_indices)
     return Dataset(train, test, _own_names(root, fields, labels, names))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from attacks.interface.errors import InputError
 from clients.config import DataConfig
-from clients.data.base import Dataset
+from clients.data.arrays import Dataset
 from clients.data.files import bad_root, read_npz, require_root
 from clients.data.pictures import PictureFormat, PictureSplit
 

@@ -1,25 +1,16 @@
 """Central differential privacy by Flower's strategies: updates clipped, Gaussian noise on their mean.
 
-With clipping on the server, an honest-but-curious server sees raw
-updates, and only those outside it are protected; with clipping on the clients it sees clipped ones.
+With clipping on the server, an honest-but-curious server sees raw updates, and only those outside it are protected;
+with clipping on the clients it sees clipped ones.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from attacks.interface.observation import State
-from clients.defenses.base import (
-    Defense,
-    DefenseContext,
-    Metrics,
-    check_below_one,
-    check_positive,
-    norm,
-    register,
-    scaled,
-)
+from attacks.interface.options import check_values
+from clients.defenses.base import Defense, DefenseContext, Metrics, ServerHalf, clipped, register
 from clients.defenses.differential_privacy.accounting import epsilon_of
-from clients.defenses.server import ServerHalf
 
 
 @register
@@ -36,14 +27,10 @@ class CentralDP(Defense):
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        check_positive(self, "noise_multiplier", "clipping_norm")
-        check_below_one(self, "delta")
+        check_values(self, positive=("noise_multiplier", "clipping_norm"), below_one=("delta",))
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
-        size = float(norm(delta))
-        if self.clipping == "server" or not size:
-            return delta, {}
-        return scaled(delta, min(1.0, self.clipping_norm / size)), {}
+        return (delta if self.clipping == "server" else clipped(delta, self.clipping_norm)[0]), {}
 
     def server_half(self) -> ServerHalf:
         options = {"noise_multiplier": self.noise_multiplier, "clipping_norm": self.clipping_norm}

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from clients.defenses.base import Defense, DefenseContext, Metrics, check_below_one, check_positive, register
+from attacks.interface.options import check_values
+from clients.defenses.base import Defense, DefenseContext, Metrics, register
 from clients.defenses.differential_privacy.accounting import epsilon_of, multiplier_for, smallest_epsilon
 from clients.training import TrainingLoop, planned_steps
 
@@ -35,9 +36,8 @@ class DPSGD(Defense):
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive(self, "noise_multiplier", "max_grad_norm")
-        check_positive(self, "epsilon", at_most=LARGEST_EPSILON)
-        check_below_one(self, "delta")
+        positive = ("noise_multiplier", "max_grad_norm")
+        check_values(self, positive, below_one=("delta",), at_most={"epsilon": LARGEST_EPSILON})
         if self.epsilon is not None and self.noise_multiplier is not None:
             raise InputError("defense 'dp_sgd': epsilon and noise_multiplier exclude each other: give one of them")
         least = smallest_epsilon(self.delta)

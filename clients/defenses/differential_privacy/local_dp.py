@@ -4,16 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clients.defenses.base import (
-    Defense,
-    DefenseContext,
-    Encoding,
-    FlowerModPath,
-    Metrics,
-    check_below_one,
-    check_positive,
-    register,
-)
+from attacks.interface.options import check_values
+from clients.defenses.base import Defense, DefenseContext, Encoding, FlowerMod, Metrics, register
 
 
 @register
@@ -33,8 +25,7 @@ class LocalDP(Defense):
     sensitivity: float | None = None
 
     def __post_init__(self) -> None:
-        check_positive(self, "clipping_norm", "epsilon", "sensitivity")
-        check_below_one(self, "delta")
+        check_values(self, positive=("clipping_norm", "epsilon", "sensitivity"), below_one=("delta",))
 
     @property
     def noise_std(self) -> float:
@@ -45,10 +36,10 @@ class LocalDP(Defense):
     def _sensitivity(self) -> float:
         return 2 * self.clipping_norm if self.sensitivity is None else self.sensitivity
 
-    def flower_mod(self) -> FlowerModPath:
+    def flower_mod(self) -> FlowerMod:
         bounds = {"clipping_norm": self.clipping_norm, "sensitivity": self._sensitivity}
         options = {**bounds, "epsilon": self.epsilon, "delta": self.delta}
-        return FlowerModPath("flwr.clientapp.mod:LocalDpMod", options)
+        return FlowerMod("flwr.clientapp.mod:LocalDpMod", options)
 
     def encode(self, encoding: Encoding) -> Encoding:
         return Encoding()

@@ -15,7 +15,7 @@ from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.ntk.attack import NTKAttack
 from attacks.scoring.matching import matched_l2
 from clients.config import Count, Section
-from clients.distillation.rkip_finite import linearized_update
+from clients.distillation.distill import linearized_update
 from clients.local_update import centered
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment, seconds_per_step

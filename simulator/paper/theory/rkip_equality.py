@@ -13,7 +13,7 @@ from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.ntk.objective import make_objective
 from clients.config import Count, Positive, Section
-from clients.distillation.rkip import RKIP
+from clients.distillation.losses import RKIP
 from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment, num_private
 from simulator.paper.pictures import draw_lines
 from simulator.scenario.scenario import Cell

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, get_attack
+from attacks.gradient_matching.attack import total_variation, update_distance
 from attacks.gradient_matching.local_training import one_hot
-from attacks.gradient_matching.matching import total_variation, update_distance
 from tests.attacks.conftest import client, digits, generator, mlp, nearest
 
 LR = 0.1

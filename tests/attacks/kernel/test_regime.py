@@ -17,8 +17,8 @@ from attacks.kernel.regime import (
     Linearity,
     OnImages,
     UpdateFacts,
+    layer_ranks,
 )
-from attacks.update.layer_ranks import layer_ranks
 from tests.attacks.conftest import generator, mlp, state_of
 
 
@@ -165,7 +165,7 @@ def test_rank_and_gap_by_hand():
 
 
 def test_large_layers_are_sketched_without_losing_their_rank(monkeypatch):
-    monkeypatch.setattr("attacks.update.layer_ranks.SKETCH", 60)
+    monkeypatch.setattr("attacks.kernel.regime.SKETCH", 60)
     left, right = (torch.randn(200, 7, generator=generator(1), dtype=torch.float64) for _ in range(2))
     noise = 1e-5 * torch.randn(200, 200, generator=generator(1), dtype=torch.float64)
     (layer,) = layer_ranks(nn.Sequential(nn.Linear(200, 200)), {"0.weight": left @ right.T + noise}, generator(1))

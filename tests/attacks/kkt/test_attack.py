@@ -6,8 +6,7 @@ from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
 from attacks.kkt.attack import margin_directions
-from attacks.ntk.autograd_objective import AutogradObjective
-from attacks.ntk.objective import make_objective
+from attacks.ntk.objective import AutogradObjective, make_objective
 from tests.attacks.conftest import digits, generator, mlp, nearest, state_of
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from attacks import Knowledge, Observation, get_attack
 from attacks.ntk.adam_graph import Descent
-from attacks.ntk.optimization import TRACE_EVERY
+from attacks.ntk.objective import TRACE_EVERY
 
 
 def test_the_step_is_that_of_torch_adam():

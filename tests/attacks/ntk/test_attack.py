@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
-from attacks.ntk.penalties import high_frequencies, inverse_temperature, outside_range
+from attacks.ntk.objective import high_frequencies, inverse_temperature, outside_range
 from tests.attacks.conftest import client, digits, generator, mlp, nearest
 
 

@@ -9,7 +9,7 @@ from attacks.ntk.rounds_objective import StackedObjective, round_scales
 from attacks.span.evidence.layers import informative_rounds
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from attacks.span.sparsity.dual_space import DualSpace, repeats
-from attacks.update.num_private import infer_image_count
+from attacks.update.first_layer import infer_image_count
 from attacks.update.pixel_mean import infer_pixel_mean
 from tests.attacks.conftest import client, digits, generator, minibatches, mlp, nearest
 

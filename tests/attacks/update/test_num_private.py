@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from attacks import Observation
-from attacks.update.num_private import infer_image_count
+from attacks.update.first_layer import infer_image_count
 from attacks.update.pixel_mean import infer_pixel_mean
 from attacks.update.spectrum import ImageCount, gavish_donoho, read_spectrum
 from tests.attacks.conftest import client, digits, mlp

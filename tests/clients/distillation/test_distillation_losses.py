@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from attacks.kernel.empirical import empirical_ntk
-from attacks.ntk.autograd_objective import AutogradObjective
-from clients.distillation.kip import KIP
-from clients.distillation.rkip import RKIP
+from attacks.ntk.objective import AutogradObjective
+from clients.distillation.losses import KIP, RKIP
 
 RIDGE = 1e-3
 
