@@ -1,6 +1,6 @@
 """What the adversary writes down of a federation: checkpoints, and the observations that threat models make of them."""
 
-from typing import Protocol
+from collections.abc import Callable
 
 from attacks.interface.observation import State
 from clients.data.partition import FederatedData
@@ -13,19 +13,19 @@ from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell
 
 
-class Attacks(Protocol):
-    """Where jobs go, and the rows of those that cannot be started."""
-
-    def submit(self, job: Job) -> None: ...
-
-    def note(self, job: Job, result: JobResult) -> None: ...
-
-
 class Recorder:
     """The adversary of one cell: it records first, and attacks what is recorded."""
 
-    def __init__(self, cell: Cell, store: CellStore, data: FederatedData, attacks: Attacks):
-        self.cell, self.store, self.data, self.attacks = cell, store, data, attacks
+    def __init__(
+        self,
+        cell: Cell,
+        store: CellStore,
+        data: FederatedData,
+        submit: Callable[[Job], None],
+        note: Callable[[Job, JobResult], None],
+    ):
+        """submit: takes jobs to be run. note: takes the rows of those that cannot be started."""
+        self.cell, self.store, self.data, self.submit, self.note = cell, store, data, submit, note
         self.hides_clients = cell.scenario.hides_clients
         self.views = all_views(cell.scenario.adversary.threat_models, self.hides_clients)
         self.initial = ""  # file of the checkpoint sent in this round
@@ -93,12 +93,12 @@ class Recorder:
         )
         self.store.save_observation(recorded, grant(self.cell.scenario, self.data, recorded.clients))
         for job in self._jobs(key):
-            self.attacks.submit(job)
+            self.submit(job)
 
     def _jobs(self, key: ObservationKey) -> list[Job]:
-        return [Job.of(self.cell, self.store.root, key, attack) for attack in self.cell.scenario.attacks]
+        return [Job(self.cell, self.store.root, key, attack) for attack in self.cell.scenario.attacks]
 
     def _note(self, key: ObservationKey, status: str, detail: str) -> None:
         """Give every attack on a single client a row that says why it does not run."""
         for job in self._jobs(key):
-            self.attacks.note(job, lost(job, detail, status, num_private=self.data.client_sizes[key.client]))
+            self.note(job, lost(job, detail, status, num_private=self.data.client_sizes[key.client]))

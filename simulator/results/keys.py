@@ -57,12 +57,6 @@ class ObservationKey:
         client = f"{self.subject.number:02d}" if isinstance(self.subject, Client) else "all"
         return f"round_{self.round:04d}_client_{client}_{self.threat_model}"
 
-    @property
-    def order(self) -> tuple[int, float, str]:
-        """Where it stands among others: by round, and all clients together after the single ones."""
-        number = self.subject.number if isinstance(self.subject, Client) else float("inf")
-        return self.round, number, self.threat_model
-
 
 @dataclass(frozen=True)
 class RecordedObservation:

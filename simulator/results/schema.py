@@ -11,8 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from simulator.results.keys import ObservationKey
-
 INTEGER, COUNT, NUMBER, FLAG, TEXT = "int64", "Int64", "float64", "bool", "str"  # COUNT: an integer that may be missing
 
 
@@ -88,11 +86,6 @@ class Table:
             if column.dtype == COUNT:
                 frame[column.name] = pd.array(pd.to_numeric(frame[column.name]), dtype=COUNT)
         return frame
-
-
-def row_order(cell: str, key: dict[str, Any]) -> tuple[Any, ...]:
-    """What rows are sorted by, whatever order Ray finished in; the union of clients comes after the clients."""
-    return (cell, *ObservationKey.of(key).order, key["attack"], key["target"])
 
 
 DECIBEL, L2, SHARE, SECONDS, JSON = "dB", "L2", "0 to 1", "seconds", "JSON"  # units

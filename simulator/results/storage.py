@@ -149,9 +149,8 @@ class CellStore:
         write_atomically(self._observation_path(recorded.key), json.dumps(content, indent=1))
 
     def observation_keys(self) -> list[ObservationKey]:
-        """Those of all observations, in order of round, client and threat model."""
-        keys = [ObservationKey.of(read_json(path)) for path in self.checkpoints.glob("round_*.json")]
-        return sorted(keys, key=lambda key: key.order)
+        """Those of all observations, in the order of their files."""
+        return [ObservationKey.of(read_json(path)) for path in sorted(self.checkpoints.glob("round_*.json"))]
 
     def recorded(self, key: ObservationKey) -> RecordedObservation:
         """What was written down of an observation: the names of its files, and whose images they hold."""

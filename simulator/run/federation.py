@@ -81,8 +81,8 @@ class AttackQueue:
         self.dispatcher.submit(job)
 
     def note(self, job: Job, result: JobResult) -> None:
-        """The row of a job that is not started at all."""
-        self.ledger.add_result(job.cell, result)
+        """The rows of a job that is over, or was not started at all."""
+        self.ledger.add(job.cell.name, **result._asdict())
 
     def finish_training(self, cell: str) -> None:
         self.trained.add(cell)
@@ -91,8 +91,8 @@ class AttackQueue:
     def collect(self, timeout: float) -> None:
         """Bring in what has finished, waiting at most `timeout` seconds for the first."""
         for job, result in self.dispatcher.collect(timeout):
-            self.ledger.add_result(job.cell, result)
-            self.display.attack_done(result.row)
+            self.note(job, result)
+            self.display.attack_done(result.leakage[0])
         self.display.attacks_running(self.dispatcher.shares())
         self._mark_done()
 
@@ -108,7 +108,7 @@ class AttackQueue:
         self.dispatcher.close()
 
     def _mark_done(self) -> None:
-        waiting = {job.cell for job in self.dispatcher.pending}
+        waiting = {job.cell.name for job in self.dispatcher.pending}
         for cell in self.trained - waiting - self.ledger.done:
             self.ledger.mark_done(cell)
 
@@ -123,7 +123,7 @@ def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue
         pretrain(model, config, data, plan.run_dir, queue.display.pretraining)
     utility = Utility(cell, data, model, queue.ledger)
     participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)})
-    recorder = Recorder(cell, make_store(plan, cell, data), data, queue)
+    recorder = Recorder(cell, make_store(plan, cell, data), data, queue.submit, queue.note)
     strategy = CuriousServer(defended_strategy(scenario), participation, recorder, utility.note)
 
     def after_round(round: int, arrays: ArrayRecord) -> MetricRecord:

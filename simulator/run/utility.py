@@ -26,7 +26,7 @@ class Utility:
         """A client's row, and its part in that of the round."""
         columns, scenario = reply.columns, self.cell.scenario
         row = {"round": round, "defense": scenario.defense, "seed": scenario.seed, **columns, **self.cell.swept}
-        self.ledger.add("clients", self.cell.name, (self.cell.name, round, reply.client), row)
+        self.ledger.add(self.cell.name, clients=[row])
         if "epsilon" in columns:
             self.epsilons[round].append(float(columns["epsilon"]))
         if reply.healthy:
@@ -48,7 +48,7 @@ class Utility:
             "epsilon": max(self.epsilons[round], default=None),
             **self.cell.swept,
         }
-        self.ledger.add("utility", self.cell.name, (self.cell.name, round), row)
+        self.ledger.add(self.cell.name, utility=[row])
         return MetricRecord({"accuracy": share, "loss": loss})
 
     def _evaluate(self) -> tuple[float, float]:

@@ -45,7 +45,7 @@ class NoAttacks:
         self.submitted.append(job)
 
     def note(self, job, result):
-        self.noted.append((job.key.client, job.key.threat_model, result.row["status"]))
+        self.noted.append((job.key.client, job.key.threat_model, result.leakage[0]["status"]))
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def federate(tmp_path, monkeypatch):
         cell = validate(Source(content)).cells()[0]
         store, attacks = CellStore(tmp_path), NoAttacks()
         store.create(cell.scenario.model, (1, 8, 8), 10, 0)
-        recorder = Recorder(cell, store, cell_data(cell.scenario), attacks)
+        recorder = Recorder(cell, store, cell_data(cell.scenario), attacks.submit, attacks.note)
         participation = Participation(cell.scenario, NODES)
         server = CuriousServer(defended_strategy(cell.scenario), participation, recorder, lambda round, reply: None)
         grid = SimpleNamespace(get_node_ids=lambda: list(NODES.values()))
