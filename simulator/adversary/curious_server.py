@@ -43,11 +43,10 @@ class CuriousServer(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        read = []
-        for reply in self.participation.read(replies):
+        read = self.participation.read(replies)
+        for reply in read:
             self.note(server_round, reply)
             self.recorder.save_reply(server_round, reply)
-            read.append(reply.without_state())
         self.participation.check_failures(server_round, read)
         healthy = tuple(reply.client for reply in read if reply.healthy)
         messages = [reply.message for reply in read if reply.healthy and reply.message is not None]

@@ -7,15 +7,15 @@
 | `observer` | the global checkpoint before and after the round | the images of all clients of the round |
 | `history` | what the models beside it look at (alone: `server`), in all rounds so far | the images of all who joined |
 
-A further threat model is a class with `views` in this file, an entry in `THREAT_MODELS` and its name in
-`ThreatModelName`.
+A threat model is a function of the names of all threat models of the scenario, and of whether the clients use secure
+aggregation; it says what somebody looks at in every round. A further one is a function in this file, an entry in
+`THREAT_MODELS` and its name in `ThreatModelName`.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar, Literal
+from typing import Literal
 
 from simulator.results.keys import AllClients, Client, Subject
 
@@ -64,64 +64,42 @@ class View:
         return series if self.all_rounds else series[-1:]
 
 
-class ThreatModel(ABC):
-    """Somebody who looks at a federation."""
-
-    name: ClassVar[ThreatModelName]
-
-    @abstractmethod
-    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        """What it looks at in every round.
-
-        named: all threat models of the scenario. hides_clients: whether the clients use secure aggregation.
-        """
-
-
-class Server(ThreatModel):
+def server(named: Sequence[str], hides_clients: bool) -> list[View]:
     """The honest-but-curious server."""
-
-    name = "server"
-
-    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        if hides_clients:
-            return [View(self.name, Source.RETURNED, hidden_by=SECURE_AGGREGATION), View(self.name, Source.SUM)]
-        return [View(self.name, Source.RETURNED)]
+    if hides_clients:
+        return [View("server", Source.RETURNED, hidden_by=SECURE_AGGREGATION), View("server", Source.SUM)]
+    return [View("server", Source.RETURNED)]
 
 
-class Observer(ThreatModel):
+def observer(named: Sequence[str], hides_clients: bool) -> list[View]:
     """A participant or an eavesdropper, who sees global checkpoints only."""
-
-    name = "observer"
-
-    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        return [View(self.name, Source.GLOBAL)]
+    return [View("observer", Source.GLOBAL)]
 
 
-class History(ThreatModel):
+def history(named: Sequence[str], hides_clients: bool) -> list[View]:
     """Those named beside it, the server where none is, with a memory of all rounds so far.
 
     Where both the server and the observer see all clients together, it has the server's view: that one has no noise
     and no server step in it yet.
     """
-
-    name = "history"
-    followed: ClassVar[tuple[ThreatModel, ...]] = (Server(), Observer())
-
-    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        models = [model for model in self.followed if model.name in named] or [Server()]
-        views = [view for model in models for view in model.views(named, hides_clients)]
-        first = {view.source.subject: view for view in reversed(views)}
-        return [replace(view, threat_model=self.name, all_rounds=True) for view in first.values()]
+    models = [model for name, model in (("server", server), ("observer", observer)) if name in named] or [server]
+    views = [view for model in models for view in model(named, hides_clients)]
+    first = {view.source.subject: view for view in reversed(views)}
+    return [replace(view, threat_model="history", all_rounds=True) for view in first.values()]
 
 
-THREAT_MODELS: tuple[ThreatModel, ...] = (Server(), Observer(), History())
+THREAT_MODELS: dict[ThreatModelName, Callable[[Sequence[str], bool], list[View]]] = {
+    "server": server,
+    "observer": observer,
+    "history": history,
+}
 
 
 def all_views(named: Sequence[str], hides_clients: bool) -> list[View]:
     """What the threat models that a scenario names look at."""
-    return [view for model in THREAT_MODELS if model.name in named for view in model.views(named, hides_clients)]
+    return [view for name, model in THREAT_MODELS.items() if name in named for view in model(named, hides_clients)]
 
 
 def default_threat_model(subject: Subject) -> ThreatModelName:
     """Who looks at a subject where nobody is named: the server at a client, an observer at all of them."""
-    return Server.name if isinstance(subject, Client) else Observer.name
+    return "server" if isinstance(subject, Client) else "observer"

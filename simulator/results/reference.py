@@ -2,22 +2,8 @@
 
 import textwrap
 
-from simulator.results.schema import (
-    CANDIDATES,
-    CLIENTS,
-    COUNT,
-    FLAG,
-    INTEGER,
-    LAYERS,
-    LEAKAGE,
-    NUMBER,
-    SAMPLES,
-    TEXT,
-    UTILITY,
-    Column,
-    Table,
-    benchmark,
-)
+from simulator.results import schema
+from simulator.results.schema import COUNT, FLAG, INTEGER, LEAKAGE, NUMBER, TEXT, Column, Table
 
 HEAD = """# What every column means
 
@@ -32,8 +18,8 @@ WORDS = {INTEGER: "integer", COUNT: "integer", NUMBER: "number", FLAG: "true / f
 
 def reference() -> str:
     """The whole page, Markdown."""
-    tables = (LEAKAGE, SAMPLES, UTILITY, CLIENTS, benchmark(), CANDIDATES, LAYERS)
-    return "\n".join([HEAD, *(section(table) for table in tables)])
+    run = (LEAKAGE, schema.SAMPLES, schema.UTILITY, schema.CLIENTS)
+    return "\n".join([HEAD, *map(section, (*run, schema.benchmark(), schema.CANDIDATES, schema.LAYERS))])
 
 
 def section(table: Table) -> str:
