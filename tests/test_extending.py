@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from simulator.evaluation.measures import MEASURES
-from simulator.evaluation.truth import Truth
-from simulator.results.reference import reference
-from simulator.results.schema import LEAKAGE, benchmark
 from torch import nn
 
 from attacks import ATTACKS, InputError, Knowledge, Observation, Pool, Reconstruction, get_attack, torch_generator
@@ -20,6 +16,10 @@ from clients.defenses import DEFENSES
 from clients.models import build_model
 from clients.models.factory import MODELS
 from simulator.evaluation.evaluator import evaluate
+from simulator.evaluation.measures import MEASURES
+from simulator.evaluation.truth import Truth
+from simulator.results.reference import reference
+from simulator.results.schema import LEAKAGE, benchmark
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import load_scenario
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from simulator.results.keys import AllClients, Client, Subject
+from simulator.results.keys import ALL
 
 ThreatModelName = Literal["server", "observer", "history"]
 SECURE_AGGREGATION = (
@@ -33,9 +33,9 @@ class Source(Enum):
     GLOBAL = "the global checkpoint after the round"
 
     @property
-    def subject(self) -> type[Subject]:
-        """Whether there is one series for each client, or one of all clients together."""
-        return Client if self is Source.RETURNED else AllClients
+    def of_all(self) -> bool:
+        """Whether it is one series of all clients together, rather than one for each client."""
+        return self is not Source.RETURNED
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class View:
     all_rounds: bool = False
     hidden_by: str | None = None
 
-    def shows(self, subject: Subject) -> bool:
-        return isinstance(subject, self.source.subject)
+    def shows(self, client: int) -> bool:
+        return self.source.of_all == (client == ALL)
 
     def rounds(self, series: Sequence[Round]) -> Sequence[Round]:
         """The rounds of a series that it goes over; their clients' images are the private set."""
@@ -84,7 +84,7 @@ def history(named: Sequence[str], hides_clients: bool) -> list[View]:
     """
     models = [model for name, model in (("server", server), ("observer", observer)) if name in named] or [server]
     views = [view for model in models for view in model(named, hides_clients)]
-    first = {view.source.subject: view for view in reversed(views)}
+    first = {view.source.of_all: view for view in reversed(views)}
     return [replace(view, threat_model="history", all_rounds=True) for view in first.values()]
 
 
@@ -100,6 +100,6 @@ def all_views(named: Sequence[str], hides_clients: bool) -> list[View]:
     return [view for name, model in THREAT_MODELS.items() if name in named for view in model(named, hides_clients)]
 
 
-def default_threat_model(subject: Subject) -> ThreatModelName:
-    """Who looks at a subject where nobody is named: the server at a client, an observer at all of them."""
-    return "server" if isinstance(subject, Client) else "observer"
+def default_threat_model(client: int) -> ThreatModelName:
+    """Who looks where nobody is named: the server at a client, an observer at all of them."""
+    return "observer" if client == ALL else "server"

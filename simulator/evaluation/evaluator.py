@@ -26,21 +26,18 @@ def evaluate(
     purpose = f"floor/{key['threat_model']}/{key['attack']}"
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
     scores = score(truth.private, found.pixels().float(), truth.pool, generator)
-    attack = FinishedAttack(truth, observation, knowledge, found, _counts(truth, found) | scores.columns())
-    notes = [note for name, measure in MEASURES.items() if (note := _measured(name, measure, attack))]
-    if scores.floor_size < len(found.images):
-        size, returned = scores.floor_size, len(found.images)
-        notes.append(f"the uninformed baseline is {size} public images for {returned} returned: raise data.public")
-    return Evaluation(attack.columns, _samples(scores, found, key), notes)
-
-
-def _counts(truth: Truth, found: Reconstruction) -> dict[str, Any]:
-    return {
+    counts = {
         "num_private": len(truth.private),
         "num_inferred": found.num_inferred,
         "num_reconstructed": len(found.images),
         "relative_residual": found.relative_residual,
     }
+    attack = FinishedAttack(truth, observation, knowledge, found, counts | scores.columns())
+    notes = [note for name, measure in MEASURES.items() if (note := _measured(name, measure, attack))]
+    if scores.floor_size < len(found.images):
+        size, returned = scores.floor_size, len(found.images)
+        notes.append(f"the uninformed baseline is {size} public images for {returned} returned: raise data.public")
+    return Evaluation(attack.columns, _samples(scores, found, key), notes)
 
 
 def _measured(name: str, measure: Measure, attack: FinishedAttack) -> str:

@@ -10,7 +10,7 @@ from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.attack import Progress, silent
 from attacks.interface.errors import nearest
 from simulator.adversary.attack_run import AttackRun
-from simulator.results.keys import ObservationKey, subject_of
+from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
@@ -76,10 +76,10 @@ class Record:
         return CellStore(self.path / "cells" / cell if cell else self.path)
 
     def observation(
-        self, round: int, client: int = -1, threat_model: str = "server", cell: str = ""
+        self, round: int, client: int = ALL, threat_model: str = "server", cell: str = ""
     ) -> tuple[Observation, Knowledge]:
         """What the adversary saw and was granted, from the checkpoints folder alone. client: −1 for all of them."""
-        return self.store(cell).load(ObservationKey(round, subject_of(client), threat_model))
+        return self.store(cell).load(ObservationKey(round, client, threat_model))
 
     def private_clients(self, key: ObservationKey, cell: str = "") -> tuple[int, ...]:
         """The clients whose images are the private set of an observation, as the run wrote them down."""
@@ -101,18 +101,16 @@ class Record:
         return self.attack_run(attack, cell).run(observation, knowledge or granted, progress)
 
     def attack_run(self, attack: str | AttackConfig, cell: str = "") -> AttackRun:
-        """An attack as the run would have it: with the cell's seed, threads and defense."""
-        config = self.attack_config(attack, cell) if isinstance(attack, str) else attack
-        return AttackRun.of(config, self.cells[cell].scenario)
+        """An attack as the run would have it: with the cell's seed, threads and defense.
 
-    def attack_config(self, name: str, cell: str = "") -> AttackConfig:
-        """The scenario's attack of that label, or the attack of that name with its default options."""
-        for config in self.cells[cell].scenario.adversary.attacks:
-            if config.label == name:
-                return config
-        config = AttackConfig.model_construct(name=name, label=name)  # a wrong name is for make() to refuse
-        config.make()
-        return config
+        A name is a label of the scenario's, or that of any attack, which then has its default options.
+        """
+        scenario = self.cells[cell].scenario
+        if isinstance(attack, str):
+            default = AttackConfig.model_construct(name=attack, label=attack)
+            attack = next((config for config in scenario.adversary.attacks if config.label == attack), default)
+            attack.make()  # refuses a wrong name
+        return AttackRun.of(attack, scenario)
 
 
 def load(path: str | Path) -> Record:

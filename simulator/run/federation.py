@@ -17,7 +17,6 @@ from simulator.adversary.threat_models import all_views
 from simulator.errors import CellsFailed, RunError
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
-from simulator.results.keys import Client
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.run.cluster import start_ray, worker_environment
@@ -199,5 +198,5 @@ def expected_pairs(cell: Cell) -> list[int]:
         round if view.all_rounds else 1
         for round in range(1, federation.rounds + 1) if adversary.attacks_in(round)
         for view in views if view.hidden_by is None
-        for _ in range(clients if view.shows(Client(0)) else 1)
+        for _ in range(clients if view.shows(0) else 1)
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
-from simulator.results.keys import AllClients, Client, ObservationKey
+from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.run.plan import cell_data
 from simulator.run.strategies import defended_strategy
@@ -95,7 +95,7 @@ def observed(federate):
         store, _ = federate(threat_models, ["secure_aggregation", *defenses], strategy)
 
         def updates(threat_model):
-            observation, _ = store.load(ObservationKey(2, AllClients(), threat_model))
+            observation, _ = store.load(ObservationKey(2, ALL, threat_model))
             return [observation.delta(pair)[WEIGHT] for pair in range(len(observation.pairs))]
 
         return updates
@@ -132,12 +132,12 @@ def test_an_observation_says_whose_images_it_holds(federate):
     for key in store.observation_keys():
         if key.round == 2:
             recorded = store.recorded(key)
-            held[key.subject, key.threat_model] = (recorded.clients, recorded.round_clients)
+            held[key.client, key.threat_model] = (recorded.clients, recorded.round_clients)
     assert held == {
-        (Client(0), "server"): ((0,), (0,)),
-        (Client(0), "history"): ((0,), (0,)),
-        (AllClients(), "observer"): ((0,), (0,)),
-        (AllClients(), "history"): ((0, 1), (0, 1)),
+        (0, "server"): ((0,), (0,)),
+        (0, "history"): ((0,), (0,)),
+        (ALL, "observer"): ((0,), (0,)),
+        (ALL, "history"): ((0, 1), (0, 1)),
     }
 
 
@@ -151,6 +151,6 @@ def test_secure_aggregation_leaves_single_clients_unattacked_and_says_so(federat
     _, attacks = federate(["server", "history"], ["secure_aggregation"])
     of_a_round = [(client, threat, "skipped") for client in (0, 1) for threat in ("server", "history")]
     assert attacks.noted == 2 * of_a_round
-    assert [(job.key.subject, job.key.threat_model) for job in attacks.submitted] == 2 * [
-        (AllClients(), "server"), (AllClients(), "history")
+    assert [(job.key.client, job.key.threat_model) for job in attacks.submitted] == 2 * [
+        (ALL, "server"), (ALL, "history")
     ]  # fmt: skip

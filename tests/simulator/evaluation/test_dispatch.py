@@ -11,7 +11,7 @@ from simulator.evaluation import dispatch
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job
 from simulator.evaluation.progress_board import ProgressBoard
-from simulator.results.keys import Client, ObservationKey
+from simulator.results.keys import ObservationKey
 from simulator.run.cluster import stop_ray, worker_environment
 from simulator.scenario.scenario import Cell, Scenario
 from tests.simulator.evaluation.fake_actor import Handle
@@ -27,7 +27,7 @@ class Deadly:
 def make_job(root, client, timeout=3600.0, **swept):
     """A job without an observation: its row says so."""
     scenario = Scenario.model_validate({"name": "s", "adversary": {"timeout": timeout}})
-    return Job(Cell("", swept, scenario), root, ObservationKey(1, Client(client), "server"), scenario.attacks[0])
+    return Job(Cell("", swept, scenario), root, ObservationKey(1, client, "server"), scenario.attacks[0])
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from clients.local_update import make_model
 from simulator.evaluation.evaluator import Evaluation
 from simulator.evaluation.job import Job, run_job, time_limit
 from simulator.evaluation.progress_board import Reporter
-from simulator.results.keys import Client, ObservationKey, RecordedObservation
+from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.run.plan import cell_data
 from simulator.scenario.scenario import load_scenario
 
-KEY = ObservationKey(1, Client(0), "server")
+KEY = ObservationKey(1, 0, "server")
 
 
 def make_job(tmp_path, model="{width: 16, depth: 1}", attack="{name: ntk, iterations: 20}", timeout=60):

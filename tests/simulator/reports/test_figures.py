@@ -10,7 +10,7 @@ from attacks import Knowledge
 from simulator.evaluation.job import Job, run_job
 from simulator.reports import figures
 from simulator.reports.figures import SheetLayout, Strip, best_pairs, draw_figures, draw_strips
-from simulator.results.keys import Client, ObservationKey, RecordedObservation
+from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.run.plan import cell_data
 from simulator.scenario.scenario import validate
@@ -48,7 +48,7 @@ def record(tmp_path):
     store.create(scenario.model, (1, 8, 8), 10, 0)
     initial = store.architecture()[0].state_dict()
     final = {name: value + 0.01 for name, value in initial.items()}
-    key, pair = ObservationKey(1, Client(0), "server"), (store.save_global(0, initial), store.save_client(1, 0, final))
+    key, pair = ObservationKey(1, 0, "server"), (store.save_global(0, initial), store.save_client(1, 0, final))
     store.save_observation(RecordedObservation(key, (pair,), (0,), (0,)), Knowledge(num_private=3))
     store.save_distilled(1, 0, DISTILLED)
     result = run_job(Job(scenario.cells()[0], tmp_path, key, scenario.adversary.attacks[0]))
