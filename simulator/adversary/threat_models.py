@@ -98,8 +98,3 @@ THREAT_MODELS: dict[ThreatModelName, Callable[[Sequence[str], bool], list[View]]
 def all_views(named: Sequence[str], hides_clients: bool) -> list[View]:
     """What the threat models that a scenario names look at."""
     return [view for name, model in THREAT_MODELS.items() if name in named for view in model(named, hides_clients)]
-
-
-def default_threat_model(client: int) -> ThreatModelName:
-    """Who looks where nobody is named: the server at a client, an observer at all of them."""
-    return "observer" if client == ALL else "server"

@@ -42,7 +42,7 @@ class ObservationOptions:
 
         --know replaces what the adversary of a run was told.
         """
-        from simulator.adversary.threat_models import default_threat_model
+        from simulator.results.keys import ALL
         from simulator.results.record import Record
         from simulator.tools.attack_pair import observe_pair, parse_knowledge
 
@@ -53,7 +53,7 @@ class ObservationOptions:
         if given := ", ".join(option for option, value in pair.items() if value is not None):
             raise InputError(f"--run {str(self.run)!r} brings its model and checkpoints: leave out {given}, or --run")
         record = Record(self.run)
-        threat_model = self.threat_model or default_threat_model(self.client)
+        threat_model = self.threat_model or ("observer" if self.client == ALL else "server")
         observation, granted = record.observation(self.round, self.client, threat_model, self.cell)
         return observation, knowledge if self.know else granted, record
 

@@ -33,7 +33,7 @@ class Dispatcher:
         """environment: variables of the workers' processes. Ray has to be up."""
         slots = ray.cluster_resources().get(ATTACK_RESOURCE, 0) >= 1
         options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": environment}}
-        taken = {"num_gpus": attack_gpu_share(), "resources": {ATTACK_RESOURCE: 1} if slots else {}}
+        taken: dict[str, Any] = {"num_gpus": attack_gpu_share(), "resources": {ATTACK_RESOURCE: 1} if slots else {}}
         self.limit = float("inf") if slots else workers or os.cpu_count() or 1
         self.task = ray.remote(max_retries=1, **options, **taken)(run_job)
         self.board: Any = ray.remote(**options)(ProgressBoard).remote()

@@ -6,11 +6,14 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attacks import Knowledge, Observation, Reconstruction
+from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
 from simulator.evaluation.evaluator import Evaluation, evaluate
 from simulator.evaluation.progress_board import Reporter
@@ -76,8 +79,11 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
         save_reconstruction(store.reconstruction_path(job.key, job.attack.label), found)
         scored = score(job, observation, knowledge, found)
     except Exception as error:
-        seconds = round(time.perf_counter() - start, 3)
-        return _result(job, {"private": _fault(job, error) | {"knowledge": told, "seconds": seconds}})
+        status, detail = "failed", " ".join(f"{type(error).__name__}: {error}".split())
+        if isinstance(error, TimeoutError):
+            status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
+        spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
+        return _result(job, {"private": {"status": status, "detail": detail, **spent}})
     rows, samples = {}, []
     for target, scores in scored.items():
         detail = " ".join("; ".join([*found.warnings, *scores.notes]).split())
@@ -95,8 +101,9 @@ def score(job: Job, observation: Observation, knowledge: Knowledge, found: Recon
     scored = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
     distilled, of_round = (store.load_distilled(round, who) for who in (recorded.clients, recorded.round_clients))
     if distilled is not None and of_round is not None:
-        scored["private"].columns.update(truth.nearness(distilled))
-        truth = truth.with_images(distilled, of_round)
+        distances = score_images(truth.private, distilled, truth.pool).l2
+        scored["private"].columns["distilled_l2_median"] = float(np.median(distances))
+        truth = replace(truth, private=distilled, pool=replace(truth.pool, private=of_round))
         scored["distilled"] = evaluate(truth, observation, knowledge, found, job.row_key("distilled"))
     return scored
 
@@ -104,13 +111,6 @@ def score(job: Job, observation: Observation, knowledge: Knowledge, found: Recon
 def lost(job: Job, reason: str, status: str = "failed", **columns: Any) -> JobResult:
     """The row of a job that gave no result, or was never started. columns: what is known of it all the same."""
     return _result(job, {"private": {"status": status, "detail": " ".join(reason.split())[:300], **columns}})
-
-
-def _fault(job: Job, error: Exception) -> dict[str, Any]:
-    """What a row says of an exception."""
-    if isinstance(error, TimeoutError):
-        return {"status": "timeout", "detail": f"no result within adversary.timeout = {job.timeout:g} s"}
-    return {"status": "failed", "detail": " ".join(f"{type(error).__name__}: {error}".split())}
 
 
 def _result(job: Job, rows: dict[str, dict[str, Any]], samples: Iterable[dict[str, Any]] = ()) -> JobResult:

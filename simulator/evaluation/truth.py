@@ -1,14 +1,12 @@
 """The truth that scores are measured against: the private images behind an update. No attack ever sees it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from attacks import Pool
-from attacks.scoring.images import score_images
 from clients.data.partition import split_data
 from simulator.scenario.scenario import Scenario
 
@@ -34,11 +32,3 @@ class Truth:
         pool = Pool(data.public()[0], torch.cat([images[client] for client in round_clients]))
         private = torch.cat([images[client] for client in clients])
         return cls(private, pool, data.pixel_mean, scenario.seed, scenario.output.diagnostics)
-
-    def with_images(self, private: Tensor, round_images: Tensor) -> "Truth":
-        """The same with other images in place of the clients' own, those of the whole round in the pool."""
-        return replace(self, private=private, pool=replace(self.pool, private=round_images))
-
-    def nearness(self, distilled: Tensor) -> dict[str, float]:
-        """How near the images that a client trained on instead (M, C, H, W) are to its private ones."""
-        return {"distilled_l2_median": float(np.median(score_images(self.private, distilled, self.pool).l2))}

@@ -1,5 +1,6 @@
 """The tables of a run: rows are appended to a journal as they come, and written as parquet and CSV at the end."""
 
+import contextlib
 import json
 import math
 import os
@@ -91,8 +92,6 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
         return []
     entries = []
     for line in path.read_text().splitlines():
-        try:
+        with contextlib.suppress(json.JSONDecodeError):  # the last line of a run that was killed while writing it
             entries.append(json.loads(line))
-        except json.JSONDecodeError:  # the last line of a run that was killed while writing it
-            continue
     return entries

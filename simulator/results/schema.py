@@ -115,6 +115,13 @@ REGIME = Group(
     "simulator/evaluation/measures.py",
 )
 
+PAIR = Group("", "simulator/evaluation/evaluator.py")
+GLOBAL = Group("", "simulator/run/federation.py")
+REPLY = Group("", "simulator/adversary")
+OVER_SEEDS = Group("", "simulator/reports/benchmark.py")
+CANDIDATE = Group("", "simulator/tools/candidates.py")
+LAYER = Group("", "attacks/update/layer_ranks.py")
+
 LEAKAGE = Table.of(
     "leakage",
     "leakage.csv, leakage.parquet",
@@ -197,8 +204,6 @@ def leakage(names: str) -> list[Column]:
     return [LEAKAGE.columns[name] for name in names.split()]
 
 
-PAIR = Group("", "simulator/evaluation/evaluator.py")
-
 SAMPLES = Table.of(
     "samples",
     "samples.parquet",
@@ -217,8 +222,6 @@ SAMPLES = Table.of(
     ],
 )  # fmt: skip
 
-GLOBAL = Group("", "simulator/run/federation.py")
-
 UTILITY = Table.of(
     "utility",
     "utility.parquet",
@@ -232,8 +235,6 @@ UTILITY = Table.of(
         Column("epsilon", NUMBER, "largest spent so far, where a defense accounts for it", GLOBAL),
     ],
 )
-
-REPLY = Group("", "simulator/adversary")
 
 CLIENTS = Table.of(
     "clients",
@@ -257,7 +258,6 @@ CLIENTS = Table.of(
     ],
 )
 
-OVER_SEEDS = Group("", "simulator/reports/benchmark.py")
 HALF_WIDTH = "half of the 95 % confidence interval over seeds (Student's t), of each row by itself"
 
 
@@ -292,8 +292,6 @@ def benchmark() -> Table:
     )
 
 
-CANDIDATE = Group("", "simulator/tools/candidates.py")
-
 CANDIDATES = Table.of(
     "membership",
     "membership.csv",
@@ -304,8 +302,6 @@ CANDIDATES = Table.of(
         Column("score", NUMBER, "−log ρ: higher for images that were trained on", CANDIDATE),
     ],
 )
-
-LAYER = Group("", "attacks/update/layer_ranks.py")
 
 LAYERS = Table.of(
     "layers",

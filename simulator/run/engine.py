@@ -39,7 +39,8 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
         except Exception as error:
             caught.append(error)
 
-    quiet(verbose)
+    for name, level in (("flwr", logging.CRITICAL), ("ray", logging.ERROR)):  # they speak up when something is wrong
+        logging.getLogger(name).setLevel(logging.INFO if verbose else level)
     start_ray(plan.scenario.engine)
     resources = backend_config(plan.scenario.engine)
     with claimed(plan, overwrite), warnings.catch_warnings(), contextlib.ExitStack() as stack:
@@ -112,9 +113,3 @@ def killing_backend() -> Iterator[None]:
         yield
     finally:
         module["RayBackend"] = before
-
-
-def quiet(verbose: bool) -> None:
-    """Flower, Ray and their friends speak up only when something is wrong, or when asked to."""
-    logging.getLogger("flwr").setLevel(logging.INFO if verbose else logging.CRITICAL)
-    logging.getLogger("ray").setLevel(logging.INFO if verbose else logging.ERROR)

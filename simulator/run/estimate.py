@@ -128,7 +128,8 @@ def estimate_pretraining(plan: RunPlan) -> float:
     seconds = 0.0
     for pretraining in {start.digest: start for start in starts}.values():
         start = time.perf_counter()
-        pretraining.first_steps(PROBE_STEPS).run()
+        probe = pretraining.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None})
+        replace(pretraining, training=probe).run()
         steps = planned_steps(pretraining.training, len(pretraining.images))
         seconds += (time.perf_counter() - start) * steps / PROBE_STEPS
     return seconds

@@ -51,20 +51,17 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
                     run_cell(grid, nodes, plan, cell, queue)
                 except RunError as error:
                     failed[cell.name] = error
-            queue.finish()
+            while queue.dispatcher.pending:
+                queue.collect(timeout=0.5)
     finally:  # whatever stopped the run, what was found is kept
         display.stop()
         ledger.write_tables()
     if failed:
-        raise CellsFailed(describe_failures(failed, len(plan.cells)))
-
-
-def describe_failures(failed: dict[str, RunError], cells: int) -> str:
-    """One line about the cells that had to stop, with the reason of the first; without a sweep, the reason alone."""
-    name, error = next(iter(failed.items()))
-    if not name:
-        return str(error)
-    return f"{len(failed)} of {cells} cells failed: {'; '.join(failed)} (the first: {error}); the others are kept"
+        first = next(iter(failed.values()))
+        if "" in failed:  # without a sweep, the reason says all
+            raise CellsFailed(str(first))
+        which = f"{len(failed)} of {len(plan.cells)} cells failed: {'; '.join(failed)}"
+        raise CellsFailed(f"{which} (the first: {first}); the others are kept")
 
 
 class AttackQueue:
@@ -75,9 +72,6 @@ class AttackQueue:
         self.dispatcher = Dispatcher(engine.attack_workers, worker_environment(engine.threads))
         self.ledger, self.display = ledger, display
         self.trained: set[str] = set()
-
-    def submit(self, job: Job) -> None:
-        self.dispatcher.submit(job)
 
     def note(self, job: Job, result: JobResult) -> None:
         """The rows of a job that is over, or was not started at all."""
@@ -94,10 +88,6 @@ class AttackQueue:
             self.display.attack_done(result.leakage[0])
         self.display.attacks_running(self.dispatcher.shares())
         self._mark_done()
-
-    def finish(self) -> None:
-        while self.dispatcher.pending:
-            self.collect(timeout=0.5)
 
     def close(self) -> None:
         """Rows for the attacks that a stopped run leaves behind; their observations are on disk and can be attacked."""
@@ -122,7 +112,7 @@ def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue
         pretrain(model, config, data, plan.run_dir, queue.display.pretraining)
     utility = Utility(cell, data, model, queue.ledger)
     participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)})
-    recorder = Recorder(cell, make_store(plan, cell, data), data, queue.submit, queue.note)
+    recorder = Recorder(cell, make_store(plan, cell, data), data, queue.dispatcher.submit, queue.note)
     strategy = CuriousServer(defended_strategy(scenario), participation, recorder, utility.note)
 
     def after_round(round: int, arrays: ArrayRecord) -> MetricRecord:
