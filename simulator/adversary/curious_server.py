@@ -43,15 +43,17 @@ class CuriousServer(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        read = []
-        for reply in self.participation.read(replies):
+        read = self.participation.read(replies)
+        for reply in read:
             self.note(server_round, reply)
             self.recorder.save_reply(server_round, reply)
-            read.append(reply.without_state())
         self.participation.check_failures(server_round, read)
         healthy = tuple(reply.client for reply in read if reply.healthy)
         messages = [reply.message for reply in read if reply.healthy and reply.message is not None]
-        summed = self._save_sum(server_round, messages)  # first: strategies may write into replies
+        summed = None
+        if self.recorder.hides_clients:  # all that the server sees of a round; first: strategies may write into replies
+            mean = aggregate_arrayrecords([reply.content for reply in messages], WEIGHT)
+            summed = self.recorder.store.save_sum(server_round, mean.to_torch_state_dict())
         seed = derive_seed(self.recorder.cell.scenario.seed, "aggregation", server_round, ALL)
         np.random.seed(seed % 2**32)  # Flower's DP draws from the global generator
         arrays, metrics = self.inner.aggregate_train(server_round, messages)
@@ -68,13 +70,3 @@ class CuriousServer(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         return self.inner.aggregate_evaluate(server_round, replies)
-
-    def _save_sum(self, round: int, replies: list[Message]) -> str | None:
-        """Write down all that secure aggregation shows the server, before it adds noise or takes a step of its own.
-
-        None where the server sees every client.
-        """
-        if not self.recorder.hides_clients:
-            return None
-        mean = aggregate_arrayrecords([reply.content for reply in replies], WEIGHT)
-        return self.recorder.store.save_sum(round, mean.to_torch_state_dict())

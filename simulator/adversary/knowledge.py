@@ -1,6 +1,6 @@
 """What a scenario grants its adversary, as values: the only door by which truth about a client reaches an attack."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,24 +40,16 @@ def grant(scenario: Scenario, data: FederatedData, clients: Sequence[int]) -> Kn
 def _truth(scenario: Scenario, data: FederatedData, clients: Sequence[int], wanted: set[str]) -> dict[str, Any]:
     """True values of the wanted fields only: what is not asked for is not even read."""
     training = scenario.training
-    truth: dict[str, Any] = {}
     sizes = [data.client_sizes[client] for client in clients]
-    if "num_private" in wanted:
-        truth["num_private"] = sum(sizes)
-    if "labels" in wanted:
-        truth["labels"] = torch.cat([data.client(client)[1] for client in clients]).tolist()
-    if "pixel_mean" in wanted:
-        truth["pixel_mean"] = list(data.pixel_mean)
-    if "public_images" in wanted:
-        truth["public_images"] = centered(data.public()[0], data.pixel_mean)
-    return (
-        scenario.defense_facts()
-        | truth
-        | {
-            "pixel_range": (0.0, 1.0),
-            "learning_rate": training.learning_rate,
-            "steps": max(planned_steps(training, size) for size in sizes),
-            "batch_size": min(training.batch_size or max(sizes), max(sizes)),
-            "optimizer": training.optimizer,
-        }
-    )
+    readers: dict[str, Callable[[], Any]] = {
+        "num_private": lambda: sum(sizes),
+        "labels": lambda: torch.cat([data.client(client)[1] for client in clients]).tolist(),
+        "pixel_mean": lambda: list(data.pixel_mean),
+        "public_images": lambda: centered(data.public()[0], data.pixel_mean),
+        "pixel_range": lambda: (0.0, 1.0),
+        "learning_rate": lambda: training.learning_rate,
+        "steps": lambda: max(planned_steps(training, size) for size in sizes),
+        "batch_size": lambda: min(training.batch_size or max(sizes), max(sizes)),
+        "optimizer": lambda: training.optimizer,
+    }
+    return scenario.defense_facts() | {name: read() for name, read in readers.items() if name in wanted}

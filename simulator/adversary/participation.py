@@ -1,8 +1,8 @@
 """Who takes part in a round, and what comes back: the schedule of clients, their replies and their failures."""
 
 import random
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -22,37 +22,38 @@ WHEREABOUTS = ("worker", "pid", "gpu-ids", "device")
 class ClientReply:
     """What a client sent back in a round.
 
-    status: ok, failed or timeout, with the reason in `detail`. state: its checkpoint, None unless the status is ok, or
-    where it has been let go. message: as Flower delivered it, None where none came.
+    status: ok, failed or timeout, with the reason in `detail`. message: as Flower delivered it, None where none came.
     """
 
     client: int
     status: str
     detail: str
-    state: State | None
     message: Message | None
 
     @classmethod
     def of(cls, client: int, message: Message | None, timeout: float) -> "ClientReply":
         """Read a message. Flower accepts NaN silently: it is refused here. timeout: seconds that the server waited."""
         if message is None:
-            return cls(client, "timeout", f"no reply within federation.timeout = {timeout:g} s", None, None)
+            return cls(client, "timeout", f"no reply within federation.timeout = {timeout:g} s", None)
         if message.has_error():
-            return cls(client, "failed", " ".join((message.error.reason or "").split())[:300], None, message)
-        state = message.content.array_records["arrays"].to_torch_state_dict()
-        bad = [name for name, value in state.items() if value.is_floating_point() and not torch.isfinite(value).all()]
-        if bad:
-            reason = f"the client returned NaN or Inf in {bad[0]!r}: its training diverged"
-            return cls(client, "failed", reason, None, message)
-        return cls(client, "ok", "", state, message)
+            return cls(client, "failed", " ".join((message.error.reason or "").split())[:300], message)
+        read = cls(client, "ok", "", message)
+        for name, value in (read.state or {}).items():
+            if value.is_floating_point() and not torch.isfinite(value).all():
+                reason = f"the client returned NaN or Inf in {name!r}: its training diverged"
+                return cls(client, "failed", reason, message)
+        return read
 
     @property
     def healthy(self) -> bool:
         return self.status == "ok"
 
-    def without_state(self) -> "ClientReply":
-        """The same without its checkpoint: those of a whole round need not fit into memory."""
-        return replace(self, state=None)
+    @property
+    def state(self) -> State | None:
+        """Its checkpoint, read from the message each time; None unless the status is ok."""
+        if self.message is None or not self.healthy:
+            return None
+        return self.message.content.array_records["arrays"].to_torch_state_dict()
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -100,11 +101,11 @@ class Participation:
             for message, client in zip(messages, self.chosen, strict=True)
         ]
 
-    def read(self, messages: Iterable[Message]) -> Iterator[ClientReply]:
-        """The reply of every client that was asked in this round, one at a time, by partition id."""
+    def read(self, messages: Iterable[Message]) -> list[ClientReply]:
+        """The reply of every client that was asked in this round, by partition id."""
         received = {self.partitions[message.metadata.src_node_id]: message for message in messages}
-        for client in self.chosen:
-            yield ClientReply.of(client, received.get(client), self.scenario.federation.timeout)
+        timeout = self.scenario.federation.timeout
+        return [ClientReply.of(client, received.get(client), timeout) for client in self.chosen]
 
     def check_failures(self, round: int, replies: list[ClientReply]) -> None:
         """Raise RunError where more clients failed than the scenario allows, or all of them."""

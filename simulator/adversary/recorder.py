@@ -1,6 +1,6 @@
 """What the adversary writes down of a federation: checkpoints, and the observations that threat models make of them."""
 
-from typing import Protocol
+from collections.abc import Callable
 
 from attacks.interface.observation import State
 from clients.data.partition import FederatedData
@@ -8,28 +8,28 @@ from simulator.adversary.knowledge import grant
 from simulator.adversary.participation import ClientReply
 from simulator.adversary.threat_models import Round, Source, View, all_views
 from simulator.evaluation.job import Job, JobResult, lost
-from simulator.results.keys import AllClients, Client, ObservationKey, RecordedObservation, Subject
+from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell
-
-
-class Attacks(Protocol):
-    """Where jobs go, and the rows of those that cannot be started."""
-
-    def submit(self, job: Job) -> None: ...
-
-    def note(self, job: Job, result: JobResult) -> None: ...
 
 
 class Recorder:
     """The adversary of one cell: it records first, and attacks what is recorded."""
 
-    def __init__(self, cell: Cell, store: CellStore, data: FederatedData, attacks: Attacks):
-        self.cell, self.store, self.data, self.attacks = cell, store, data, attacks
+    def __init__(
+        self,
+        cell: Cell,
+        store: CellStore,
+        data: FederatedData,
+        submit: Callable[[Job], None],
+        note: Callable[[Job, JobResult], None],
+    ):
+        """submit: takes jobs to be run. note: takes the rows of those that cannot be started."""
+        self.cell, self.store, self.data, self.submit, self.note = cell, store, data, submit, note
         self.hides_clients = cell.scenario.hides_clients
         self.views = all_views(cell.scenario.adversary.threat_models, self.hides_clients)
         self.initial = ""  # file of the checkpoint sent in this round
-        self.series: dict[tuple[Source, Subject], list[Round]] = {}
+        self.series: dict[tuple[Source, int], list[Round]] = {}
 
     def begin(self, state: State) -> None:
         """Write down the checkpoint that starts the federation."""
@@ -37,12 +37,13 @@ class Recorder:
 
     def save_reply(self, round: int, reply: ClientReply) -> None:
         """Write down what a client returned; where that is nothing, give every attack on it a row that says why."""
-        if reply.state is None:
-            for key, _ in self._views(round, Client(reply.client)):
+        state = reply.state
+        if state is None:
+            for key, _ in self._views(round, reply.client):
                 self._note(key, reply.status, reply.detail)
             return
         if not self.hides_clients:
-            self.store.save_client(round, reply.client, reply.state)
+            self.store.save_client(round, reply.client, state)
         if reply.distilled is not None:
             self.store.save_distilled(round, reply.client, reply.distilled)
 
@@ -54,36 +55,35 @@ class Recorder:
         """
         seen = self._extend(round, healthy, final, summed)
         self.initial = final or self.initial
-        subjects: list[Subject] = [*map(Client, healthy), AllClients()]
-        for key, view in (pair for subject in subjects for pair in self._views(round, subject)):
+        for key, view in (pair for client in (*healthy, ALL) for pair in self._views(round, client)):
             if view.hidden_by is not None:
                 self._note(key, "skipped", view.hidden_by)
-            elif (view.source, key.subject) in seen:
+            elif (view.source, key.client) in seen:
                 self._observe(key, view, healthy)
 
-    def _views(self, round: int, subject: Subject) -> list[tuple[ObservationKey, View]]:
-        """What is looked at of a subject in this round, by the key of the observation; nothing in a round left out."""
+    def _views(self, round: int, client: int) -> list[tuple[ObservationKey, View]]:
+        """What is looked at of a client, or of all, by the key of the observation; nothing in a round left out."""
         views = self.views if self.cell.scenario.adversary.attacks_in(round) else []
-        return [(ObservationKey(round, subject, view.threat_model), view) for view in views if view.shows(subject)]
+        return [(ObservationKey(round, client, view.threat_model), view) for view in views if view.shows(client)]
 
     def _extend(
         self, round: int, healthy: tuple[int, ...], final: str | None, summed: str | None
-    ) -> set[tuple[Source, Subject]]:
+    ) -> set[tuple[Source, int]]:
         """Extend the series by this round; returns those that have it."""
-        ended: dict[tuple[Source, Subject], Round] = {}
+        ended: dict[tuple[Source, int], Round] = {}
         for client in healthy if not self.hides_clients else ():
             returned = self.store.client_name(round, client)
-            ended[Source.RETURNED, Client(client)] = Round(self.initial, returned, (client,))
+            ended[Source.RETURNED, client] = Round(self.initial, returned, (client,))
         for source, name in ((Source.SUM, summed), (Source.GLOBAL, final)):
             if name is not None:
-                ended[source, AllClients()] = Round(self.initial, name, healthy)
+                ended[source, ALL] = Round(self.initial, name, healthy)
         for key, end in ended.items():
             self.series.setdefault(key, []).append(end)
         return set(ended)
 
     def _observe(self, key: ObservationKey, view: View, healthy: tuple[int, ...]) -> None:
-        """Write down what a view shows of a subject, with whose images it holds, and start its attacks."""
-        rounds = view.rounds(self.series[view.source, key.subject])
+        """Write down what a view shows, with whose images it holds, and start its attacks."""
+        rounds = view.rounds(self.series[view.source, key.client])
         clients = {client for round in rounds for client in round.clients}
         recorded = RecordedObservation(
             key,
@@ -93,12 +93,12 @@ class Recorder:
         )
         self.store.save_observation(recorded, grant(self.cell.scenario, self.data, recorded.clients))
         for job in self._jobs(key):
-            self.attacks.submit(job)
+            self.submit(job)
 
     def _jobs(self, key: ObservationKey) -> list[Job]:
-        return [Job.of(self.cell, self.store.root, key, attack) for attack in self.cell.scenario.attacks]
+        return [Job(self.cell, self.store.root, key, attack) for attack in self.cell.scenario.attacks]
 
     def _note(self, key: ObservationKey, status: str, detail: str) -> None:
         """Give every attack on a single client a row that says why it does not run."""
         for job in self._jobs(key):
-            self.attacks.note(job, lost(job, detail, status, num_private=self.data.client_sizes[key.client]))
+            self.note(job, lost(job, detail, status, num_private=self.data.client_sizes[key.client]))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar, Literal
 
-from simulator.results.keys import AllClients, Client, Subject
+from simulator.results.keys import ALL
 
 ThreatModelName = Literal["server", "observer", "history"]
 SECURE_AGGREGATION = (
@@ -33,9 +33,9 @@ class Source(Enum):
     GLOBAL = "the global checkpoint after the round"
 
     @property
-    def subject(self) -> type[Subject]:
-        """Whether there is one series for each client, or one of all clients together."""
-        return Client if self is Source.RETURNED else AllClients
+    def of_all(self) -> bool:
+        """Whether it is one series of all clients together, rather than one for each client."""
+        return self is not Source.RETURNED
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class View:
     all_rounds: bool = False
     hidden_by: str | None = None
 
-    def shows(self, subject: Subject) -> bool:
-        return isinstance(subject, self.source.subject)
+    def shows(self, client: int) -> bool:
+        return self.source.of_all == (client == ALL)
 
     def rounds(self, series: Sequence[Round]) -> Sequence[Round]:
         """The rounds of a series that it goes over; their clients' images are the private set."""
@@ -105,12 +105,11 @@ class History(ThreatModel):
     """
 
     name = "history"
-    followed: ClassVar[tuple[ThreatModel, ...]] = (Server(), Observer())
 
     def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        models = [model for model in self.followed if model.name in named] or [Server()]
+        models = [model for model in (Server(), Observer()) if model.name in named] or [Server()]
         views = [view for model in models for view in model.views(named, hides_clients)]
-        first = {view.source.subject: view for view in reversed(views)}
+        first = {view.source.of_all: view for view in reversed(views)}
         return [replace(view, threat_model=self.name, all_rounds=True) for view in first.values()]
 
 
@@ -120,8 +119,3 @@ THREAT_MODELS: tuple[ThreatModel, ...] = (Server(), Observer(), History())
 def all_views(named: Sequence[str], hides_clients: bool) -> list[View]:
     """What the threat models that a scenario names look at."""
     return [view for model in THREAT_MODELS if model.name in named for view in model.views(named, hides_clients)]
-
-
-def default_threat_model(subject: Subject) -> ThreatModelName:
-    """Who looks at a subject where nobody is named: the server at a client, an observer at all of them."""
-    return Server.name if isinstance(subject, Client) else Observer.name

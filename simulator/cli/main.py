@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from attacks.interface.errors import InputError
-from simulator.cli import update as update_commands
+from simulator.cli.update import attack, diagnose, member, out
 from simulator.errors import CellsFailed, RunError
 
 cli = typer.Typer(
@@ -18,7 +18,6 @@ cli = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out = Console()
 
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")
@@ -43,7 +42,7 @@ def run(
 
     plan = make_plan(load_scenario(file, overrides), out_dir)
     if not needs_run(plan, overwrite):
-        out.print(f"{plan.run_dir} holds this run already, finished; --overwrite does it again", highlight=False)
+        out.print(f"{plan.run_dir} holds this run already, finished; --overwrite does it again")
         show_run(plan.run_dir)
         return
     from simulator.run.display import Bars
@@ -87,9 +86,9 @@ def benchmark(
         with out.status("drawing figures …"):
             draw_benchmark(record, table)
     out.print(benchmark_view(table))
-    out.print(BENCHMARK_LEGEND, highlight=False)
-    out.print(f"figures: {plan.run_dir / 'figures'}", highlight=False, soft_wrap=True)
-    out.print(f"table:   {plan.run_dir / TABLE}", highlight=False, soft_wrap=True)
+    out.print(BENCHMARK_LEGEND)
+    out.print(f"figures: {plan.run_dir / 'figures'}", soft_wrap=True)
+    out.print(f"table:   {plan.run_dir / TABLE}", soft_wrap=True)
 
 
 @cli.command()
@@ -99,10 +98,10 @@ def check(file: ScenarioFile, overrides: Overrides = []) -> None:
     from simulator.run.plan import make_plan
     from simulator.scenario.scenario import load_scenario
 
-    out.print(describe_plan(make_plan(load_scenario(file, overrides))), highlight=False)
+    out.print(describe_plan(make_plan(load_scenario(file, overrides))))
 
 
-for command in (update_commands.attack, update_commands.member, update_commands.diagnose):
+for command in (attack, member, diagnose):
     cli.command()(command)
 
 
@@ -128,8 +127,8 @@ def distill(
     with step_bar() as report:
         facts = run_distillation(owner, options, size, out_dir, report)
     for line in accuracy_lines(facts):
-        out.print(line, highlight=False, soft_wrap=True)
-    out.print(f"written: {out_dir / 'distill.json'}", highlight=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
+    out.print(f"written: {out_dir / 'distill.json'}", soft_wrap=True)
 
 
 @cli.command()
@@ -152,7 +151,7 @@ def paper(
         raise InputError("fedspill paper FIGURE --out DIR measures an experiment, fedspill paper --list names them")
     run_experiment(figure, profile, overrides, out_dir, out, sheet=sheet, verbose=verbose)
     written = ", ".join(["data.csv", "claims.json", "figure.png"] + ["sheet.png"] * sheet)
-    out.print(f"written: {out_dir}: {written}", highlight=False, soft_wrap=True)
+    out.print(f"written: {out_dir}: {written}", soft_wrap=True)
 
 
 @cli.command()
@@ -170,11 +169,11 @@ def list_names() -> None:
     from clients.models import MODELS
     from simulator.run.strategies import known_strategies
 
-    out.print("attacks:    " + ", ".join(sorted(ATTACKS)), highlight=False)
-    out.print("defenses:   " + ", ".join(sorted(DEFENSES)) + ", package.module:mod of Flower", highlight=False)
-    out.print("data:       " + ", ".join(SOURCES) + ", OWNER/NAME of the Hugging Face hub", highlight=False)
-    out.print("models:     " + ", ".join(MODELS) + ", package.module:factory, FILE.py:factory", highlight=False)
-    out.print("strategies: " + ", ".join(known_strategies()), highlight=False)
+    out.print("attacks:    " + ", ".join(sorted(ATTACKS)))
+    out.print("defenses:   " + ", ".join(sorted(DEFENSES)) + ", package.module:mod of Flower")
+    out.print("data:       " + ", ".join(SOURCES) + ", OWNER/NAME of the Hugging Face hub")
+    out.print("models:     " + ", ".join(MODELS) + ", package.module:factory, FILE.py:factory")
+    out.print("strategies: " + ", ".join(known_strategies()))
 
 
 def finish_run(run_dir: Path, figures: bool) -> None:
@@ -196,21 +195,18 @@ def show_run(run_dir: Path) -> None:
 
     record = Record(run_dir)
     out.print(leakage_table(record.leakage, record.scenario.swept))
-    out.print(LEGEND, highlight=False)
+    out.print(LEGEND)
     figures = sorted((run_dir / "figures").glob("*.png"))
     if figures:
-        out.print("figures: " + ", ".join(str(path) for path in figures), highlight=False, soft_wrap=True)
-        out.print(f"page:    {run_dir / 'report.html'}", highlight=False, soft_wrap=True)
-    out.print(f"table:   {run_dir / 'leakage.csv'}", highlight=False, soft_wrap=True)
+        out.print("figures: " + ", ".join(str(path) for path in figures), soft_wrap=True)
+        out.print(f"page:    {run_dir / 'report.html'}", soft_wrap=True)
+    out.print(f"table:   {run_dir / 'leakage.csv'}", soft_wrap=True)
 
 
 def main() -> None:
     """Entry point: bad input is one line and exit code 2, a run that had to stop is one line and exit code 1."""
     try:
         cli()
-    except InputError as error:
+    except (InputError, RunError) as error:
         print(f"fedspill: {error}", file=sys.stderr)
-        sys.exit(2)
-    except RunError as error:
-        print(f"fedspill: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, InputError) else 1)

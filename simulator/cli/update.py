@@ -1,15 +1,83 @@
-"""The commands about one update: attack it, score candidates for membership, diagnose it."""
+"""The commands about one update: attack it, score candidates for membership, diagnose it.
 
+An update is given by two checkpoints, or as a recorded observation of a run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from attacks.interface.errors import InputError
-from simulator.cli.observation_options import ObservationOptions, with_observation_options
 
-out = Console()
+if TYPE_CHECKING:
+    from attacks import Knowledge, Observation
+    from simulator.results.record import Record
+
+out = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class ObservationOptions:
+    """The options that name an observation, as they were typed."""
+
+    model: Annotated[str | None, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module")] = None
+    initial: Annotated[Path | None, typer.Option(help="checkpoint sent (safetensors state dict)")] = None
+    final: Annotated[Path | None, typer.Option(help="checkpoint returned (safetensors state dict)")] = None
+    shape: Annotated[str | None, typer.Option(help="of an input image: channels,height,width")] = None
+    run: Annotated[Path | None, typer.Option(help="a recorded run instead of two checkpoints")] = None
+    round: Annotated[int, typer.Option(help="with --run")] = 1
+    client: Annotated[int, typer.Option(help="with --run; -1 is the union of a round's clients")] = -1
+    threat_model: Annotated[str | None, typer.Option(help="with --run; default server, for -1 observer")] = None
+    cell: Annotated[str, typer.Option(help="with --run: which cell of a sweep")] = ""
+    know: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="what the adversary is told")] = None
+
+    def observe(self) -> tuple["Observation", "Knowledge", "Record | None"]:
+        """(the observation, what its adversary was granted, the run it is of: None beside two checkpoints).
+
+        --know replaces what the adversary of a run was told.
+        """
+        from simulator.results.keys import ALL
+        from simulator.results.record import Record
+        from simulator.tools.attack_pair import observe_pair, parse_knowledge
+
+        knowledge = parse_knowledge(self.know or [])
+        pair = {"--model": self.model, "--initial": self.initial, "--final": self.final, "--shape": self.shape}
+        if self.run is None:
+            return observe_pair(self.model, self.initial, self.final, self.shape), knowledge, None
+        if given := ", ".join(option for option, value in pair.items() if value is not None):
+            raise InputError(f"--run {str(self.run)!r} brings its model and checkpoints: leave out {given}, or --run")
+        record = Record(self.run)
+        threat_model = self.threat_model or ("observer" if self.client == ALL else "server")
+        observation, granted = record.observation(self.round, self.client, threat_model, self.cell)
+        return observation, knowledge if self.know else granted, record
+
+
+def with_observation_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with a parameter `which` has the options of ObservationOptions in its place on the command line.
+
+    Its `out_dir` is checked before anything else.
+    """
+    own = [parameter for name, parameter in signature(command).parameters.items() if name != "which"]
+    options = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in signature(ObservationOptions).parameters.values()]
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        from simulator.results.storage import check_out
+
+        check_out(given["out_dir"])
+        which = ObservationOptions(**{field.name: given.pop(field.name) for field in fields(ObservationOptions)})
+        command(which=which, **given)
+
+    shown = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in own]
+    vars(with_options)["__signature__"] = signature(command).replace(parameters=shown + options)
+    with_options.__annotations__ = {p.name: p.annotation for p in shown + options}
+    return with_options
 
 
 @with_observation_options
@@ -24,10 +92,8 @@ def attack(
     from rich.progress import Progress
 
     from simulator.adversary.attack_run import AttackRun
-    from simulator.results.storage import check_out
     from simulator.tools.attack_pair import parse_options, write_result
 
-    check_out(out_dir)
     observation, granted, record = which.observe()
     if record is None:
         run = AttackRun(parse_options(name, option), seed)
@@ -42,10 +108,7 @@ def attack(
         found = run.run(observation, granted, show)
     write_result(out_dir, name, found, run.knowledge(granted), pixels=record is not None)
     show_warnings(found.warnings)
-    out.print(
-        f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}",
-        highlight=False,
-    )
+    out.print(f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}")
 
 
 @with_observation_options
@@ -59,10 +122,8 @@ def member(
     Candidates are in the model's input space beside two checkpoints, in [0, 1] with --run.
     """
     from attacks.membership import MembershipTest
-    from simulator.results.storage import check_out
     from simulator.tools.candidates import load_candidates, to_input_space, write_membership
 
-    check_out(out_dir)
     images = load_candidates(candidates)
     observation, knowledge, record = which.observe()
     if record is not None:
@@ -70,9 +131,7 @@ def member(
     test = MembershipTest.of(observation, knowledge, images)
     write_membership(out_dir, test.residual(images))
     show_warnings(test.warnings)
-    out.print(
-        f"{len(images)} candidates, {test.num_private} private images: {out_dir / 'membership.csv'}", highlight=False
-    )
+    out.print(f"{len(images)} candidates, {test.num_private} private images: {out_dir / 'membership.csv'}")
 
 
 @with_observation_options
@@ -88,33 +147,26 @@ def diagnose(
 
     Images are in the model's input space beside two checkpoints, in [0, 1] with --run.
     """
-    from simulator.results.storage import check_out
-    from simulator.tools.diagnosis import (
-        adversary_images,
-        diagnosis_tables,
-        measure_regime,
-        private_images,
-        write_diagnosis,
-    )
+    from simulator.tools import diagnosis
 
-    check_out(out_dir)
     if evaluator and (which.run is None or images is not None):
         raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
     observation, knowledge, record = which.observe()
     seed = record.cells[which.cell].scenario.seed if record is not None else 0
+    view = "evaluator" if evaluator else "adversary"
     if evaluator and record is not None:
-        view, (inputs, source) = "evaluator", (private_images(record, observation, which.cell), "the private ones")
+        inputs, source = diagnosis.private_images(record, observation, which.cell), "the private ones"
     else:
-        view, (inputs, source) = "adversary", adversary_images(images, observation, knowledge, record is not None)
-    found = measure_regime(observation, inputs, evaluator, seed)
-    write_diagnosis(out_dir, found, view, source)
-    out.print(f"{view}'s version, {found.on_images.images} images: {source}", highlight=False, soft_wrap=True)
-    for table in diagnosis_tables(found):
+        inputs, source = diagnosis.adversary_images(images, observation, knowledge, record is not None)
+    found = diagnosis.measure_regime(observation, inputs, evaluator, seed)
+    diagnosis.write_diagnosis(out_dir, found, view, source)
+    out.print(f"{view}'s version, {found.on_images.images} images: {source}", soft_wrap=True)
+    for table in diagnosis.diagnosis_tables(found):
         out.print(table)
-    out.print(found.verdict, highlight=False, soft_wrap=True)
-    out.print(f"written: {out_dir / 'diagnose.json'}", highlight=False, soft_wrap=True)
+    out.print(found.verdict, soft_wrap=True)
+    out.print(f"written: {out_dir / 'diagnose.json'}", soft_wrap=True)
 
 
 def show_warnings(warnings: tuple[str, ...]) -> None:
     for warning in warnings:
-        out.print(f"[yellow]warning[/]: {warning}", highlight=False)
+        out.print(f"[yellow]warning[/]: {warning}")

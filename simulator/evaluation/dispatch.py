@@ -22,11 +22,6 @@ def attack_gpu_share() -> float:
     return 0.1 if ray.cluster_resources().get("GPU", 0) > 0 and torch.cuda.is_available() else 0.0
 
 
-def work(job: Job, board: Any) -> JobResult:
-    """What a Ray worker does with a job."""
-    return run_job(job, Reporter(board, job.name))
-
-
 class Dispatcher:
     """Runs jobs in the background; every job submitted comes back exactly once.
 
@@ -37,13 +32,11 @@ class Dispatcher:
     def __init__(self, workers: int | None, environment: dict[str, str]):
         """environment: variables of the workers' processes. Ray has to be up."""
         slots = ray.cluster_resources().get(ATTACK_RESOURCE, 0) >= 1
-        options: dict[str, Any] = {"num_cpus": 0, "num_gpus": attack_gpu_share(), "max_retries": 1}
-        options["runtime_env"] = {"env_vars": environment}
-        if slots:
-            options["resources"] = {ATTACK_RESOURCE: 1}
+        options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": environment}}
+        taken: dict[str, Any] = {"num_gpus": attack_gpu_share(), "resources": {ATTACK_RESOURCE: 1} if slots else {}}
         self.limit = float("inf") if slots else workers or os.cpu_count() or 1
-        self.task = ray.remote(**options)(work)
-        self.board: Any = ray.remote(num_cpus=0, runtime_env={"env_vars": environment})(ProgressBoard).remote()
+        self.task = ray.remote(max_retries=1, **options, **taken)(run_job)
+        self.board: Any = ray.remote(**options)(ProgressBoard).remote()
         self.running: dict[Any, Job] = {}
         self.waiting: deque[Job] = deque()
         self.last_sign = time.monotonic()  # when a job was submitted or came back
@@ -83,7 +76,7 @@ class Dispatcher:
     def _start(self) -> None:
         while self.waiting and len(self.running) < self.limit:
             job = self.waiting.popleft()
-            self.running[self.task.remote(job, self.board)] = job
+            self.running[self.task.remote(job, Reporter(self.board, job.name))] = job
 
     def _fetch(self, reference: Any) -> tuple[Job, JobResult]:
         job = self.running.pop(reference)

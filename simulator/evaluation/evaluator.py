@@ -1,8 +1,7 @@
 """Scores and measures of a finished attack: this is where reconstructions meet the private images."""
 
+import math
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from attacks import InputError, Knowledge, Observation, Reconstruction, score
 from attacks.interface.seeding import numpy_generator
@@ -26,21 +25,18 @@ def evaluate(
     purpose = f"floor/{key['threat_model']}/{key['attack']}"
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
     scores = score(truth.private, found.pixels().float(), truth.pool, generator)
-    attack = FinishedAttack(truth, observation, knowledge, found, _counts(truth, found) | scores.columns())
-    notes = [note for name, measure in MEASURES.items() if (note := _measured(name, measure, attack))]
-    if scores.floor_size < len(found.images):
-        size, returned = scores.floor_size, len(found.images)
-        notes.append(f"the uninformed baseline is {size} public images for {returned} returned: raise data.public")
-    return Evaluation(attack.columns, _samples(scores, found, key), notes)
-
-
-def _counts(truth: Truth, found: Reconstruction) -> dict[str, Any]:
-    return {
+    counts = {
         "num_private": len(truth.private),
         "num_inferred": found.num_inferred,
         "num_reconstructed": len(found.images),
         "relative_residual": found.relative_residual,
     }
+    attack = FinishedAttack(truth, observation, knowledge, found, counts | scores.columns())
+    notes = [note for name, measure in MEASURES.items() if (note := _measured(name, measure, attack))]
+    if scores.floor_size < len(found.images):
+        size, returned = scores.floor_size, len(found.images)
+        notes.append(f"the uninformed baseline is {size} public images for {returned} returned: raise data.public")
+    return Evaluation(attack.columns, _samples(scores, found, key), notes)
 
 
 def _measured(name: str, measure: Measure, attack: FinishedAttack) -> str:
@@ -62,14 +58,7 @@ def _measured(name: str, measure: Measure, attack: FinishedAttack) -> str:
 def _samples(scores: LeakageScore, found: Reconstruction, key: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each private image: its index, its scores and the dual of its reconstruction."""
     columns = {name: values.tolist() for name, values in scores.samples().items()}
-    return [
-        {**key, "image": i, **{name: values[i] for name, values in columns.items()}, "dual": _dual(found, match)}
-        for i, match in enumerate(columns["match"])
-    ]
-
-
-def _dual(found: Reconstruction, match: int) -> float:
-    """The largest |α| of a reconstruction over kernels and outputs; NaN without duals or match."""
-    if found.duals is None or match < 0:
-        return float("nan")
-    return float(np.abs(found.duals[:, match].numpy()).max())
+    largest = [] if found.duals is None else found.duals.abs().amax((0, 2)).tolist()  # over kernels and outputs
+    columns["dual"] = [largest[match] if largest and match >= 0 else math.nan for match in columns["match"]]
+    rows = zip(*columns.values(), strict=True)
+    return [{**key, "image": i, **dict(zip(columns, row, strict=True))} for i, row in enumerate(rows)]

@@ -1,36 +1,14 @@
 """The truth that scores are measured against: the private images behind an update. No attack ever sees it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from attacks import Pool
-from attacks.scoring.images import score_images
-from clients.config import DataConfig, PartitionConfig
 from clients.data.partition import split_data
 from simulator.scenario.scenario import Scenario
-
-
-@dataclass(frozen=True)
-class TruthSource:
-    """Where the private images of a cell come from, so that a worker can read them: its data and how it is split.
-
-    diagnosed: whether rows get the columns that say how far the update is in the kernel regime.
-    """
-
-    data: DataConfig
-    partition: PartitionConfig
-    clients: int
-    seed: int
-    diagnosed: bool
-
-    @classmethod
-    def of(cls, scenario: Scenario) -> "TruthSource":
-        clients, diagnosed = scenario.federation.clients, scenario.output.diagnostics
-        return cls(scenario.data, scenario.partition, clients, scenario.seed, diagnosed)
 
 
 @dataclass(frozen=True)
@@ -47,19 +25,10 @@ class Truth:
     diagnosed: bool = True
 
     @classmethod
-    def of(cls, source: TruthSource | Scenario, clients: Sequence[int], round_clients: Sequence[int]) -> "Truth":
+    def of(cls, scenario: Scenario, clients: Sequence[int], round_clients: Sequence[int]) -> "Truth":
         """The private set that `clients` form, in a round in which `round_clients` took part."""
-        source = TruthSource.of(source) if isinstance(source, Scenario) else source
-        data = split_data(source.data, source.partition, source.clients, source.seed)
+        data = split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
         images = {client: data.client(client)[0] for client in round_clients}
         pool = Pool(data.public()[0], torch.cat([images[client] for client in round_clients]))
         private = torch.cat([images[client] for client in clients])
-        return cls(private, pool, data.pixel_mean, source.seed, source.diagnosed)
-
-    def with_images(self, private: Tensor, round_images: Tensor) -> "Truth":
-        """The same with other images in place of the clients' own, those of the whole round in the pool."""
-        return replace(self, private=private, pool=replace(self.pool, private=round_images))
-
-    def nearness(self, distilled: Tensor) -> dict[str, float]:
-        """How near the images that a client trained on instead (M, C, H, W) are to its private ones."""
-        return {"distilled_l2_median": float(np.median(score_images(self.private, distilled, self.pool).l2))}
+        return cls(private, pool, data.pixel_mean, scenario.seed, scenario.output.diagnostics)

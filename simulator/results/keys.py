@@ -1,67 +1,35 @@
 """How an observation is named: its round, whose update it is, and the threat model that sees it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-ALL = -1  # `client` of the union of a round's clients, in tables, in files and on the command line; nowhere else
-
-
-@dataclass(frozen=True)
-class Client:
-    """One client, by the number of its partition."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class AllClients:
-    """All clients of a round together."""
-
-
-Subject = Client | AllClients
-"""Whose update is looked at."""
-
-
-def subject_of(client: int) -> Subject:
-    """The subject that tables, files and the command line write as a number."""
-    return AllClients() if client < 0 else Client(client)
+ALL = -1  # `client` of the union of a round's clients, in tables, in files and on the command line
 
 
 @dataclass(frozen=True)
 class ObservationKey:
-    """What tells one observation of a cell from all others."""
+    """What tells one observation of a cell from all others. client: the number of its partition, or ALL."""
 
     round: int
-    subject: Subject
+    client: int
     threat_model: str
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "ObservationKey":
         """Of a row of a table, or of an observation's file."""
-        return cls(int(row["round"]), subject_of(int(row["client"])), row["threat_model"])
-
-    @property
-    def client(self) -> int:
-        """The number that tables write: −1 for all clients."""
-        return self.subject.number if isinstance(self.subject, Client) else ALL
+        return cls(int(row["round"]), int(row["client"]), row["threat_model"])
 
     @property
     def columns(self) -> dict[str, Any]:
         """The key as columns of a table."""
-        return {"round": self.round, "client": self.client, "threat_model": self.threat_model}
+        return asdict(self)
 
     @property
     def name(self) -> str:
         """The key as a part of a file's name."""
-        client = f"{self.subject.number:02d}" if isinstance(self.subject, Client) else "all"
+        client = "all" if self.client == ALL else f"{self.client:02d}"
         return f"round_{self.round:04d}_client_{client}_{self.threat_model}"
-
-    @property
-    def order(self) -> tuple[int, float, str]:
-        """Where it stands among others: by round, and all clients together after the single ones."""
-        number = self.subject.number if isinstance(self.subject, Client) else float("inf")
-        return self.round, number, self.threat_model
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """The tables of a run: rows are appended to a journal as they come, and written as parquet and CSV at the end."""
 
+import contextlib
 import json
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,10 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from simulator.evaluation.job import JobResult
-from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY, row_order
+from simulator.results.keys import ALL
+from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
+from simulator.results.storage import write_atomically
 
 JOURNAL = "ledger.jsonl"
+ORDER = ("round", "client", "threat_model", "attack", "target", "image")  # the columns that rows are sorted by
 TABLES = {table.name: table for table in (LEAKAGE, SAMPLES, UTILITY, CLIENTS)}
 
 
@@ -28,23 +32,17 @@ class Ledger:
         entries = read_journal(self.journal)
         self.done = finished_cells(run_dir)
         kept = [entry for entry in entries if entry.get("cell", entry.get("done")) in self.done]
-        partial = self.journal.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
-        os.replace(partial, self.journal)
+        write_atomically(self.journal, "".join(json.dumps(entry) + "\n" for entry in kept))
 
-    def add(self, table: str, cell: str, order: tuple[Any, ...], row: dict[str, Any]) -> None:
-        """Raises SchemaError where the row has a column that is neither declared nor swept."""
-        self._append({"table": table, "cell": cell, "order": order, "row": row})
+    def add(self, cell: str, **tables: list[dict[str, Any]]) -> None:
+        """Rows of a cell, by the name of their table, in one write.
 
-    def add_result(self, cell: str, result: JobResult) -> None:
-        """A finished attack: its rows of the leakage table and its samples, in one write."""
-        entries = []
-        for part in (result, *result.more):
-            entries.append({"table": "leakage", "cell": cell, "order": part.order, "row": part.row})
-            for sample in part.samples:
-                order = (*row_order(cell, sample), sample["image"])
-                entries.append({"table": "samples", "cell": cell, "order": order, "row": sample})
-        self._append(*entries)
+        Raises SchemaError where one has a column that is neither declared nor swept.
+        """
+        for name, rows in tables.items():
+            for row in rows:
+                TABLES[name].check(row, self.swept)
+        self._append(*({"table": name, "cell": cell, "row": row} for name, rows in tables.items() for row in rows))
 
     def mark_done(self, cell: str) -> None:
         self._append({"done": cell})
@@ -55,7 +53,8 @@ class Ledger:
         entries = [entry for entry in read_journal(self.journal) if "table" in entry]
         frames = {}
         for name, table in TABLES.items():
-            own = sorted((entry for entry in entries if entry["table"] == name), key=lambda entry: entry["order"])
+            own = [entry for entry in entries if entry["table"] == name]
+            own.sort(key=lambda entry: row_order(entry["cell"], entry["row"]))
             frames[name] = table.frame([entry["row"] for entry in own], self.swept)
         return frames
 
@@ -66,19 +65,20 @@ class Ledger:
             partial = self.run_dir / f".{name}.partial"
             frame.to_parquet(partial, index=False)
             os.replace(partial, self.run_dir / f"{name}.parquet")
-        partial = self.run_dir / ".leakage.partial"
-        frames["leakage"].to_csv(partial, index=False)
-        os.replace(partial, self.run_dir / "leakage.csv")
+        write_atomically(self.run_dir / "leakage.csv", frames["leakage"].to_csv(index=False))
         return frames
 
     def _append(self, *entries: dict[str, Any]) -> None:
-        for entry in entries:
-            if "row" in entry:
-                TABLES[entry["table"]].check(entry["row"], self.swept)
         with self.journal.open("a") as file:
             file.write("".join(json.dumps(entry) + "\n" for entry in entries))
             file.flush()
             os.fsync(file.fileno())
+
+
+def row_order(cell: str, row: dict[str, Any]) -> tuple[Any, ...]:
+    """What rows are sorted by, whatever order Ray finished in; the union of clients comes after the clients."""
+    values = {name: row[name] for name in ORDER if name in row}
+    return (cell, *(math.inf if (name, value) == ("client", ALL) else value for name, value in values.items()))
 
 
 def finished_cells(run_dir: Path) -> set[str]:
@@ -92,8 +92,6 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
         return []
     entries = []
     for line in path.read_text().splitlines():
-        try:
+        with contextlib.suppress(json.JSONDecodeError):  # the last line of a run that was killed while writing it
             entries.append(json.loads(line))
-        except json.JSONDecodeError:  # the last line of a run that was killed while writing it
-            continue
     return entries

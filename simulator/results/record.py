@@ -4,17 +4,41 @@ from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
+import yaml
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.attack import Progress, silent
 from attacks.interface.errors import nearest
 from simulator.adversary.attack_run import AttackRun
-from simulator.results.keys import ObservationKey, subject_of
+from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
-from simulator.run.folder import DESCRIPTION, read_description
 from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Source
+
+DESCRIPTION = "scenario.yaml"  # of a run, in its directory
+
+
+def read_description(path: Path) -> dict:
+    """scenario.yaml of a run directory; InputError where it is damaged."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{str(path)!r} cannot be read ({reason}): the run directory is damaged") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _table(name: str) -> cached_property[pd.DataFrame]:
+    """A table of a run, read when it is asked for; InputError where the run did not finish."""
+
+    def read(record: "Record") -> pd.DataFrame:
+        path = record.path / f"{name}.parquet"
+        if not path.exists():
+            raise InputError(f"run {str(record.path)!r} has no {path.name}: it did not finish; run it again to resume")
+        return pd.read_parquet(path)
+
+    return cached_property(read)
 
 
 class Record:
@@ -25,6 +49,9 @@ class Record:
     observation, knowledge = record.observation(1, 0)  # what the server saw of client 0 in round 1
     record.attack(1, 0, "ntk").images                # attacked again, bit for bit as in the run
     """
+
+    leakage, samples = _table("leakage"), _table("samples")
+    utility, clients = _table("utility"), _table("clients")
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -48,27 +75,11 @@ class Record:
             raise InputError(f"run {str(self.path)!r} has no cell {cell!r}{nearest(cell, sorted(self.cells))}")
         return CellStore(self.path / "cells" / cell if cell else self.path)
 
-    @cached_property
-    def leakage(self) -> pd.DataFrame:
-        return self._table("leakage")
-
-    @cached_property
-    def samples(self) -> pd.DataFrame:
-        return self._table("samples")
-
-    @cached_property
-    def utility(self) -> pd.DataFrame:
-        return self._table("utility")
-
-    @cached_property
-    def clients(self) -> pd.DataFrame:
-        return self._table("clients")
-
     def observation(
-        self, round: int, client: int = -1, threat_model: str = "server", cell: str = ""
+        self, round: int, client: int = ALL, threat_model: str = "server", cell: str = ""
     ) -> tuple[Observation, Knowledge]:
         """What the adversary saw and was granted, from the checkpoints folder alone. client: −1 for all of them."""
-        return self.store(cell).load(ObservationKey(round, subject_of(client), threat_model))
+        return self.store(cell).load(ObservationKey(round, client, threat_model))
 
     def private_clients(self, key: ObservationKey, cell: str = "") -> tuple[int, ...]:
         """The clients whose images are the private set of an observation, as the run wrote them down."""
@@ -90,24 +101,16 @@ class Record:
         return self.attack_run(attack, cell).run(observation, knowledge or granted, progress)
 
     def attack_run(self, attack: str | AttackConfig, cell: str = "") -> AttackRun:
-        """An attack as the run would have it: with the cell's seed, threads and defense."""
-        config = self.attack_config(attack, cell) if isinstance(attack, str) else attack
-        return AttackRun.of(config, self.cells[cell].scenario)
+        """An attack as the run would have it: with the cell's seed, threads and defense.
 
-    def attack_config(self, name: str, cell: str = "") -> AttackConfig:
-        """The scenario's attack of that label, or the attack of that name with its default options."""
-        for config in self.cells[cell].scenario.adversary.attacks:
-            if config.label == name:
-                return config
-        config = AttackConfig.model_construct(name=name, label=name)  # a wrong name is for make() to refuse
-        config.make()
-        return config
-
-    def _table(self, name: str) -> pd.DataFrame:
-        path = self.path / f"{name}.parquet"
-        if not path.exists():
-            raise InputError(f"run {str(self.path)!r} has no {path.name}: it did not finish; run it again to resume")
-        return pd.read_parquet(path)
+        A name is a label of the scenario's, or that of any attack, which then has its default options.
+        """
+        scenario = self.cells[cell].scenario
+        if isinstance(attack, str):
+            default = AttackConfig.model_construct(name=attack, label=attack)
+            attack = next((config for config in scenario.adversary.attacks if config.label == attack), default)
+            attack.make()  # refuses a wrong name
+        return AttackRun.of(attack, scenario)
 
 
 def load(path: str | Path) -> Record:

@@ -2,22 +2,8 @@
 
 import textwrap
 
-from simulator.results.schema import (
-    CANDIDATES,
-    CLIENTS,
-    COUNT,
-    FLAG,
-    INTEGER,
-    LAYERS,
-    LEAKAGE,
-    NUMBER,
-    SAMPLES,
-    TEXT,
-    UTILITY,
-    Column,
-    Table,
-    benchmark,
-)
+from simulator.results import schema
+from simulator.results.schema import COUNT, FLAG, INTEGER, LEAKAGE, NUMBER, TEXT, Column, Table
 
 HEAD = """# What every column means
 
@@ -32,13 +18,14 @@ WORDS = {INTEGER: "integer", COUNT: "integer", NUMBER: "number", FLAG: "true / f
 
 def reference() -> str:
     """The whole page, Markdown."""
-    tables = (LEAKAGE, SAMPLES, UTILITY, CLIENTS, benchmark(), CANDIDATES, LAYERS)
-    return "\n".join([HEAD, *(section(table) for table in tables)])
+    run = (LEAKAGE, schema.SAMPLES, schema.UTILITY, schema.CLIENTS)
+    return "\n".join([HEAD, *map(section, (*run, schema.benchmark(), schema.CANDIDATES, schema.LAYERS))])
 
 
 def section(table: Table) -> str:
     """One table: what its rows are, which columns it shares with the leakage table, and its own by group."""
-    shared = [name for name, column in table.columns.items() if table is not LEAKAGE and is_shared(column)]
+    of_others = {} if table is LEAKAGE else LEAKAGE.columns  # the very column is shared, not one of the same name
+    shared = [name for name, column in table.columns.items() if of_others.get(name) is column]
     own = [column for name, column in table.columns.items() if name not in shared]
     names = ", ".join(f"`{name}`" for name in shared)
     intro = f"{table.intro} Shared with the leakage table: {names}." if shared else table.intro
@@ -47,11 +34,6 @@ def section(table: Table) -> str:
         lines = [row(column) for column in own if column.group is group]
         blocks.append("\n".join([wrapped(f"{group.intro} Computed in `{group.source}`."), "", *RULE, *lines, ""]))
     return "\n".join(blocks)
-
-
-def is_shared(column: Column) -> bool:
-    """Whether it is the very column of the leakage table, and not another one of that name."""
-    return LEAKAGE.columns.get(column.name) is column
 
 
 def row(column: Column) -> str:

@@ -11,8 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from simulator.results.keys import ObservationKey
-
 INTEGER, COUNT, NUMBER, FLAG, TEXT = "int64", "Int64", "float64", "bool", "str"  # COUNT: an integer that may be missing
 
 
@@ -90,11 +88,6 @@ class Table:
         return frame
 
 
-def row_order(cell: str, key: dict[str, Any]) -> tuple[Any, ...]:
-    """What rows are sorted by, whatever order Ray finished in; the union of clients comes after the clients."""
-    return (cell, *ObservationKey.of(key).order, key["attack"], key["target"])
-
-
 DECIBEL, L2, SHARE, SECONDS, JSON = "dB", "L2", "0 to 1", "seconds", "JSON"  # units
 
 KEY = Group("What a row is about.", "simulator/evaluation/job.py")
@@ -121,6 +114,13 @@ REGIME = Group(
     "and, as `attacker_…`, as far as an adversary can know it.",
     "simulator/evaluation/measures.py",
 )
+
+PAIR = Group("", "simulator/evaluation/evaluator.py")
+GLOBAL = Group("", "simulator/run/federation.py")
+REPLY = Group("", "simulator/adversary")
+OVER_SEEDS = Group("", "simulator/reports/benchmark.py")
+CANDIDATE = Group("", "simulator/tools/candidates.py")
+LAYER = Group("", "attacks/update/layer_ranks.py")
 
 LEAKAGE = Table.of(
     "leakage",
@@ -204,8 +204,6 @@ def leakage(names: str) -> list[Column]:
     return [LEAKAGE.columns[name] for name in names.split()]
 
 
-PAIR = Group("", "simulator/evaluation/evaluator.py")
-
 SAMPLES = Table.of(
     "samples",
     "samples.parquet",
@@ -224,8 +222,6 @@ SAMPLES = Table.of(
     ],
 )  # fmt: skip
 
-GLOBAL = Group("", "simulator/run/federation.py")
-
 UTILITY = Table.of(
     "utility",
     "utility.parquet",
@@ -239,8 +235,6 @@ UTILITY = Table.of(
         Column("epsilon", NUMBER, "largest spent so far, where a defense accounts for it", GLOBAL),
     ],
 )
-
-REPLY = Group("", "simulator/adversary")
 
 CLIENTS = Table.of(
     "clients",
@@ -264,7 +258,6 @@ CLIENTS = Table.of(
     ],
 )
 
-OVER_SEEDS = Group("", "simulator/reports/benchmark.py")
 HALF_WIDTH = "half of the 95 % confidence interval over seeds (Student's t), of each row by itself"
 
 
@@ -299,8 +292,6 @@ def benchmark() -> Table:
     )
 
 
-CANDIDATE = Group("", "simulator/tools/candidates.py")
-
 CANDIDATES = Table.of(
     "membership",
     "membership.csv",
@@ -311,8 +302,6 @@ CANDIDATES = Table.of(
         Column("score", NUMBER, "−log ρ: higher for images that were trained on", CANDIDATE),
     ],
 )
-
-LAYER = Group("", "attacks/update/layer_ranks.py")
 
 LAYERS = Table.of(
     "layers",

@@ -149,9 +149,8 @@ class CellStore:
         write_atomically(self._observation_path(recorded.key), json.dumps(content, indent=1))
 
     def observation_keys(self) -> list[ObservationKey]:
-        """Those of all observations, in order of round, client and threat model."""
-        keys = [ObservationKey.of(read_json(path)) for path in self.checkpoints.glob("round_*.json")]
-        return sorted(keys, key=lambda key: key.order)
+        """Those of all observations, in the order of their files."""
+        return [ObservationKey.of(read_json(path)) for path in sorted(self.checkpoints.glob("round_*.json"))]
 
     def recorded(self, key: ObservationKey) -> RecordedObservation:
         """What was written down of an observation: the names of its files, and whose images they hold."""
@@ -167,7 +166,11 @@ class CellStore:
         states = {name: load_state(self.checkpoints / name) for name in files}
         pairs = tuple((states[initial], states[final]) for initial, final in content["pairs"])
         observation = Observation(model, pairs, shape, key.round, key.client, key.threat_model)
-        return observation, self._knowledge(content["knowledge"])
+        knowledge = make_knowledge({k: v for k, v in content["knowledge"].items() if k != "public_images"})
+        if "public_images" in content["knowledge"]:
+            images = load_state(self.checkpoints / "public_images.safetensors")["images"]
+            knowledge = replace(knowledge, public_images=images)
+        return observation, knowledge
 
     def architecture(self) -> tuple[nn.Module, tuple[int, int, int]]:
         """(the model, its weights meaningless; (C, H, W) of its input)."""
@@ -192,13 +195,6 @@ class CellStore:
     def _save(self, name: str, state: State) -> str:
         save_state(self.checkpoints / name, state)
         return name
-
-    def _knowledge(self, given: dict[str, Any]) -> Knowledge:
-        knowledge = make_knowledge({k: v for k, v in given.items() if k != "public_images"})
-        if "public_images" in given:
-            images = load_state(self.checkpoints / "public_images.safetensors")["images"]
-            knowledge = replace(knowledge, public_images=images)
-        return knowledge
 
 
 def make_knowledge(given: dict[str, Any]) -> Knowledge:

@@ -120,16 +120,16 @@ def iterations_of(attack: AttackConfig) -> int | None:
 
 def estimate_pretraining(plan: RunPlan) -> float:
     """Seconds of pretraining, once for each of the weights that the cells start from."""
-    found: dict[str, Pretraining] = {}
-    for cell in plan.cells:
-        config = cell.client_config(use_gpu=False)
-        if config.model.pretrain is not None:
-            pretraining = Pretraining.of(config, cell_data(cell.scenario))
-            found[pretraining.digest] = pretraining
+    starts = [
+        Pretraining.of(cell.client_config(use_gpu=False), cell_data(cell.scenario))
+        for cell in plan.cells
+        if cell.scenario.model.pretrain is not None
+    ]
     seconds = 0.0
-    for pretraining in found.values():
+    for pretraining in {start.digest: start for start in starts}.values():
         start = time.perf_counter()
-        pretraining.first_steps(PROBE_STEPS).run()
+        probe = pretraining.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None})
+        replace(pretraining, training=probe).run()
         steps = planned_steps(pretraining.training, len(pretraining.images))
         seconds += (time.perf_counter() - start) * steps / PROBE_STEPS
     return seconds

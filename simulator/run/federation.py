@@ -17,7 +17,6 @@ from simulator.adversary.threat_models import all_views
 from simulator.errors import CellsFailed, RunError
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
-from simulator.results.keys import Client
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.run.cluster import start_ray, worker_environment
@@ -52,20 +51,17 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
                     run_cell(grid, nodes, plan, cell, queue)
                 except RunError as error:
                     failed[cell.name] = error
-            queue.finish()
+            while queue.dispatcher.pending:
+                queue.collect(timeout=0.5)
     finally:  # whatever stopped the run, what was found is kept
         display.stop()
         ledger.write_tables()
     if failed:
-        raise CellsFailed(describe_failures(failed, len(plan.cells)))
-
-
-def describe_failures(failed: dict[str, RunError], cells: int) -> str:
-    """One line about the cells that had to stop, with the reason of the first; without a sweep, the reason alone."""
-    name, error = next(iter(failed.items()))
-    if not name:
-        return str(error)
-    return f"{len(failed)} of {cells} cells failed: {'; '.join(failed)} (the first: {error}); the others are kept"
+        first = next(iter(failed.values()))
+        if "" in failed:  # without a sweep, the reason says all
+            raise CellsFailed(str(first))
+        which = f"{len(failed)} of {len(plan.cells)} cells failed: {'; '.join(failed)}"
+        raise CellsFailed(f"{which} (the first: {first}); the others are kept")
 
 
 class AttackQueue:
@@ -77,12 +73,9 @@ class AttackQueue:
         self.ledger, self.display = ledger, display
         self.trained: set[str] = set()
 
-    def submit(self, job: Job) -> None:
-        self.dispatcher.submit(job)
-
     def note(self, job: Job, result: JobResult) -> None:
-        """The row of a job that is not started at all."""
-        self.ledger.add_result(job.cell, result)
+        """The rows of a job that is over, or was not started at all."""
+        self.ledger.add(job.cell.name, **result._asdict())
 
     def finish_training(self, cell: str) -> None:
         self.trained.add(cell)
@@ -91,14 +84,10 @@ class AttackQueue:
     def collect(self, timeout: float) -> None:
         """Bring in what has finished, waiting at most `timeout` seconds for the first."""
         for job, result in self.dispatcher.collect(timeout):
-            self.ledger.add_result(job.cell, result)
-            self.display.attack_done(result.row)
+            self.note(job, result)
+            self.display.attack_done(result.leakage[0])
         self.display.attacks_running(self.dispatcher.shares())
         self._mark_done()
-
-    def finish(self) -> None:
-        while self.dispatcher.pending:
-            self.collect(timeout=0.5)
 
     def close(self) -> None:
         """Rows for the attacks that a stopped run leaves behind; their observations are on disk and can be attacked."""
@@ -108,7 +97,7 @@ class AttackQueue:
         self.dispatcher.close()
 
     def _mark_done(self) -> None:
-        waiting = {job.cell for job in self.dispatcher.pending}
+        waiting = {job.cell.name for job in self.dispatcher.pending}
         for cell in self.trained - waiting - self.ledger.done:
             self.ledger.mark_done(cell)
 
@@ -123,7 +112,7 @@ def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue
         pretrain(model, config, data, plan.run_dir, queue.display.pretraining)
     utility = Utility(cell, data, model, queue.ledger)
     participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)})
-    recorder = Recorder(cell, make_store(plan, cell, data), data, queue)
+    recorder = Recorder(cell, make_store(plan, cell, data), data, queue.dispatcher.submit, queue.note)
     strategy = CuriousServer(defended_strategy(scenario), participation, recorder, utility.note)
 
     def after_round(round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -199,5 +188,5 @@ def expected_pairs(cell: Cell) -> list[int]:
         round if view.all_rounds else 1
         for round in range(1, federation.rounds + 1) if adversary.attacks_in(round)
         for view in views if view.hidden_by is None
-        for _ in range(clients if view.shows(Client(0)) else 1)
+        for _ in range(clients if view.shows(0) else 1)
     ]  # fmt: skip

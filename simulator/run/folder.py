@@ -5,7 +5,6 @@ import datetime
 import platform
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 
 import torch
 import yaml
@@ -14,11 +13,12 @@ from filelock import FileLock, Timeout
 from attacks import InputError
 from simulator.errors import RunError
 from simulator.results.ledger import JOURNAL, TABLES, finished_cells
+from simulator.results.record import DESCRIPTION, read_description
 from simulator.results.storage import check_out, make_out, write_atomically
 from simulator.run.plan import RunPlan
 from simulator.scenario.scenario import Scenario
 
-DESCRIPTION, LOCK = "scenario.yaml", ".lock"
+LOCK = ".lock"
 RECORDED_VERSIONS = ("fedspill", "torch", "numpy", "flwr", "ray", "flwr-datasets", "scipy", "scikit-image")
 
 
@@ -53,40 +53,24 @@ def claimed(plan: RunPlan, overwrite: bool = False) -> Iterator[None]:
             f"another process is running in {str(plan.run_dir)!r}: wait for it, or choose another --out"
         ) from None
     with lock:
-        _begin(plan, overwrite)
+        if overwrite:
+            for name in (JOURNAL, "leakage.csv", *(f"{table}.parquet" for table in TABLES)):
+                (plan.run_dir / name).unlink(missing_ok=True)
+        text = yaml.safe_dump(describe(plan.scenario), sort_keys=False, allow_unicode=True)
+        write_atomically(plan.run_dir / DESCRIPTION, text)
         yield
-
-
-def _begin(plan: RunPlan, overwrite: bool) -> None:
-    if overwrite:
-        for name in (JOURNAL, "leakage.csv", *(f"{table}.parquet" for table in TABLES)):
-            (plan.run_dir / name).unlink(missing_ok=True)
-    text = yaml.safe_dump(describe(plan.scenario), sort_keys=False, allow_unicode=True)
-    write_atomically(plan.run_dir / DESCRIPTION, text)
 
 
 def describe(scenario: Scenario) -> dict[str, object]:
     """The resolved scenario, its digest, and what it ran on."""
-    versions = {name: metadata.version(name) for name in RECORDED_VERSIONS}
-    machine = {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
     return {
         "scenario": scenario.model_dump(mode="json"),
         "digest": scenario.digest,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": versions,
-        "machine": machine,
+        "versions": {name: metadata.version(name) for name in RECORDED_VERSIONS},
+        "machine": {
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
     }
-
-
-def read_description(path: Path) -> dict:
-    """scenario.yaml of a run directory; InputError where it is damaged."""
-    try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{str(path)!r} cannot be read ({reason}): the run directory is damaged") from None
-    return content if isinstance(content, dict) else {}

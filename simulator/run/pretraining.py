@@ -6,7 +6,7 @@ Weights are kept in a folder under a digest of all that they depend on, so that 
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -111,10 +111,6 @@ class Pretraining:
         generator = torch_generator(self.config.seed, "pretraining")
         train(network, images, targets, self.training, generator, move_statistics=True, progress=progress)
         return network.cpu()
-
-    def first_steps(self, steps: int) -> "Pretraining":
-        """The same with so many steps, to see what one costs."""
-        return replace(self, training=self.training.model_copy(update={"steps": steps, "epochs": None}))
 
 
 def _check_disjoint(source: DataConfig, images: Tensor, data: FederatedData) -> None:

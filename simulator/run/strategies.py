@@ -24,7 +24,7 @@ def known_strategies() -> list[str]:
 
 def defended_strategy(scenario: Scenario) -> Strategy:
     """The scenario's strategy, inside those that are the server's half of its defenses."""
-    strategy = make_strategy(scenario.federation)
+    strategy = make_strategy(scenario.federation, scenario.federation.strategy)
     sampled = max(1, int(scenario.federation.clients * scenario.federation.fraction))
     for defense in scenario.chain:
         half = defense.server_half()
@@ -47,16 +47,12 @@ def wrapped(strategy: Strategy, half: ServerHalf, sampled: int) -> Strategy:
         raise InputError(f"strategy {half.strategy!r} of a defense: {error}") from None
 
 
-def make_strategy(federation: FederationConfig) -> Strategy:
-    """The strategy of a scenario; InputError for unknown names and for options its constructor refuses.
+def make_strategy(federation: FederationConfig, config: StrategyConfig) -> Strategy:
+    """A strategy with its options; InputError for unknown names and for options its constructor refuses.
 
     A strategy that wraps another (the server-side DP strategies) takes it in its option `strategy`, by name or as
     {name, options}.
     """
-    return _make(federation, federation.strategy)
-
-
-def _make(federation: FederationConfig, config: StrategyConfig) -> Strategy:
     if config.name not in known_strategies():
         raise InputError(f"unknown federation.strategy {config.name!r}{nearest(config.name, known_strategies())}")
     _check_minimums(federation, config)
@@ -71,7 +67,7 @@ def _make(federation: FederationConfig, config: StrategyConfig) -> Strategy:
     accepted = inspect.signature(strategy.__init__).parameters
     options = {key: value for key, value in defaults.items() if key in accepted} | config.options
     if "strategy" in accepted:
-        options["strategy"] = _make(federation, _wrapped_by(config))
+        options["strategy"] = make_strategy(federation, _wrapped_by(config))
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.ERROR)  # that federated evaluation is off is our choice, not worth a warning

@@ -1,6 +1,7 @@
 """How well a federation does, for the tables of utility and of clients: the defender's side of every trade-off."""
 
 from collections import defaultdict
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord
@@ -24,9 +25,8 @@ class Utility:
 
     def note(self, round: int, reply: ClientReply) -> None:
         """A client's row, and its part in that of the round."""
-        columns, scenario = reply.columns, self.cell.scenario
-        row = {"round": round, "defense": scenario.defense, "seed": scenario.seed, **columns, **self.cell.swept}
-        self.ledger.add("clients", self.cell.name, (self.cell.name, round, reply.client), row)
+        columns = reply.columns
+        self.ledger.add(self.cell.name, clients=[self._row(round, columns)])
         if "epsilon" in columns:
             self.epsilons[round].append(float(columns["epsilon"]))
         if reply.healthy:
@@ -36,20 +36,20 @@ class Utility:
         """The round's row: the global model on the test split, and what its clients reported."""
         self.model.load_state_dict(arrays.to_torch_state_dict())
         loss, share = self._evaluate()
-        losses, scenario = self.losses[round], self.cell.scenario
-        row = {
-            "round": round,
-            "defense": scenario.defense,
-            "seed": scenario.seed,
+        losses = self.losses[round]
+        columns = {
             "test_accuracy": share,
             "test_loss": loss,
             "client_loss": sum(losses) / len(losses) if losses else None,
             "clients": len(losses),
             "epsilon": max(self.epsilons[round], default=None),
-            **self.cell.swept,
         }
-        self.ledger.add("utility", self.cell.name, (self.cell.name, round), row)
+        self.ledger.add(self.cell.name, utility=[self._row(round, columns)])
         return MetricRecord({"accuracy": share, "loss": loss})
+
+    def _row(self, round: int, columns: dict[str, Any]) -> dict[str, Any]:
+        scenario = self.cell.scenario
+        return {"round": round, "defense": scenario.defense, "seed": scenario.seed, **columns, **self.cell.swept}
 
     def _evaluate(self) -> tuple[float, float]:
         """(mean loss, accuracy) on the test split."""

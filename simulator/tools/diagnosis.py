@@ -12,7 +12,7 @@ from attacks import InputError, Knowledge, Observation, torch_generator
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from clients.local_update import centered
 from simulator.evaluation.truth import Truth
-from simulator.results.keys import ObservationKey, subject_of
+from simulator.results.keys import ObservationKey
 from simulator.results.record import Record
 from simulator.results.schema import LAYERS
 from simulator.results.storage import make_out, write_atomically, write_json
@@ -48,7 +48,7 @@ def measure_regime(observation: Observation, images: Tensor, complete: bool, see
 
 def private_images(record: Record, observation: Observation, cell: str) -> Tensor:
     """Those behind an observation of a run, in the model's input space: for the evaluator, not for an adversary."""
-    key = ObservationKey(observation.round, subject_of(observation.client), observation.threat_model)
+    key = ObservationKey(observation.round, observation.client, observation.threat_model)
     clients = record.private_clients(key, cell)
     truth = Truth.of(record.cells[cell].scenario, clients, clients)
     return centered(truth.private, truth.pixel_mean)

@@ -19,7 +19,7 @@ from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment
 from simulator.paper.measures import curve_table, first_seed_strips, score_table, settings_of
 from simulator.paper.pictures import draw_curves
-from simulator.results.keys import Client, ObservationKey
+from simulator.results.keys import ObservationKey
 from simulator.results.record import Record
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
@@ -119,7 +119,7 @@ def dual_pairs(cell: str, record: Record, duals: Tensor) -> pd.DataFrame:
     """A row per private image: its dual in the step (N, 1), and that of its reconstruction."""
     own = record.samples[record.samples.cell == cell].sort_values("image")
     attack = own.attack.iloc[0]
-    path = record.store(cell).reconstruction_path(ObservationKey(1, Client(0), "server"), attack)
+    path = record.store(cell).reconstruction_path(ObservationKey(1, 0, "server"), attack)
     with np.load(path, allow_pickle=False) as arrays:
         found = arrays["duals"][0, own.match.to_numpy(), 0]
     recovered = (own.identified & (own.psnr >= 20)).to_numpy()

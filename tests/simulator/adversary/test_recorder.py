@@ -10,7 +10,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
-from simulator.results.keys import AllClients, Client, ObservationKey
+from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.run.plan import cell_data
 from simulator.run.strategies import defended_strategy
@@ -45,7 +45,7 @@ class NoAttacks:
         self.submitted.append(job)
 
     def note(self, job, result):
-        self.noted.append((job.key.client, job.key.threat_model, result.row["status"]))
+        self.noted.append((job.key.client, job.key.threat_model, result.leakage[0]["status"]))
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def federate(tmp_path, monkeypatch):
         cell = validate(Source(content)).cells()[0]
         store, attacks = CellStore(tmp_path), NoAttacks()
         store.create(cell.scenario.model, (1, 8, 8), 10, 0)
-        recorder = Recorder(cell, store, cell_data(cell.scenario), attacks)
+        recorder = Recorder(cell, store, cell_data(cell.scenario), attacks.submit, attacks.note)
         participation = Participation(cell.scenario, NODES)
         server = CuriousServer(defended_strategy(cell.scenario), participation, recorder, lambda round, reply: None)
         grid = SimpleNamespace(get_node_ids=lambda: list(NODES.values()))
@@ -95,7 +95,7 @@ def observed(federate):
         store, _ = federate(threat_models, ["secure_aggregation", *defenses], strategy)
 
         def updates(threat_model):
-            observation, _ = store.load(ObservationKey(2, AllClients(), threat_model))
+            observation, _ = store.load(ObservationKey(2, ALL, threat_model))
             return [observation.delta(pair)[WEIGHT] for pair in range(len(observation.pairs))]
 
         return updates
@@ -132,12 +132,12 @@ def test_an_observation_says_whose_images_it_holds(federate):
     for key in store.observation_keys():
         if key.round == 2:
             recorded = store.recorded(key)
-            held[key.subject, key.threat_model] = (recorded.clients, recorded.round_clients)
+            held[key.client, key.threat_model] = (recorded.clients, recorded.round_clients)
     assert held == {
-        (Client(0), "server"): ((0,), (0,)),
-        (Client(0), "history"): ((0,), (0,)),
-        (AllClients(), "observer"): ((0,), (0,)),
-        (AllClients(), "history"): ((0, 1), (0, 1)),
+        (0, "server"): ((0,), (0,)),
+        (0, "history"): ((0,), (0,)),
+        (ALL, "observer"): ((0,), (0,)),
+        (ALL, "history"): ((0, 1), (0, 1)),
     }
 
 
@@ -151,6 +151,6 @@ def test_secure_aggregation_leaves_single_clients_unattacked_and_says_so(federat
     _, attacks = federate(["server", "history"], ["secure_aggregation"])
     of_a_round = [(client, threat, "skipped") for client in (0, 1) for threat in ("server", "history")]
     assert attacks.noted == 2 * of_a_round
-    assert [(job.key.subject, job.key.threat_model) for job in attacks.submitted] == 2 * [
-        (AllClients(), "server"), (AllClients(), "history")
+    assert [(job.key.client, job.key.threat_model) for job in attacks.submitted] == 2 * [
+        (ALL, "server"), (ALL, "history")
     ]  # fmt: skip

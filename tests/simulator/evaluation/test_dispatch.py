@@ -11,7 +11,7 @@ from simulator.evaluation import dispatch
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job
 from simulator.evaluation.progress_board import ProgressBoard
-from simulator.results.keys import Client, ObservationKey
+from simulator.results.keys import ObservationKey
 from simulator.run.cluster import stop_ray, worker_environment
 from simulator.scenario.scenario import Cell, Scenario
 from tests.simulator.evaluation.fake_actor import Handle
@@ -27,7 +27,7 @@ class Deadly:
 def make_job(root, client, timeout=3600.0, **swept):
     """A job without an observation: its row says so."""
     scenario = Scenario.model_validate({"name": "s", "adversary": {"timeout": timeout}})
-    return Job.of(Cell("", swept, scenario), root, ObservationKey(1, Client(client), "server"), scenario.attacks[0])
+    return Job(Cell("", swept, scenario), root, ObservationKey(1, client, "server"), scenario.attacks[0])
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_a_worker_that_dies_takes_no_job_but_its_own_with_it(tmp_path, slotless)
             dispatcher.submit(job)
         assert len(dispatcher.running) == 1 and len(dispatcher.pending) == 3  # one at a time
         while dispatcher.pending:
-            found |= {job.key.client: result.row["detail"] for job, result in dispatcher.collect(timeout=60)}
+            found |= {job.key.client: result.leakage[0]["detail"] for job, result in dispatcher.collect(timeout=60)}
     finally:
         dispatcher.close()
     assert found[1].startswith("the attack's worker died")
@@ -102,7 +102,7 @@ def test_a_job_that_went_silent_is_given_up_alone(tmp_path, dispatch_to_nowhere)
     heard(dispatcher, scoring, 60 + 120 - 5)
     dispatcher.last_sign = time.monotonic() - 1e6  # nothing came back for long: the slots are taken
     ((job, result),) = dispatcher.collect(timeout=0)
-    assert (job.key.client, result.row["status"]) == (0, "timeout")
+    assert (job.key.client, result.leakage[0]["status"]) == (0, "timeout")
     assert [job.key.client for job in dispatcher.pending] == [1, 2] and dispatcher.ray.cancelled == [0]
 
 

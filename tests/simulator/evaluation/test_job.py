@@ -9,12 +9,12 @@ from clients.local_update import make_model
 from simulator.evaluation.evaluator import Evaluation
 from simulator.evaluation.job import Job, run_job, time_limit
 from simulator.evaluation.progress_board import Reporter
-from simulator.results.keys import Client, ObservationKey, RecordedObservation
+from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.run.plan import cell_data
 from simulator.scenario.scenario import load_scenario
 
-KEY = ObservationKey(1, Client(0), "server")
+KEY = ObservationKey(1, 0, "server")
 
 
 def make_job(tmp_path, model="{width: 16, depth: 1}", attack="{name: ntk, iterations: 20}", timeout=60):
@@ -32,7 +32,7 @@ def make_job(tmp_path, model="{width: 16, depth: 1}", attack="{name: ntk, iterat
     store.create(scenario.model, (1, 8, 8), 10, scenario.seed)
     pair = (store.save_global(0, initial), store.save_client(1, 0, final))
     write_observation(store, pair, client=0)
-    return Job.of(cell, store.root, KEY, scenario.adversary.attacks[0])
+    return Job(cell, store.root, KEY, scenario.adversary.attacks[0])
 
 
 def write_observation(store, pair, client):
@@ -42,22 +42,22 @@ def write_observation(store, pair, client):
 
 def test_a_job_stores_its_reconstruction_and_returns_its_rows(tmp_path):
     job = make_job(tmp_path)
-    result = run_job(job)
-    assert result.row["status"] == "ok", result.row["detail"]
-    assert (result.row["num_private"], result.row["num_reconstructed"], len(result.samples)) == (3, 6, 3)
-    assert json.loads(result.row["knowledge"]) == {"num_private": 3}
+    (row,), samples = run_job(job)
+    assert row["status"] == "ok", row["detail"]
+    assert (row["num_private"], row["num_reconstructed"], len(samples)) == (3, 6, 3)
+    assert json.loads(row["knowledge"]) == {"num_private": 3}
     assert CellStore(job.root).reconstruction_path(job.key, "ntk").exists()
 
 
 def test_an_attack_beyond_its_time_gives_a_row(tmp_path):
-    row = run_job(make_job(tmp_path, attack="{name: ntk, iterations: 10000000, patience: 0}", timeout=1)).row
+    row = run_job(make_job(tmp_path, attack="{name: ntk, iterations: 10000000, patience: 0}", timeout=1)).leakage[0]
     assert row["status"] == "timeout" and "adversary.timeout = 1 s" in row["detail"]
 
 
 def test_an_attack_that_fails_gives_a_row_that_says_why(tmp_path):
     job = make_job(tmp_path)
     (CellStore(job.root).checkpoints / "client_00_round_0001.safetensors").unlink()
-    row = run_job(job).row
+    (row,), _ = run_job(job)
     assert row["status"] == "failed" and "does not exist" in row["detail"]
 
 
@@ -70,10 +70,10 @@ def test_distilled_images_are_singled_out_of_those_of_the_round(tmp_path):
     targets = {}
     for client in (0, 1):
         write_observation(store, store.recorded(KEY).pairs[0], client)
-        targets[client] = run_job(job).more[0]
-    assert all(result.row["target"] == "distilled" for result in targets.values())
-    assert [targets[client].samples[0]["identified"] for client in (0, 1)] == [False, True]
-    assert targets[0].row["l2_median"] == pytest.approx(0.8, rel=1e-4)  # 0.1 on each of 64 pixels
+        targets[client] = run_job(job)
+    assert all([row["target"] for row in rows] == ["private", "distilled"] for rows, _ in targets.values())
+    assert [targets[client].samples[-1]["identified"] for client in (0, 1)] == [False, True]
+    assert targets[0].leakage[1]["l2_median"] == pytest.approx(0.8, rel=1e-4)  # 0.1 on each of 64 pixels
 
 
 def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
@@ -93,7 +93,7 @@ def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
 
     monkeypatch.setattr("simulator.adversary.attack_run.AttackRun.run", attack)
     monkeypatch.setattr("simulator.evaluation.job.evaluate", score)
-    assert run_job(make_job(tmp_path), Listening()).row["status"] == "ok"
+    assert run_job(make_job(tmp_path), Listening()).leakage[0]["status"] == "ok"
     assert said == ["alive", "attack", "alive", "score"]
 
 

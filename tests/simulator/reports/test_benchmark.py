@@ -12,7 +12,6 @@ import pytest
 from attacks import InputError
 from clients.data.partition import split_data
 from simulator.errors import CellsFailed
-from simulator.evaluation.job import JobResult
 from simulator.reports.benchmark import benchmark_table, half_width, load_benchmark, write_benchmark
 from simulator.reports.benchmark_figures import draw_benchmark, frontier_of
 from simulator.results.ledger import Ledger
@@ -109,11 +108,9 @@ def test_a_benchmark_with_failed_cells_writes_the_table_of_the_others(tmp_path, 
         with claimed(plan):
             ledger = Ledger(plan.run_dir)
         key = {"round": 1, "seed": 0}
-        ledger.add_result("a", JobResult((0,), row("none", 0, 0, 0.5)))
-        ledger.add(
-            "clients", "a", (0,), {**key, "client": 0, "defense": "none", "status": "ok", "bytes": 8, "seconds": 1.0}
-        )
-        ledger.add("utility", "a", (0,), {**key, "defense": "none", "test_accuracy": 0.5})
+        client = {**key, "client": 0, "defense": "none", "status": "ok", "bytes": 8, "seconds": 1.0}
+        utility = {**key, "defense": "none", "test_accuracy": 0.5}
+        ledger.add("a", leakage=[row("none", 0, 0, 0.5)], clients=[client], utility=[utility])
         ledger.write_tables()
         raise CellsFailed("1 of 2 cells failed: b")
 

@@ -10,7 +10,7 @@ from attacks import Knowledge
 from simulator.evaluation.job import Job, run_job
 from simulator.reports import figures
 from simulator.reports.figures import Strip, draw_figures, draw_strips, strip_of
-from simulator.results.keys import Client, ObservationKey, RecordedObservation
+from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.run.plan import cell_data
 from simulator.scenario.scenario import validate
@@ -22,10 +22,10 @@ DISTILLED = torch.stack([torch.full((1, 8, 8), shade) for shade in (0.1, 0.4)])
 class FakeRecord:
     """As much of a record as the figures read: one client, attacked in one round."""
 
-    def __init__(self, path, scenario, results):
+    def __init__(self, path, scenario, result):
         self.path, self.cells = path, {"": scenario.cells()[0]}
-        self.leakage = pd.DataFrame([result.row for result in results])
-        self.samples = pd.DataFrame([sample for result in results for sample in result.samples])
+        self.leakage = pd.DataFrame(result.leakage)
+        self.samples = pd.DataFrame(result.samples)
 
     def private_clients(self, key, cell):
         return self.store(cell).recorded(key).clients
@@ -48,11 +48,11 @@ def record(tmp_path):
     store.create(scenario.model, (1, 8, 8), 10, 0)
     initial = store.architecture()[0].state_dict()
     final = {name: value + 0.01 for name, value in initial.items()}
-    key, pair = ObservationKey(1, Client(0), "server"), (store.save_global(0, initial), store.save_client(1, 0, final))
+    key, pair = ObservationKey(1, 0, "server"), (store.save_global(0, initial), store.save_client(1, 0, final))
     store.save_observation(RecordedObservation(key, (pair,), (0,), (0,)), Knowledge(num_private=3))
     store.save_distilled(1, 0, DISTILLED)
-    result = run_job(Job.of(scenario.cells()[0], tmp_path, key, scenario.adversary.attacks[0]))
-    return FakeRecord(tmp_path, scenario, [result, *result.more])
+    result = run_job(Job(scenario.cells()[0], tmp_path, key, scenario.adversary.attacks[0]))
+    return FakeRecord(tmp_path, scenario, result)
 
 
 def test_pairs_show_the_images_that_the_row_was_scored_against(record):

@@ -3,30 +3,29 @@ import json
 import pandas as pd
 import pytest
 
-from simulator.evaluation.job import JobResult
 from simulator.results.ledger import Ledger
-from simulator.results.schema import LEAKAGE, SchemaError, row_order
+from simulator.results.schema import LEAKAGE, SchemaError
 
 KEY = {"defense": "none", "seed": 0, "target": "private", "attack": "ntk"}
 
 
-def result(cell, round, client, threat="server", **columns):
+def rows(round, client, threat="server", **columns):
     key = {**KEY, "round": round, "client": client, "threat_model": threat}
     sample = {**key, "image": 0, "l2": 0.5}
-    return JobResult(row_order(cell, key), {**key, "status": "ok", **columns}, [sample])
+    return {"leakage": [{**key, "status": "ok", **columns}], "samples": [sample]}
 
 
 def test_rows_are_sorted_whatever_order_they_came_in(tmp_path):
     ledger = Ledger(tmp_path)
     for round, client, threat in [(2, 0, "server"), (1, -1, "observer"), (1, 1, "server"), (1, 0, "server")]:
-        ledger.add_result("", result("", round, client, threat))
+        ledger.add("", **rows(round, client, threat))
     table = ledger.tables()["leakage"]
     assert list(zip(table["round"], table["client"], strict=True)) == [(1, 0), (1, 1), (1, -1), (2, 0)]
 
 
 def test_columns_stand_in_their_order_and_those_of_a_sweep_follow(tmp_path):
     ledger = Ledger(tmp_path, swept=["model.width"])
-    ledger.add_result("", result("", 1, 0, num_private=8, **{"model.width": 64}))
+    ledger.add("", **rows(1, 0, num_private=8, **{"model.width": 64}))
     table = ledger.write_tables()["leakage"]
     assert list(table.columns) == [*LEAKAGE.columns, "model.width"]
     stored = pd.read_parquet(tmp_path / "leakage.parquet")
@@ -37,9 +36,9 @@ def test_columns_stand_in_their_order_and_those_of_a_sweep_follow(tmp_path):
 
 def test_reopening_keeps_finished_cells_and_drops_the_others(tmp_path):
     ledger = Ledger(tmp_path)
-    ledger.add_result("a", result("a", 1, 0))
+    ledger.add("a", **rows(1, 0))
     ledger.mark_done("a")
-    ledger.add_result("b", result("b", 1, 0))
+    ledger.add("b", **rows(1, 0))
     again = Ledger(tmp_path)
     assert again.done == {"a"}
     assert len(again.tables()["leakage"]) == 1
@@ -47,7 +46,7 @@ def test_reopening_keeps_finished_cells_and_drops_the_others(tmp_path):
 
 def test_a_torn_last_line_is_ignored(tmp_path):
     ledger = Ledger(tmp_path)
-    ledger.add_result("a", result("a", 1, 0))
+    ledger.add("a", **rows(1, 0))
     ledger.mark_done("a")
     with ledger.journal.open("a") as file:
         file.write('{"table": "leakage", "ce')
@@ -56,7 +55,7 @@ def test_a_torn_last_line_is_ignored(tmp_path):
 
 def test_every_line_of_the_journal_is_json(tmp_path):
     ledger = Ledger(tmp_path)
-    ledger.add("utility", "", ("", 1), {"round": 1, "test_accuracy": 0.5})
+    ledger.add("", utility=[{"round": 1, "test_accuracy": 0.5}])
     lines = ledger.journal.read_text().splitlines()
     assert [json.loads(line)["table"] for line in lines] == ["utility"]
     assert ledger.tables()["utility"].test_accuracy.tolist() == [pytest.approx(0.5)]
@@ -64,9 +63,9 @@ def test_every_line_of_the_journal_is_json(tmp_path):
 
 def test_a_column_that_is_neither_declared_nor_swept_is_an_error_at_once(tmp_path):
     ledger = Ledger(tmp_path, swept=["model.width"])
-    for bad in (result("", 1, 0, contrast=0.5), result("", 1, 0, **{"model.depth": 2})):
+    for bad in (rows(1, 0, contrast=0.5), rows(1, 0, **{"model.depth": 2})):
         with pytest.raises(SchemaError, match=r"no column .*: declare it in simulator/results/schema\.py"):
-            ledger.add_result("", bad)
+            ledger.add("", **bad)
     with pytest.raises(SchemaError, match="table 'utility' has no column 'accuracy'"):
-        ledger.add("utility", "", ("", 1), {"round": 1, "accuracy": 0.5})
+        ledger.add("", utility=[{"round": 1, "accuracy": 0.5}])
     assert ledger.journal.read_text() == ""

@@ -11,11 +11,10 @@ from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
 from simulator.evaluation.evaluator import evaluate
-from simulator.evaluation.job import JobResult
 from simulator.evaluation.measures import MEASURES
 from simulator.evaluation.truth import Truth
 from simulator.reports.benchmark import benchmark_table
-from simulator.results.ledger import TABLES, Ledger
+from simulator.results.ledger import TABLES, Ledger, row_order
 from simulator.results.reference import reference
 from simulator.results.schema import (
     CANDIDATES,
@@ -27,7 +26,6 @@ from simulator.results.schema import (
     Column,
     SchemaError,
     benchmark,
-    row_order,
 )
 
 PROJECT = Path(__file__).parents[3]
@@ -108,9 +106,7 @@ def test_a_metric_that_is_measured_and_declared_is_in_every_table(tmp_path, brig
     ledger, evaluations = Ledger(tmp_path), {seed: evaluated(seed) for seed in (0, 1)}
     for seed, found in evaluations.items():
         key = KEY | {"seed": seed, "target": "private"}
-        ledger.add_result(
-            "", JobResult(row_order("", key), {**key, "status": "ok", "adaptive": False, **found.columns})
-        )
+        ledger.add("", leakage=[{**key, "status": "ok", "adaptive": False, **found.columns}])
     ledger.write_tables()
     table = pd.read_csv(tmp_path / "leakage.csv")
     assert list(table.columns)[-1] == "brightness"
@@ -133,4 +129,4 @@ def test_a_metric_that_is_measured_but_not_declared_is_an_error(tmp_path, monkey
     monkeypatch.setitem(MEASURES, "contrast", lambda attack: {"contrast": 1.0})
     columns, _, _ = evaluated()
     with pytest.raises(SchemaError, match="'contrast'"):
-        Ledger(tmp_path).add_result("", JobResult((0,), columns))
+        Ledger(tmp_path).add("", leakage=[columns])

@@ -8,7 +8,7 @@ import torch
 from attacks import InputError, Knowledge, Reconstruction
 from clients.config import ModelConfig
 from clients.models import build_model
-from simulator.results.keys import AllClients, Client, ObservationKey, RecordedObservation
+from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.storage import (
     CellStore,
     check_out,
@@ -37,7 +37,7 @@ def states():
 def test_an_observation_comes_back_as_it_was_written(store):
     initial, final = states()
     pair = (store.save_global(0, initial), store.save_client(1, 3, final))
-    key = ObservationKey(1, Client(3), "server")
+    key = ObservationKey(1, 3, "server")
     recorded = RecordedObservation(key, (pair,), clients=(3,), round_clients=(0, 3))
     store.save_observation(recorded, Knowledge(num_private=7, pixel_mean=(0.25,)))
     observation, knowledge = store.load(key)
@@ -52,7 +52,7 @@ def test_public_images_travel_beside_the_checkpoints(store):
     images = torch.rand(3, *SHAPE)
     pair = tuple(store.save_global(i, state) for i, state in enumerate(states()))
     store.save_public_images(images)
-    key = ObservationKey(1, AllClients(), "observer")
+    key = ObservationKey(1, ALL, "observer")
     store.save_observation(RecordedObservation(key, (pair,), (0, 1), (0, 1)), Knowledge(public_images=images))
     assert torch.equal(store.load(key)[1].public_images, images)
     written = json.loads((store.checkpoints / "round_0001_client_all_observer.json").read_text())
@@ -60,16 +60,16 @@ def test_public_images_travel_beside_the_checkpoints(store):
 
 
 def test_names_of_files(store):
-    assert ObservationKey(7, Client(3), "server").name == "round_0007_client_03_server"
+    assert ObservationKey(7, 3, "server").name == "round_0007_client_03_server"
     assert (
-        store.reconstruction_path(ObservationKey(1, AllClients(), "observer"), "ntk").name
+        store.reconstruction_path(ObservationKey(1, ALL, "observer"), "ntk").name
         == "round_0001_client_all_observer_ntk.npz"
     )
 
 
 def test_missing_observation_names_what_there_is(store):
     with pytest.raises(InputError, match="recorded: none"):
-        store.load(ObservationKey(9, Client(9), "server"))
+        store.load(ObservationKey(9, 9, "server"))
 
 
 def test_checkpoints_are_never_pickles(tmp_path):
@@ -105,7 +105,7 @@ def test_knowledge_from_plain_values():
 def test_a_history_names_the_checkpoints_of_its_rounds_and_reads_each_once(store, monkeypatch):
     states = [build_model(ModelConfig(width=8, depth=1), SHAPE, 10, seed).state_dict() for seed in range(3)]
     names = [store.save_global(i, state) for i, state in enumerate(states)]
-    key = ObservationKey(2, AllClients(), "history")
+    key = ObservationKey(2, ALL, "history")
     store.save_observation(RecordedObservation(key, tuple(itertools.pairwise(names)), (0,), (0,)), Knowledge())
     read = []
     monkeypatch.setattr("simulator.results.storage.load_state", lambda path: read.append(path.name) or load_state(path))

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 
 from attacks import InputError
 from simulator.errors import RunError
-from simulator.results.keys import ObservationKey, subject_of
+from simulator.results.keys import ObservationKey
 from simulator.results.ledger import finished_cells
 from simulator.results.schema import LEAKAGE
 from simulator.run.folder import needs_run
@@ -96,7 +96,7 @@ def test_every_row_says_whether_the_update_is_in_the_kernel_regime(swept):
 
 def test_ranks_and_members_of_an_observation(swept):
     for client, threat, count in ((1, "server", 5), (-1, "observer", 9)):
-        key = ObservationKey(2, subject_of(client), threat)
+        key = ObservationKey(2, client, threat)
         assert swept.private_clients(key, "seed=0") == ((1,) if client == 1 else (0, 1))
         observation, _ = swept.observation(2, client, threat, cell="seed=0")
         row = swept.leakage.query("seed == 0 and round == 2 and client == @client and threat_model == @threat").iloc[0]
@@ -125,7 +125,7 @@ def test_utility_of_every_round(swept):
 def test_a_recorded_observation_gives_the_same_bits_without_the_data(swept):
     for round, client, threat in ((1, 0, "server"), (1, -1, "observer"), (2, 1, "history"), (2, -1, "history")):
         store = swept.store("seed=1")
-        live = store.reconstruction_path(ObservationKey(round, subject_of(client), threat), "ntk")
+        live = store.reconstruction_path(ObservationKey(round, client, threat), "ntk")
         again = swept.attack(round, client, "ntk", threat, cell="seed=1")
         assert np.array_equal(np.load(live)["images"], again.pixels().numpy())
 

@@ -2,7 +2,7 @@ import pytest
 
 from attacks import InputError
 from simulator.adversary.threat_models import all_views
-from simulator.results.keys import AllClients, Client
+from simulator.results.keys import ALL
 from simulator.run.federation import expected_pairs
 from simulator.scenario.scenario import load_scenario
 from simulator.scenario.sweep import short_keys
@@ -222,7 +222,7 @@ def test_bad_overrides(write):
 def test_history_follows_the_threat_models_beside_it(write, listed, of_a_client, of_all):
     scenario = load_scenario(write(f"name: s\nfederation: {{rounds: 3}}\nadversary: {{threat_models: {listed}}}\n"))
     views = all_views(scenario.adversary.threat_models, hides_clients=False)
-    for subject, expected in ((Client(1), of_a_client), (AllClients(), of_all)):
+    for subject, expected in ((1, of_a_client), (ALL, of_all)):
         assert [view.threat_model for view in views if view.shows(subject)] == expected
     pairs = expected_pairs(scenario.cells()[0])  # three clients
     histories = 3 * ("history" in of_a_client) + ("history" in of_all)
