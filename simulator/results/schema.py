@@ -120,7 +120,7 @@ GLOBAL = Group("", "simulator/run/federation.py")
 REPLY = Group("", "simulator/adversary")
 OVER_SEEDS = Group("", "simulator/reports/benchmark.py")
 CANDIDATE = Group("", "simulator/tools/candidates.py")
-LAYER = Group("", "attacks/update/layer_ranks.py")
+LAYER = Group("", "attacks/kernel/regime.py")
 
 LEAKAGE = Table.of(
     "leakage",
