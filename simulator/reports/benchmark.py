@@ -118,7 +118,5 @@ def client_costs(record: Record) -> pd.DataFrame:
 
 def half_width(values: pd.Series) -> float:
     """Of the 95 % confidence interval of the mean; NaN for fewer than two values."""
-    values = values.dropna()
-    if len(values) < 2:
-        return float("nan")
-    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    count = values.count()
+    return float(stats.t.ppf(0.975, count - 1) * values.std() / np.sqrt(count))

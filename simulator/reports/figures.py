@@ -27,11 +27,15 @@ FLOOR_COLOUR = "0.55"
 BASELINES = {"floor_l2": ("--", "baseline: public images"), "mean_image_l2": (":", "baseline: their mean")}
 
 
+def themed() -> None:
+    sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
+
+
 def draw_figures(record: Record) -> list[Path]:
     """Draw every figure of a run into its `figures/` folder; returns their paths."""
     folder = record.path / "figures"
     folder.mkdir(exist_ok=True)
-    sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
+    themed()
     good = record.leakage[record.leakage.status == "ok"]
     if good.empty:
         return []
