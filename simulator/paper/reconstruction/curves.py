@@ -57,10 +57,7 @@ def score_experiment(
 
 
 def curve_experiment(name: str, title: str, hue: str, rows: list[str]) -> Callable[[ScoreStatistics], ScoreStatistics]:
-    """The same with a panel of reconstruction curves for each number of images.
-
-    hue: the setting that colours the curves. rows: every combination of these settings has a row of panels.
-    """
+    """The same with a panel of reconstruction curves for each number of images. hue, rows: as of `draw_curves`."""
     return score_experiment(name, title, partial(draw_curves, hue=hue, rows=rows), extra=[hue, *rows])
 
 

@@ -176,14 +176,9 @@ def accumulated_table(owner: Owner, trained: Fit) -> pd.DataFrame:
         initial = torch.func.functional_call(trained.model, trained.initial, (images,))
     finite = kernel_duals(empirical_ntk(trained.model, trained.initial, images), targets - initial, RIDGE)
     infinite = kernel_duals(owner.kernel(images), targets, RIDGE)
-    columns = dict(zip(DUALS, (trained.duals, finite, infinite), strict=True))
-    return pd.DataFrame(
-        {
-            "image": range(len(images)),
-            **{name: value[:, 0].numpy() for name, value in columns.items()},
-            "train_loss": trained.report.last_loss,
-        }
-    )
+    columns = zip(DUALS, (trained.duals, finite, infinite), strict=True)
+    table = pd.DataFrame({name: value[:, 0].numpy() for name, value in columns})
+    return table.assign(image=table.index, train_loss=trained.report.last_loss)
 
 
 def draw(data: pd.DataFrame) -> plt.Figure:

@@ -66,13 +66,10 @@ def norm_table(record: Record) -> pd.DataFrame:
         trained, owner = observation.trainable, Owner.of(cell.scenario)
         final = cast_state(observation.final, torch.device("cpu"), torch.float64)
         whole = {part: final[part] for part in trained}
-        rows.append(
-            {
-                **{key: settings_of(cell)[key] for key in NETWORK},
-                "unexplained": relative_residual(observation.model, final, whole, owner.images.double()),
-                **{key: squared_norm({part: state[part] for part in trained}) ** 0.5 for key, state in states.items()},
-            }
-        )
+        network = {key: settings_of(cell)[key] for key in NETWORK}
+        norms = {key: squared_norm({part: state[part] for part in trained}) ** 0.5 for key, state in states.items()}
+        missed = relative_residual(observation.model, final, whole, owner.images.double())
+        rows.append({**network, "unexplained": missed, **norms})
     return pd.DataFrame(rows)
 
 
