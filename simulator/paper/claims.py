@@ -6,10 +6,11 @@ import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from pydantic import BeforeValidator
 from scipy.stats import binomtest
 
 from clients.config import Section
@@ -33,11 +34,7 @@ class ClaimRule(Section):
     source: str = "{source}"
     paper: str
     measured: str
-    holds: str | list[str]
-
-    @property
-    def comparisons(self) -> list[str]:
-        return [self.holds] if isinstance(self.holds, str) else self.holds
+    holds: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)]
 
 
 @dataclass(frozen=True)
@@ -96,9 +93,9 @@ def judge(rules: Mapping[str, ClaimRule], statistics: Statistics) -> list[Claim]
     for key, rule in rules.items():
         own = statistics.get(key)
         known = {**statistics, **own} if isinstance(own, Mapping) else statistics
-        verdicts = {compare(comparison, known) for comparison in rule.comparisons}
+        verdicts = {compare(comparison, known) for comparison in rule.holds}
         holds = False if False in verdicts else None if None in verdicts else True
-        measured = f"{Templates().vformat(rule.measured, (), known)}; holds where {' and '.join(rule.comparisons)}"
+        measured = f"{Templates().vformat(rule.measured, (), known)}; holds where {' and '.join(rule.holds)}"
         claims.append(Claim(rule.claim, rule.source, rule.paper, measured, holds))
     return claims
 

@@ -42,12 +42,12 @@ def run_experiment(
 
     with step_bar() as report:
         run = ExperimentRun(name, profile, source, out.resolve(), Bars(Console(stderr=True)), report, say, verbose)
-        run.check(experiment.settings)
+        settings = run.check(experiment.settings)
         claim_folder(run)
         if profile != "quick" and experiment.cost is not None:
             report("timing a few steps", 0, 1)
-            say(f"cost:    about {clock(experiment.cost(run))} on this machine, at most")
-        outcome = experiment.measure(run)
+            say(f"cost:    about {clock(experiment.cost(run, settings))} on this machine, at most")
+        outcome = experiment.measure(run, settings)
     claims = judge(rules, {"seeds": seeds_in_words(outcome.data), **outcome.statistics})
     write(outcome, [dataclasses.replace(claim, measured=claim.measured + measured_on(source)) for claim in claims], out)
     if sheet and outcome.sheet is not None and (strips := outcome.sheet()):
@@ -59,8 +59,8 @@ def run_experiment(
 
 def claim_folder(run: ExperimentRun) -> None:
     """Make DIR, or find in it the same experiment under the same settings; InputError where something else is there."""
-    settings = sha256(json.dumps(run.source.data, sort_keys=True, default=str).encode()).hexdigest()[:10]
-    own, path = {"experiment": run.name, "profile": run.profile, "digest": settings}, run.out / IDENTITY
+    digest = sha256(json.dumps(run.source.data, sort_keys=True, default=str).encode()).hexdigest()[:10]
+    own, path = {"experiment": run.name, "profile": run.profile, "digest": digest}, run.out / IDENTITY
     if run.out.is_file():
         raise InputError(f"{str(run.out)!r} is a file: choose another --out")
     if run.out.is_dir() and any(file != path for file in run.out.iterdir()):

@@ -3,7 +3,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -22,9 +22,10 @@ from clients.training import train
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
 from simulator.paper.measures import spearman_within
-from simulator.paper.pictures import draw_lines, themed
+from simulator.paper.pictures import draw_lines
+from simulator.reports.figures import themed
 from simulator.run.display import ShowProgress
-from simulator.tools.distillation import Owner, evaluate
+from simulator.tools.distillation import Owner, evaluate, loss_bar
 
 Method = Literal["kip", "rkip", "rkip_finite"]
 FINITE = ["standard", "linearized"]
@@ -60,34 +61,30 @@ class DistilledSet(NamedTuple):
     targets: Tensor
 
 
-def cost(run: ExperimentRun) -> float:
+def cost(run: ExperimentRun, settings: DistillationSettings) -> float:
     """Every method at every size, for the smallest number of steps that can be timed; and standard training."""
-    settings = run.settings(DistillationSettings)
-    owner, total = Owner.of(max(run.cells, key=num_private).scenario), 0.0
-    sizes = {size: min(size, len(owner.images)) for size in settings.sizes}
-    for method, size in itertools.product(settings.methods, sizes.values()):
-        options = settings.options(method, owner)
+    owner = Owner.of(max(run.cells, key=num_private).scenario)
 
-        def short(steps: int, options=options, size=size) -> None:
-            owner.distill(size, dataclasses.replace(options, iterations=steps))
-
-        total += seconds_per_step(short) * options.steps
-    sets = len(sizes) * (len(settings.methods) + settings.references) + settings.references
+    def distill(options: DistillOptions, size: int, steps: int) -> None:
+        owner.distill(min(size, len(owner.images)), dataclasses.replace(options, iterations=steps))
 
     def learn(steps: int) -> None:
         training = TrainingConfig(loss="mse", learning_rate=1e-3, steps=steps)
         train(owner.network("evaluation"), owner.images, owner.targets, training, torch.Generator())
 
-    total += sets * seconds_per_step(learn) * settings.image_steps / len(owner.images)
+    sets = len(settings.sizes) * (len(settings.methods) + settings.references) + settings.references
+    total = sets * seconds_per_step(learn) * settings.image_steps / len(owner.images)
+    for method, size in itertools.product(settings.methods, settings.sizes):
+        options = settings.options(method, owner)
+        total += seconds_per_step(partial(distill, options, size)) * options.steps
     return total * len(run.cells)
 
 
 @experiment(
     "table1", "distillation by KIP, RKIP and RKIP-finite: accuracy of three learners", DistillationSettings, cost
 )
-def table1(run: ExperimentRun) -> Outcome:
-    compare(run, "kip", "rkip", "rkip_finite", references=True)
-    data, found = accuracy_table(run)
+def table1(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
+    data, found = accuracy_table(run, settings, "kip", "rkip", "rkip_finite", references=True)
     return Outcome(data, set_statistics(data), partial(draw_bars, data), partial(sheet, found))
 
 
@@ -106,9 +103,8 @@ def set_statistics(data: pd.DataFrame) -> Statistics:
 
 
 @experiment("figure8", "distillation: accuracy against the number of distilled images", DistillationSettings, cost)
-def figure8(run: ExperimentRun) -> Outcome:
-    compare(run, "kip", "rkip")
-    data, found = accuracy_table(run)
+def figure8(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
+    data, found = accuracy_table(run, settings, "kip", "rkip")
     gaps = gap_table(data)
     means = gaps.groupby(["set", "size"]).gap.mean()
     largest = means["kip"].index.max()
@@ -124,9 +120,8 @@ def figure8(run: ExperimentRun) -> Outcome:
 
 
 @experiment("figure9", "distillation: accuracy against the number of training images", DistillationSettings, cost)
-def figure9(run: ExperimentRun) -> Outcome:
-    compare(run, "kip", "rkip", "rkip_finite", references=True)
-    data, found = accuracy_table(run)
+def figure9(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
+    data, found = accuracy_table(run, settings, "kip", "rkip", "rkip_finite", references=True)
     gaps = gap_table(data).groupby(["set", "train"]).gap.mean().unstack("set")
     finite = data[data.learner.isin(FINITE)].groupby(["set", "train"]).accuracy.mean().unstack("set")
     statistics = {
@@ -143,8 +138,7 @@ def figure9(run: ExperimentRun) -> Outcome:
 
 @experiment("figure13", "images of RKIP-finite by the number of training images", DistillationSettings, cost)
 @experiment("figure14", "images of RKIP-finite by the number of training images, CIFAR-10", DistillationSettings, cost)
-def distilled_images(run: ExperimentRun) -> Outcome:
-    settings = run.settings(DistillationSettings)
+def distilled_images(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
     parts, found = [], []
     for cell in run.cells:
         owner = Owner.of(cell.scenario)
@@ -195,9 +189,8 @@ def likeness(owner: Owner, images: Tensor) -> pd.DataFrame:
     return pd.DataFrame({"nearest": to_private.amax(1).numpy(), "average": to_means.amax(1).numpy()})
 
 
-def compare(run: ExperimentRun, *methods: Method, references: bool = False) -> None:
-    """InputError where --set left out what the claims compare; nothing has been computed yet."""
-    settings = run.settings(DistillationSettings)
+def check(run: ExperimentRun, settings: DistillationSettings, methods: Sequence[Method], references: bool) -> None:
+    """InputError where --set left out what the claims compare."""
     missing = [method for method in methods if method not in settings.methods]
     if missing:
         raise InputError(f"{run.name} compares {', '.join(methods)}: settings.methods leaves {missing[0]} out")
@@ -208,9 +201,14 @@ def compare(run: ExperimentRun, *methods: Method, references: bool = False) -> N
         raise InputError(f"settings.sizes starts at {min(settings.sizes)}, there are {images} images: lower it")
 
 
-def accuracy_table(run: ExperimentRun) -> tuple[pd.DataFrame, list[DistilledSet]]:
-    """(a row per set and learner: `set`, `size`, `train`, `seed`, `learner`, `accuracy`; the distilled sets)."""
-    settings = run.settings(DistillationSettings)
+def accuracy_table(
+    run: ExperimentRun, settings: DistillationSettings, *methods: Method, references: bool = False
+) -> tuple[pd.DataFrame, list[DistilledSet]]:
+    """(a row per set and learner: `set`, `size`, `train`, `seed`, `learner`, `accuracy`; the distilled sets).
+
+    methods, references: what the claims compare; InputError, before anything is computed, where --set left it out.
+    """
+    check(run, settings, methods, references)
     rows, found = [], []
     for cell in run.cells:
         owner = Owner.of(cell.scenario)
@@ -238,13 +236,9 @@ def distill_all(owner: Owner, settings: DistillationSettings, report: ShowProgre
     for size, method in itertools.product(settings.sizes, settings.methods):
         if size <= len(owner.images):
             name = f"{method}/{size}"
-            result = owner.distill(size, settings.options(method, owner), progress_of(report, name))
+            result = owner.distill(size, settings.options(method, owner), loss_bar(report, name))
             found.append(DistilledSet(name, owner, result.images, result.targets))
     return found
-
-
-def progress_of(report: ShowProgress, name: str) -> Callable[[int, int, float], None]:
-    return lambda done, total, loss: report(f"{name}, loss {loss:.1e}", done, total)
 
 
 def gap_table(data: pd.DataFrame) -> pd.DataFrame:

@@ -3,10 +3,10 @@ what that would cost: a few of its steps, timed on this machine."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -71,18 +71,15 @@ class ExperimentRun:
         """The cells of the scenario's sweep."""
         return self.scenario.cells()
 
-    def check(self, settings: type[Section]) -> None:
-        """Validate all that the file says; InputError names the key."""
-        self.settings(settings)
+    def check(self, kind: type[Settings]) -> Settings:
+        """Validate all that the file says, and return its section `settings`; InputError names the key."""
+        settings = read_section(self.source, "settings", kind)
         if set(self.source.data) - {"name", "settings"}:
             _ = self.scenario
+        return settings
 
-    def settings(self, kind: type[Settings]) -> Settings:
-        """The file's section `settings`, validated; InputError names the key."""
-        return read_section(self.source, "settings", kind)
-
-    def sweep(self, folder: str = "run") -> Record:
-        """Run the file's federation with its whole sweep, in a folder of its own below `out`.
+    def sweep(self) -> Record:
+        """Run the file's federation with its whole sweep, in the folder `run` below `out`.
 
         It is an ordinary run: cells that are done are kept, and `fedspill report` reads it. RunError where an attack
         failed, since a figure with holes in it decides nothing.
@@ -92,7 +89,7 @@ class ExperimentRun:
         from simulator.run.folder import needs_run
         from simulator.run.plan import make_plan
 
-        plan = make_plan(self.scenario, self.out / folder)
+        plan = make_plan(self.scenario, self.out / "run")
         if needs_run(plan):
             if self.profile != "quick":
                 self.say(describe_plan(plan))
@@ -134,9 +131,11 @@ def num_private(cell: Cell) -> int:
     return cell.scenario.partition.images_of(0) or 0
 
 
-Measure = Callable[[ExperimentRun], Outcome]
-Cost = Callable[[ExperimentRun], float]
-"""Seconds that the experiment would take on this machine, from a few steps of it measured now."""
+Measure = Callable[[ExperimentRun, Any], Outcome]
+"""Takes the run and the file's section `settings`, validated."""
+Cost = Callable[[ExperimentRun, Any], float]
+"""Seconds that the same would take on this machine, from a few steps of it measured now."""
+SweepMeasure = Callable[[Record], Outcome]
 
 
 @dataclass(frozen=True)
@@ -148,9 +147,9 @@ class Experiment:
 
     name: str
     title: str
-    measure: Measure = field(repr=False)
+    measure: Measure
     settings: type[Section] = Section
-    cost: Cost | None = field(default=None, repr=False)
+    cost: Cost | None = None
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
@@ -167,6 +166,16 @@ def experiment(
 
     def register(measure: Measure) -> Measure:
         EXPERIMENTS[name] = Experiment(name, title, measure, settings, cost)
+        return measure
+
+    return register
+
+
+def sweep_experiment(name: str, title: str) -> Callable[[SweepMeasure], SweepMeasure]:
+    """Register what reads an experiment off one run of its file's federation, with the whole sweep."""
+
+    def register(measure: SweepMeasure) -> SweepMeasure:
+        experiment(name, title)(lambda run, _: measure(run.sweep()))
         return measure
 
     return register

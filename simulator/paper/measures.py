@@ -67,7 +67,7 @@ def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
     groups = record.samples.groupby(keys)
     curves = record.samples[keys].assign(rank=groups.cumcount() + 1)
     curves[scales] = groups[scales].transform(lambda values: values.sort_values().to_numpy())
-    columns = ["num_private", "width", "dynamics", "seed", *extra]
+    columns = list(dict.fromkeys(["num_private", "width", "dynamics", "seed", *extra]))
     settings = score_table(record)[list(dict.fromkeys([*keys, *columns]))]
     order = list(dict.fromkeys([*columns, "attack", "rank"]))
     frame = curves.merge(settings, on=keys, validate="m:1").sort_values(order)

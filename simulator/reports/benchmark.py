@@ -104,9 +104,8 @@ def attack_columns(group: pd.DataFrame) -> dict[str, float]:
 
 def utility_columns(rows: pd.DataFrame) -> dict[str, float]:
     """Of the last round of one defense, a row per seed."""
-    accuracy = rows.set_index("seed").test_accuracy
-    width = half_width(accuracy)
-    return {"test_accuracy": accuracy.mean(), "test_accuracy_ci95": width, "epsilon": rows.epsilon.max()}
+    accuracy, width = rows.test_accuracy.mean(), half_width(rows.test_accuracy)
+    return {"test_accuracy": accuracy, "test_accuracy_ci95": width, "epsilon": rows.epsilon.max()}
 
 
 def client_costs(record: Record) -> pd.DataFrame:
@@ -118,7 +117,5 @@ def client_costs(record: Record) -> pd.DataFrame:
 
 def half_width(values: pd.Series) -> float:
     """Of the 95 % confidence interval of the mean; NaN for fewer than two values."""
-    values = values.dropna()
-    if len(values) < 2:
-        return float("nan")
-    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    count = values.count()
+    return float(stats.t.ppf(0.975, count - 1) * values.std() / np.sqrt(count))

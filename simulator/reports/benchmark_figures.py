@@ -6,8 +6,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
+from scipy.sparse.csgraph import connected_components
 
-from simulator.reports.figures import draw_strips, save, strip_of
+from simulator.reports.figures import draw_strips, save, strip_of, themed
 from simulator.results.record import Record
 
 COLUMNS = 8  # of images
@@ -18,7 +19,7 @@ def draw_benchmark(record: Record, table: pd.DataFrame) -> list[Path]:
     """frontier.png and reconstructions.png in `figures/`."""
     folder = record.path / "figures"
     folder.mkdir(exist_ok=True)
-    sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
+    themed()
     paths = [frontier(table[table.target == "private"], folder / "frontier.png")]
     grid = defense_grid(record, folder / "reconstructions.png")
     return paths + ([grid] if grid else [])
@@ -50,39 +51,30 @@ def frontier(table: pd.DataFrame, path: Path) -> Path:
 
 def frontier_of(rows: pd.DataFrame) -> pd.DataFrame:
     """The defenses that no other one beats in both: nobody is as accurate and leaks less."""
-    keep = [
-        not (
-            (rows.test_accuracy >= row.test_accuracy)
-            & (rows.recovered_fraction <= row.recovered_fraction)
-            & ((rows.test_accuracy > row.test_accuracy) | (rows.recovered_fraction < row.recovered_fraction))
-        ).any()
-        for row in rows.itertuples()
-    ]
-    return rows[keep]
+    accuracy, kept = rows.test_accuracy.to_numpy(), -rows.recovered_fraction.to_numpy()
+    at_least = (accuracy[:, None] >= accuracy) & (kept[:, None] >= kept)
+    better = (accuracy[:, None] > accuracy) | (kept[:, None] > kept)
+    return rows[~(at_least & better).any(0)]
 
 
 def _label(axis: plt.Axes, rows: pd.DataFrame, colours: dict[str, tuple[float, float, float]]) -> None:
     """Names beside the points, in their colours; those that would overlap are one list, away from the nearer edge."""
-    clusters: list[list[pd.Series]] = []
-    for _, row in rows.sort_values("test_accuracy").iterrows():
-        for cluster in clusters:
-            near = row.test_accuracy - cluster[-1].test_accuracy <= 0.02 + LETTER * max(len(r.defense) for r in cluster)
-            if near and abs(cluster[-1].recovered_fraction - row.recovered_fraction) <= 0.05:
-                cluster.append(row)
-                break
-        else:
-            clusters.append([row])
-    for cluster in clusters:
-        low = cluster[0].recovered_fraction < 0.5
-        for line, row in enumerate(cluster[::-1] if low else cluster):
+    rows = rows.sort_values("test_accuracy")
+    accuracy, recovered = rows.test_accuracy.to_numpy(), rows.recovered_fraction.to_numpy()
+    right = accuracy - accuracy[:, None]  # how far the second lies to the right of the first
+    reach = 0.02 + LETTER * rows.defense.str.len().to_numpy()[:, None]
+    near = (right >= 0) & (right <= reach) & (abs(recovered - recovered[:, None]) <= 0.05)
+    for _, cluster in rows.groupby(connected_components(near, directed=False)[1]):
+        low, last = cluster.recovered_fraction.iloc[0] < 0.5, cluster.iloc[-1]
+        for line, name in enumerate(cluster.defense[::-1] if low else cluster.defense):
             axis.annotate(
-                row.defense,
-                (cluster[-1].test_accuracy, cluster[-1].recovered_fraction),
+                name,
+                (last.test_accuracy, last.recovered_fraction),
                 xytext=(6, (3 + 8 * line) * (1 if low else -1)),
                 textcoords="offset points",
                 va="bottom" if low else "top",
                 fontsize=7,
-                color=colours[row.defense],
+                color=colours[name],
             )
 
 

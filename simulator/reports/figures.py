@@ -27,11 +27,15 @@ FLOOR_COLOUR = "0.55"
 BASELINES = {"floor_l2": ("--", "baseline: public images"), "mean_image_l2": (":", "baseline: their mean")}
 
 
+def themed() -> None:
+    sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
+
+
 def draw_figures(record: Record) -> list[Path]:
     """Draw every figure of a run into its `figures/` folder; returns their paths."""
     folder = record.path / "figures"
     folder.mkdir(exist_ok=True)
-    sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
+    themed()
     good = record.leakage[record.leakage.status == "ok"]
     if good.empty:
         return []
@@ -92,11 +96,13 @@ def panel_titles(frame: pd.DataFrame) -> pd.Series:
     return titles
 
 
-def _panels(count: int) -> tuple[plt.Figure, list[plt.Axes]]:
-    """A figure with so many panels in rows of four; the rest of the last row is left empty."""
-    columns = min(count, PANEL_COLUMNS)
+def _panels(
+    count: int, most: int = PANEL_COLUMNS, width: float = 4.2, height: float = 3.4, margin: float = 1.5
+) -> tuple[plt.Figure, list[plt.Axes]]:
+    """A figure with so many panels in rows of at most `most`; the rest of the last row is left empty."""
+    columns = min(count, most)
     rows = -(-count // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns + 1.5, 3.4 * rows), squeeze=False)
+    figure, axes = plt.subplots(rows, columns, figsize=(width * columns + margin, height * rows), squeeze=False)
     for axis in axes.flat[count:]:
         axis.axis("off")
     return figure, list(axes.flat)
@@ -197,12 +203,8 @@ def strip_of(record: Record, row: pd.Series, title: str, label: str = "", most: 
 
 def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
     """Images (N, C, H, W) in [0, 1], each under its title, ten in a row."""
-    columns = min(GRID_COLUMNS, len(images))
-    rows = -(-len(images) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(columns, 1.2 * rows), squeeze=False)
-    for axis in axes.flat:
-        axis.axis("off")
-    for axis, image, title in zip(axes.flat, images, titles, strict=False):
+    figure, axes = _panels(len(images), GRID_COLUMNS, width=1, height=1.2, margin=0)
+    for axis, image, title in zip(axes, images, titles, strict=False):
         show(axis, image)
         axis.set_title(title, fontsize=7, pad=2)
     return save(figure, path)

@@ -121,9 +121,7 @@ def run_distillation(
         raise InputError(f"--size is {size}, it has to lie between 1 and --train, {len(owner.images)}")
     options = dataclasses.replace(options, kernel=owner.kernel)
     start = time.perf_counter()
-    found = owner.distill(
-        size, options, lambda done, total, loss: report(f"{options.method}, loss {loss:.2e}", done, total)
-    )
+    found = owner.distill(size, options, loss_bar(report, options.method))
     distilled_after = time.perf_counter() - start
     sets = {
         "accuracy": (found.images, found.targets),
@@ -131,11 +129,16 @@ def run_distillation(
         "accuracy_random": owner.random_subset(size),
     }
     accuracies, training = evaluate(owner.evaluation(), sets, report)
-    evaluated_after = time.perf_counter() - start - distilled_after
-    seconds = {"distillation": round(distilled_after, 2), "evaluation": round(evaluated_after, 2)}
+    evaluated_in = time.perf_counter() - start - distilled_after
+    seconds = {"distillation": round(distilled_after, 2), "evaluation": round(evaluated_in, 2)}
     facts = {**accuracies, "standard_training": training, **describe(owner, options, found), "seconds": seconds}
     write(out, found, owner.data.pixel_mean, facts)
     return facts
+
+
+def loss_bar(report: ShowProgress, name: str) -> Progress:
+    """A progress bar that shows the loss of what is being distilled."""
+    return lambda done, total, loss: report(f"{name}, loss {loss:.2e}", done, total)
 
 
 def describe(owner: Owner, options: DistillOptions, found: Distilled) -> dict[str, Any]:

@@ -4,7 +4,6 @@ The minibatches of Loo et al. 2024, appendix B (Algorithm 2), need O(parameters 
 are. A process's peak never falls, so every figure wants a process of its own.
 """
 
-import itertools
 import math
 import resource
 import subprocess
@@ -24,15 +23,11 @@ STATUS = Path("/proc/self/status")
 
 def relu_mlp(width: int, generator: torch.Generator) -> nn.Sequential:
     """784-width-width-1 with ReLU, weights N(0, 1/fan-in) and zero biases."""
-    widths = [math.prod(SHAPE), width, width, 1]
-    layers: list[nn.Module] = [nn.Flatten()]
-    for fan_in, fan_out in itertools.pairwise(widths):
-        linear = nn.Linear(fan_in, fan_out)
-        with torch.no_grad():
-            linear.weight.copy_(torch.randn((fan_out, fan_in), generator=generator) / fan_in**0.5)
-            linear.bias.zero_()
-        layers += [linear, nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+    linears = [nn.Linear(math.prod(SHAPE), width), nn.Linear(width, width), nn.Linear(width, 1)]
+    for linear in linears:
+        linear.weight.data = torch.randn(linear.weight.shape, generator=generator) / linear.in_features**0.5
+        nn.init.zeros_(linear.bias)
+    return nn.Sequential(nn.Flatten(), linears[0], nn.ReLU(), linears[1], nn.ReLU(), linears[2])
 
 
 def random_candidates(count: int, device: torch.device, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -52,7 +47,7 @@ def peak_growth(num_candidates: int, batch: int, device: torch.device) -> float:
     """MiB that one gradient of the loss adds to this process's peak (on CUDA: to the allocated memory)."""
     generator = torch.Generator().manual_seed(0)
     model = relu_mlp(WIDTH, generator).to(device)
-    state = {name: value.detach() for name, value in model.state_dict().items()}
+    state = model.state_dict()
     objective = make_objective(model, SHAPE, {name: value * 0.01 for name, value in state.items()}, [state])
     images, duals = random_candidates(num_candidates, device, generator)
     backward_in_batches(objective, *random_candidates(2, device, generator), BETA, 1)  # loads the libraries

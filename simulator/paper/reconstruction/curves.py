@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment
+from simulator.paper.experiment import Outcome, sweep_experiment
 from simulator.paper.measures import (
     binary_task,
     curve_table,
@@ -20,6 +20,7 @@ from simulator.paper.measures import (
     spearman_within,
 )
 from simulator.paper.pictures import draw_curves, draw_lines, draw_scatter
+from simulator.results.record import Record
 
 WIDE = 8  # the multiplier of LeNet-5 from which on the attack has to work
 SETTING = ["num_private", "width", "seed"]
@@ -44,9 +45,8 @@ def score_experiment(
     """
 
     def register(statistics: ScoreStatistics) -> ScoreStatistics:
-        @experiment(name, title)
-        def measure(run: ExperimentRun) -> Outcome:
-            record = run.sweep()
+        @sweep_experiment(name, title)
+        def measure(record: Record) -> Outcome:
             scores = score_table(record)
             data = scores[columns] if columns else curve_table(record, extra)
             return Outcome(data, statistics(scores), partial(draw, data), partial(first_seed_strips, record, scores))
@@ -56,14 +56,9 @@ def score_experiment(
     return register
 
 
-def curve_experiment(
-    name: str, title: str, hue: str, rows: list[str], extra: list[str] = []
-) -> Callable[[ScoreStatistics], ScoreStatistics]:
-    """The same with a panel of reconstruction curves for each number of images.
-
-    hue: the setting that colours the curves. rows: every combination of these settings has a row of panels.
-    """
-    return score_experiment(name, title, partial(draw_curves, hue=hue, rows=rows), extra=extra)
+def curve_experiment(name: str, title: str, hue: str, rows: list[str]) -> Callable[[ScoreStatistics], ScoreStatistics]:
+    """The same with a panel of reconstruction curves for each number of images. hue, rows: as of `draw_curves`."""
+    return score_experiment(name, title, partial(draw_curves, hue=hue, rows=rows), extra=[hue, *rows])
 
 
 @curve_experiment("figure2", "reconstruction curves over images, width and dynamics", "width", ["dynamics"])
@@ -86,12 +81,8 @@ def linearized_statistics(scores: pd.DataFrame) -> Statistics:
     return {"linearized_l2": pairs.better.mean(), "standard_l2": pairs.worse.mean(), "linearized_better": better}
 
 
-@curve_experiment(
-    "figure5", "reconstruction curves with ten classes, beside two", "width", ["task", "dynamics"], ["task"]
-)
-@curve_experiment(
-    "figure24", "the curves of figure 5 for more numbers of images", "width", ["task", "dynamics"], ["task"]
-)
+@curve_experiment("figure5", "reconstruction curves with ten classes, beside two", "width", ["task", "dynamics"])
+@curve_experiment("figure24", "the curves of figure 5 for more numbers of images", "width", ["task", "dynamics"])
 def class_statistics(scores: pd.DataFrame) -> Statistics:
     """Pairs of networks that differ in the task alone: all classes, or two groups of them."""
     pair = ["num_private", "width", "dynamics", "seed"]
@@ -111,12 +102,8 @@ def class_statistics(scores: pd.DataFrame) -> Statistics:
     partial(draw_lines, x="stop_at_loss", y="l2_mean", hue="width", col="num_private", log_x=True),
     STOPPING_COLUMNS,
 )
-@curve_experiment(
-    "figure16", "early stopping: curves for one number of images", "stop_at_loss", ["width"], ["stop_at_loss"]
-)
-@curve_experiment(
-    "figure23", "early stopping: curves for several numbers of images", "stop_at_loss", ["width"], ["stop_at_loss"]
-)
+@curve_experiment("figure16", "early stopping: curves for one number of images", "stop_at_loss", ["width"])
+@curve_experiment("figure23", "early stopping: curves for several numbers of images", "stop_at_loss", ["width"])
 def stopping_statistics(scores: pd.DataFrame) -> Statistics:
     """The networks that stopped first, at the highest loss, beside those that stopped last."""
     early, late = scores.stop_at_loss.max(), scores.stop_at_loss.min()
@@ -135,7 +122,7 @@ def stopping_statistics(scores: pd.DataFrame) -> Statistics:
     }
 
 
-@curve_experiment("appendix_g", "cross-entropy beside squared error", "loss", ["width"], ["loss"])
+@curve_experiment("appendix_g", "cross-entropy beside squared error", "loss", ["width"])
 def loss_statistics(scores: pd.DataFrame) -> Statistics:
     """Networks trained under cross-entropy, and the mean error of the others."""
     own, squared = scores[scores.loss == "cross_entropy"], scores[scores.loss == "mse"]
@@ -147,7 +134,7 @@ def loss_statistics(scores: pd.DataFrame) -> Statistics:
     }
 
 
-@curve_experiment("appendix_i", "the choice of kernel: initial, final or hybrid", "attack", ["width"], ["attack"])
+@curve_experiment("appendix_i", "the choice of kernel: initial, final or hybrid", "attack", ["width"])
 def kernel_statistics(scores: pd.DataFrame) -> Statistics:
     """The attack in the tangent space of the initial network, of the final one, and of both (hybrid)."""
     table = scores.pivot_table("l2_mean", SETTING, "attack")
@@ -162,7 +149,7 @@ def kernel_statistics(scores: pd.DataFrame) -> Statistics:
     }
 
 
-@curve_experiment("figure17", "LeNet-5 of growing width", "multiplier", ["dynamics"], ["multiplier"])
+@curve_experiment("figure17", "LeNet-5 of growing width", "multiplier", ["dynamics"])
 def lenet_statistics(scores: pd.DataFrame) -> Statistics:
     """The error by the width multiplier, also as a share of the uninformed baseline's."""
     share = (scores.l2_mean / scores.floor_l2_mean).groupby(scores.multiplier).mean()

@@ -1,7 +1,7 @@
 """Figures 7 and 11: what the duals say of an image, how easily it is reconstructed and how slowly it was fitted."""
 
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -14,12 +14,19 @@ from attacks.interface.observation import State
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.kernel.linearization import relative_residual
 from clients.chain import Link
-from clients.config import TrainingConfig
+from clients.config import Section, TrainingConfig
 from clients.defenses import Defense, DefenseContext
 from clients.models import option_values
 from clients.training import TrainingLoop, TrainingReport, planned_steps, train
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
+from simulator.paper.experiment import (
+    ExperimentRun,
+    Outcome,
+    experiment,
+    num_private,
+    seconds_per_step,
+    sweep_experiment,
+)
 from simulator.paper.measures import first_seed_strips, score_table, settings_of, spearman
 from simulator.paper.pictures import draw_scatter
 from simulator.results.record import Record
@@ -32,9 +39,8 @@ PROTECTED = 0.9  # share of the uninformed baseline's distance from which on ima
 RIDGE = 1e-9  # of kernels in float64: regression without a ridge, and safe from rounding
 
 
-@experiment("figure7", "the duals against reconstruction error, image by image")
-def figure7(run: ExperimentRun) -> Outcome:
-    record = run.sweep()
+@sweep_experiment("figure7", "the duals against reconstruction error, image by image")
+def figure7(record: Record) -> Outcome:
     data = dual_table(record)
     draw = partial(draw_scatter, data, "alpha", "l2", style="dynamics")
     return Outcome(data, dual_statistics(data), draw, partial(first_seed_strips, record, score_table(record)))
@@ -90,12 +96,8 @@ class ResidualAccumulator(Defense):
 
     targets: Tensor
     training: TrainingConfig
-    duals: Tensor = field(init=False)
-    velocity: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        for name in ("duals", "velocity"):
-            object.__setattr__(self, name, torch.zeros_like(self.targets))
+    duals: Tensor
+    velocity: Tensor
 
     def instrument(self, loop: TrainingLoop, count: int, context: DefenseContext) -> TrainingLoop:
         def predict(images: Tensor) -> Tensor:
@@ -110,45 +112,37 @@ class ResidualAccumulator(Defense):
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A network that was trained. initial, final: states. duals: (N, K), summed up on the way."""
+    """A network that was trained, all in float64. initial: θ₀. delta: Δθ. duals: (N, K), summed up on the way."""
 
     model: nn.Module
     initial: State
-    final: State
+    delta: State
     duals: Tensor
     report: TrainingReport
-
-    @property
-    def delta(self) -> State:
-        """Δθ in float64."""
-        return {name: self.final[name].double() - self.initial[name].double() for name in self.initial}
 
 
 def fit(cell: Cell, owner: Owner, training: TrainingConfig | None = None, dtype: torch.dtype = torch.float32) -> Fit:
     """Train a fresh network of the cell's scenario on the owner's images, squared error, full batches."""
     training = training or cell.scenario.training
     model, images, targets = owner.network("fit").to(dtype), owner.images.to(dtype), owner.targets.to(dtype)
-    initial = deepcopy(model.state_dict())
-    followed = ResidualAccumulator(targets, training)
+    initial = {name: value.double() for name, value in deepcopy(model.state_dict()).items()}
+    followed = ResidualAccumulator(targets, training, torch.zeros_like(targets), torch.zeros_like(targets))
     context = DefenseContext(cell.client_config(use_gpu=False), 1, 0, model)
     report = train(model, images, targets, training, torch.Generator(), [Link(followed, context)])
-    final = deepcopy(model.state_dict())
-    return Fit(model, initial, final, followed.duals, report)
+    delta = {name: value - initial[name] for name, value in model.double().state_dict().items()}
+    return Fit(model, initial, delta, followed.duals.double(), report)
 
 
-def training_cost(run: ExperimentRun) -> float:
+def training_cost(run: ExperimentRun, _: Section) -> float:
     """The largest network as often as there are networks, trained to its limit of steps."""
     cell = max(run.cells, key=lambda cell: num_private(cell) * option_values(cell.scenario.model).get("width", 0) ** 2)
     owner, training = Owner.of(cell.scenario), cell.scenario.training
-
-    def short(steps: int) -> None:
-        fit(cell, owner, training.model_copy(update={"steps": steps}))
-
-    return len(run.cells) * seconds_per_step(short) * planned_steps(training, len(owner.images))
+    step = seconds_per_step(lambda steps: fit(cell, owner, training.model_copy(update={"steps": steps})))
+    return len(run.cells) * step * planned_steps(training, len(owner.images))
 
 
 @experiment("figure11", "duals by kernel regression against accumulated residuals", cost=training_cost)
-def figure11(run: ExperimentRun) -> Outcome:
+def figure11(run: ExperimentRun, _: Section) -> Outcome:
     parts, errors = [], []
     for done, cell in enumerate(run.cells):
         run.report(f"training {cell.name}", done, len(run.cells))
@@ -156,21 +150,21 @@ def figure11(run: ExperimentRun) -> Outcome:
         trained = fit(cell, owner)
         network = {name: settings_of(cell)[name] for name in NETWORK}
         parts.append(accumulated_table(owner, trained).assign(**network)[[*NETWORK, "image", *DUALS, "train_loss"]])
-        errors.append({**network, "unexplained": unexplained(owner, trained)})
+        missed = relative_residual(trained.model, trained.initial, trained.delta, owner.images.double(), trained.duals)
+        errors.append({**network, "unexplained": missed})
     data = pd.concat(parts, ignore_index=True)
     return Outcome(data, accumulated_statistics(data, pd.DataFrame(errors)), partial(draw, data))
 
 
 def accumulated_statistics(data: pd.DataFrame, sums: pd.DataFrame) -> Statistics:
     """How well Δθ is explained, and the correlation within each network of the magnitudes of duals: their signs are
-    those of the targets, and would agree whatever else does not. data: as of `accumulated_table`."""
-    sizes = data.assign(**{name: data[name].abs() for name in DUALS})
-    networks = sizes.groupby(NETWORK)
-    agreement = {name: networks.apply(lambda frame, name=name: frame.accumulated.corr(frame[name])) for name in DUALS}
+    those of the targets, and would agree whatever else does not. data: as of `accumulated_table`. sums: `unexplained`
+    of each network, ‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖ with the duals summed up in training."""
+    agreement = data[DUALS].abs().groupby([data[name] for name in NETWORK]).corr().accumulated.unstack()
     frozen = sums[sums.dynamics == "linearized"]
     found: dict[str, object] = {"unexplained": frozen.unexplained.max(), "linearized_networks": len(frozen)}
     for dynamics, name in (("linearized", DUALS[1]), ("standard", DUALS[1]), ("standard", DUALS[2])):
-        own = agreement[name][agreement[name].index.get_level_values("dynamics") == dynamics]
+        own = agreement[name][agreement.index.get_level_values("dynamics") == dynamics]
         found[f"{dynamics}_{name}"] = {"agreement": own.mean(), "least": own.min(), "networks": len(own)}
     return found
 
@@ -178,32 +172,18 @@ def accumulated_statistics(data: pd.DataFrame, sums: pd.DataFrame) -> Statistics
 def accumulated_table(owner: Owner, trained: Fit) -> pd.DataFrame:
     """A row per image: α summed up in training, by regression with the kernel at θ₀, and at infinite width."""
     images, targets = owner.images.double(), owner.targets.double()
-    state = {name: value.double() for name, value in trained.initial.items()}
-    model = trained.model.double()
     with torch.no_grad():
-        initial = torch.func.functional_call(model, state, (images,))
-    finite = kernel_duals(empirical_ntk(model, state, images), targets - initial, RIDGE)
+        initial = torch.func.functional_call(trained.model, trained.initial, (images,))
+    finite = kernel_duals(empirical_ntk(trained.model, trained.initial, images), targets - initial, RIDGE)
     infinite = kernel_duals(owner.kernel(images), targets, RIDGE)
-    columns = dict(zip(DUALS, (trained.duals, finite, infinite), strict=True))
-    return pd.DataFrame(
-        {
-            "image": range(len(images)),
-            **{name: value[:, 0].double().numpy() for name, value in columns.items()},
-            "train_loss": trained.report.last_loss,
-        }
-    )
-
-
-def unexplained(owner: Owner, trained: Fit) -> float:
-    """‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖ with the duals summed up in training."""
-    state = {name: value.double() for name, value in trained.initial.items()}
-    model, duals = trained.model.double(), trained.duals.double()
-    return relative_residual(model, state, trained.delta, owner.images.double(), duals)
+    columns = zip(DUALS, (trained.duals, finite, infinite), strict=True)
+    table = pd.DataFrame({name: value[:, 0].numpy() for name, value in columns})
+    return table.assign(image=table.index, train_loss=trained.report.last_loss)
 
 
 def draw(data: pd.DataFrame) -> plt.Figure:
     """|α|, each on a scale of its own: the largest of a network is 1."""
-    data = data.assign(**{name: data[name].abs() for name in DUALS})
-    scaled = data.assign(**{name: data[name] / data.groupby(NETWORK)[name].transform("max") for name in DUALS})
+    sizes = data[DUALS].abs()
+    scaled = data.assign(**(sizes / sizes.groupby([data[name] for name in NETWORK]).transform("max")))
     kinds = scaled.melt([*NETWORK, "accumulated"], DUALS[1:], "kernel", "computed")
     return draw_scatter(kinds, "computed", "accumulated", style="kernel", size=None, log_x=False)

@@ -5,25 +5,27 @@ from functools import partial
 import pandas as pd
 
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment
+from simulator.paper.experiment import Outcome, sweep_experiment
 from simulator.paper.measures import floors, strips
 from simulator.paper.pictures import draw_lines
 from simulator.results.record import Record
 
 
-@experiment("figure4", "fine-tuning: reconstruction from a ResNet-18")
-def figure4(run: ExperimentRun) -> Outcome:
-    record = run.sweep()
+@sweep_experiment("figure4", "fine-tuning: reconstruction from a ResNet-18")
+def figure4(record: Record) -> Outcome:
     data = finetuned(record)
     ntk = data[data.attack == "ntk"]
-    nearer = [better_than_nothing(record, row) for _, row in ntk.iterrows()]
+    own = record.samples[record.samples.attack == "ntk"]
+    near = (own.l2 < own.mean_image_l2) & (own.l2 < own.floor_l2)
+    nearer = near.groupby(own.cell).sum().reindex(ntk.cell, fill_value=0).tolist()
     statistics = {"weights": pretrained_on(record), **ntk_statistics(ntk, nearer)}
     draw = partial(draw_lines, data, "num_private", "l2_mean", "attack")
     return Outcome(data, statistics, draw, partial(strips, record, record.leakage))
 
 
 def ntk_statistics(ntk: pd.DataFrame, nearer: list[int]) -> Statistics:
-    """Of figure 4. nearer: how many images of each network are reconstructed better than by an uninformed guess."""
+    """Of figure 4. nearer: of each network, how many private images are nearer to their reconstruction than to the
+    mean image and to one of the floor."""
     by_size = ntk.groupby("num_private")
     return {
         "nearer": nearer,
@@ -37,9 +39,8 @@ def ntk_statistics(ntk: pd.DataFrame, nearer: list[int]) -> Statistics:
     }
 
 
-@experiment("finetune", "fine-tuning: the span attack beside the NTK attack")
-def beside(run: ExperimentRun) -> Outcome:
-    record = run.sweep()
+@sweep_experiment("finetune", "fine-tuning: the span attack beside the NTK attack")
+def beside(record: Record) -> Outcome:
     data = finetuned(record)
     weights = {"weights": pretrained_on(record), "public_images": int(record.scenario.data.public)}
     draw = partial(draw_lines, data, "num_private", "l2_mean", "attack", col="trained")
@@ -70,12 +71,6 @@ def finetuned(record: Record) -> pd.DataFrame:
     scenarios = [record.cells[name].scenario for name in scores.cell]
     trained = ["head" if "layer*" in scenario.model.frozen else "all layers" for scenario in scenarios]
     return scores.assign(dataset=[scenario.data.name for scenario in scenarios], trained=trained)
-
-
-def better_than_nothing(record: Record, row: pd.Series) -> int:
-    """How many private images are nearer to their reconstruction than to the mean image and to one of the floor."""
-    samples = record.samples[(record.samples.cell == row["cell"]) & (record.samples.attack == row["attack"])]
-    return int(((samples.l2 < samples.mean_image_l2) & (samples.l2 < samples.floor_l2)).sum())
 
 
 def pretrained_on(record: Record) -> str:

@@ -16,7 +16,7 @@ from attacks.interface.devices import cast_state
 from attacks.kernel.linearization import relative_residual
 from attacks.ntk.objective import squared_norm
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment
+from simulator.paper.experiment import Outcome, sweep_experiment
 from simulator.paper.measures import curve_table, first_seed_strips, score_table, settings_of
 from simulator.paper.pictures import draw_curves
 from simulator.results.keys import ObservationKey
@@ -27,9 +27,8 @@ from simulator.tools.distillation import Owner
 NETWORK = ["loss", "seed", "num_private", "width"]
 
 
-@experiment("appendix_a", "beside Haim et al.'s attack on the final parameters")
-def appendix_a(run: ExperimentRun) -> Outcome:
-    record = run.sweep()
+@sweep_experiment("appendix_a", "beside Haim et al.'s attack on the final parameters")
+def appendix_a(record: Record) -> Outcome:
     scores, norms = score_table(record), norm_table(record)
     data = curve_table(record, ["loss", "attack"]).merge(norms, on=NETWORK, validate="m:1")
     draw = partial(draw_curves, data, "attack", ["loss"])
@@ -67,19 +66,15 @@ def norm_table(record: Record) -> pd.DataFrame:
         trained, owner = observation.trainable, Owner.of(cell.scenario)
         final = cast_state(observation.final, torch.device("cpu"), torch.float64)
         whole = {part: final[part] for part in trained}
-        rows.append(
-            {
-                **{key: settings_of(cell)[key] for key in NETWORK},
-                "unexplained": relative_residual(observation.model, final, whole, owner.images.double()),
-                **{key: squared_norm({part: state[part] for part in trained}) ** 0.5 for key, state in states.items()},
-            }
-        )
+        network = {key: settings_of(cell)[key] for key in NETWORK}
+        norms = {key: squared_norm({part: state[part] for part in trained}) ** 0.5 for key, state in states.items()}
+        missed = relative_residual(observation.model, final, whole, owner.images.double())
+        rows.append({**network, "unexplained": missed, **norms})
     return pd.DataFrame(rows)
 
 
-@experiment("one_step", "a single gradient step: the attack is gradient leakage")
-def one_step(run: ExperimentRun) -> Outcome:
-    record = run.sweep()
+@sweep_experiment("one_step", "a single gradient step: the attack is gradient leakage")
+def one_step(record: Record) -> Outcome:
     scores = score_table(record)
     steps = {name: explained(cell, record) for name, cell in record.cells.items()}
     duals = pd.concat([dual_pairs(name, record, own) for name, (_, own) in steps.items()], ignore_index=True)

@@ -25,16 +25,14 @@ class MinibatchSettings(Section):
     compared_batches: list[Count] = Field([1, 5, 24])
 
 
-def cost(run: ExperimentRun) -> float:
+def cost(_: ExperimentRun, settings: MinibatchSettings) -> float:
     """From the smallest reconstruction: time grows with the candidates, and each process has to start."""
-    settings = run.settings(MinibatchSettings)
     smallest = clocked(peak_in_new_process, min(settings.candidates), settings.batch)
     return 2 * smallest * sum(count / min(settings.candidates) for count in settings.candidates)
 
 
 @experiment("appendix_b", "the loss in minibatches: its gradient and its memory", MinibatchSettings, cost)
-def appendix_b(run: ExperimentRun) -> Outcome:
-    settings = run.settings(MinibatchSettings)
+def appendix_b(run: ExperimentRun, settings: MinibatchSettings) -> Outcome:
     batches = [(batch, double_backward) for batch in settings.compared_batches for double_backward in (False, True)]
     rows, sizes = [], settings.candidates
     for done, count in enumerate(sizes):
@@ -77,7 +75,7 @@ def largest_error(count: int, batch: int, double_backward: bool) -> float:
     """Relative difference of loss and gradients between one batch and many, in float64."""
     generator = torch.Generator().manual_seed(0)
     model = relu_mlp(64, generator).double()
-    state = {name: value.detach() for name, value in model.state_dict().items()}
+    state = model.state_dict()
     delta = {name: value * 0.01 for name, value in state.items()}
     objective = make_objective(model, SHAPE, delta, [state], double_backward)
     images, duals = (part.detach().double() for part in random_candidates(count, torch.device("cpu"), generator))

@@ -161,15 +161,13 @@ def descend(
     Raises RunError after 1,000 steps.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    start = [parameter.detach().clone() for parameter in parameters]
+    start, descent = [parameter.detach().clone() for parameter in parameters], torch.optim.SGD(parameters, rate)
     for step in range(1, MAX_STEPS + 1):
-        gradients = torch.autograd.grad(loss(), parameters)
-        lengths = []
-        with torch.no_grad():
-            for parameter, gradient, first in zip(parameters, gradients, start, strict=True):
-                parameter.add_(gradient, alpha=-rate)
-                lengths.append((parameter - first).norm())
-        length = float(torch.stack(lengths).norm())
+        descent.zero_grad()
+        loss().backward()
+        descent.step()
+        moved = [(parameter.detach() - first).norm() for parameter, first in zip(parameters, start, strict=True)]
+        length = float(torch.stack(moved).norm())
         if enough(step, length):
             return step, length
     raise RunError(f"{MAX_STEPS} steps of gradient descent were not enough: ‖Δθ‖ is {length:.3g}")

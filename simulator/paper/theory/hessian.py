@@ -19,8 +19,8 @@ from pydantic import Field
 from clients.config import Count, Positive, Section
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment
-from simulator.paper.pictures import themed
 from simulator.paper.theory.constancy import Network, measure, measure_training
+from simulator.reports.figures import themed
 from simulator.results.storage import write_atomically
 
 COLUMNS = "width output activation seed hessian_norm kernel_change".split()
@@ -31,6 +31,11 @@ STEADY = ("tanh", "softmax", "bottleneck")  # outputs measured with one hidden a
 OPEN = ("softmax", "maxout")  # hidden non-linearities that the paper leaves open
 BOUND = ["remainder", "sup_hessian"]  # columns of the networks that are narrow enough for them
 LOSSES = ("mse", "cross_entropy", "hinge")
+TITLES = (
+    "Hessian norm ‖H‖₂",
+    "change of the kernel, at one ‖Δθ‖₂ for all widths",
+    "change of the parameters in training",
+)
 CASES = [*(("linear", loss) for loss in LOSSES), ("sigmoid", "mse")]  # output and loss of the networks trained
 
 
@@ -82,17 +87,14 @@ def work(plan: Sequence[Measurement]) -> int:
     return sum(network.width**2 for _, network, _ in plan)
 
 
-def cost(run: ExperimentRun) -> float:
+def cost(_: ExperimentRun, settings: HessianSettings) -> float:
     """From one network, by the square of the widths."""
-    settings = run.settings(HessianSettings)
-    network = Network(TIMED_WIDTH, "linear", settings.activations[0], 0)
-    seconds = clocked(lambda: measure(network, settings.radius, bound=True))
+    seconds = clocked(measure, Network(TIMED_WIDTH, "linear", settings.activations[0], 0), settings.radius, True)
     return seconds * work(planned(settings)) / TIMED_WIDTH**2
 
 
 @experiment("hessian", "constancy of the kernel against width, linear and non-linear outputs", HessianSettings, cost)
-def hessian(run: ExperimentRun) -> Outcome:
-    settings = run.settings(HessianSettings)
+def hessian(run: ExperimentRun, settings: HessianSettings) -> Outcome:
     plan, rows = planned(settings), defaultdict(list)
     for count, (part, network, found) in enumerate(plan, start=1):
         rows[part].append({**vars(network), **found()})
@@ -102,20 +104,19 @@ def hessian(run: ExperimentRun) -> Outcome:
     slopes = slope_table(table, open_cases, norms)
     for name, frame in (("slopes", slopes), ("bound", table), ("open", open_cases), ("norms", norms)):
         write_atomically(run.out / f"{name}.csv", frame.to_csv(index=False))
-    statistics = hessian_statistics(table, slopes, settings.radius, SHARE)
+    statistics = hessian_statistics(table, slopes, settings.radius)
     return Outcome(table[COLUMNS], statistics, partial(draw, table, open_cases, norms, slopes))
 
 
-def hessian_statistics(table: pd.DataFrame, slopes: pd.DataFrame, radius: float, share: float) -> Statistics:
-    """All statistics. table: one row per network. slopes: as of `slope_table`. radius: ‖Δθ‖₂ of the table. share: of
-    its first value that a loss was brought down to."""
+def hessian_statistics(table: pd.DataFrame, slopes: pd.DataFrame, radius: float) -> Statistics:
+    """All statistics. table: one row per network. slopes: as of `slope_table`. radius: ‖Δθ‖₂ of the table."""
     table = table.reindex(columns=[*table.columns.drop(BOUND, errors="ignore"), *BOUND])  # wide networks have none
-    found: dict[str, object] = {"radius": radius, "share": share}
+    found: dict[str, object] = {"radius": radius, "share": SHARE}
     for quantity, name in (("kernel_change", "kernel"), ("hessian_norm", "hessian")):
         data = select(slopes, quantity)
         for output in ("linear", "sigmoid"):
             rows = data[data.output == output].set_index("activation")
-            found |= {f"{name}_{output}": rows.slope, f"{name}_{output}_widest": span(rows.widest)}
+            found |= {f"{name}_{output}": rows.slope, f"{name}_{output}_widest": [rows.widest.min(), rows.widest.max()]}
         found[f"{name}_others"] = data[data.output.isin(STEADY)].set_index("output").slope
     bounds = table.remainder / (0.5 * table.sup_hessian * radius**2)
     smooth = bounds[(table.activation != "relu") & table.remainder.notna()]
@@ -124,17 +125,12 @@ def hessian_statistics(table: pd.DataFrame, slopes: pd.DataFrame, radius: float,
     kinked = bounds[(table.activation == "relu") & (table.output == "linear") & table.remainder.notna()]
     found |= kink_statistics(slopes) | {"unbounded": Signs.of(kinked > 1)}
     for output, loss in CASES:
-        l2, linf = (
-            select(slopes, name, "norms", output=output, loss=loss, output_bias=False)
-            for name in ("delta_l2", "delta_linf")
-        )
-        found[f"{output}_{loss}"] = of_row("l2", l2) | of_row("linf", linf)
-    found |= of_row("biased_linf", select(slopes, "delta_linf", "norms", output_bias=True))
+        trained = {"output": output, "loss": loss, "output_bias": False}
+        found[f"{output}_{loss}"] = of_rows(slopes, "norms", {"l2": "delta_l2", "linf": "delta_linf"}, **trained)
+    found |= of_rows(slopes, "norms", {"biased_linf": "delta_linf"}, output_bias=True)
     for activation in OPEN:
-        change, norm = (
-            select(slopes, name, "open", activation=activation) for name in ("kernel_change", "hessian_norm")
-        )
-        found[f"open_{activation}"] = of_row("change", change) | of_row("norm", norm)
+        changes = {"change": "kernel_change", "norm": "hessian_norm"}
+        found[f"open_{activation}"] = of_rows(slopes, "open", changes, activation=activation)
     return found
 
 
@@ -149,7 +145,7 @@ def kink_statistics(slopes: pd.DataFrame) -> dict[str, object]:
     return dict(zip(names, values, strict=True))
 
 
-def select(slopes: pd.DataFrame, quantity: str, part: str = "data", **wanted: str | bool) -> pd.DataFrame:
+def select(slopes: pd.DataFrame, quantity: str, part: str = "data", **wanted: object) -> pd.DataFrame:
     """The rows of one quantity, of one part of the tables, and with these settings."""
     rows = slopes[(slopes.quantity == quantity) & (slopes.part == part)]
     for name, value in wanted.items():
@@ -157,38 +153,37 @@ def select(slopes: pd.DataFrame, quantity: str, part: str = "data", **wanted: st
     return rows
 
 
-def of_row(name: str, rows: pd.DataFrame) -> dict[str, float]:
-    """The slope of the one row, and its means at both ends, as statistics called NAME, NAME_narrowest, NAME_widest."""
-    (row,) = rows.itertuples()
-    return {name: row.slope, f"{name}_narrowest": row.narrowest, f"{name}_widest": row.widest}
+def of_rows(slopes: pd.DataFrame, part: str, names: dict[str, str], **wanted: object) -> dict[str, float]:
+    """Statistics NAME, NAME_narrowest and NAME_widest: slope and ends in the one row of each quantity. names: NAME to
+    quantity."""
+    found: dict[str, float] = {}
+    for name, quantity in names.items():
+        (row,) = select(slopes, quantity, part, **wanted).itertuples()
+        found |= {name: row.slope, f"{name}_narrowest": row.narrowest, f"{name}_widest": row.widest}
+    return found
 
 
-def span(values: pd.Series) -> list[float]:
-    """[the least, the largest]."""
-    return [values.min(), values.max()]
-
-
-def slope(frame: pd.DataFrame, column: str) -> float:
-    """d log(mean over seeds) / d log(width), by least squares."""
-    means = frame.groupby("width")[column].mean().dropna()
-    return float(np.polyfit(np.log(means.index), np.log(means), 1)[0]) if len(means) > 1 else math.nan
+def fitted(frame: pd.DataFrame, column: str) -> dict[str, float]:
+    """slope: d log(mean over seeds) / d log(width), by least squares. narrowest, widest: the means at both ends."""
+    means = frame.groupby("width")[column].mean()
+    known = means.dropna()
+    slope = float(np.polyfit(np.log(known.index), np.log(known), 1)[0]) if len(known) > 1 else math.nan
+    return {"slope": slope, "narrowest": means.iloc[0], "widest": means.iloc[-1]}
 
 
 def slope_table(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame) -> pd.DataFrame:
     """Of each part (data, open, norms): output, activation, loss, output_bias, quantity, slope, means at both ends."""
-    rows = []
-    keys = ["output", "activation"]
-    for part, frame, names, quantities in (
-        ("data", table, keys, ("hessian_norm", "kernel_change")),
-        ("open", open_cases, keys, ("hessian_norm", "kernel_change")),
-        ("norms", norms, [*keys, "loss", "output_bias"], ("delta_l2", "delta_linf")),
-    ):
-        for key, group in frame.groupby(names, sort=False):
-            for quantity in quantities:
-                means = group.groupby("width")[quantity].mean()
-                found = {"slope": slope(group, quantity), "narrowest": means.iloc[0], "widest": means.iloc[-1]}
-                rows.append({"part": part, **dict(zip(names, key, strict=True)), "quantity": quantity, **found})
-    return pd.DataFrame(rows)
+    keys, changes = ["output", "activation"], ("hessian_norm", "kernel_change")
+    return pd.DataFrame(
+        {"part": part, **dict(zip(names, key, strict=True)), "quantity": quantity, **fitted(group, quantity)}
+        for part, frame, names, quantities in (
+            ("data", table, keys, changes),
+            ("open", open_cases, keys, changes),
+            ("norms", norms, [*keys, "loss", "output_bias"], ("delta_l2", "delta_linf")),
+        )
+        for key, group in frame.groupby(names, sort=False)
+        for quantity in quantities
+    )
 
 
 def draw(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, slopes: pd.DataFrame) -> plt.Figure:
@@ -198,17 +193,15 @@ def draw(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, slo
     cases = pd.concat([table.assign(part="data"), open_cases.assign(part="open")])
     draw_constancy(axes[0], cases, slopes, "hessian_norm")
     draw_constancy(axes[1], cases, slopes, "kernel_change")
-    draw_norms(axes[2], norms[~norms.output_bias], slopes)
-    axes[0].set_title("Hessian norm ‖H‖₂")
-    axes[1].set_title("change of the kernel, at one ‖Δθ‖₂ for all widths")
-    axes[2].set_title("change of the parameters in training")
-    for axis in axes:
-        axis.set(xscale="log", yscale="log", xlabel="width")
+    norms = norms[~norms.output_bias]
+    draw_norms(axes[2], norms, slopes)
+    for axis, title in zip(axes, TITLES, strict=True):
+        axis.set(xscale="log", yscale="log", xlabel="width", title=title)
         widths = sorted({int(width) for drawn in axis.lines for width in drawn.get_xdata()})
         axis.set_xticks(widths, [str(width) for width in widths])
         axis.minorticks_off()
         axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=2, frameon=False)
-    axes[2].set_ylim(norms.delta_linf[~norms.output_bias].min() / 2, norms.delta_l2[~norms.output_bias].max() * 2)
+    axes[2].set_ylim(norms.delta_linf.min() / 2, norms.delta_l2.max() * 2)
     sns.despine(figure)
     figure.tight_layout()
     return figure

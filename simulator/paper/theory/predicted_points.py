@@ -6,10 +6,10 @@ from functools import partial
 import pandas as pd
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.interface.knowledge import Knowledge
-from attacks.interface.observation import Observation, State
+from attacks.interface.observation import Observation
 from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.ntk.attack import NTKAttack
@@ -37,22 +37,17 @@ class PredictedSettings(Section):
     learning_rate: float = 0.05
 
 
-def cost(run: ExperimentRun) -> float:
+def cost(run: ExperimentRun, settings: PredictedSettings) -> float:
     """An attack for each point and gap; its training is in closed form."""
-    settings = run.settings(PredictedSettings)
-
-    def short(steps: int) -> None:
-        one_point(run.cells[0], 0, settings.gaps[0], settings.model_copy(update={"iterations": steps}))
-
-    attacks = len(run.cells) * settings.points * len(settings.gaps)
-    return attacks * seconds_per_step(short) * settings.iterations
+    attack = partial(one_point, run.cells[0], 0, settings.gaps[0])
+    step = seconds_per_step(lambda steps: attack(settings.model_copy(update={"iterations": steps})))
+    return len(run.cells) * settings.points * len(settings.gaps) * step * settings.iterations
 
 
 @experiment(
     "appendix_c", "a point that the others predict has dual 0 and is not reconstructed", PredictedSettings, cost
 )
-def appendix_c(run: ExperimentRun) -> Outcome:
-    settings = run.settings(PredictedSettings)
+def appendix_c(run: ExperimentRun, settings: PredictedSettings) -> Outcome:
     plan = [(cell, point, gap) for cell in run.cells for point in range(settings.points) for gap in settings.gaps]
     rows = []
     for done, (cell, point, gap) in enumerate(plan):
@@ -90,11 +85,13 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
     model = owner.network("appendix_c").double()
     state = deepcopy(model.state_dict())
     images, targets = owner.images.double(), owner.targets.double().clone()
-    prediction, schur = leave_one_out(model, state, images, targets, point)
-    targets[point] = prediction + gap
     with torch.no_grad():
-        residual = targets - torch.func.functional_call(model, state, (images,))
-    duals = kernel_duals(empirical_ntk(model, state, images), residual, RIDGE)[:, 0]
+        initial = model(images)
+    kernel = empirical_ntk(model, state, images)
+    others = torch.arange(len(images)) != point
+    prediction, schur = leave_one_out(kernel, (targets - initial)[:, 0], others)
+    targets[point] = initial[point] + prediction + gap
+    duals = kernel_duals(kernel, targets - initial, RIDGE)[:, 0]
     final = linearized_update(model, state, images, targets, RIDGE)
     observation = Observation(model, ((state, final),), owner.data.shape)
     knowledge = Knowledge(num_private=len(images), pixel_mean=owner.data.pixel_mean)
@@ -102,7 +99,6 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
     found = attack.run(observation, knowledge, torch_generator(cell.scenario.seed, "appendix_c", point))
     l2, _ = matched_l2(images.float(), found.images)
     public = centered(owner.data.public()[0], owner.data.pixel_mean)
-    others = torch.arange(len(images)) != point
     return {
         "seed": cell.scenario.seed,
         "num_private": len(images),
@@ -117,15 +113,12 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
     }
 
 
-def leave_one_out(model: nn.Module, state: State, images: Tensor, targets: Tensor, point: int) -> tuple[float, float]:
-    """(what the linearized network trained on the others predicts for the point, its conditional variance).
+def leave_one_out(kernel: Tensor, residual: Tensor, rest: Tensor) -> tuple[float, float]:
+    """(what training on the rest R adds to the prediction of the point N left out, N's conditional variance).
 
-    f_θ₀(x_N) + K_NR K_RR⁻¹ (y_R − f_θ₀(X_R)) and K_NN − K_NR K_RR⁻¹ K_RN, for one output.
+    K_NR K_RR⁻¹ (y_R − f_θ₀(X_R)) and K_NN − K_NR K_RR⁻¹ K_RN, for one output. residual: (N,), y − f_θ₀. rest: (N,),
+    false at the point alone.
     """
-    rest = [i for i in range(len(images)) if i != point]
-    with torch.no_grad():
-        initial = torch.func.functional_call(model, state, (images,))[:, 0]
-    kernel = empirical_ntk(model, state, images)
-    weights = torch.linalg.solve(kernel[rest][:, rest], kernel[rest, point])
-    prediction = initial[point] + weights @ (targets[rest, 0] - initial[rest])
-    return float(prediction), float(kernel[point, point] - weights @ kernel[rest, point])
+    across = kernel[rest][:, ~rest][:, 0]
+    weights = torch.linalg.solve(kernel[rest][:, rest], across)
+    return float(weights @ residual[rest]), float(kernel[~rest, ~rest] - weights @ across)

@@ -29,10 +29,10 @@ class RkipSettings(Section):
     image_std: Positive = 0.2
 
 
-def cost(run: ExperimentRun) -> float:
+def cost(run: ExperimentRun, settings: RkipSettings) -> float:
     """From a few images and the smallest set: kernels grow with the square of all images."""
-    settings, cell = run.settings(RkipSettings), run.cells[0]
-    least, private = min(settings.distilled), num_private(cell)
+    cell, least = run.cells[0], min(settings.distilled)
+    private = num_private(cell)
     few = min(TIMED_IMAGES, private)
     timed = replace(cell, scenario=cell.scenario.with_images(few))
     seconds = clocked(loss_table, timed, settings.model_copy(update={"distilled": [least]}))
@@ -40,8 +40,7 @@ def cost(run: ExperimentRun) -> float:
 
 
 @experiment("theorem2", "the RKIP loss is the reconstruction loss", RkipSettings, cost)
-def theorem2(run: ExperimentRun) -> Outcome:
-    settings = run.settings(RkipSettings)
+def theorem2(run: ExperimentRun, settings: RkipSettings) -> Outcome:
     data = pd.concat([loss_table(cell, settings) for cell in run.cells], ignore_index=True)
     for name in ("rkip_residual", "rkip_label", "rkip_class"):
         data[f"{name}_error"] = (data[name] / data.reconstruction - 1).abs()

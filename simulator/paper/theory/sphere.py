@@ -56,22 +56,17 @@ class Embedding:
         return self.squared_norm() - (cross * kernel_duals(self.kernel(images), cross, RIDGE)).sum()
 
 
-def cost(run: ExperimentRun) -> float:
+def cost(run: ExperimentRun, settings: SphereSettings) -> float:
     """From the largest data set: kernels grow with the square of the images."""
-    settings = run.settings(SphereSettings)
     largest = max(run.cells, key=num_private)
-    target = on_sphere_target(Owner.of(largest.scenario))
-
-    def short(steps: int) -> None:
-        minimize(target, settings.model_copy(update={"iterations": steps}), torch.Generator(), lambda *_: None, "")
-
+    target, quiet = on_sphere_target(Owner.of(largest.scenario)), (torch.Generator(), lambda *_: None, "")
+    step = seconds_per_step(lambda steps: minimize(target, settings.model_copy(update={"iterations": steps}), *quiet))
     work = sum(num_private(cell) ** 2 for cell in run.cells) / num_private(largest) ** 2
-    return seconds_per_step(short) * settings.iterations * work
+    return step * settings.iterations * work
 
 
 @experiment("theorem1", "infinite width, unit sphere: minimize the MMD, recover every image", SphereSettings, cost)
-def theorem1(run: ExperimentRun) -> Outcome:
-    settings = run.settings(SphereSettings)
+def theorem1(run: ExperimentRun, settings: SphereSettings) -> Outcome:
     parts, pairs = [], []
     for cell in run.cells:
         target = on_sphere_target(Owner.of(cell.scenario))

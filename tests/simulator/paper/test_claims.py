@@ -76,7 +76,7 @@ def test_files_inherit_replace_share_and_leave_out_claims():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_rule_can_be_read(name):
     for rule in load_claims(name).values():
-        for comparison in rule.comparisons:
+        for comparison in rule.holds:
             left, sign, _ = comparison.split()
             assert left[0].isalpha() and sign in COMPARISONS
 

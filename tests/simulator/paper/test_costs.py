@@ -28,12 +28,12 @@ def run_of(name, tmp_path, profile, overrides, said=None):
 
 @pytest.mark.parametrize("name", SWEPT)
 def test_what_is_not_timed_is_a_run_which_says_its_cost(name, tmp_path, monkeypatch):
-    def reached(self, folder="run"):
+    def reached(self):
         raise Reached
 
     monkeypatch.setattr(ExperimentRun, "sweep", reached)
     with pytest.raises(Reached):
-        EXPERIMENTS[name].measure(run_of(name, tmp_path, "full", []))
+        EXPERIMENTS[name].measure(run_of(name, tmp_path, "full", []), None)
 
 
 @pytest.mark.parametrize("name", TIMED)
@@ -45,7 +45,7 @@ def test_what_is_no_run_is_timed(name, tmp_path):
     overrides = SMALL.get(name, [*IMAGES, *sizes, *onion, *few])
     said = []
     run = run_of(name, tmp_path, "quick", overrides, said)
-    assert 0 < EXPERIMENTS[name].cost(run) < 3600
+    assert 0 < EXPERIMENTS[name].cost(run, run.check(EXPERIMENTS[name].settings)) < 3600
     if name == "figure6":
         # 3 attacks and 2 on second networks, a network each; 3 random draws and one by |α|, twice
         assert said == ["1 onion of 3 stages: 13 networks to train, 5 attacks of 1500 iterations"]

@@ -2,14 +2,13 @@
 
 import json
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from rich.console import Console
 
 from attacks import InputError
 from clients.config import Count, Section
-from simulator.paper import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
+from simulator.paper import EXPERIMENTS, ExperimentRun, get_experiment
 from simulator.paper.command import claim_folder, natural, run_experiment
 from simulator.paper.files import choose_dataset, file_of, load_file, narrow_sweep
 from simulator.paper.measures import paired, spearman_within
@@ -173,14 +172,9 @@ class Small(Section):
     size: Count = 3
 
 
-def measure(run: ExperimentRun) -> Outcome:
-    size = run.settings(Small).size
-    return Outcome(pd.DataFrame({"size": [size]}), {"size": size}, plt.figure)
-
-
 def test_settings_of_an_experiment_are_validated(tmp_path):
     source = Source({"name": "x", "settings": {"size": 5}})
-    assert measure(run_of(source, tmp_path)).data["size"].tolist() == [5]
+    assert run_of(source, tmp_path).check(Small) == Small(size=5)
     with pytest.raises(InputError, match=r"settings\.sise"):
         run_of(Source({"settings": {"sise": 5}}, {("settings", "sise"): "x.yaml, line 1"}), tmp_path).check(Small)
 

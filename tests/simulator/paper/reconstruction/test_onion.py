@@ -7,10 +7,16 @@ import torch
 from attacks import InputError
 from clients.defenses.prune_easiest import without_easiest
 from simulator.paper import ExperimentRun
-from simulator.paper.distillation import cosines, gap_table, likeness, table1
+from simulator.paper.distillation import DistillationSettings, cosines, gap_table, likeness, table1
 from simulator.paper.files import load_file
-from simulator.paper.reconstruction.onion import advantage, onion, onion_statistics
-from simulator.paper.reconstruction.peeling import OnionSettings, Peeling, at_infinite_width
+from simulator.paper.reconstruction.onion import (
+    OnionSettings,
+    Peeling,
+    advantage,
+    at_infinite_width,
+    onion,
+    onion_statistics,
+)
 from simulator.run.display import Display
 from simulator.tools.distillation import Owner
 
@@ -127,6 +133,8 @@ def test_likeness_to_images_and_to_class_means(tmp_path):
 def test_what_cannot_be_compared_is_refused_before_anything_is_computed(tmp_path):
     source = load_file("table1", "quick", ["settings.methods=[kip, rkip]"])
     with pytest.raises(InputError, match="leaves rkip_finite out"):
-        table1(ExperimentRun("table1", "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None))
+        run = ExperimentRun("table1", "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None)
+        table1(run, run.check(DistillationSettings))
     with pytest.raises(InputError, match="only one stage"):
-        onion(run_of(tmp_path, "partition.images=20"))
+        run = run_of(tmp_path, "partition.images=20")
+        onion(run, run.check(OnionSettings))

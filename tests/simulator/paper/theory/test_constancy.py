@@ -22,7 +22,7 @@ from simulator.paper.theory.constancy import (
     measure_training,
     shrink,
 )
-from simulator.paper.theory.hessian import COLUMNS, HessianSettings, hessian_statistics, slope, slope_table
+from simulator.paper.theory.hessian import COLUMNS, HessianSettings, fitted, hessian_statistics, slope_table
 
 
 def test_inputs_lie_on_the_sphere_and_seeds_differ():
@@ -104,7 +104,7 @@ def test_the_output_bias_is_trained_where_asked_and_then_moves_the_most():
 
 def test_a_slope_by_hand():
     frame = pd.DataFrame({"width": [100, 100, 400, 400], "x": [3.0, 5.0, 1.0, 3.0]})  # means 4 and 2
-    assert slope(frame, "x") == pytest.approx(-0.5)
+    assert fitted(frame, "x") == pytest.approx({"slope": -0.5, "narrowest": 4, "widest": 2})
 
 
 def tables(linear, sigmoid, linf=-0.5):
@@ -130,7 +130,7 @@ def tables(linear, sigmoid, linf=-0.5):
 @pytest.fixture
 def claims_of(judged):
     """The claims of `hessian` on a table and its slopes."""
-    return lambda table, slopes: list(judged("hessian", hessian_statistics(table, slopes, 1.0, 0.2)).values())
+    return lambda table, slopes: list(judged("hessian", hessian_statistics(table, slopes, 1.0)).values())
 
 
 def test_claims_are_judged_by_their_slopes(claims_of):
