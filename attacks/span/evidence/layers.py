@@ -44,10 +44,12 @@ class FirstLayers:
         layers = cls(torch.cat(starts), torch.cat(ends), torch.stack(seconds))
         if not layers.second.any():
             raise InputError(NOTHING)
-        if kept == 1:
-            return layers
         shrunk = f"weight decay was undone: parameters shrank by {1 - kept:.2g} in all, as the first layer shows"
-        return replace(layers, warnings=(shrunk,), facts={"decay_factor": kept})
+        return layers if kept == 1 else layers.noting((shrunk,), {"decay_factor": kept})
+
+    def noting(self, warnings: tuple[str, ...], facts: dict[str, float]) -> "FirstLayers":
+        """With further warnings and facts."""
+        return replace(self, warnings=(*self.warnings, *warnings), facts=self.facts | facts)
 
     @property
     def change(self) -> Tensor:
