@@ -85,11 +85,6 @@ class FeatureSearch:
     tried: int = 0
     best: Bounds = WORST
 
-    @classmethod
-    def of(cls, update: FeatureUpdate, options: SearchOptions) -> "FeatureSearch":
-        """Nothing found yet, at the initial parameters."""
-        return cls(update, options, [update.initial], FoundImages.none(update))
-
     @property
     def state(self) -> State:
         """The parameters at which images are sought."""
@@ -123,11 +118,8 @@ class FeatureSearch:
     def points(self) -> Tensor:
         """[h; 1] of all images found, (F, D + 1), each at the parameters of its step."""
         with torch.no_grad():
-            parts = [
-                self.update.pixels(state).points(self.found.images[self.found.step == step])
-                for step, state in enumerate(self.states)
-            ]
-        return torch.cat(parts)
+            steps = [(state, self.found.at(self.found.step == i)) for i, state in enumerate(self.states)]
+            return torch.cat([self.update.pixels(state).points(found.images) for state, found in steps])
 
     def _change_step(self, new: bool) -> None:
         """On to where this step led if it has new images; back if it has none, as the one before is then incomplete."""
@@ -149,10 +141,8 @@ class FeatureSearch:
             return False
         # what decoys allow, the means of two of the images: private ones are no such means, wrong ones no better
         decoys = self._judged(decoys_of(together, FEATURES.decoys, generator))
-        residual, gradient = (
-            float(part.quantile(FEATURES.accepting_quantile)) for part in (decoys.residual, decoys.gradient)
-        )
-        self.bounds = Bounds(residual, FEATURES.gradient_share * gradient)
+        residual, gradient = (part.quantile(FEATURES.accepting_quantile) for part in (decoys.residual, decoys.gradient))
+        self.bounds = Bounds(float(residual), FEATURES.gradient_share * float(gradient))
         judged = self._judged(images)
         self.tried += len(images)
         self.best = Bounds(*map(min, self.best, (float(judged.residual.min()), float(judged.gradient.min()))))

@@ -43,12 +43,8 @@ def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) ->
         y = space.disentangle(coordinates, directions)
         unit = y / y.norm(dim=1, keepdim=True)
         others = [torch.cat([unit[:j], unit[j + 1 :]]) for j in doubtful.tolist()]
-        sought = torch.stack(
-            [
-                _best_of_starts(space, units, own, known.T @ known)
-                for units, own, known in zip(space.inactive(y[doubtful]), unit[doubtful], others, strict=True)
-            ]
-        )
+        candidates = zip(space.inactive(y[doubtful]), unit[doubtful], others, strict=True)
+        sought = torch.stack([_best_of_starts(space, units, own, known.T @ known) for units, own, known in candidates])
         better = space.zeros(sought) > space.zeros(directions[doubtful])
         doubtful, sought = doubtful[better], sought[better]
         directions = directions.index_copy(0, doubtful, sought)
@@ -117,11 +113,8 @@ def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tens
     for i in range(DUALS.reweightings):
         duals = units @ c
         rms = duals.square().mean().sqrt()
-        epsilon = rms * (
-            DUALS.sharpest
-            if sure
-            else DUALS.bluntest * (DUALS.sharpest / DUALS.bluntest) ** (i / (DUALS.reweightings - 1))
-        )
+        falling = DUALS.bluntest * (DUALS.sharpest / DUALS.bluntest) ** (i / (DUALS.reweightings - 1))
+        epsilon = rms * (DUALS.sharpest if sure else falling)
         small = int((duals.abs() < DUALS.small * rms).sum())
         if i == DUALS.checked_at and small < DUALS.hope * enough:
             break

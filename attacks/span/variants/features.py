@@ -16,7 +16,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.span.acceptance import Acceptance
 from attacks.span.feature_space.network import FeatureNetwork
-from attacks.span.feature_space.search import UNKNOWN, FeatureSearch
+from attacks.span.feature_space.search import UNKNOWN, FeatureSearch, FoundImages
 from attacks.span.feature_space.update import FeatureUpdate
 from attacks.span.search.passes import SearchOptions
 from attacks.span.thresholds import FEATURES, INVERSION, SEARCH, constants_of
@@ -44,7 +44,7 @@ class FeatureVariant:
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FeatureSearch:
         """Images whose features and gradients the update holds, step by step."""
-        search = FeatureSearch.of(evidence, self.options)
+        search = FeatureSearch(evidence, self.options, [evidence.initial], FoundImages.none(evidence))
         search.run(generator, progress)
         return search
 

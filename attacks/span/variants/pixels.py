@@ -100,7 +100,7 @@ class PixelEvidence:
     @property
     def refusal(self) -> str | None:
         """Why a search makes no sense."""
-        rank = self.defense.highest_rank(self.spectrum)
+        rank, width = self.defense.highest_rank(self.spectrum), self.defense.layers.width
         no_sum = self.outside > EVIDENCE.refused_above and not self.defense.explains_error
         if self.count < 1 or self.count >= rank or no_sum:
             return (
@@ -113,7 +113,7 @@ class PixelEvidence:
         if self.directions < needed:
             return (
                 f"nothing returned: {self.count} images need {needed:.0f} directions of the second layer's rows, "
-                f"{self.directions} can tell ({EVIDENCE.directions_of_width:g} of the width {self.defense.layers.width}, and "
+                f"{self.directions} can tell ({EVIDENCE.directions_of_width:g} of the width {width}, and "
                 "no more than the layer's outputs)"
             )
         return None
@@ -193,9 +193,8 @@ class PixelVariant:
             "certified": float(len(candidates.passed)),
         }
         if _needs_fit(evidence, candidates, acceptance):
-            images, left = fit_images(
-                layers.change, layers.initial, acceptance.images, evidence.count, defense.intervals
-            )
+            rough, count = acceptance.images, evidence.count
+            images, left = fit_images(layers.change, layers.initial, rough, count, defense.intervals)
             facts |= {"fit": left} | constants_of(FIT)
             if left < FIT.most_left * evidence.error:
                 images = images.float()
