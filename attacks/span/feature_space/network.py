@@ -15,7 +15,7 @@ from attacks.interface.observation import State
 from attacks.networks.mlp import ACTIVATIONS, Activation
 from attacks.networks.probing import linear_layers, probe, random_images, watched
 from attacks.span.search.problems import AffineSpan, SpanProblem
-from attacks.span.thresholds import FEATURES
+from attacks.span.thresholds import FEATURE
 
 PROBES = 8  # random inputs by which a network is read
 
@@ -101,5 +101,5 @@ class FeatureProblem:
         negative = h.clamp_max(0)
         size = h.square().sum(1)
         share = negative.square().sum(1) / size
-        pull = (negative - share[:, None] * h) * (2 * FEATURES.negative_weight / size)[:, None]
-        return value + FEATURES.negative_weight * share, gradient.addmm_(pull, self.directions.T)
+        pull = (negative - share[:, None] * h) * (2 * FEATURE.negative_weight / size)[:, None]
+        return value + FEATURE.negative_weight * share, gradient.addmm_(pull, self.directions.T)

@@ -13,7 +13,7 @@ from attacks.span.search.descent import distinct
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
 from attacks.span.sparsity.sparse_duals import fewest_zeros, retry_doubtful, sparsest
-from attacks.span.thresholds import DECOYS, SPARSITY
+from attacks.span.thresholds import DECOY, SPARSITY
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Candidates:
     def deflating_features(self, with_passed: bool) -> Tensor | None:
         """Orthonormal features (F, W + 1) of what deflates, if anything does: loose candidates of a ρ far below the
         threshold and, where asked for, the images that passed."""
-        surest = self.below(DECOYS.deflating_share * self.threshold)
+        surest = self.below(DECOY.deflating_share * self.threshold)
         images = torch.cat([self.passed, surest]) if with_passed else surest
         return torch.linalg.qr(self.test.features(images.float()).T)[0].T.contiguous() if len(images) else None
 
@@ -106,11 +106,11 @@ class Candidates:
         order = residual.argsort(stable=True)
         order = order[distinct(loose[order])]
         ranked = replace(self, loose=loose[order], residual=residual[order])
-        decoys = decoys_of(torch.cat([self.passed, ranked.loose[: self.missing]]), DECOYS.number, generator)
+        decoys = decoys_of(torch.cat([self.passed, ranked.loose[: self.missing]]), DECOY.number, generator)
         if not len(decoys):
             return ranked
         rho = self.test.residual(decoys.float())
-        threshold = float(rho.quantile(DECOYS.accepting_quantile))
+        threshold = float(rho.quantile(DECOY.accepting_quantile))
         return replace(ranked, threshold=threshold, decoy_median=float(rho.median()))
 
 

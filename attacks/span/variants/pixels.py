@@ -17,7 +17,7 @@ from attacks.span.search.candidates import Candidates
 from attacks.span.search.passes import SearchOptions, find_images
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
-from attacks.span.thresholds import ACCEPTANCE, DECOYS, DUALS, EVIDENCE, FIT, SEARCH, SPARSITY, constants_of
+from attacks.span.thresholds import ACCEPTANCE, DECOY, DUAL, EVIDENCE, FIT, SEARCH, SPARSITY, constants_of
 from attacks.update.spectrum import ROUNDING, Spectrum
 
 
@@ -186,7 +186,7 @@ class PixelVariant:
         noise = defense.second_noise(list(evidence.tests.values()), evidence.outside)
         test = ExplanationTest(candidates, layers.second[list(evidence.tests)].float(), noise)
         acceptance = test.judge(candidates.accepted(), generator)
-        facts = constants_of(ACCEPTANCE, SEARCH, DECOYS, SPARSITY, DUALS) | {
+        facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),
             "rounds": float(candidates.passes),
             "threshold": candidates.threshold,
