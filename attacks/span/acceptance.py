@@ -1,15 +1,13 @@
-"""Which images may be returned: those that explain the second layer's update, made exact where noise hides zeros."""
+"""Which images may be returned: those that explain the second layer's update."""
 
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from attacks.span.evidence.pixel_evidence import PixelEvidence
-from attacks.span.least_squares import fit_images
 from attacks.span.search.candidates import Candidates, decoys_of
 from attacks.span.search.problems import outside
-from attacks.span.thresholds import ACCEPTANCE, DECOYS, DUALS, EVIDENCE, FIT, SEARCH, SPARSITY, constants_of
+from attacks.span.thresholds import ACCEPTANCE
 
 
 @dataclass(frozen=True)
@@ -30,34 +28,6 @@ class Acceptance:
     def none(cls, reason: str, relative_residual: float = float("nan")) -> "Acceptance":
         """No image, for a reason."""
         return cls(torch.zeros(0), torch.zeros(0), reason, relative_residual)
-
-
-def accept_images(evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
-    """The accepted candidates, (M, in) in float32, if as a set they explain the second layer's update.
-
-    Where noise hides the zeros of the duals, the images come from least squares on the first layer, and those that were
-    too rough to explain the second layer are judged once more.
-    """
-    test = ExplanationTest(candidates, evidence.layers.second[list(evidence.tests)].float(), evidence.second_noise)
-    acceptance = test.judge(candidates.accepted(), generator)
-    facts = constants_of(ACCEPTANCE, SEARCH, DECOYS, SPARSITY, DUALS) | {
-        "tests": float(len(evidence.tests)),
-        "rounds": float(candidates.passes),
-        "threshold": candidates.threshold,
-        "certified": float(len(candidates.passed)),
-    }
-    if _needs_fit(evidence, candidates, acceptance):
-        layers, intervals = evidence.layers, evidence.defense.intervals
-        images, left = fit_images(layers.change, layers.initial, acceptance.images, evidence.count, intervals)
-        facts |= {"fit": left} | constants_of(FIT)
-        if left < FIT.most_left * evidence.error:
-            images = images.float()
-            acceptance = (
-                replace(acceptance, images=images) if acceptance.reason is None else test.judge(images, generator)
-            )
-    if acceptance.reason is not None:
-        return replace(Acceptance.none(acceptance.reason, acceptance.relative_residual), facts=facts)
-    return replace(acceptance, residual=candidates.test.residual(acceptance.images), facts=facts)
 
 
 @dataclass(frozen=True)
@@ -101,15 +71,3 @@ class ExplanationTest:
         bases = [torch.linalg.qr(part.T)[0].T for part in features]
         rest = torch.stack([outside(delta, basis) for delta, basis in zip(self.update, bases, strict=True)])
         return float(rest.norm() / self.update.norm())
-
-
-def _needs_fit(evidence: PixelEvidence, candidates: Candidates, acceptance: Acceptance) -> bool:
-    """Whether an error hides the zeros of ReLU units, so that too few candidates could pass the sparsity test.
-
-    Images that explain too little are given another chance only where a known defense made them rough.
-    """
-    images, defense = acceptance.images, evidence.defense
-    if not candidates.sparsity_tested or evidence.error <= EVIDENCE.noisy_above:
-        return False
-    hopeful = acceptance.reason is None or (defense.count is not None and len(images) > 0)
-    return hopeful and len(candidates.passed) < (1 if defense.intervals is None else len(images))

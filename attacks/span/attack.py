@@ -22,13 +22,12 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from attacks.interface.attack import Attack, Progress, Reconstruction, register
-from attacks.interface.knowledge import Knowledge
+from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_values
 from attacks.networks.probing import evaluating
 from attacks.span.acceptance import Acceptance
-from attacks.span.evidence.known_defense import knows_defense, without_defense
-from attacks.span.evidence.pixel_evidence import RoundsApart
+from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
 from attacks.span.joint_polish import polish_jointly
 from attacks.span.search.descent import distinct
@@ -36,7 +35,7 @@ from attacks.span.search.passes import SearchOptions
 from attacks.span.thresholds import EVIDENCE, constants_of
 from attacks.span.variants.features import FeatureVariant
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
-from attacks.span.variants.pixels import PixelVariant, linear_layers_of
+from attacks.span.variants.pixels import PixelVariant, RoundsApart, linear_layers_of
 from attacks.update.pixel_mean import infer_pixel_mean
 
 
@@ -100,7 +99,7 @@ class SpanAttack(SearchOptions, Attack):
         found = self._attack(observation, knowledge, generator, progress)
         if not len(found.images) and knows_defense(observation, knowledge):
             # the update as it was sent may do where the one that knowledge of the defense makes of it does not
-            plain = self._attack(observation, without_defense(knowledge), generator, progress)
+            plain = self._attack(observation, replace(knowledge, **dict.fromkeys(DEFENSE_FIELDS)), generator, progress)
             return plain if len(plain.images) else found
         return found
 

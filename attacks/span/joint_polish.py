@@ -17,12 +17,10 @@ from attacks.interface.devices import cast_state
 from attacks.interface.observation import Observation, State
 from attacks.networks.probing import count_outputs
 from attacks.ntk.objective import Objective, make_objective
-from attacks.span.thresholds import JOINT_POLISH, constants_of
+from attacks.span.thresholds import POLISH, constants_of
 
 
-def fit_duals(
-    objective: Objective, images: Tensor, duals: Tensor, iterations: int = JOINT_POLISH.dual_iterations
-) -> Tensor:
+def fit_duals(objective: Objective, images: Tensor, duals: Tensor, iterations: int = POLISH.dual_iterations) -> Tensor:
     """The least-squares duals (V, M, K) of images (M, C, H, W), from a start, by conjugate gradients on the normal
     equations (CGLS, Björck 1996, algorithm 7.4.1)."""
 
@@ -76,7 +74,7 @@ def polish_jointly(observation: Observation, found: Reconstruction, iterations: 
         duals=duals,
         relative_residual=left / size,
         warnings=(*found.warnings, *(f"joint_polish: {warning}" for warning in ignored)),
-        facts=found.facts | constants_of(JOINT_POLISH),
+        facts=found.facts | constants_of(POLISH),
     )
 
 
@@ -84,7 +82,7 @@ def _descended(objective: Objective, images: Tensor, duals: Tensor, iterations: 
     """Images and duals after joint steps of Adam on the reconstruction loss, their step sizes on a half cosine to 0."""
     scale = float(duals.square().mean().sqrt())
     images, duals = images.clone().requires_grad_(), duals.requires_grad_()
-    rates = ((images, JOINT_POLISH.rate), (duals, JOINT_POLISH.rate * scale))
+    rates = ((images, POLISH.rate), (duals, POLISH.rate * scale))
     optimizer = torch.optim.Adam([{"params": [variable], "lr": rate} for variable, rate in rates])
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 + 0.5 * math.cos(math.pi * i / iterations))
     for _ in range(iterations):

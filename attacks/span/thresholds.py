@@ -1,15 +1,15 @@
 """Every tuned constant of the span attack, in groups by the test or the search that uses it.
 
-A group is one object, and the groups that took part in a run are returned among the facts of its result, as
-`threshold_<group>_<name>`. A share has no unit: it is relative to what its comment names.
+A group is a class without instances, named like the constants it holds. The groups that took part in a run are returned
+among the facts of its result, as `threshold_<group>_<name>`. A share has no unit: it is relative to what its comment
+names.
 
 All were chosen by hand while the results of docs/span.md and docs/finetune.md were measured, so none was set on data
 that are held out: those of pixels on MNIST (N = 50 to 100, two hidden layers of 1024) and on the 8x8 digits (N = 8 to
-120), with noise, weight decay and momentum; `DEFENSE` on the defended digits; `FEATURES` and `INVERSION` on LeNet-5
+120), with noise, weight decay and momentum; `DEFENSE` on the defended digits; `FEATURE` and `INVERSION` on LeNet-5
 with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10.
 """
 
-import re
 from dataclasses import dataclass
 
 
@@ -25,14 +25,13 @@ class Thresholds:
     """A group of constants."""
 
 
-def constants_of(*groups: Thresholds) -> dict[str, float]:
+def constants_of(*groups: type[Thresholds]) -> dict[str, float]:
     """Every constant of the groups as `threshold_<group>_<name>`. The parts of a value that has several are counted
     from 1, those of a `Descent` are its steps and its rate."""
     found: dict[str, float] = {}
     for group in groups:
-        title = re.sub(r"\B(?=[A-Z])", "_", type(group).__name__.removesuffix("Thresholds")).lower()
-        for name in type(group).__annotations__:
-            key, value = f"threshold_{title}_{name}", getattr(group, name)
+        for name in group.__annotations__:
+            key, value = f"threshold_{group.__name__.lower()}_{name}", getattr(group, name)
             if isinstance(value, Descent):
                 found |= {f"{key}_steps": float(value.steps), f"{key}_rate": value.rate}
             elif isinstance(value, tuple):
@@ -42,7 +41,7 @@ def constants_of(*groups: Thresholds) -> dict[str, float]:
     return found
 
 
-class EvidenceThresholds(Thresholds):
+class EVIDENCE(Thresholds):
     """What the first two layers' updates have to show (`attacks.span.evidence`, `attacks.span.variants.pixels`).
 
     "Outside" is ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer's update: what N directions leave out. It is about 1e-5 or
@@ -61,7 +60,7 @@ class EvidenceThresholds(Thresholds):
     directions_of_width: float = 0.4  # share of the width: more directions fit any image
 
 
-class DefenseThresholds(Thresholds):
+class DEFENSE(Thresholds):
     """How a quantized or sparsified update is completed (`attacks.span.evidence.known_defense`)."""
 
     second_layer_ranks: tuple[float, ...] = (2.0, 1.5, 1.2)  # ranks per image tried, until the entries sent suffice
@@ -69,7 +68,7 @@ class DefenseThresholds(Thresholds):
     highest_rank: float = 0.4  # share of the smaller side of the update: the highest rank that is sought
 
 
-class SearchThresholds(Thresholds):
+class SEARCH(Thresholds):
     """The search for points of low ρ (`attacks.span.search`), in pixels and in feature space."""
 
     deflation_floor: float = 1e-3  # ε of the deflated ρ: keeps it finite on an image that is found already
@@ -81,7 +80,7 @@ class SearchThresholds(Thresholds):
     idle_passes: int = 2  # passes without gain, one after the other, that end the search
 
 
-class DecoyThresholds(Thresholds):
+class DECOY(Thresholds):
     """Which ρ is good by chance: that of decoys, the means of two candidates (`attacks.span.search.candidates`)."""
 
     number: int = 1000  # decoys that are drawn
@@ -89,7 +88,7 @@ class DecoyThresholds(Thresholds):
     deflating_share: float = 1 / 3  # share of that ρ below which a candidate is taken for found and deflates
 
 
-class SparsityThresholds(Thresholds):
+class SPARSITY(Thresholds):
     """The sparsity test of a candidate's duals L c (`attacks.span.sparsity.dual_space`)."""
 
     zero_widths: float = 8.0  # standard deviations of its rounding error below which an entry of L c is zero
@@ -100,7 +99,7 @@ class SparsityThresholds(Thresholds):
     tested_per_missing: int = 2  # candidates that take the test, per image that is still missing
 
 
-class DualThresholds(Thresholds):
+class DUAL(Thresholds):
     """The search for the sparsest duals (`attacks.span.sparsity.sparse_duals`)."""
 
     avoid_weight: float = 100.0  # of y_j · c = 0 in the start, against the energy of L c on inactive units
@@ -117,7 +116,7 @@ class DualThresholds(Thresholds):
     doubtful: float = 0.25  # share of the directions, those with the fewest zeros, that may be mixtures of duals
 
 
-class FitThresholds(Thresholds):
+class FIT(Thresholds):
     """Least squares under the zeros that rough images predict (`attacks.span.least_squares`)."""
 
     inactive_margin: float = 0.2  # rms of the units' inputs: so far below zero at both ends a unit is inactive
@@ -128,7 +127,7 @@ class FitThresholds(Thresholds):
     most_left: float = 1.1  # of what N directions leave of the update: the fit may leave so much (right ones: 1.03)
 
 
-class AcceptanceThresholds(Thresholds):
+class ACCEPTANCE(Thresholds):
     """Whether a set of images explains the second layer's update (`attacks.span.acceptance`)."""
 
     few_sparse: float = 0.25  # share of the accepted that pass the sparsity test: fewer prove nothing for the set
@@ -136,7 +135,7 @@ class AcceptanceThresholds(Thresholds):
     unexplained_sparse: float = 0.92  # the most over several rounds that are not too few: zeros can repeat there
 
 
-class FeatureThresholds(Thresholds):
+class FEATURE(Thresholds):
     """The search behind a convolutional body (`attacks.span.feature_space`)."""
 
     span_directions: tuple[float, ...] = (2.0, 3.0, 4.0)  # searched per image, by how many passes brought nothing
@@ -158,7 +157,7 @@ class FeatureThresholds(Thresholds):
     few_features: float = 0.25  # per pixel: LeNet-5 tells 28x28 images by a third, a ResNet-18 fails with a twelfth
 
 
-class InversionThresholds(Thresholds):
+class INVERSION(Thresholds):
     """From feature vectors to pixels, and polishing there (`attacks.span.feature_space`)."""
 
     start_deviation: float = 0.1  # standard deviation of the pixels from which images are sought, pixel range 1
@@ -175,7 +174,7 @@ class InversionThresholds(Thresholds):
     tiny: float = 1e-11  # ρ below which it is rounding error of float32
 
 
-class FrozenBodyThresholds(Thresholds):
+class FROZEN_BODY(Thresholds):
     """Inversion of exact features (`attacks.span.variants.frozen_body`): first smooth images, then these features."""
 
     start_deviation: float = 0.01  # standard deviation of the pixels from which features are inverted
@@ -185,22 +184,8 @@ class FrozenBodyThresholds(Thresholds):
     exact_blur: float = 0.01
 
 
-class PolishThresholds(Thresholds):
+class POLISH(Thresholds):
     """The joint polish (`attacks.span.joint_polish`)."""
 
     dual_iterations: int = 60  # of conjugate gradients for the duals
     rate: float = 1e-3  # step size of the images, and of the duals relative to their root mean square
-
-
-EVIDENCE = EvidenceThresholds()
-DEFENSE = DefenseThresholds()
-SEARCH = SearchThresholds()
-DECOYS = DecoyThresholds()
-SPARSITY = SparsityThresholds()
-DUALS = DualThresholds()
-FIT = FitThresholds()
-ACCEPTANCE = AcceptanceThresholds()
-FEATURES = FeatureThresholds()
-INVERSION = InversionThresholds()
-FROZEN_BODY = FrozenBodyThresholds()
-JOINT_POLISH = PolishThresholds()

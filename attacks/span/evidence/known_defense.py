@@ -4,12 +4,11 @@ Quantized and sparsified updates are replaced by the matrices of low rank in the
 known to have lain (`attacks.update.completion`): of rank N in the first layer, of twice as many in the second.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
-from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
+from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.mlp import DenseNetwork
 from attacks.span.evidence.layers import FirstLayers, joined_layer
@@ -19,84 +18,55 @@ from attacks.update.intervals import EntryIntervals, known_intervals, noise_devi
 from attacks.update.spectrum import Spectrum
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpdateAsSent:
-    """The update as it was sent: nothing is known of a defense, or too few entries were sent to undo it.
+@dataclass(frozen=True)
+class UndoneDefense:
+    """The layers as they were before the defense, as far as it is known, and what is left of it.
 
-    count: N as the defense leaves it to be told; None where nothing is known of one. warnings, facts: of what was
-    undone. intervals: of the first layer's entries, None where they are as sent. distortion: ‖E‖ / ‖Δ‖ of what the
-    intervals took from the first layer. explains_error: whether the defense explains what lies outside N directions.
+    count: N as the defense leaves it to be told; None where nothing is known of one. second_deviation: of known noise
+    on an entry of the second layer's update. intervals: of the first layer's entries, where it was completed, and
+    distortion: ‖E‖ / ‖Δ‖ of what they took from it. second_rank: of the completed second layer, and remaining: ‖E‖ /
+    ‖Δ‖ of it as an error of equal variance would leave it, the share of its square along matrices of that rank.
     """
 
+    layers: FirstLayers
     count: int | None = None
-    warnings: tuple[str, ...] = ()
-    facts: dict[str, float] = field(default_factory=dict)
+    second_deviation: float | None = None
     intervals: EntryIntervals | None = None
     distortion: float = 0.0
-    explains_error: bool = False
+    second_rank: int | None = None
+    remaining: float = 0.0
 
-    def undone(self, layers: FirstLayers) -> FirstLayers:
-        """The layers as they were before the defense, as far as it is known."""
-        return replace(layers, warnings=(*layers.warnings, *self.warnings), facts=layers.facts | self.facts)
+    @property
+    def explains_error(self) -> bool:
+        """Whether the defense explains what lies outside N directions."""
+        return self.second_deviation is not None or self.second_rank is not None
 
     def highest_rank(self, spectrum: Spectrum) -> int:
-        """The rank that the first layer's update has if it is not that of N images."""
-        return min(spectrum.rows, spectrum.columns)
+        """The rank that the first layer's update has if it is not that of N images; once completed, it has rank N."""
+        return min(spectrum.rows, spectrum.columns) if self.second_rank is None else min(self.layers.change.shape)
 
     def directions(self, second: list[Spectrum], count: int, most: int, outside: float) -> int:
-        """How many directions of the second layer's row space hold the features of `count` images, at most `most`.
+        """How many directions of the second layer's row space hold the features of `count` images, at most `most`: in
+        noise those that stand clear of it, but enough for the images.
 
         second: the spectra of the rounds that test. outside: ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer.
         """
-        if outside <= EVIDENCE.noisy_above:
+        if self.second_rank is not None:
+            return self.second_rank
+        deviation = self.second_deviation
+        if deviation is None and outside <= EVIDENCE.noisy_above:
             return most
-        return _directions_in_noise(max(part.above_noise() for part in second), count, most)
+        clear = max(part.above_noise() if deviation is None else _above_edge(part, deviation) for part in second)
+        return max(min(most, clear), min(most, int(EVIDENCE.directions_in_noise * count)))
 
     def second_noise(self, second: list[Spectrum], outside: float) -> float:
-        """‖E‖ / ‖Δ‖ of the noise in the second layer's updates; 0 where the first layer shows none."""
-        return max(part.median_noise() for part in second) if outside > EVIDENCE.noisy_above else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnownNoise(UpdateAsSent):
-    """Gaussian noise is known to have been added. second_deviation: on an entry of the second layer's update."""
-
-    second_deviation: float
-    explains_error: bool = True
-
-    def directions(self, second: list[Spectrum], count: int, most: int, outside: float) -> int:
-        return _directions_in_noise(max(_above_edge(part, self.second_deviation) for part in second), count, most)
-
-    def second_noise(self, second: list[Spectrum], outside: float) -> float:
-        known = max(part.share(self.second_deviation) for part in second)
-        return min(super().second_noise(second, outside), known)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompletedUpdate(UpdateAsSent):
-    """Quantized or sparsified updates, completed.
-
-    first: (R·W, in + 1), of rank N, and second: (R, out, W + 1), of rank `rank`, both in float64. remaining: ‖E‖ / ‖Δ‖
-    of the second as an error of equal variance would leave it: the share of its square along matrices of that rank.
-    """
-
-    first: Tensor
-    second: Tensor
-    rank: int
-    remaining: float
-    explains_error: bool = True
-
-    def undone(self, layers: FirstLayers) -> FirstLayers:
-        return replace(super().undone(layers), final=layers.initial + self.first, second=self.second)
-
-    def highest_rank(self, spectrum: Spectrum) -> int:
-        return min(self.first.shape)  # the completed update's own rank is the number of images
-
-    def directions(self, second: list[Spectrum], count: int, most: int, outside: float) -> int:
-        return self.rank
-
-    def second_noise(self, second: list[Spectrum], outside: float) -> float:
-        return self.remaining
+        """‖E‖ / ‖Δ‖ of the noise in the second layer's updates; without a known defense 0 where the first layer shows
+        none."""
+        if self.second_rank is not None:
+            return self.remaining
+        shown = max(part.median_noise() for part in second) if outside > EVIDENCE.noisy_above else 0.0
+        deviation = self.second_deviation
+        return shown if deviation is None else min(shown, max(part.share(deviation) for part in second))
 
 
 def undo_defense(
@@ -105,28 +75,23 @@ def undo_defense(
     knowledge: Knowledge,
     layers: FirstLayers,
     generator: torch.Generator,
-) -> UpdateAsSent:
-    """What is known of the defense, and what training made of the updates as far as that tells."""
+) -> UndoneDefense:
+    """What training made of the updates, as far as what is known of the defense tells."""
     deviations, intervals = _known(observation, knowledge)
     if intervals:
         device = layers.initial.device
         first, second = ([_joined(own, network, layer, device) for own in intervals] for layer in (0, 1))
         stacked = EntryIntervals(torch.cat([own.lowest for own in first]), torch.cat([own.highest for own in first]))
-        return _complete(stacked, second, knowledge, generator)
+        return _complete(layers, stacked, second, knowledge, generator)
     if any(deviations):
         return _noise(layers, (sum(own**2 for own in deviations) / len(deviations)) ** 0.5, knowledge.num_private)
-    return UpdateAsSent()
+    return UndoneDefense(layers)
 
 
 def knows_defense(observation: Observation, knowledge: Knowledge) -> bool:
     """Whether the adversary knows anything of the defense that `undo_defense` would use."""
     deviations, intervals = _known(observation, knowledge)
     return bool(intervals) or any(deviations)
-
-
-def without_defense(knowledge: Knowledge) -> Knowledge:
-    """The same knowledge but for the defense, of which nothing is known."""
-    return replace(knowledge, **dict.fromkeys(DEFENSE_FIELDS))
 
 
 def _known(observation: Observation, knowledge: Knowledge) -> tuple[list[float], list[dict[str, EntryIntervals]]]:
@@ -137,7 +102,7 @@ def _known(observation: Observation, knowledge: Knowledge) -> tuple[list[float],
     return [noise_deviation(delta, knowledge) for delta in deltas], complete
 
 
-def _noise(layers: FirstLayers, deviation: float, num_private: int | None) -> KnownNoise:
+def _noise(layers: FirstLayers, deviation: float, num_private: int | None) -> UndoneDefense:
     """Noise of a known standard deviation; the mean of several clients' updates has less than each, and shows it."""
     spectrum = Spectrum.of(layers.change)
     first = min(deviation, _median_deviation(spectrum))
@@ -148,12 +113,16 @@ def _noise(layers: FirstLayers, deviation: float, num_private: int | None) -> Kn
     warnings: tuple[str, ...] = ()
     if num_private and count < num_private:
         warnings = (f"{num_private} images were expected, {count} directions stand above the noise that is known",)
-    return KnownNoise(count=count, second_deviation=second, warnings=warnings, facts={"noise_std": first})
+    return UndoneDefense(layers.noting(warnings, {"noise_std": first}), count, second)
 
 
 def _complete(
-    first: EntryIntervals, second: list[EntryIntervals], knowledge: Knowledge, generator: torch.Generator
-) -> UpdateAsSent:
+    layers: FirstLayers,
+    first: EntryIntervals,
+    second: list[EntryIntervals],
+    knowledge: Knowledge,
+    generator: torch.Generator,
+) -> UndoneDefense:
     """Both layers completed from the intervals of their entries, where enough of them were sent."""
     rows, columns = _filled(first)
     most = max(1, int(DEFENSE.highest_rank * min(rows, columns)))
@@ -161,7 +130,7 @@ def _complete(
     kept, needed = int(first.sent().sum()), unknowns(rows, columns, count)
     facts = {"kept": float(kept), "needed": float(needed)} | constants_of(DEFENSE)
     if count > most or (kept < needed and not bool(first.bounded().all())):
-        return UpdateAsSent(count=count, warnings=(_too_few(kept, "first", count, needed),), facts=facts)
+        return UndoneDefense(layers.noting((_too_few(kept, "first", count, needed),), facts), count)
     completed = complete(first, count)
     doubtful = DEFENSE.random_rounding_misfit * _distortion(first, completed)
     if knowledge.kept_fraction is None and completed.misfit > doubtful:  # levels were drawn, not the nearest ones
@@ -175,18 +144,17 @@ def _complete(
         rank = fitting[0] if fitting else ranks[-1]
         if not fitting and not bool(own.bounded().all()):
             warnings = (_too_few(kept, "second", count, unknowns(rows, columns, rank)),)
-            return UpdateAsSent(count=count, warnings=warnings, facts=facts)
+            return UndoneDefense(layers.noting(warnings, facts), count)
         found = complete(own, rank)
         matrices.append(found.matrix)
         remaining = max(remaining, (unknowns(rows, columns, rank) / (rows * columns)) ** 0.5 * _distortion(own, found))
-    return CompletedUpdate(
-        count=count,
-        facts=facts | {"misfit": completed.misfit},
+    noted = layers.noting((), facts | {"misfit": completed.misfit})
+    return UndoneDefense(
+        replace(noted, final=layers.initial + completed.matrix, second=torch.stack(matrices)),
+        count,
         intervals=first,
         distortion=_distortion(first, completed),
-        first=completed.matrix,
-        second=torch.stack(matrices),
-        rank=rank,
+        second_rank=rank,
         remaining=remaining,
     )
 
@@ -218,11 +186,6 @@ def _distortion(intervals: EntryIntervals, completed: Completed) -> float:
 def _above_edge(spectrum: Spectrum, deviation: float) -> int:
     """How many singular values noise of a known deviation does not explain."""
     return int((spectrum.values > deviation * noise_edge(spectrum.rows, spectrum.columns)).sum())
-
-
-def _directions_in_noise(clear: int, count: int, most: int) -> int:
-    """As many directions as stand clear of the noise, but enough for `count` images."""
-    return max(min(most, clear), min(most, int(EVIDENCE.directions_in_noise * count)))
 
 
 def _median_deviation(spectrum: Spectrum) -> float:

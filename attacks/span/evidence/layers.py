@@ -36,7 +36,9 @@ class FirstLayers:
         for pair in observation.pairs:
             start, end = (joined_layer(state, network, 0, device) for state in pair)
             second, moved = (joined_layer(state, network, 1, device) for state in pair)
-            factor = _decay(start, end)
+            spectrum = Spectrum.of(end - start)
+            decayed = spectrum.relative_residual(spectrum.count()) > EVIDENCE.decay_sought_above
+            factor = decay_factor(start[:, :-1], end[:, :-1]) if decayed else 1.0
             starts.append(start)
             ends.append(without_decay(start, end, factor))
             seconds.append(without_decay(second, moved, factor) - second)
@@ -44,10 +46,12 @@ class FirstLayers:
         layers = cls(torch.cat(starts), torch.cat(ends), torch.stack(seconds))
         if not layers.second.any():
             raise InputError(NOTHING)
-        if kept == 1:
-            return layers
         shrunk = f"weight decay was undone: parameters shrank by {1 - kept:.2g} in all, as the first layer shows"
-        return replace(layers, warnings=(shrunk,), facts={"decay_factor": kept})
+        return layers if kept == 1 else layers.noting((shrunk,), {"decay_factor": kept})
+
+    def noting(self, warnings: tuple[str, ...], facts: dict[str, float]) -> "FirstLayers":
+        """With further warnings and facts."""
+        return replace(self, warnings=(*self.warnings, *warnings), facts=self.facts | facts)
 
     @property
     def change(self) -> Tensor:
@@ -106,11 +110,3 @@ def joined_layer(state: State, network: DenseNetwork, index: int, device: torch.
     """[W | b] (out, in + 1) of a layer, in float64."""
     weight, bias = state[network.weights[index]], state[network.biases[index] or ""]
     return torch.cat([weight, bias[:, None]], 1).to(device, torch.float64)
-
-
-def _decay(initial: Tensor, final: Tensor) -> float:
-    """κ of weight decay, from both ends of the first layer; 1.0 where there is no sign of any."""
-    spectrum = Spectrum.of(final - initial)
-    if spectrum.relative_residual(spectrum.count()) <= EVIDENCE.decay_sought_above:
-        return 1.0
-    return decay_factor(initial[:, :-1], final[:, :-1])

@@ -15,7 +15,7 @@ from attacks.interface.observation import State
 from attacks.networks.mlp import ACTIVATIONS, Activation
 from attacks.networks.probing import linear_layers, probe, random_images, watched
 from attacks.span.search.problems import AffineSpan, SpanProblem
-from attacks.span.thresholds import FEATURES
+from attacks.span.thresholds import FEATURE
 
 PROBES = 8  # random inputs by which a network is read
 
@@ -55,28 +55,23 @@ def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) ->
     None where no linear layer is fed one vector per image, or where the first of them sees the pixels.
     """
     seen: list[tuple[str, Tensor, Tensor]] = []
-
     images = random_images(input_shape, PROBES)
     probe(model, images, linear_layers(model), lambda *call: seen.append(call))
     seen = [(name, fed, given) for name, fed, given in seen if fed.dim() == 2 and len(fed) == PROBES]
-    if not seen or (
-        seen[0][1].shape[1] == images[0].numel() and torch.equal(seen[0][1], images.flatten(1).to(seen[0][1]))
-    ):
-        return None
     names = tuple(name for name, _, _ in seen)
-    if len(set(names)) < len(names):  # a layer that is used twice has no single input
+    if not seen or len(set(names)) < len(names):  # a layer that is used twice has no single input
         return None
     features = seen[0][1]
+    if torch.equal(features, images.flatten(1).to(features)):
+        return None
     return FeatureNetwork(model, names, _between(seen), bool((features >= 0).all()))
 
 
 def _between(seen: list[tuple[str, Tensor, Tensor]]) -> Activation | None:
     """The activation that leads from what the first layer gives to what the second is fed, if it is one."""
-    if len(seen) < 2:
+    if len(seen) < 2 or seen[0][2].shape != seen[1][1].shape:
         return None
     given, fed = seen[0][2], seen[1][1]
-    if given.shape != fed.shape:
-        return None
     return next((own for own in ACTIVATIONS.values() if torch.allclose(own(given, None)[0], fed, atol=1e-5)), None)
 
 
@@ -106,5 +101,5 @@ class FeatureProblem:
         negative = h.clamp_max(0)
         size = h.square().sum(1)
         share = negative.square().sum(1) / size
-        pull = (negative - share[:, None] * h) * (2 * FEATURES.negative_weight / size)[:, None]
-        return value + FEATURES.negative_weight * share, gradient.addmm_(pull, self.directions.T)
+        pull = (negative - share[:, None] * h) * (2 * FEATURE.negative_weight / size)[:, None]
+        return value + FEATURE.negative_weight * share, gradient.addmm_(pull, self.directions.T)

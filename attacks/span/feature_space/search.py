@@ -23,7 +23,7 @@ from attacks.span.search.candidates import decoys_of
 from attacks.span.search.descent import descend, distinct
 from attacks.span.search.passes import SearchOptions
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
-from attacks.span.thresholds import FEATURES, INVERSION, SEARCH, Descent
+from attacks.span.thresholds import FEATURE, INVERSION, SEARCH, Descent
 from attacks.update.first_layer import layer_update
 
 
@@ -85,11 +85,6 @@ class FeatureSearch:
     tried: int = 0
     best: Bounds = WORST
 
-    @classmethod
-    def of(cls, update: FeatureUpdate, options: SearchOptions) -> "FeatureSearch":
-        """Nothing found yet, at the initial parameters."""
-        return cls(update, options, [update.initial], FoundImages.none(update))
-
     @property
     def state(self) -> State:
         """The parameters at which images are sought."""
@@ -115,7 +110,7 @@ class FeatureSearch:
             progress(done, passes, self.bounds.gradient)
             new = self._pass(generator)
             self.idle = 0 if new else self.idle + 1
-            if self.missing <= 0 or self.idle == len(FEATURES.span_directions):
+            if self.missing <= 0 or self.idle == len(FEATURE.span_directions):
                 break
             self._change_step(new)
         progress(passes, passes, self.bounds.gradient)
@@ -123,11 +118,8 @@ class FeatureSearch:
     def points(self) -> Tensor:
         """[h; 1] of all images found, (F, D + 1), each at the parameters of its step."""
         with torch.no_grad():
-            parts = [
-                self.update.pixels(state).points(self.found.images[self.found.step == step])
-                for step, state in enumerate(self.states)
-            ]
-        return torch.cat(parts)
+            steps = [(state, self.found.at(self.found.step == i)) for i, state in enumerate(self.states)]
+            return torch.cat([self.update.pixels(state).points(found.images) for state, found in steps])
 
     def _change_step(self, new: bool) -> None:
         """On to where this step led if it has new images; back if it has none, as the one before is then incomplete."""
@@ -148,11 +140,9 @@ class FeatureSearch:
         if len(images) == 0 or len(together) < 3:
             return False
         # what decoys allow, the means of two of the images: private ones are no such means, wrong ones no better
-        decoys = self._judged(decoys_of(together, FEATURES.decoys, generator))
-        residual, gradient = (
-            float(part.quantile(FEATURES.accepting_quantile)) for part in (decoys.residual, decoys.gradient)
-        )
-        self.bounds = Bounds(residual, FEATURES.gradient_share * gradient)
+        decoys = self._judged(decoys_of(together, FEATURE.decoys, generator))
+        residual, gradient = (part.quantile(FEATURE.accepting_quantile) for part in (decoys.residual, decoys.gradient))
+        self.bounds = Bounds(float(residual), FEATURE.gradient_share * float(gradient))
         judged = self._judged(images)
         self.tried += len(images)
         self.best = Bounds(*map(min, self.best, (float(judged.residual.min()), float(judged.gradient.min()))))
@@ -167,7 +157,7 @@ class FeatureSearch:
     def _candidates(self, generator: torch.Generator) -> Tensor:
         """Distinct polished images (M, C, H, W), lowest ρ first; those found are deflated."""
         update, pixels, found = self.update, self.pixels, self.found.images
-        number = int(FEATURES.inverted_per_missing * self.missing) + FEATURES.inverted_besides
+        number = int(FEATURE.inverted_per_missing * self.missing) + FEATURE.inverted_besides
         features = None if update.test is None else self._features(update.test, generator)[:number]
         noise = torch.randn((number if features is None else len(features), *update.shape), generator=generator)
         images = INVERSION.start_deviation * noise.to(update.rows.device)
@@ -198,16 +188,16 @@ class FeatureSearch:
         test = SpanTest(first, rows[None], network.activation)
         with torch.no_grad():
             known = network.features(self.state, found) if len(found) else first[:0, :-1]
-        span = update.factors.rows[: int(FEATURES.span_directions[self.idle] * update.count)]
+        span = update.factors.rows[: int(FEATURE.span_directions[self.idle] * update.count)]
         pool, deflated = known[:0], known
-        for _ in range(FEATURES.searches_per_pass):
+        for _ in range(FEATURE.searches_per_pass):
             pool = torch.cat([pool, self._minima(test, span, deflated, generator)])
             value = test.residual(pool) + pool.clamp_max(0).square().sum(1) / pool.square().sum(1)
             order = value.argsort(stable=True)
             kept = order[distinct(normalize(pool[order]))]
             pool, value = pool[kept], value[kept]
-            lowest = value[: max(self.missing, 2)].quantile(FEATURES.deflating_quantile)
-            surest = pool[value < FEATURES.deflating_ratio * lowest][: self.missing]
+            lowest = value[: max(self.missing, 2)].quantile(FEATURE.deflating_quantile)
+            surest = pool[value < FEATURE.deflating_ratio * lowest][: self.missing]
             deflated = torch.cat([known, surest])
         return pool[are_apart(normalize(pool), normalize(known))]
 
@@ -219,8 +209,8 @@ class FeatureSearch:
         basis = torch.linalg.qr(test.features(deflated).T)[0].T.contiguous() if len(deflated) else None
         size = len(span.directions)
         points = (torch.randn(self.options.starts, size, generator=generator) / size**0.5).to(rows.device)
-        coarse = Descent(FEATURES.coarse_fifths * steps // 5, rate)
-        fine = Descent((5 - FEATURES.coarse_fifths) * steps // 5, SEARCH.settle_rate * rate)
+        coarse = Descent(FEATURE.coarse_fifths * steps // 5, rate)
+        fine = Descent((5 - FEATURE.coarse_fifths) * steps // 5, SEARCH.settle_rate * rate)
         loss = partial(problem.value_and_gradient, found=basis)
         points = descend(loss, points, coarse, SEARCH.settle_rate * rate)
         return span.images(descend(problem.value_and_gradient, points, fine).double()).float()
@@ -240,5 +230,5 @@ def _polished(pixels: PixelTest, images: Tensor, rank: int, descent: Descent) ->
     residual, order = pixels.residual(images, rank).sort(stable=True)
     if not len(residual):
         return images
-    order = order[residual <= FEATURES.dropped_ratio * residual[len(residual) // 4]]
+    order = order[residual <= FEATURE.dropped_ratio * residual[len(residual) // 4]]
     return images[order][distinct(images[order].flatten(1))]

@@ -14,7 +14,7 @@ from attacks.span.feature_space.inversion import PixelTest
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.feature_space.sgd_steps import UpdateFactors
 from attacks.span.search.problems import outside
-from attacks.span.thresholds import EVIDENCE, FEATURES
+from attacks.span.thresholds import EVIDENCE, FEATURE
 from attacks.update.first_layer import layer_update
 from attacks.update.spectrum import Spectrum, rank_above_noise
 
@@ -82,7 +82,7 @@ class FeatureUpdate:
         """What is in doubt where a search makes sense, and what was left out."""
         doubts: list[str] = []
         features, pixels = self.rows.shape[1] - 1, math.prod(self.shape)
-        if features < FEATURES.few_features * pixels:
+        if features < FEATURE.few_features * pixels:
             doubts.append(
                 f"{features} features stand for {pixels} pixels: other images have them too, and may be returned "
                 "instead"
@@ -111,8 +111,8 @@ def resolved_rank(spectrum: Spectrum) -> tuple[int, bool]:
         return found.count, True
     rows, columns = spectrum.rows**0.5, spectrum.columns**0.5
     # noise alone has singular values between |√columns − √rows| and √columns + √rows times its deviation
-    smallest = spectrum.values[int(FEATURES.smallest_values * len(spectrum.values)) :].median()
-    noise = FEATURES.noise_ratio * smallest * (columns + rows) / max(abs(columns - rows), 1.0)
+    smallest = spectrum.values[int(FEATURE.smallest_values * len(spectrum.values)) :].median()
+    noise = FEATURE.noise_ratio * smallest * (columns + rows) / max(abs(columns - rows), 1.0)
     return int((spectrum.values > noise).sum()), False
 
 
@@ -122,7 +122,7 @@ def _first_layer(update: Tensor) -> tuple[UpdateFactors, Tensor]:
     rank, exact = resolved_rank(spectrum)
     last = used = rank
     if not exact:
-        last, used = (min(rank, int(share * spectrum.rows)) for share in (FEATURES.pixel_rank, FEATURES.gradient_rank))
+        last, used = (min(rank, int(share * spectrum.rows)) for share in (FEATURE.pixel_rank, FEATURE.gradient_rank))
     rows, values = spectrum.vectors[:used], spectrum.values[:used]
     factors = UpdateFactors(update @ rows.T / values, values, rows, exact)
     return factors, spectrum.vectors[:last].float().contiguous()

@@ -13,7 +13,7 @@ from attacks.span.search.descent import distinct
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
 from attacks.span.sparsity.sparse_duals import fewest_zeros, retry_doubtful, sparsest
-from attacks.span.thresholds import DECOYS, SPARSITY
+from attacks.span.thresholds import DECOY, SPARSITY
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Candidates:
         return cls(duals, test, directions, images, images, none, sparsity_tested=sparsity_tested)
 
     @property
-    def total(self) -> int:
-        """N, how many images are sought."""
-        return self.duals.count
+    def missing(self) -> int:
+        """How many images have not passed yet."""
+        return self.duals.count - len(self.passed)
 
     def below(self, bound: float) -> Tensor:
         """The loose candidates with ρ below a bound, best first, and no more than images are missing."""
-        return self.loose[self.residual < bound][: self.total - len(self.passed)]
+        return self.loose[self.residual < bound][: self.missing]
 
     def accepted(self) -> Tensor:
         """The images that passed, but for those with a ρ worse than half of the decoys', and accepted loose ones."""
@@ -64,7 +64,7 @@ class Candidates:
     def deflating_features(self, with_passed: bool) -> Tensor | None:
         """Orthonormal features (F, W + 1) of what deflates, if anything does: loose candidates of a ρ far below the
         threshold and, where asked for, the images that passed."""
-        surest = self.below(DECOYS.deflating_share * self.threshold)
+        surest = self.below(DECOY.deflating_share * self.threshold)
         images = torch.cat([self.passed, surest]) if with_passed else surest
         return torch.linalg.qr(self.test.features(images.float()).T)[0].T.contiguous() if len(images) else None
 
@@ -74,7 +74,7 @@ class Candidates:
         if not self.sparsity_tested:
             return found
         duals = self.duals
-        tested = found.loose[: SPARSITY.tested_per_missing * (self.total - len(self.passed))]
+        tested = found.loose[: SPARSITY.tested_per_missing * self.missing]
         rough, known = duals.coordinates(tested), duals.coordinates(self.passed)
         sure = torch.zeros(len(tested), dtype=torch.bool, device=tested.device)
         sure[: len(found.below(found.threshold))] = True
@@ -100,18 +100,17 @@ class Candidates:
 
     def _ranked(self, loose: Tensor, generator: torch.Generator) -> "Candidates":
         """With these loose candidates (M, in) instead, distinct and best first, and thresholds from new decoys."""
-        missing = self.total - len(self.passed)
         loose = self.duals.images(self.duals.without(self.duals.coordinates(loose), self.directions))
-        loose = loose[loose.isfinite().all(1)] if missing else loose[:0]
+        loose = loose[loose.isfinite().all(1)] if self.missing else loose[:0]
         residual = self.test.residual(loose.float())
         order = residual.argsort(stable=True)
         order = order[distinct(loose[order])]
         ranked = replace(self, loose=loose[order], residual=residual[order])
-        decoys = decoys_of(torch.cat([self.passed, ranked.loose[:missing]]), DECOYS.number, generator)
+        decoys = decoys_of(torch.cat([self.passed, ranked.loose[: self.missing]]), DECOY.number, generator)
         if not len(decoys):
             return ranked
         rho = self.test.residual(decoys.float())
-        threshold = float(rho.quantile(DECOYS.accepting_quantile))
+        threshold = float(rho.quantile(DECOY.accepting_quantile))
         return replace(ranked, threshold=threshold, decoy_median=float(rho.median()))
 
 

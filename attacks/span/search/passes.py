@@ -36,7 +36,7 @@ def find_images(
     """
     best = found = nothing
     idle = passes = 0
-    while passes < options.rounds and idle < SEARCH.idle_passes and len(found.passed) < found.total:
+    while passes < options.rounds and idle < SEARCH.idle_passes and found.missing > 0:
         progress(passes, options.rounds, found.threshold)
         found = found.with_weakest_released() if idle else found
         found = found.merge(_search(found, options, generator), generator)
@@ -50,7 +50,7 @@ def find_images(
 def _search(found: Candidates, options: SearchOptions, generator: torch.Generator) -> Tensor:
     """Distinct minima of ρ, (M, in) in float64; once most images have passed, in the span of the others alone."""
     duals, test = found.duals, found.test
-    complement = len(found.passed) >= SEARCH.complement_after * found.total
+    complement = len(found.passed) >= SEARCH.complement_after * duals.count
     span = AffineSpan.of(duals.remaining_rows(found.directions if complement else found.directions[:0]), generator)
     problem, size = SpanProblem.of(test, span), len(span.directions)
     if size == 0:

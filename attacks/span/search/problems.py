@@ -105,24 +105,18 @@ class SpanProblem:
 
         With m = g − P g, f = g − Q g and D the denominator: ∂ρ/∂g = 2 (m − ρ (f + ε g)) / D, as ∂‖m‖²/∂g = 2 m.
         """
-        g, slopes = self._activated(coordinates)
+        g, slopes = self.activate(torch.addmm(self.base, coordinates, self.slope), None)
+        width = self.rows.shape[2]
+        g[:, width - 1 :: width] = 1
         missed = outside_rounds(g, self.rows)
-        if found is None:
-            against = g
-            size = g.square().sum(1)
-        else:
+        against, size = g, g.square().sum(1)
+        if found is not None:
             rest = outside(g, found)
-            size = rest.square().sum(1) + SEARCH.deflation_floor * g.square().sum(1)
+            size = rest.square().sum(1) + SEARCH.deflation_floor * size
             against = rest.add_(g, alpha=SEARCH.deflation_floor)
         value = missed.square().sum(1) / size
         pull = missed.sub_(against.mul_(value[:, None])).mul_((2 / size)[:, None]).mul_(slopes)
         return value, pull @ self.slope.T
-
-    def _activated(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
-        value, slopes = self.activate(torch.addmm(self.base, coordinates, self.slope), None)
-        width = self.rows.shape[2]
-        value[:, width - 1 :: width] = 1
-        return value, slopes
 
 
 def outside(points: Tensor, rows: Tensor) -> Tensor:

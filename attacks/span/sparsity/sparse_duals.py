@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attacks.span.sparsity.dual_space import DualSpace
-from attacks.span.thresholds import DUALS
+from attacks.span.thresholds import DUAL
 
 
 def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor)
     others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
     avoid = others.T @ others
     found = [
-        _best_of_starts(space, units, own, avoid - certain * own.outer(own), len(DUALS.start_shares) if certain else 1)
+        _best_of_starts(space, units, own, avoid - certain * own.outer(own), len(DUAL.start_shares) if certain else 1)
         for units, own, certain in zip(space.inactive(coordinates), unit, sure.tolist(), strict=True)
     ]
     return torch.stack(found) if found else coordinates
@@ -43,12 +43,8 @@ def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) ->
         y = space.disentangle(coordinates, directions)
         unit = y / y.norm(dim=1, keepdim=True)
         others = [torch.cat([unit[:j], unit[j + 1 :]]) for j in doubtful.tolist()]
-        sought = torch.stack(
-            [
-                _best_of_starts(space, units, own, known.T @ known)
-                for units, own, known in zip(space.inactive(y[doubtful]), unit[doubtful], others, strict=True)
-            ]
-        )
+        candidates = zip(space.inactive(y[doubtful]), unit[doubtful], others, strict=True)
+        sought = torch.stack([_best_of_starts(space, units, own, known.T @ known) for units, own, known in candidates])
         better = space.zeros(sought) > space.zeros(directions[doubtful])
         doubtful, sought = doubtful[better], sought[better]
         directions = directions.index_copy(0, doubtful, sought)
@@ -57,7 +53,7 @@ def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) ->
 
 def fewest_zeros(space: DualSpace, directions: Tensor) -> Tensor:
     """Indices of the doubtful quarter of the c (F, N): those with the fewest zeros."""
-    return space.zeros(directions).argsort(stable=True)[: math.ceil(DUALS.doubtful * len(directions))]
+    return space.zeros(directions).argsort(stable=True)[: math.ceil(DUAL.doubtful * len(directions))]
 
 
 def purified(space: DualSpace, directions: Tensor) -> Tensor:
@@ -80,7 +76,7 @@ def _purest(space: DualSpace, directions: Tensor, index: int) -> Tensor:
     own = directions[index]
     overlaps = (directions @ own).abs()
     overlaps[index] = -1
-    others = directions[overlaps.argsort(descending=True, stable=True)[: min(DUALS.mixed, len(directions) - 1)]]
+    others = directions[overlaps.argsort(descending=True, stable=True)[: min(DUAL.mixed, len(directions) - 1)]]
     duals, parts = space.left @ own, others @ space.left.T
     ratios = torch.where(parts.abs() > space.tolerance(others), duals / parts, torch.inf).sort(dim=1).values
     width = space.tolerance(own[None])[0, 0] / parts.square().mean(1).sqrt()
@@ -100,9 +96,9 @@ def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor,
     y to be avoided. starts: how many are tried at most.
     """
     best = own
-    for share in DUALS.start_shares[:starts]:
+    for share in DUAL.start_shares[:starts]:
         surest = units[: max(int(share * len(units)), len(own))]
-        c = _reweighted(space, units, own, _least(surest.T @ surest + DUALS.avoid_weight * avoid, own))
+        c = _reweighted(space, units, own, _least(surest.T @ surest + DUAL.avoid_weight * avoid, own))
         c = _trimmed(space, units, own, c)
         zeros = space.zeros(torch.stack([best, c]))
         best = c if zeros[1] > zeros[0] else best
@@ -114,30 +110,27 @@ def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor,
 def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
     """The c (N,) of least Σ_r log((l_r · c)² + ε²) over `units`, from a start and as ε falls."""
     enough, sure = space.explained_zeros(), False
-    for i in range(DUALS.reweightings):
+    for i in range(DUAL.reweightings):
         duals = units @ c
         rms = duals.square().mean().sqrt()
-        epsilon = rms * (
-            DUALS.sharpest
-            if sure
-            else DUALS.bluntest * (DUALS.sharpest / DUALS.bluntest) ** (i / (DUALS.reweightings - 1))
-        )
-        small = int((duals.abs() < DUALS.small * rms).sum())
-        if i == DUALS.checked_at and small < DUALS.hope * enough:
+        falling = DUAL.bluntest * (DUAL.sharpest / DUAL.bluntest) ** (i / (DUAL.reweightings - 1))
+        epsilon = rms * (DUAL.sharpest if sure else falling)
+        small = int((duals.abs() < DUAL.small * rms).sum())
+        if i == DUAL.checked_at and small < DUAL.hope * enough:
             break
         last, c = c, _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
         if sure:
             break
-        sure = small > enough and 1 - abs(float(last @ c)) < DUALS.still
+        sure = small > enough and 1 - abs(float(last @ c)) < DUAL.still
     return c
 
 
 def _trimmed(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
     """The c (N,) after least squares on the units alone that look like zeros, by a bound that falls to rounding."""
     zero = None
-    for i in range(DUALS.trims):
+    for i in range(DUAL.trims):
         duals = (units @ c).abs()
-        bound = DUALS.sharpest * 0.1**i * duals.square().mean().sqrt()
+        bound = DUAL.sharpest * 0.1**i * duals.square().mean().sqrt()
         zero, before = duals < torch.maximum(space.tolerance(c[None])[0, 0], bound), zero
         if before is None or not torch.equal(zero, before):
             c = _least(_weighted(units, zero.to(duals.dtype) + 1e-9), own)

@@ -16,10 +16,10 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.span.acceptance import Acceptance
 from attacks.span.feature_space.network import FeatureNetwork
-from attacks.span.feature_space.search import UNKNOWN, FeatureSearch
+from attacks.span.feature_space.search import UNKNOWN, FeatureSearch, FoundImages
 from attacks.span.feature_space.update import FeatureUpdate
 from attacks.span.search.passes import SearchOptions
-from attacks.span.thresholds import FEATURES, INVERSION, SEARCH, constants_of
+from attacks.span.thresholds import FEATURE, INVERSION, SEARCH, constants_of
 from attacks.update.pixel_mean import infer_background
 
 
@@ -44,14 +44,14 @@ class FeatureVariant:
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FeatureSearch:
         """Images whose features and gradients the update holds, step by step."""
-        search = FeatureSearch.of(evidence, self.options)
+        search = FeatureSearch(evidence, self.options, [evidence.initial], FoundImages.none(evidence))
         search.run(generator, progress)
         return search
 
     def accept(self, evidence: FeatureUpdate, candidates: FeatureSearch, generator: torch.Generator) -> Acceptance:
         """The images that every pass accepted by ρ and λ. residual: λ."""
         found, bounds, best = candidates.found, candidates.bounds, candidates.best
-        facts = constants_of(FEATURES, INVERSION, SEARCH) | {
+        facts = constants_of(FEATURE, INVERSION, SEARCH) | {
             "steps": float(len(candidates.states)),
             "threshold": bounds.residual,
             "gradient_threshold": bounds.gradient,

@@ -9,16 +9,16 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.mlp import ACTIVATIONS, DenseNetwork, find_dense_network
-from attacks.span.acceptance import Acceptance, accept_images
-from attacks.span.evidence.known_defense import undo_defense
-from attacks.span.evidence.layers import FirstLayers, rounds_with_images
-from attacks.span.evidence.pixel_evidence import PixelEvidence, RoundsApart
+from attacks.span.acceptance import Acceptance, ExplanationTest
+from attacks.span.evidence.known_defense import UndoneDefense, undo_defense
+from attacks.span.evidence.layers import FirstLayers, informative_rounds, rounds_with_images
+from attacks.span.least_squares import fit_images
 from attacks.span.search.candidates import Candidates
 from attacks.span.search.passes import SearchOptions, find_images
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
-from attacks.span.thresholds import EVIDENCE
-from attacks.update.spectrum import Spectrum
+from attacks.span.thresholds import ACCEPTANCE, DECOY, DUAL, EVIDENCE, FIT, SEARCH, SPARSITY, constants_of
+from attacks.update.spectrum import ROUNDING, Spectrum
 
 
 def linear_layers_of(observation: Observation) -> DenseNetwork:
@@ -42,6 +42,109 @@ def linear_layers_of(observation: Observation) -> DenseNetwork:
 
 
 @dataclass(frozen=True)
+class RoundsApart:
+    """Evidence that the rounds do not share one private set, as where clients take turns: each is attacked alone.
+
+    rounds: indices of the pairs that images left a trace in. together: how many images all of them show. most: how
+    many the round shows that shows most of them.
+    """
+
+    rounds: tuple[int, ...]
+    together: int
+    most: int
+
+
+@dataclass(frozen=True)
+class PixelEvidence:
+    """The rank and the row spaces of the first two layers' updates.
+
+    spectrum: of the first layer, in all rounds together. inferred: N as the spectrum shows it. count: N as it is used.
+    tests: the rounds whose second layer tests candidates, with its spectrum. directions: k, how many directions of each
+    of these hold the images' features. outside: ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer. doubts: warnings on the number.
+    """
+
+    defense: UndoneDefense
+    spectrum: Spectrum
+    inferred: int
+    count: int
+    tests: dict[int, Spectrum]
+    directions: int
+    outside: float
+    doubts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, defense: UndoneDefense, spectrum: Spectrum, inferred: int, num_private: int | None) -> "PixelEvidence":
+        """inferred: the rank of the first layer before the defense. num_private: N where known."""
+        count = num_private or inferred
+        doubts: tuple[str, ...] = ()
+        if defense.count is not None:
+            inferred = count = defense.count
+        elif inferred < count < len(spectrum.values) and spectrum.values[count - 1] < ROUNDING * spectrum.values[0]:
+            doubts = (
+                f"{count} images were expected, the first layer's update has {inferred} directions above rounding: "
+                "so many were looked for (images seen twice, or more than the pixels can tell apart)",
+            )
+            count = inferred
+        layers, outside = defense.layers, spectrum.relative_residual(count)
+        tests = informative_rounds(layers.second, count)
+        size = layers.second.shape[1]
+        most = int(min(EVIDENCE.directions_per_image * count, EVIDENCE.directions_of_width * layers.width, size))
+        directions = defense.directions(list(tests.values()), count, most, outside)
+        return cls(defense, spectrum, inferred, count, tests, directions, outside, doubts)
+
+    @property
+    def error(self) -> float:
+        """‖E‖ / ‖Δ‖ of the error in the first layer's update."""
+        return max(self.outside, self.defense.distortion)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a search makes no sense."""
+        rank, width = self.defense.highest_rank(self.spectrum), self.defense.layers.width
+        no_sum = self.outside > EVIDENCE.refused_above and not self.defense.explains_error
+        if self.count < 1 or self.count >= rank or no_sum:
+            return (
+                f"nothing returned: the first layer's update has rank {rank} and {self.outside:.2g} of its norm lies "
+                f"outside {self.count} directions (at most {EVIDENCE.refused_above:g}): it is not a sum over few "
+                "images, as after SGD (local Adam, much added noise, entries left out, more images than units or "
+                "pixels?)"
+            )
+        needed = EVIDENCE.directions_needed * self.count
+        if self.directions < needed:
+            return (
+                f"nothing returned: {self.count} images need {needed:.0f} directions of the second layer's rows, "
+                f"{self.directions} can tell ({EVIDENCE.directions_of_width:g} of the width {width}, and "
+                "no more than the layer's outputs)"
+            )
+        return None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was undone, and what is in doubt where a search makes sense."""
+        found, rank = [*self.defense.layers.warnings, *self.doubts], self.defense.highest_rank(self.spectrum)
+        if self.refusal is not None:
+            return tuple(found)
+        if self.outside > EVIDENCE.noisy_above:
+            gap = float(self.spectrum.values[self.count - 1] / self.spectrum.values[self.count])
+            sure = self.defense.explains_error or gap >= EVIDENCE.clear_gap
+            guess = f", and a gap of {gap:.2g} between singular values makes {self.count} images a guess"
+            found.append(
+                f"{self.outside:.2g} of the first layer's update lies outside {self.count} directions: it is noisy"
+                f"{'' if sure else guess}"
+            )
+        if self.count >= EVIDENCE.rank_exhausted * rank:
+            found.append(
+                f"{self.count} is near {rank}, the highest rank these pixels allow: a lower bound on the number"
+            )
+        return tuple(found)
+
+    @property
+    def facts(self) -> dict[str, float]:
+        read = {"k": float(self.directions), "used_num_private": float(self.count), "outside_span": self.outside}
+        return self.defense.layers.facts | read | constants_of(EVIDENCE)
+
+
+@dataclass(frozen=True)
 class PixelVariant:
     """Images in the span of the first layer's update, tested by the second layer's and by the zeros of their duals."""
 
@@ -57,16 +160,15 @@ class PixelVariant:
         device = next(observation.model.parameters()).device
         layers = FirstLayers.of(observation, self.network, device)
         defense = undo_defense(observation, self.network, self.knowledge, layers, generator)
-        layers = defense.undone(layers)
-        spectrum = Spectrum.of(layers.change)
+        spectrum = Spectrum.of(defense.layers.change)
         inferred = spectrum.count()
-        if len(rounds) > 1 and (most := layers.most_images()) < EVIDENCE.shared_images * inferred:
+        if len(rounds) > 1 and (most := defense.layers.most_images()) < EVIDENCE.shared_images * inferred:
             return RoundsApart(rounds, inferred, most)
-        return PixelEvidence.of(layers, defense, spectrum, inferred, self.knowledge.num_private)
+        return PixelEvidence.of(defense, spectrum, inferred, self.knowledge.num_private)
 
     def search(self, evidence: PixelEvidence, generator: torch.Generator, progress: Progress) -> Candidates:
         """Points of the first layer's span with features in the second layer's, and which pass the sparsity test."""
-        layers, tests = evidence.layers, evidence.tests
+        layers, tests = evidence.defense.layers, evidence.tests
         rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
         hidden = torch.cat([layers.by_round(layers.initial)[r] for r in tests]).float()
         test = SpanTest(hidden, rows, ACTIVATIONS[self.network.activation])
@@ -75,8 +177,33 @@ class PixelVariant:
         return find_images(nothing, self.options, generator, progress)
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
-        """The images that explain the second layer's update, made exact by least squares where noise hides zeros."""
-        return accept_images(evidence, candidates, generator)
+        """The accepted candidates, (M, in) in float32, if as a set they explain the second layer's update.
+
+        Where noise hides the zeros of the duals, the images come from least squares on the first layer, and those that
+        were too rough to explain the second layer are judged once more.
+        """
+        defense, layers = evidence.defense, evidence.defense.layers
+        noise = defense.second_noise(list(evidence.tests.values()), evidence.outside)
+        test = ExplanationTest(candidates, layers.second[list(evidence.tests)].float(), noise)
+        acceptance = test.judge(candidates.accepted(), generator)
+        facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
+            "tests": float(len(evidence.tests)),
+            "rounds": float(candidates.passes),
+            "threshold": candidates.threshold,
+            "certified": float(len(candidates.passed)),
+        }
+        if _needs_fit(evidence, candidates, acceptance):
+            rough, count = acceptance.images, evidence.count
+            images, left = fit_images(layers.change, layers.initial, rough, count, defense.intervals)
+            facts |= {"fit": left} | constants_of(FIT)
+            if left < FIT.most_left * evidence.error:
+                images = images.float()
+                acceptance = (
+                    replace(acceptance, images=images) if acceptance.reason is None else test.judge(images, generator)
+                )
+        if acceptance.reason is not None:
+            return replace(Acceptance.none(acceptance.reason, acceptance.relative_residual), facts=facts)
+        return replace(acceptance, residual=candidates.test.residual(acceptance.images), facts=facts)
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """The images with ρ at the initial parameters as their residual."""
@@ -89,3 +216,15 @@ class PixelVariant:
             warnings=(*evidence.warnings, *refused),
             facts=evidence.facts | acceptance.facts,
         )
+
+
+def _needs_fit(evidence: PixelEvidence, candidates: Candidates, acceptance: Acceptance) -> bool:
+    """Whether an error hides the zeros of ReLU units, so that too few candidates could pass the sparsity test.
+
+    Images that explain too little are given another chance only where a known defense made them rough.
+    """
+    images, defense = acceptance.images, evidence.defense
+    if not candidates.sparsity_tested or evidence.error <= EVIDENCE.noisy_above:
+        return False
+    hopeful = acceptance.reason is None or (defense.count is not None and len(images) > 0)
+    return hopeful and len(candidates.passed) < (1 if defense.intervals is None else len(images))
