@@ -2,10 +2,12 @@
 
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from torch import nn
 
 from attacks.interface.errors import InputError
 
@@ -136,6 +138,17 @@ class TrainingConfig(Section):
         if self.optimizer != "sgd" and self.momentum:
             raise ValueError(f"momentum belongs to sgd, not to {self.optimizer}: remove it")
         return self
+
+
+class ModelOptions(Section):
+    """What every built-in network looks like: a section of its own options, which builds the network from them.
+
+    The options are the fields of a subclass; options of other networks are refused.
+    """
+
+    @abstractmethod
+    def build(self, shape: tuple[int, int, int], outputs: int) -> nn.Module:
+        """The network for images of this shape (C, H, W), which gives (N, outputs); it is initialized afterwards."""
 
 
 class PretrainConfig(TrainingConfig):

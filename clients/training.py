@@ -175,11 +175,9 @@ def _shuffled(
     count: int, batch: int, generator: torch.Generator, device: torch.device
 ) -> Callable[[], Iterable[Tensor | None]]:
     """One epoch of minibatches in a new order; all images at once, as None, where they fit one batch."""
-
-    def epoch() -> Iterable[Tensor | None]:
-        return (None,) if batch == count else torch.randperm(count, generator=generator).to(device).split(batch)
-
-    return epoch
+    if batch == count:
+        return lambda: (None,)
+    return lambda: torch.randperm(count, generator=generator).to(device).split(batch)
 
 
 def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -71,34 +71,8 @@ class Attack(ABC):
     """One attack: a frozen dataclass whose fields are its options. It sees an observation and what it was told, and
     nothing else.
 
-    Callers use `run`, which is the same for every attack. An attack of your own is a file with its mathematics:
-
-        @register
-        @dataclass(frozen=True)
-        class FirstLayerRows(Attack):
-            '''The rows of the first layer's update, each divided by its bias entry, are images where one image alone
-            activates a unit.'''
-
-            name: ClassVar[str] = "first_layer_rows"
-            infers: ClassVar[tuple[str, ...]] = ("num_private", "pixel_mean")
-
-            smallest_bias: float = 1e-6
-
-            def __post_init__(self) -> None:
-                check_values(self, positive=("smallest_bias",))
-
-            def check_requirements(self, observation, knowledge) -> None:
-                if find_input_layer(observation.model, observation.input_shape) is None:
-                    raise InputError("attack 'first_layer_rows' needs a linear layer that sees the pixels")
-
-            def reconstruct(self, observation, knowledge, generator, progress) -> Reconstruction:
-                weight, bias = first_layer_update(observation.without_zero_updates())
-                strongest = bias.abs().argsort(descending=True)[: knowledge.num_private]
-                kept = strongest[bias[strongest].abs() > self.smallest_bias]
-                images = (weight[kept] / bias[kept, None]).reshape(-1, *observation.input_shape)
-                return Reconstruction(images, residual=1 / bias[kept].abs())
-
-    and an import in `attacks/__init__.py`. tests/attacks/test_common.py then runs over it.
+    Callers use `run`, which is the same for every attack. An attack of your own is a file with its mathematics and
+    an import in `attacks/__init__.py`; docs/extending.md has a complete one. tests/attacks/test_common.py runs over it.
     """
 
     kind: ClassVar[str] = "attack"

@@ -50,17 +50,13 @@ class InfiniteNTK:
         cosine = product / scale
         if others is None:  # an image with itself: exactly 1, where rounding would cost the arc cosine half its digits
             cosine = cosine - torch.diag(torch.diag(cosine.detach()) - 1)
-        return self._recursion(product, scale, cosine, left.shape[1])
-
-    def _recursion(self, product: Tensor, scale: Tensor, cosine: Tensor, features: int) -> Tensor:
-        """product: ⟨x, x'⟩. scale: ‖x‖‖x'‖. cosine: their ratio. All of one shape, which the result has."""
-        variance = self.weight_std**2
+        variance, features = self.weight_std**2, left.shape[1]
         first, later, bias = self._shares(features)
         kernel = product * (first / features) + bias
         # The diagonal halves from layer to layer (E relu² = ½), so cosines are all that has to be followed.
         level = variance / features
         for _ in range(self.depth):
-            cosine, slope = arc_cosine(cosine)
+            cosine, slope = ArcCosine.apply(cosine)
             level /= 2
             kernel = later * level * scale * cosine + bias + (variance / 2) * slope * kernel
             level *= variance
@@ -73,18 +69,12 @@ class InfiniteNTK:
         return (0.0, 1.0, 0.0) if self.width is None else (features, self.width, float(self.bias))
 
 
-def arc_cosine(cosine: Tensor) -> tuple[Tensor, Tensor]:
+class ArcCosine(torch.autograd.Function):
     """2 E[relu(u) relu(v)] and 2 E[relu'(u) relu'(v)] for u, v ~ N(0, 1) of correlation `cosine` (Cho and Saul 2009).
 
-    These are (sin θ + (π − θ) cos θ)/π and (π − θ)/π, θ = arccos(cosine); any shape.
-    """
-    return _ArcCosine.apply(cosine)
-
-
-class _ArcCosine(torch.autograd.Function):
-    """Its own gradient: that of the first function stays finite at cosine 1, where autograd would find ∞ − ∞.
-
-    The second has a kink there, an infinite slope. What it multiplies is 0: only an image with itself has cosine 1.
+    These are (sin θ + (π − θ) cos θ)/π and (π − θ)/π, θ = arccos(cosine); any shape. The gradient is its own: that of
+    the first stays finite at cosine 1, where autograd would find ∞ − ∞. The second has a kink there, an infinite slope.
+    What it multiplies is 0: only an image with itself has cosine 1.
     """
 
     @staticmethod

@@ -24,15 +24,16 @@ from attacks.ntk.objective import (
     TRACE_EVERY,
     DualSolution,
     Objective,
+    StackedObjective,
     backward_in_batches,
     high_frequencies,
     inverse_temperature,
     make_objective,
     outside_range,
     relative_residual_without,
+    round_scales,
     squared_norm,
 )
-from attacks.ntk.rounds_objective import StackedObjective, round_scales
 from attacks.update.intervals import kept_entries, known_distortion
 
 
@@ -48,7 +49,7 @@ class NTKAttack(Attack):
     An adaptive attacker counts only the entries that were sent, where the others were left out (kept_fraction), and
     stops where the loss is down at that of the noise or rounding it knows of.
 
-    Several pairs share the images and have duals of their own (`attacks.ntk.rounds_objective`); those of the result are
+    Several pairs share the images and have duals of their own (`StackedObjective`); those of the result are
     ordered by round, then initial before final.
 
     kernel: whose tangent space, that of the `final` or `initial` parameters, or `hybrid`, both with duals of their own.

@@ -75,13 +75,15 @@ def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryInterv
     Rounding is taken to be to the nearest level. What was left out is unknown, unless the sent entries end in a gap
     around zero: then only the largest ones were sent, and the others are no larger than the smallest of those.
     """
-    if knowledge.quantization_bits is None and knowledge.kept_fraction is None:
+    bits = knowledge.quantization_bits
+    if bits is None and knowledge.kept_fraction is None:
         return None
-    if knowledge.quantization_bits and not all(
-        _on_grid(value, knowledge.quantization_bits) for value in delta.values()
-    ):
+    if bits and not all(_on_grid(value, bits) for value in delta.values()):
         return None
-    intervals = {name: _rounded(value.double(), knowledge.quantization_bits) for name, value in delta.items()}
+    intervals = {}
+    for name, value in delta.items():
+        half = 0.0 if bits is None else 0.5 * quantization_step(value.double(), bits)
+        intervals[name] = EntryIntervals(value.double() - half, value.double() + half)
     if knowledge.kept_fraction is None:
         return intervals
     left_out = {name: ~own.sent() for name, own in intervals.items()}
@@ -102,11 +104,6 @@ def _on_grid(value: Tensor, bits: int) -> bool:
     step = quantization_step(value.double(), bits)
     levels = (value.double() - value.min().double()) / max(step, 1e-300)
     return step == 0 or bool(((levels - levels.round()).abs() < GRID_TOLERANCE).all())
-
-
-def _rounded(value: Tensor, bits: int | None) -> EntryIntervals:
-    half = 0.0 if bits is None else 0.5 * quantization_step(value, bits)
-    return EntryIntervals(value - half, value + half)
 
 
 def kept_entries(delta: State, knowledge: Knowledge) -> State | None:

@@ -1,5 +1,6 @@
 """Weights from a file the user names: safetensors, or a PyTorch state dict. Nothing is downloaded, no code is run."""
 
+import itertools
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,12 +49,11 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], replace_head: bool = False) -> None:
     """`load_state_dict`, without the head where that is to be replaced. RuntimeError as that raises."""
-    if not replace_head:
-        model.load_state_dict(state)
-        return
-    head = f"{find_head(model)}."
-    own = {name: value for name, value in model.state_dict().items() if name.startswith(head)}
-    model.load_state_dict({**{name: value for name, value in state.items() if not name.startswith(head)}, **own})
+    if replace_head:
+        head = f"{find_head(model)}."
+        own = {name: value for name, value in model.state_dict().items() if name.startswith(head)}
+        state = {name: value for name, value in state.items() if not name.startswith(head)} | own
+    model.load_state_dict(state)
 
 
 def find_head(model: nn.Module) -> str:
@@ -62,9 +62,9 @@ def find_head(model: nn.Module) -> str:
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if not linear:
         raise InputError("model.replace_head: the model has no linear layer to replace")
-    parts = [name for name, module in model.named_modules() if name in linear][-1].split(".")
-    for depth in range(1, len(parts) + 1):
-        inside = model.get_submodule(".".join(parts[:depth])).named_parameters(prefix=".".join(parts[:depth]))
+    last = [name for name, module in model.named_modules() if name in linear][-1]
+    for path in itertools.accumulate(last.split("."), "{}.{}".format):
+        inside = model.get_submodule(path).named_parameters(prefix=path)
         if all(name.rpartition(".")[0] in linear for name, _ in inside):
-            return ".".join(parts[:depth])
-    return ".".join(parts)
+            break
+    return path

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.seeding import derive_seed, torch_generator
-from clients.config import ModelConfig, ModelOptionError
-from clients.models.base import ModelOptions
+from clients.config import ModelConfig, ModelOptionError, ModelOptions
 from clients.models.checkpoint import load_checkpoint
 from clients.models.lenet5 import LeNet5Options
 from clients.models.mlp import MLPOptions, NTKLinear

@@ -7,8 +7,7 @@ from pydantic import Field
 from torch import nn
 
 from attacks.interface.errors import InputError
-from clients.config import Count
-from clients.models.base import ModelOptions
+from clients.config import Count, ModelOptions
 from clients.models.mlp import ACTIVATIONS, OutputActivation, output_layer
 
 

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from clients.config import Count
-from clients.models.base import ModelOptions
+from clients.config import Count, ModelOptions
 
 STAGES = 4
 BLOCKS = 2  # per stage

@@ -6,7 +6,7 @@ import pandas as pd
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from attacks.scoring.matching import distances, matched_l2
+from attacks.scoring.images import distances, matched_l2
 from clients.models import option_values
 from simulator.paper.claims import Signs
 from simulator.paper.experiment import num_private

@@ -30,7 +30,10 @@ def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> s
     dotted = ".".join(map(str, key))
     prefix = source.prefix(key)
     if error["type"] == "extra_forbidden" and isinstance(cause, ModelOptionError):
-        return prefix + _unknown_option(dotted, error, cause, _known_keys(whole, key[:-1]))
+        guess = nearest(str(error["loc"][-1]), [*cause.known, *_known_keys(whole, key[:-1])])
+        guess = guess if "did you mean" in guess else ""
+        options = f"the options of model {cause.model!r} are {', '.join(cause.known)}"
+        return f"{prefix}unknown key {dotted!r}{guess} (it is {error['input']!r}; {options})"
     if error["type"] == "extra_forbidden":
         return f"{prefix}unknown key {dotted!r}{nearest(str(key[-1]), _known_keys(whole, key[:-1]))}"
     if error["type"] == "missing":
@@ -40,15 +43,6 @@ def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> s
     value = error["input"]
     shown = f" is {value!r}" if not isinstance(value, dict) and len(repr(value)) < 60 else ""
     return f"{prefix}{dotted or 'scenario'}{shown}: {message}"
-
-
-def _unknown_option(dotted: str, error: Any, cause: ModelOptionError, shared: list[str]) -> str:
-    """shared: the keys of the section that do not depend on the name."""
-    option = str(error["loc"][-1])
-    guess = nearest(option, [*cause.known, *shared])
-    guess = guess if "did you mean" in guess else ""
-    options = f"the options of model {cause.model!r} are {', '.join(cause.known)}"
-    return f"unknown key {dotted!r}{guess} (it is {error['input']!r}; {options})"
 
 
 def _branch_meant(errors: list[Any]) -> Any:

@@ -38,7 +38,8 @@ class Grid:
 
     def name_of(self, point: Point, defense: str) -> str:
         """The point as a part of a folder's name. defense: how tables call the chain that it leads to."""
-        parts = {self._short[key]: short_name(value) for key, value in point.items()}
+        short = short_keys(list(self._values))
+        parts = {short[key]: short_name(value) for key, value in point.items()}
         if "defenses" in point:
             parts = {"defense": short_name(defense), **parts}
             del parts["defenses"]
@@ -51,10 +52,6 @@ class Grid:
     @cached_property
     def _values(self) -> dict[str, list[Any]]:
         return {key: [point[key] for point in points] for points in self.axes.values() for key in points[0]}
-
-    @cached_property
-    def _short(self) -> dict[str, str]:
-        return short_keys(list(self._values))
 
 
 def axis_keys(axis: str) -> list[str]:

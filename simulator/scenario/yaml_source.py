@@ -58,11 +58,8 @@ class Source:
 
     def where(self, key: Key) -> str:
         """ "FILE, line N" of a key or of the nearest parent that was written down; empty where none was."""
-        while key:
-            if key in self.lines:
-                return self.lines[key]
-            key = key[:-1]
-        return ""
+        above = (key[:length] for length in range(len(key), 0, -1))
+        return next((self.lines[parent] for parent in above if parent in self.lines), "")
 
     def prefix(self, key: Key) -> str:
         """What a message about a key begins with: "FILE, line N: ", or nothing."""

@@ -15,7 +15,7 @@ from attacks import InputError, torch_generator
 from attacks.interface.attack import Progress, silent
 from attacks.interface.seeding import derive_seed
 from attacks.kernel.infinite import InfiniteNTK
-from attacks.scoring.matching import distances
+from attacks.scoring.images import distances
 from clients.data.partition import FederatedData
 from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Evaluation

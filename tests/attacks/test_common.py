@@ -1,7 +1,5 @@
 """What every registered attack has to keep to, whatever it does: one suite over `ATTACKS`, with tiny budgets."""
 
-import inspect
-import textwrap
 from dataclasses import fields, replace
 from typing import get_args, get_type_hints
 
@@ -9,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import ATTACKS, Attack, InputError, Knowledge, Observation, get_attack
+from attacks import ATTACKS, InputError, Knowledge, Observation, get_attack
 from attacks.interface.attack import option_names
 from tests.attacks.conftest import MEAN, client, digits, generator, mlp, untouched
 
@@ -153,29 +151,3 @@ def test_a_check_and_a_run_refuse_the_same_in_the_same_words(name, network):
         knowledge, attack = replace(TOLD, **changes), tiny(name)
         checked = refusal(attack.check, observation, knowledge)
         assert refusal(attack.run, observation, knowledge, generator()) == checked, changes
-
-
-def test_the_example_of_the_interface_is_an_attack(monkeypatch):
-    """The attack in the docstring of `Attack`, run as it stands there."""
-    monkeypatch.setattr("attacks.interface.attack.ATTACKS", dict(ATTACKS))
-    code = inspect.getdoc(Attack).split("mathematics:\n\n")[1].split("\n\nand an import")[0]
-    names = "\n".join(
-        (
-            "from dataclasses import dataclass",
-            "from typing import ClassVar",
-            "from attacks import Attack, InputError, Reconstruction, register",
-            "from attacks.interface.options import check_values",
-            "from attacks.networks.probing import find_input_layer",
-            "from attacks.update.first_layer import first_layer_update",
-        )
-    )
-    space: dict[str, type[Attack]] = {"__name__": "example"}
-    exec(f"{names}\n{textwrap.dedent(code)}", space)
-    attack, image = space["FirstLayerRows"](), digits(1)
-    found = attack.run(client(plain(), image, 1), Knowledge(), generator())
-    assert found.num_inferred == 1 and found.pixel_mean == pytest.approx((MEAN,), abs=1e-3)
-    assert torch.allclose(found.images, image, atol=1e-3)
-    with pytest.raises(InputError, match="needs a linear layer that sees the pixels"):
-        attack.check(observed(convolutional()), TOLD)
-    with pytest.raises(InputError, match="smallest_bias is 0"):
-        space["FirstLayerRows"](smallest_bias=0)

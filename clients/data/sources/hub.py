@@ -41,15 +41,11 @@ def _tables(config: DataConfig) -> list["Table"]:
     if "train" not in splits and len(splits) > 1:
         raise InputError(f"data {config.name!r} has no split 'train' (it has {', '.join(splits)})")
     train = splits.pop("train") if "train" in splits else splits.popitem()[1]
-    for name in ("test", "validation"):
-        if name in splits and _has_labels(config, splits[name]):
-            return [train, splits[name]]
+    for table in (splits[name] for name in ("test", "validation") if name in splits):
+        # the hub's benchmarks withhold labels as −1; a missing column is reported later
+        if config.label_column not in table.column_names or -1 not in table[config.label_column][:]:
+            return [train, table]
     return [train]
-
-
-def _has_labels(config: DataConfig, table: "Table") -> bool:
-    """False where labels are withheld, which the hub's benchmarks write as −1. A missing column is reported later."""
-    return config.label_column not in table.column_names or -1 not in table[config.label_column][:]
 
 
 def _check_columns(config: DataConfig, table: "Table") -> "Table":

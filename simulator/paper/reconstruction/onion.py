@@ -16,7 +16,7 @@ from attacks.interface.observation import Observation
 from attacks.interface.seeding import derive_seed, torch_generator
 from attacks.kernel.empirical import kernel_duals, kernel_regression
 from attacks.ntk.attack import NTKAttack
-from attacks.scoring.matching import matched_l2
+from attacks.scoring.images import matched_l2
 from clients.config import Count, Positive, Section, TrainingConfig
 from clients.defenses.base import TrainingSet
 from clients.defenses.prune_easiest import duals, without_easiest

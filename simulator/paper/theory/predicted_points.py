@@ -13,7 +13,7 @@ from attacks.interface.observation import Observation
 from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.ntk.attack import NTKAttack
-from attacks.scoring.matching import matched_l2
+from attacks.scoring.images import matched_l2
 from clients.config import Count, Section
 from clients.distillation.distill import linearized_update
 from clients.local_update import centered

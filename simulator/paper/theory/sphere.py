@@ -11,7 +11,7 @@ from torch import Tensor
 from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
-from attacks.scoring.matching import matched_l2
+from attacks.scoring.images import matched_l2
 from clients.config import Count, Positive, Section
 from clients.models import option_values
 from simulator.paper.claims import Statistics

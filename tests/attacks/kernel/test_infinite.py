@@ -8,7 +8,7 @@ from torch import nn
 
 from attacks import InputError
 from attacks.kernel.empirical import empirical_ntk, kernel_distance
-from attacks.kernel.infinite import InfiniteNTK, arc_cosine
+from attacks.kernel.infinite import ArcCosine, InfiniteNTK
 
 
 def images(count, *shape, seed=0):
@@ -17,7 +17,7 @@ def images(count, *shape, seed=0):
 
 def test_arc_cosine_at_angles_with_known_values():
     cosine = torch.tensor([1.0, 0.5, 0.0, -1.0], dtype=torch.float64)  # θ = 0, π/3, π/2, π
-    value, slope = arc_cosine(cosine)
+    value, slope = ArcCosine.apply(cosine)
     assert slope.tolist() == pytest.approx([1, 2 / 3, 1 / 2, 0])
     assert value.tolist() == pytest.approx([1, (math.sqrt(3) / 2 + math.pi / 3) / math.pi, 1 / math.pi, 0])
 
@@ -27,7 +27,7 @@ def test_arc_cosine_is_the_expectation_under_correlated_gaussians():
     u, v = torch.randn((2, 400_000), generator=generator, dtype=torch.float64)
     for correlation in (-0.6, 0.3, 0.9):
         w = correlation * u + math.sqrt(1 - correlation**2) * v
-        value, slope = arc_cosine(torch.tensor([correlation], dtype=torch.float64))
+        value, slope = ArcCosine.apply(torch.tensor([correlation], dtype=torch.float64))
         assert 2 * (u.relu() * w.relu()).mean() == pytest.approx(value.item(), abs=0.01)
         assert 2 * ((u > 0) & (w > 0)).double().mean() == pytest.approx(slope.item(), abs=0.01)
 

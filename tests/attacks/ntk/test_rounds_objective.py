@@ -4,8 +4,7 @@ from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
 from attacks.networks.mlp import ACTIVATIONS
-from attacks.ntk.objective import backward_in_batches, make_objective
-from attacks.ntk.rounds_objective import StackedObjective, round_scales
+from attacks.ntk.objective import StackedObjective, backward_in_batches, make_objective, round_scales
 from attacks.span.evidence.layers import informative_rounds
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from attacks.span.sparsity.dual_space import DualSpace, repeats

@@ -3,9 +3,8 @@ import pytest
 import torch
 
 from attacks import InputError
-from attacks.scoring.images import Pool, psnr, score_images, ssim
+from attacks.scoring.images import Pool, matched_l2, psnr, score_images, ssim
 from attacks.scoring.leakage import score
-from attacks.scoring.matching import matched_l2
 
 
 def constant(*values, size=4):

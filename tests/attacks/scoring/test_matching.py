@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 
-from attacks.scoring.matching import greedy_match, hungarian_match
+from attacks.scoring.images import greedy_match, hungarian_match
 
 
 def greedy_by_definition(distance):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks import Knowledge, Observation, get_attack, torch_generator
-from attacks.scoring.matching import distances
+from attacks.scoring.images import distances
 from clients.local_update import local_update, make_model
 from simulator.run.plan import cell_data
 from simulator.scenario.scenario import load_scenario

@@ -9,7 +9,7 @@ from torch import nn
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.ntk.objective import make_objective
-from attacks.scoring.matching import matched_l2
+from attacks.scoring.images import matched_l2
 from simulator.paper import ExperimentRun
 from simulator.paper.files import load_file
 from simulator.paper.reconstruction.duals import fit, weak_and_strong
