@@ -4,7 +4,7 @@ An update is given by two checkpoints, or as a recorded observation of a run.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -64,19 +64,18 @@ def with_observation_options(command: Callable[..., None]) -> Callable[..., None
     Its `out_dir` is checked before anything else.
     """
     own = [parameter for name, parameter in signature(command).parameters.items() if name != "which"]
-    options = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in signature(ObservationOptions).parameters.values()]
+    options = signature(ObservationOptions).parameters
+    shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in (*own, *options.values())]
 
     @wraps(command)
     def with_options(**given: Any) -> None:
         from simulator.results.storage import check_out
 
         check_out(given["out_dir"])
-        which = ObservationOptions(**{field.name: given.pop(field.name) for field in fields(ObservationOptions)})
-        command(which=which, **given)
+        command(which=ObservationOptions(**{name: given.pop(name) for name in options}), **given)
 
-    shown = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in own]
-    vars(with_options)["__signature__"] = signature(command).replace(parameters=shown + options)
-    with_options.__annotations__ = {p.name: p.annotation for p in shown + options}
+    vars(with_options)["__signature__"] = signature(command).replace(parameters=shown)
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return with_options
 
 

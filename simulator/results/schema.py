@@ -50,27 +50,15 @@ class Column:
         return self.title or self.name
 
 
-@dataclass(frozen=True)
 class Table:
-    """The columns of one kind of file, by name and in their order. printed: the columns that the terminal shows."""
+    """The columns of one kind of file, by name and in their order."""
 
-    files: str
-    intro: str
-    columns: dict[str, Column]
-    printed: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, files: str, intro: str, *columns: Column, printed: str = "") -> "Table":
-        return cls(files, intro, {column.name: column for column in columns}, tuple(printed.split()))
-
-    @property
-    def name(self) -> str:
-        """Its first file's, without the ending."""
-        return self.files.partition(".")[0]
-
-    @property
-    def printed_columns(self) -> list[Column]:
-        return [self.columns[name] for name in self.printed]
+    def __init__(self, files: str, intro: str, *columns: Column, printed: str = ""):
+        """printed: names of the columns that the terminal shows."""
+        self.files, self.intro = files, intro
+        self.name = files.partition(".")[0]  # of its first file, without the ending
+        self.columns = {column.name: column for column in columns}
+        self.printed = [self.columns[name] for name in printed.split()]
 
     def check(self, names: Iterable[str], swept: Iterable[str] = ()) -> None:
         """Raise SchemaError where one of `names` is neither a column of this table nor a key that a sweep moves."""
@@ -126,7 +114,7 @@ OVER_SEEDS = Group("", "simulator/reports/benchmark.py")
 CANDIDATE = Group("", "simulator/tools/candidates.py")
 LAYER = Group("", "attacks/kernel/regime.py")
 
-LEAKAGE = Table.of(
+LEAKAGE = Table(
     "leakage.csv, leakage.parquet",
     "One row per round, client, threat model, attack, defense, seed and target.",
     Column("round", INTEGER, "round of the federation, from 1", KEY),
@@ -204,7 +192,7 @@ def leakage(names: str) -> list[Column]:
     return [LEAKAGE.columns[name] for name in names.split()]
 
 
-SAMPLES = Table.of(
+SAMPLES = Table(
     "samples.parquet",
     "One row per private image.",
     *leakage("round client threat_model attack defense seed target"),
@@ -219,7 +207,7 @@ SAMPLES = Table.of(
     Column("mean_image_l2", NUMBER, "distance of the mean public image", PAIR, L2),
 )  # fmt: skip
 
-UTILITY = Table.of(
+UTILITY = Table(
     "utility.parquet",
     "One row per round; round 0 is the model before any training.",
     *leakage("round defense seed"),
@@ -230,7 +218,7 @@ UTILITY = Table.of(
     Column("epsilon", NUMBER, "largest spent so far, where a defense accounts for it", GLOBAL),
 )
 
-CLIENTS = Table.of(
+CLIENTS = Table(
     "clients.parquet",
     "One row per client asked in a round.",
     *leakage("round client defense seed"),
@@ -254,7 +242,7 @@ HALF_WIDTH = "half of the 95 % confidence interval over seeds (Student's t), of 
 
 def benchmark() -> Table:
     """The table of `fedspill benchmark`: what it always has, then every other averaged column of the leakage table."""
-    return Table.of(
+    return Table(
         "benchmark.csv",
         "One row per defense, attack, threat model and target of `fedspill benchmark`. An adaptive attack without a "
         "label of its own goes by that of its twin. Scores of the leakage table are means over `seeds`, each seed the "
@@ -279,7 +267,7 @@ def benchmark() -> Table:
     )
 
 
-CANDIDATES = Table.of(
+CANDIDATES = Table(
     "membership.csv",
     "One row per candidate image of `fedspill member`.",
     Column("index", INTEGER, "of the candidate in its file", CANDIDATE),
@@ -287,7 +275,7 @@ CANDIDATES = Table.of(
     Column("score", NUMBER, "−log ρ: higher for images that were trained on", CANDIDATE),
 )
 
-LAYERS = Table.of(
+LAYERS = Table(
     "layers.csv",
     "One row per trained layer of `fedspill diagnose`, of its update [ΔW | Δb].",
     Column("name", TEXT, "of the layer in the model", LAYER),

@@ -40,8 +40,7 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir, swept=plan.cells[0].swept)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
-    rounds, attacks = sum(cell.scenario.federation.rounds for cell in todo), sum(map(expected_attacks, todo))
-    display.start(rounds=rounds, attacks=attacks)
+    display.start(sum(cell.scenario.federation.rounds for cell in todo), sum(map(expected_attacks, todo)))
     failed: dict[str, RunError] = {}
     try:
         nodes = identify_nodes(grid, plan.clients)  # first: in `flwr run`, Flower starts Ray beside this thread
@@ -137,7 +136,7 @@ def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue
 
 def make_store(plan: RunPlan, cell: Cell, data: FederatedData) -> CellStore:
     """The cell's folders, with what attacks need beside checkpoints."""
-    scenario, store = cell.scenario, CellStore(plan.cell_root(cell))
+    scenario, store = cell.scenario, CellStore(plan.run_dir, cell.name)
     outputs = num_outputs(cell.client_config(use_gpu=False), data.task)
     store.create(scenario.model, data.shape, outputs, scenario.seed)
     if "public_images" in scenario.adversary.knowledge:

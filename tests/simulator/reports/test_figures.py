@@ -27,9 +27,6 @@ class FakeRecord:
         self.leakage = pd.DataFrame(result.leakage)
         self.samples = pd.DataFrame(result.samples)
 
-    def private_clients(self, key, cell):
-        return self.store(cell).recorded(key).clients
-
     def store(self, cell):
         return CellStore(self.path)
 
