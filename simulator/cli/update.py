@@ -88,9 +88,8 @@ def attack(
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
 ) -> None:
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed."""
-    from rich.progress import Progress
-
     from simulator.adversary.attack_run import AttackRun
+    from simulator.run.display import step_bar
     from simulator.tools.attack_pair import parse_options, write_result
 
     observation, granted, record = which.observe()
@@ -98,13 +97,8 @@ def attack(
         run = AttackRun(parse_options(name, option), seed)
     else:
         run = record.attack_run(parse_options(name, option) if option else name, which.cell)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name)
-
-        def show(done: int, total: int, loss: float) -> None:
-            bar.update(task, completed=done, total=total, description=f"{name}, loss {loss:.2e}")
-
-        found = run.run(observation, granted, show)
+    with step_bar() as report:
+        found = run.run(observation, granted, lambda done, total, loss: report(f"{name}, loss {loss:.2e}", done, total))
     write_result(out_dir, name, found, run.knowledge(granted), pixels=record is not None)
     show_warnings(found.warnings)
     out.print(f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}")

@@ -10,12 +10,12 @@ import torch
 from attacks import Knowledge, Observation
 from attacks.interface.seeding import torch_generator
 from clients.config import ModelConfig
-from clients.local_update import centered, load_targets
+from clients.local_update import centered, load_data, load_targets
 from clients.training import planned_steps, train
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import grant
 from simulator.run.federation import expected_attacks, expected_pairs
-from simulator.run.plan import RunPlan, cell_data, check_cell
+from simulator.run.plan import RunPlan, check_cell
 from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
@@ -29,7 +29,7 @@ def describe_plan(plan: RunPlan) -> str:
     """A few lines: what would run, and an estimate of its time."""
     scenario = plan.cells[0].scenario
     data = check_cell(plan.cells[0])[0]
-    sizes = [cell_data(cell.scenario).client_sizes for cell in plan.cells]
+    sizes = [load_data(cell.client_config(use_gpu=False)).client_sizes for cell in plan.cells]
     parameters = count_parameters(plan.cells)
     attacks = sum(map(expected_attacks, plan.cells))
     pretraining = estimate_pretraining(plan)
@@ -116,7 +116,8 @@ def iterations_of(attack: AttackConfig) -> int | None:
 def estimate_pretraining(plan: RunPlan) -> float:
     """Seconds of pretraining, once for each of the weights that the cells start from."""
     cells, seconds = [cell for cell in plan.cells if cell.scenario.model.pretrain is not None], 0.0
-    starts = [Pretraining.of(cell.client_config(use_gpu=False), cell_data(cell.scenario)) for cell in cells]
+    configs = [cell.client_config(use_gpu=False) for cell in cells]
+    starts = [Pretraining.of(config, load_data(config)) for config in configs]
     for pretraining in {start.digest: start for start in starts}.values():
         start = time.perf_counter()
         probe = pretraining.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None})

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 from clients.data.partition import FederatedData
 from clients.environment import code_version
-from clients.local_update import centered, make_model, num_outputs
+from clients.local_update import centered, load_data, make_model, num_outputs
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
@@ -21,7 +21,7 @@ from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.run.cluster import start_ray, worker_environment
 from simulator.run.display import Display
-from simulator.run.plan import RunPlan, cell_data
+from simulator.run.plan import RunPlan
 from simulator.run.pretraining import pretrain
 from simulator.run.strategies import defended_strategy
 from simulator.run.utility import Utility
@@ -105,7 +105,7 @@ def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue
     """One federation from its initial checkpoint to its last round. nodes: partition id -> node id, of all clients."""
     scenario = cell.scenario
     config = cell.client_config(use_gpu=scenario.engine.gpus != 0)
-    data = cell_data(scenario)
+    data = load_data(config)
     model = make_model(config, data)
     if scenario.model.pretrain is not None:
         pretrain(model, config, data, plan.run_dir, queue.display.pretraining)

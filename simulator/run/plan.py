@@ -7,9 +7,9 @@ import torch
 
 from attacks import InputError, Observation
 from clients.client_app import load_mod
-from clients.data.partition import FederatedData, split_data
+from clients.data.partition import FederatedData
 from clients.defenses import DefenseContext
-from clients.local_update import load_targets, make_model
+from clients.local_update import load_data, load_targets, make_model
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import grant
 from simulator.run.pretraining import Pretraining
@@ -43,8 +43,8 @@ def make_plan(scenario: Scenario, out: Path | None = None) -> RunPlan:
 def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     """Build what the cell will build; InputError says what does not fit."""
     scenario = cell.scenario
-    data = cell_data(scenario)
     config = cell.client_config(use_gpu=False)
+    data = load_data(config)
     model = make_model(config, data)
     load_targets(config, data.task, data.public()[1])
     if scenario.model.pretrain is not None:
@@ -62,7 +62,3 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     if when != "every" and (late := [round for round in when if round > rounds]):
         raise InputError(f"adversary.when names round {late[0]}, federation.rounds is {rounds}")
     return data, model
-
-
-def cell_data(scenario: Scenario) -> FederatedData:
-    return split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
