@@ -32,10 +32,6 @@ class AttackRun:
         """All that the attack is given: what the scenario grants, and the defense in force where it is adaptive."""
         return replace(granted, **self.defense_facts)
 
-    def check(self, observation: Observation, granted: Knowledge) -> None:
-        """Raise InputError where the attack cannot run on this network with this knowledge."""
-        self.config.make().check(observation, self.knowledge(granted))
-
     def run(self, observation: Observation, granted: Knowledge, progress: Progress = silent) -> Reconstruction:
         torch.set_num_threads(self.threads)
         purpose = f"attack/{observation.threat_model}/{self.config.label}"

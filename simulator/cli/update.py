@@ -4,7 +4,7 @@ An update is given by two checkpoints, or as a recorded observation of a run.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -64,19 +64,18 @@ def with_observation_options(command: Callable[..., None]) -> Callable[..., None
     Its `out_dir` is checked before anything else.
     """
     own = [parameter for name, parameter in signature(command).parameters.items() if name != "which"]
-    options = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in signature(ObservationOptions).parameters.values()]
+    options = signature(ObservationOptions).parameters
+    shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in (*own, *options.values())]
 
     @wraps(command)
     def with_options(**given: Any) -> None:
         from simulator.results.storage import check_out
 
         check_out(given["out_dir"])
-        which = ObservationOptions(**{field.name: given.pop(field.name) for field in fields(ObservationOptions)})
-        command(which=which, **given)
+        command(which=ObservationOptions(**{name: given.pop(name) for name in options}), **given)
 
-    shown = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in own]
-    vars(with_options)["__signature__"] = signature(command).replace(parameters=shown + options)
-    with_options.__annotations__ = {p.name: p.annotation for p in shown + options}
+    vars(with_options)["__signature__"] = signature(command).replace(parameters=shown)
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return with_options
 
 
@@ -89,9 +88,8 @@ def attack(
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
 ) -> None:
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed."""
-    from rich.progress import Progress
-
     from simulator.adversary.attack_run import AttackRun
+    from simulator.run.display import step_bar
     from simulator.tools.attack_pair import parse_options, write_result
 
     observation, granted, record = which.observe()
@@ -99,13 +97,8 @@ def attack(
         run = AttackRun(parse_options(name, option), seed)
     else:
         run = record.attack_run(parse_options(name, option) if option else name, which.cell)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name)
-
-        def show(done: int, total: int, loss: float) -> None:
-            bar.update(task, completed=done, total=total, description=f"{name}, loss {loss:.2e}")
-
-        found = run.run(observation, granted, show)
+    with step_bar() as report:
+        found = run.run(observation, granted, lambda done, total, loss: report(f"{name}, loss {loss:.2e}", done, total))
     write_result(out_dir, name, found, run.knowledge(granted), pixels=record is not None)
     show_warnings(found.warnings)
     out.print(f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from attacks import InputError, Knowledge, Observation, Reconstruction, score
 from attacks.interface.seeding import numpy_generator
 from attacks.scoring.leakage import LeakageScore
-from simulator.evaluation.measures import MEASURES, FinishedAttack, Measure
+from simulator.evaluation.measures import MEASURES, FinishedAttack
 from simulator.evaluation.truth import Truth
 
 
@@ -21,7 +21,11 @@ class Evaluation(NamedTuple):
 def evaluate(
     truth: Truth, observation: Observation, knowledge: Knowledge, found: Reconstruction, key: dict[str, Any]
 ) -> Evaluation:
-    """Score a reconstruction and take every registered measure of it. key: the columns that identify the row."""
+    """Score a reconstruction and take every registered measure of it. key: the columns that identify the row.
+
+    A measure that fails (a model of the user's own cannot be differentiated this way, an update tells nothing) does not
+    cost a row its scores: a note says why its columns are empty.
+    """
     purpose = f"floor/{key['threat_model']}/{key['attack']}"
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
     scores = score(truth.private, found.pixels().float(), truth.pool, generator)
@@ -32,27 +36,19 @@ def evaluate(
         "relative_residual": found.relative_residual,
     }
     attack = FinishedAttack(truth, observation, knowledge, found, counts | scores.columns())
-    notes = [note for name, measure in MEASURES.items() if (note := _measured(name, measure, attack))]
+    notes = []
+    for name, measure in MEASURES.items():
+        try:
+            attack.columns.update(measure(attack))
+        except TimeoutError:
+            raise
+        except Exception as error:
+            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+            notes.append(f"{name}: {kind}{error}")
     if scores.floor_size < len(found.images):
         size, returned = scores.floor_size, len(found.images)
         notes.append(f"the uninformed baseline is {size} public images for {returned} returned: raise data.public")
     return Evaluation(attack.columns, _samples(scores, found, key), notes)
-
-
-def _measured(name: str, measure: Measure, attack: FinishedAttack) -> str:
-    """Add the columns of a measure; "" or, where it fails, a note that says why.
-
-    A model of the user's own that cannot be differentiated this way, or an update that tells nothing, does not cost a
-    row its scores.
-    """
-    try:
-        attack.columns.update(measure(attack))
-    except TimeoutError:
-        raise
-    except Exception as error:
-        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        return f"{name}: {reason}"
-    return ""
 
 
 def _samples(scores: LeakageScore, found: Reconstruction, key: dict[str, Any]) -> list[dict[str, Any]]:

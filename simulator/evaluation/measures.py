@@ -78,7 +78,7 @@ def kernel_distance(attack: FinishedAttack) -> dict[str, Any]:
 @measure("linearity")
 def linearity(attack: FinishedAttack) -> dict[str, Any]:
     """Whether the last round's update is in the kernel regime: on the private images, and, as `attacker_…`, on what the
-    adversary has."""
+    adversary has, which is its reconstructions, else the public images that it knows."""
     truth, observation = attack.truth, attack.observation
     if not truth.diagnosed:
         return {}
@@ -93,7 +93,9 @@ def linearity(attack: FinishedAttack) -> dict[str, Any]:
         "verdict": Linearity(update, seen).verdict,
         "layer_ranks": json.dumps({layer.name: [layer.rank, _rounded(layer.gap)] for layer in update.layers}),
     }
-    own, source = attacker_images(attack)
+    own, source = attack.knowledge.public_images, "public"
+    if len(attack.found.images):
+        own, source = attack.found.images.to(dtype=torch.float32, device="cpu"), "reconstructed"
     if own is None or not len(own):
         return columns
     guessed = OnImages.of(observation, own, generator, points=(0.0,))
@@ -104,14 +106,6 @@ def linearity(attack: FinishedAttack) -> dict[str, Any]:
         "attacker_hessian_norm": guessed.hessian_norm,
         "attacker_verdict": Linearity(update, guessed).verdict,
     }
-
-
-def attacker_images(attack: FinishedAttack) -> tuple[torch.Tensor | None, str]:
-    """(images that the adversary can measure on, in the model's input space; what they are): its reconstructions, else
-    public images where it knows some, else None."""
-    if len(attack.found.images):
-        return attack.found.images.to(dtype=torch.float32, device="cpu"), "reconstructed"
-    return attack.knowledge.public_images, "public"
 
 
 def _rounded(gap: float) -> float | None:

@@ -191,7 +191,8 @@ def strip_of(record: Record, row: pd.Series, title: str, label: str = "", most: 
     keys = ["round", "client", "threat_model", "attack", "target"]
     own = samples[np.logical_and.reduce([samples[name] == row[name] for name in keys])]
     own = own[own.match >= 0].sort_values("l2").head(most)
-    clients, store = record.private_clients(key, cell), record.store(cell)
+    store = record.store(cell)
+    clients = store.recorded(key).clients
     if row["target"] == "distilled":
         truth = store.load_distilled(key.round, clients)
         assert truth is not None  # the row was scored against them

@@ -30,7 +30,7 @@ def leakage_table(frame: pd.DataFrame, swept: list[str]) -> Table:
     attacks = ", ".join(frame["attack"].unique())
     given = "" if granted in columns or frame.empty else f"; {granted}: {_granted(frame.iloc[0]) or 'none'}"
     table = _empty_table(f"Leakage: what the adversary reconstructed ({attacks}{given})", padding=1)
-    texts = [column.heading for column in LEAKAGE.printed_columns if column.dtype == TEXT]
+    texts = [column.heading for column in LEAKAGE.printed if column.dtype == TEXT]
     for name in columns:
         table.add_column(name, justify="left" if name in texts else "right", no_wrap=name != granted)
     for _, row in frame.head(MAX_ROWS).iterrows():
@@ -51,13 +51,13 @@ def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Show]:
     ]
     first = {short: (lambda row, name=name: str(row[name])) for name, short in short_keys(varying).items()}
     constant = {name for name in ("attack", "knowledge") if frame[name].nunique() < 2}
-    columns = [column for column in LEAKAGE.printed_columns if column.name not in constant]
+    columns = [column for column in LEAKAGE.printed if column.name not in constant]
     return first | {column.heading: LEAKAGE_CELLS.get(column.name, _beside_baseline(column)) for column in columns}
 
 
 def benchmark_view(table: pd.DataFrame) -> Table:
     """For every defense and threat model the strongest attack, and what the defense costs."""
-    own, columns = table[table.target == "private"], benchmark().printed_columns
+    own, columns = table[table.target == "private"], benchmark().printed
     view = _empty_table("Defenses", padding=0)
     for column in columns:  # in 80 columns the defense has room for 18 letters, and folds beyond
         left, fold = column.dtype == TEXT, column.name == "defense"

@@ -73,17 +73,13 @@ class Record:
     def store(self, cell: str = "") -> CellStore:
         if cell not in self.cells:
             raise InputError(f"run {str(self.path)!r} has no cell {cell!r}{nearest(cell, sorted(self.cells))}")
-        return CellStore(self.path / "cells" / cell if cell else self.path)
+        return CellStore(self.path, cell)
 
     def observation(
         self, round: int, client: int = ALL, threat_model: str = "server", cell: str = ""
     ) -> tuple[Observation, Knowledge]:
         """What the adversary saw and was granted, from the checkpoints folder alone. client: −1 for all of them."""
         return self.store(cell).load(ObservationKey(round, client, threat_model))
-
-    def private_clients(self, key: ObservationKey, cell: str = "") -> tuple[int, ...]:
-        """The clients whose images are the private set of an observation, as the run wrote them down."""
-        return self.store(cell).recorded(key).clients
 
     def attack(
         self,

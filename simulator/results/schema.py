@@ -50,23 +50,15 @@ class Column:
         return self.title or self.name
 
 
-@dataclass(frozen=True)
 class Table:
-    """The columns of one kind of file, by name and in their order. printed: the columns that the terminal shows."""
+    """The columns of one kind of file, by name and in their order."""
 
-    name: str
-    files: str
-    intro: str
-    columns: dict[str, Column]
-    printed: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, name: str, files: str, intro: str, columns: Sequence[Column], printed: str = "") -> "Table":
-        return cls(name, files, intro, {column.name: column for column in columns}, tuple(printed.split()))
-
-    @property
-    def printed_columns(self) -> list[Column]:
-        return [self.columns[name] for name in self.printed]
+    def __init__(self, files: str, intro: str, *columns: Column, printed: str = ""):
+        """printed: names of the columns that the terminal shows."""
+        self.files, self.intro = files, intro
+        self.name = files.partition(".")[0]  # of its first file, without the ending
+        self.columns = {column.name: column for column in columns}
+        self.printed = [self.columns[name] for name in printed.split()]
 
     def check(self, names: Iterable[str], swept: Iterable[str] = ()) -> None:
         """Raise SchemaError where one of `names` is neither a column of this table nor a key that a sweep moves."""
@@ -122,79 +114,75 @@ OVER_SEEDS = Group("", "simulator/reports/benchmark.py")
 CANDIDATE = Group("", "simulator/tools/candidates.py")
 LAYER = Group("", "attacks/kernel/regime.py")
 
-LEAKAGE = Table.of(
-    "leakage",
+LEAKAGE = Table(
     "leakage.csv, leakage.parquet",
     "One row per round, client, threat model, attack, defense, seed and target.",
-    [
-        Column("round", INTEGER, "round of the federation, from 1", KEY),
-        Column("client", INTEGER, "partition id; −1 for the union of the round's clients (observer, secure "
-               "aggregation)", KEY),
-        Column("threat_model", TEXT, "who sees what: server, observer or history (README)", KEY, title="threat"),
-        Column("attack", TEXT, "the attack's label", KEY),
-        Column("defense", TEXT, "the chain of defenses, `a+b`, or none", KEY),
-        Column("seed", INTEGER, "of the scenario", KEY),
-        Column("target", TEXT, "private: the clients' images; distilled: what a defense made them train on instead "
-               "(both are scored)", KEY),
-        Column("status", TEXT, "ok, failed, skipped or timeout", OUTCOME),
-        Column("detail", TEXT, "the reason, warnings of the attack and notes on the scores", OUTCOME),
-        Column("num_private", COUNT, "private images that there are", RETURNED),
-        Column("num_inferred", COUNT, "private images that the attack counted in the update", RETURNED),
-        Column("num_reconstructed", COUNT, "images that the attack returned", RETURNED),
-        Column("l2_min", NUMBER, "smallest distance of a pair", SCORES, L2),
-        Column("l2_median", NUMBER, "median distance over private images", SCORES, L2, title="L2 median", better=min),
-        Column("l2_mean", NUMBER, "mean distance over private images", SCORES, L2),
-        Column("psnr_best", NUMBER, "largest of a pair", SCORES, DECIBEL, averaged=True),
-        Column("psnr_mean", NUMBER, "mean over private images", SCORES, DECIBEL, title="PSNR mean", digits=1,
-               averaged=True),
-        Column("ssim_mean", NUMBER, "mean over private images", SCORES),
-        Column("recovered", COUNT, "private images with at least 20 dB and *identified*: the reconstruction is nearer "
-               "to its private image than to any other of the pool, which is the public pool and all private images "
-               "of the round. An image of the pool that it copies exactly is left out", SCORES),
-        Column("recovered_fraction", NUMBER, "`recovered` over `num_private`", SCORES, SHARE, title="recovered",
-               averaged=True),
-        Column("floor_l2_median", NUMBER, "`l2_median` of the uninformed baseline", BASELINE, L2),
-        Column("floor_psnr_mean", NUMBER, "`psnr_mean` of the uninformed baseline", BASELINE, DECIBEL),
-        Column("floor_recovered_fraction", NUMBER, "`recovered_fraction` of the uninformed baseline", BASELINE, SHARE,
-               averaged=True),
-        Column("leakage", NUMBER, "mean over private images of max(0, 1 − L2 / `floor_l2`), with the uninformed "
-               "baseline's distance to the same image; 1 is exact, 0 for an attack that returns nothing", SCORES, SHARE,
-               averaged=True),
-        Column("relative_residual", NUMBER, "what the attack itself is left with: ‖Δθ − Σ α ∇f‖ / ‖Δθ‖ for `ntk`, its "
-               "own measure for others ([attacks.md](attacks.md))", RETURNED, "share of ‖Δθ‖"),
-        Column("kernel_distance", NUMBER, "between the kernels before and after, on the private images", REGIME, SHARE),
-        Column("delta_l2", NUMBER, "‖Δθ‖₂", UPDATE, "parameters"),
-        Column("delta_linf", NUMBER, "‖Δθ‖_∞", UPDATE, "parameters"),
-        Column("knowledge", TEXT, "what the attack was granted beyond the checkpoints; images as their number", OUTCOME,
-               JSON, title="granted knowledge"),
-        Column("seconds", NUMBER, "of the attack, without scoring; until it ended, where it did not succeed", OUTCOME,
-               SECONDS),
-        Column("floor_leakage", NUMBER, "`leakage` of another draw of public images", BASELINE, SHARE, averaged=True),
-        Column("hungarian_psnr_mean", NUMBER, "`psnr_mean` with the matching of least total squared error instead",
-               SCORES, DECIBEL),
-        Column("floor_hungarian_psnr_mean", NUMBER, "`hungarian_psnr_mean` of the uninformed baseline", BASELINE,
-               DECIBEL),
-        Column("membership_auc", NUMBER, "area under the ROC curve; 0.5: private images are not told from public ones",
-               MEMBERSHIP, SHARE, title="AUC", averaged=True),
-        Column("membership_tpr", NUMBER, "true-positive rate at a false-positive rate of 0.1 %", MEMBERSHIP, SHARE),
-        Column("adaptive", FLAG, "whether the attack was granted the defense in force", OUTCOME),
-        Column("distilled_l2_median", NUMBER, "median distance of the images that a defense made clients train on to "
-               "the private ones, matched as above", SCORES, L2, averaged=True),
-        Column("linearization_error", NUMBER, "‖f − f_lin‖ / ‖f − f_θ₀‖ on the private images", REGIME, "share"),
-        Column("hessian_norm", NUMBER, "largest ‖H‖₂ of the network's output on the private images", REGIME),
-        Column("unexplained", NUMBER, "share of Δθ that the gradients of the private images leave", REGIME, SHARE),
-        Column("verdict", TEXT, "whether the update is in the kernel regime, in words", REGIME),
-        Column("layer_ranks", TEXT, "{layer: [rank, gap]}", REGIME, JSON),
-        Column("attacker_images", TEXT, "what the `attacker_…` columns are measured on: reconstructed or public images",
-               REGIME),
-        Column("attacker_kernel_distance", NUMBER, "`kernel_distance` on those", REGIME, SHARE),
-        Column("attacker_linearization_error", NUMBER, "`linearization_error` on those", REGIME, "share"),
-        Column("attacker_hessian_norm", NUMBER, "`hessian_norm` on those", REGIME),
-        Column("attacker_verdict", TEXT, "`verdict` on those", REGIME),
-        Column("mean_image_l2_median", NUMBER, "`l2_median` of the mean public image", BASELINE, L2),
-        Column("mean_image_psnr_mean", NUMBER, "`psnr_mean` of the mean public image", BASELINE, DECIBEL),
-        Column("mean_image_leakage", NUMBER, "`leakage` of the mean public image", BASELINE, SHARE, averaged=True),
-    ],
+    Column("round", INTEGER, "round of the federation, from 1", KEY),
+    Column("client", INTEGER, "partition id; −1 for the union of the round's clients (observer, secure aggregation)",
+           KEY),
+    Column("threat_model", TEXT, "who sees what: server, observer or history (README)", KEY, title="threat"),
+    Column("attack", TEXT, "the attack's label", KEY),
+    Column("defense", TEXT, "the chain of defenses, `a+b`, or none", KEY),
+    Column("seed", INTEGER, "of the scenario", KEY),
+    Column("target", TEXT, "private: the clients' images; distilled: what a defense made them train on instead (both "
+           "are scored)", KEY),
+    Column("status", TEXT, "ok, failed, skipped or timeout", OUTCOME),
+    Column("detail", TEXT, "the reason, warnings of the attack and notes on the scores", OUTCOME),
+    Column("num_private", COUNT, "private images that there are", RETURNED),
+    Column("num_inferred", COUNT, "private images that the attack counted in the update", RETURNED),
+    Column("num_reconstructed", COUNT, "images that the attack returned", RETURNED),
+    Column("l2_min", NUMBER, "smallest distance of a pair", SCORES, L2),
+    Column("l2_median", NUMBER, "median distance over private images", SCORES, L2, title="L2 median", better=min),
+    Column("l2_mean", NUMBER, "mean distance over private images", SCORES, L2),
+    Column("psnr_best", NUMBER, "largest of a pair", SCORES, DECIBEL, averaged=True),
+    Column("psnr_mean", NUMBER, "mean over private images", SCORES, DECIBEL, title="PSNR mean", digits=1,
+           averaged=True),
+    Column("ssim_mean", NUMBER, "mean over private images", SCORES),
+    Column("recovered", COUNT, "private images with at least 20 dB and *identified*: the reconstruction is nearer to "
+           "its private image than to any other of the pool, which is the public pool and all private images of the "
+           "round. An image of the pool that it copies exactly is left out", SCORES),
+    Column("recovered_fraction", NUMBER, "`recovered` over `num_private`", SCORES, SHARE, title="recovered",
+           averaged=True),
+    Column("floor_l2_median", NUMBER, "`l2_median` of the uninformed baseline", BASELINE, L2),
+    Column("floor_psnr_mean", NUMBER, "`psnr_mean` of the uninformed baseline", BASELINE, DECIBEL),
+    Column("floor_recovered_fraction", NUMBER, "`recovered_fraction` of the uninformed baseline", BASELINE, SHARE,
+           averaged=True),
+    Column("leakage", NUMBER, "mean over private images of max(0, 1 − L2 / `floor_l2`), with the uninformed baseline's "
+           "distance to the same image; 1 is exact, 0 for an attack that returns nothing", SCORES, SHARE,
+           averaged=True),
+    Column("relative_residual", NUMBER, "what the attack itself is left with: ‖Δθ − Σ α ∇f‖ / ‖Δθ‖ for `ntk`, its own "
+           "measure for others ([attacks.md](attacks.md))", RETURNED, "share of ‖Δθ‖"),
+    Column("kernel_distance", NUMBER, "between the kernels before and after, on the private images", REGIME, SHARE),
+    Column("delta_l2", NUMBER, "‖Δθ‖₂", UPDATE, "parameters"),
+    Column("delta_linf", NUMBER, "‖Δθ‖_∞", UPDATE, "parameters"),
+    Column("knowledge", TEXT, "what the attack was granted beyond the checkpoints; images as their number", OUTCOME,
+           JSON, title="granted knowledge"),
+    Column("seconds", NUMBER, "of the attack, without scoring; until it ended, where it did not succeed", OUTCOME,
+           SECONDS),
+    Column("floor_leakage", NUMBER, "`leakage` of another draw of public images", BASELINE, SHARE, averaged=True),
+    Column("hungarian_psnr_mean", NUMBER, "`psnr_mean` with the matching of least total squared error instead", SCORES,
+           DECIBEL),
+    Column("floor_hungarian_psnr_mean", NUMBER, "`hungarian_psnr_mean` of the uninformed baseline", BASELINE, DECIBEL),
+    Column("membership_auc", NUMBER, "area under the ROC curve; 0.5: private images are not told from public ones",
+           MEMBERSHIP, SHARE, title="AUC", averaged=True),
+    Column("membership_tpr", NUMBER, "true-positive rate at a false-positive rate of 0.1 %", MEMBERSHIP, SHARE),
+    Column("adaptive", FLAG, "whether the attack was granted the defense in force", OUTCOME),
+    Column("distilled_l2_median", NUMBER, "median distance of the images that a defense made clients train on to the "
+           "private ones, matched as above", SCORES, L2, averaged=True),
+    Column("linearization_error", NUMBER, "‖f − f_lin‖ / ‖f − f_θ₀‖ on the private images", REGIME, "share"),
+    Column("hessian_norm", NUMBER, "largest ‖H‖₂ of the network's output on the private images", REGIME),
+    Column("unexplained", NUMBER, "share of Δθ that the gradients of the private images leave", REGIME, SHARE),
+    Column("verdict", TEXT, "whether the update is in the kernel regime, in words", REGIME),
+    Column("layer_ranks", TEXT, "{layer: [rank, gap]}", REGIME, JSON),
+    Column("attacker_images", TEXT, "what the `attacker_…` columns are measured on: reconstructed or public images",
+           REGIME),
+    Column("attacker_kernel_distance", NUMBER, "`kernel_distance` on those", REGIME, SHARE),
+    Column("attacker_linearization_error", NUMBER, "`linearization_error` on those", REGIME, "share"),
+    Column("attacker_hessian_norm", NUMBER, "`hessian_norm` on those", REGIME),
+    Column("attacker_verdict", TEXT, "`verdict` on those", REGIME),
+    Column("mean_image_l2_median", NUMBER, "`l2_median` of the mean public image", BASELINE, L2),
+    Column("mean_image_psnr_mean", NUMBER, "`psnr_mean` of the mean public image", BASELINE, DECIBEL),
+    Column("mean_image_leakage", NUMBER, "`leakage` of the mean public image", BASELINE, SHARE, averaged=True),
     printed="round client threat_model attack recovered leakage l2_median psnr_mean membership_auc knowledge",
 )  # fmt: skip
 
@@ -204,58 +192,49 @@ def leakage(names: str) -> list[Column]:
     return [LEAKAGE.columns[name] for name in names.split()]
 
 
-SAMPLES = Table.of(
-    "samples",
+SAMPLES = Table(
     "samples.parquet",
     "One row per private image.",
-    [
-        *leakage("round client threat_model attack defense seed target"),
-        Column("image", INTEGER, "index in the private set, clients in order", PAIR),
-        Column("l2", NUMBER, "distance to its reconstruction", PAIR, L2),
-        Column("psnr", NUMBER, "of that pair", PAIR, DECIBEL),
-        Column("ssim", NUMBER, "of that pair", PAIR),
-        Column("dual", NUMBER, "the reconstruction's largest |α|, where the attack has duals", PAIR),
-        Column("identified", FLAG, "whether the reconstruction is nearer to it than to any other of the pool", PAIR),
-        Column("match", INTEGER, "index of its reconstruction (`reconstructions/`), −1 where none was left", PAIR),
-        Column("floor_l2", NUMBER, "distance of the matched public image of the uninformed baseline", PAIR, L2),
-        Column("mean_image_l2", NUMBER, "distance of the mean public image", PAIR, L2),
-    ],
+    *leakage("round client threat_model attack defense seed target"),
+    Column("image", INTEGER, "index in the private set, clients in order", PAIR),
+    Column("l2", NUMBER, "distance to its reconstruction", PAIR, L2),
+    Column("psnr", NUMBER, "of that pair", PAIR, DECIBEL),
+    Column("ssim", NUMBER, "of that pair", PAIR),
+    Column("dual", NUMBER, "the reconstruction's largest |α|, where the attack has duals", PAIR),
+    Column("identified", FLAG, "whether the reconstruction is nearer to it than to any other of the pool", PAIR),
+    Column("match", INTEGER, "index of its reconstruction (`reconstructions/`), −1 where none was left", PAIR),
+    Column("floor_l2", NUMBER, "distance of the matched public image of the uninformed baseline", PAIR, L2),
+    Column("mean_image_l2", NUMBER, "distance of the mean public image", PAIR, L2),
 )  # fmt: skip
 
-UTILITY = Table.of(
-    "utility",
+UTILITY = Table(
     "utility.parquet",
     "One row per round; round 0 is the model before any training.",
-    [
-        *leakage("round defense seed"),
-        Column("test_accuracy", NUMBER, "of the global model", GLOBAL, SHARE),
-        Column("test_loss", NUMBER, "of the global model", GLOBAL),
-        Column("client_loss", NUMBER, "mean of the clients' last losses", GLOBAL),
-        Column("clients", INTEGER, "that replied", GLOBAL),
-        Column("epsilon", NUMBER, "largest spent so far, where a defense accounts for it", GLOBAL),
-    ],
+    *leakage("round defense seed"),
+    Column("test_accuracy", NUMBER, "of the global model", GLOBAL, SHARE),
+    Column("test_loss", NUMBER, "of the global model", GLOBAL),
+    Column("client_loss", NUMBER, "mean of the clients' last losses", GLOBAL),
+    Column("clients", INTEGER, "that replied", GLOBAL),
+    Column("epsilon", NUMBER, "largest spent so far, where a defense accounts for it", GLOBAL),
 )
 
-CLIENTS = Table.of(
-    "clients",
+CLIENTS = Table(
     "clients.parquet",
     "One row per client asked in a round.",
-    [
-        *leakage("round client defense seed"),
-        Column("status", TEXT, "ok, failed or timeout", REPLY),
-        Column("detail", TEXT, "why it failed", REPLY),
-        Column("num_examples", COUNT, "images trained on", REPLY),
-        Column("steps", COUNT, "of training", REPLY),
-        Column("first_loss", NUMBER, "of the first step", REPLY),
-        Column("last_loss", NUMBER, "of the last step", REPLY),
-        Column("seconds", NUMBER, "of training", REPLY, SECONDS),
-        Column("worker", TEXT, "ray-worker, or local outside of Ray", REPLY),
-        Column("pid", COUNT, "process that it ran in", REPLY),
-        Column("gpu_ids", TEXT, "GPUs that Ray gave it", REPLY),
-        Column("device", TEXT, "device that it trained on", REPLY),
-        Column("epsilon", NUMBER, "spent so far, where a defense accounts for it", REPLY),
-        Column("bytes", NUMBER, "bytes sent to the server", REPLY),
-    ],
+    *leakage("round client defense seed"),
+    Column("status", TEXT, "ok, failed or timeout", REPLY),
+    Column("detail", TEXT, "why it failed", REPLY),
+    Column("num_examples", COUNT, "images trained on", REPLY),
+    Column("steps", COUNT, "of training", REPLY),
+    Column("first_loss", NUMBER, "of the first step", REPLY),
+    Column("last_loss", NUMBER, "of the last step", REPLY),
+    Column("seconds", NUMBER, "of training", REPLY, SECONDS),
+    Column("worker", TEXT, "ray-worker, or local outside of Ray", REPLY),
+    Column("pid", COUNT, "process that it ran in", REPLY),
+    Column("gpu_ids", TEXT, "GPUs that Ray gave it", REPLY),
+    Column("device", TEXT, "device that it trained on", REPLY),
+    Column("epsilon", NUMBER, "spent so far, where a defense accounts for it", REPLY),
+    Column("bytes", NUMBER, "bytes sent to the server", REPLY),
 )
 
 HALF_WIDTH = "half of the 95 % confidence interval over seeds (Student's t), of each row by itself"
@@ -263,7 +242,11 @@ HALF_WIDTH = "half of the 95 % confidence interval over seeds (Student's t), of 
 
 def benchmark() -> Table:
     """The table of `fedspill benchmark`: what it always has, then every other averaged column of the leakage table."""
-    columns = [
+    return Table(
+        "benchmark.csv",
+        "One row per defense, attack, threat model and target of `fedspill benchmark`. An adaptive attack without a "
+        "label of its own goes by that of its twin. Scores of the leakage table are means over `seeds`, each seed the "
+        "mean of its rounds and clients.",
         *leakage("defense attack threat_model adaptive"),
         Column("seeds", INTEGER, "that the means are over", OVER_SEEDS),
         *leakage("leakage"),
@@ -280,41 +263,27 @@ def benchmark() -> Table:
         Column("failures", INTEGER, "attacks that failed or ran out of time; they have no score", OVER_SEEDS),
         *leakage("floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median"),
         *(column for column in LEAKAGE.columns.values() if column.averaged),
-    ]  # fmt: skip
-    return Table.of(
-        "benchmark",
-        "benchmark.csv",
-        "One row per defense, attack, threat model and target of `fedspill benchmark`. An adaptive attack without a "
-        "label of its own goes by that of its twin. Scores of the leakage table are means over `seeds`, each seed the "
-        "mean of its rounds and clients.",
-        columns,
         printed="defense threat_model attack recovered_fraction leakage membership_auc test_accuracy epsilon bytes",
     )
 
 
-CANDIDATES = Table.of(
-    "membership",
+CANDIDATES = Table(
     "membership.csv",
     "One row per candidate image of `fedspill member`.",
-    [
-        Column("index", INTEGER, "of the candidate in its file", CANDIDATE),
-        Column("residual", NUMBER, "ρ: share of it that lies outside the span of the update", CANDIDATE, SHARE),
-        Column("score", NUMBER, "−log ρ: higher for images that were trained on", CANDIDATE),
-    ],
+    Column("index", INTEGER, "of the candidate in its file", CANDIDATE),
+    Column("residual", NUMBER, "ρ: share of it that lies outside the span of the update", CANDIDATE, SHARE),
+    Column("score", NUMBER, "−log ρ: higher for images that were trained on", CANDIDATE),
 )
 
-LAYERS = Table.of(
-    "layers",
+LAYERS = Table(
     "layers.csv",
     "One row per trained layer of `fedspill diagnose`, of its update [ΔW | Δb].",
-    [
-        Column("name", TEXT, "of the layer in the model", LAYER),
-        Column("rows", INTEGER, "outputs of the layer", LAYER),
-        Column("columns", INTEGER, "inputs of the layer, and one for its bias", LAYER),
-        Column("l2", NUMBER, "norm of all entries", LAYER, "parameters"),
-        Column("linf", NUMBER, "largest entry", LAYER, "parameters"),
-        Column("rank", INTEGER, "singular values above the noise floor", LAYER),
-        Column("gap", NUMBER, "σ_rank over the next singular value; empty where there is none", LAYER),
-        Column("clear", FLAG, "whether the gap is wide enough to trust the rank", LAYER),
-    ],
+    Column("name", TEXT, "of the layer in the model", LAYER),
+    Column("rows", INTEGER, "outputs of the layer", LAYER),
+    Column("columns", INTEGER, "inputs of the layer, and one for its bias", LAYER),
+    Column("l2", NUMBER, "norm of all entries", LAYER, "parameters"),
+    Column("linf", NUMBER, "largest entry", LAYER, "parameters"),
+    Column("rank", INTEGER, "singular values above the noise floor", LAYER),
+    Column("gap", NUMBER, "σ_rank over the next singular value; empty where there is none", LAYER),
+    Column("clear", FLAG, "whether the gap is wide enough to trust the rank", LAYER),
 )

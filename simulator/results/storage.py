@@ -93,11 +93,12 @@ def load_state(path: Path) -> State:
 class CellStore:
     """The checkpoints, observations and reconstructions of one cell of a run, under `root`."""
 
-    def __init__(self, root: Path):
-        self.root = root
-        self.checkpoints = root / "checkpoints"
-        self.reconstructions = root / "reconstructions"
-        self.truth = root / "truth"
+    def __init__(self, path: Path, cell: str = ""):
+        """path: of the run, whose cells have folders of their own where there is a sweep."""
+        self.root = path / "cells" / cell if cell else path
+        self.checkpoints = self.root / "checkpoints"
+        self.reconstructions = self.root / "reconstructions"
+        self.truth = self.root / "truth"
 
     def create(self, model: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> None:
         """Make the folders and write down the architecture, which is all that an attack needs of the scenario."""
@@ -146,7 +147,7 @@ class CellStore:
             "pairs": recorded.pairs,
             "knowledge": knowledge.given(),
         }
-        write_atomically(self._observation_path(recorded.key), json.dumps(content, indent=1))
+        write_atomically(self.checkpoints / f"{recorded.key.name}.json", json.dumps(content, indent=1))
 
     def observation_keys(self) -> list[ObservationKey]:
         """Those of all observations, in the order of their files."""
@@ -182,11 +183,8 @@ class CellStore:
     def reconstruction_path(self, key: ObservationKey, attack: str) -> Path:
         return self.reconstructions / f"{key.name}_{attack}.npz"
 
-    def _observation_path(self, key: ObservationKey) -> Path:
-        return self.checkpoints / f"{key.name}.json"
-
     def _read_observation(self, key: ObservationKey) -> dict[str, Any]:
-        path = self._observation_path(key)
+        path = self.checkpoints / f"{key.name}.json"
         if not path.exists():
             known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
             raise InputError(f"no observation {key.name!r} in {str(self.root)!r}; recorded: {known}")

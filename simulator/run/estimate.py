@@ -10,12 +10,12 @@ import torch
 from attacks import Knowledge, Observation
 from attacks.interface.seeding import torch_generator
 from clients.config import ModelConfig
-from clients.local_update import centered, load_targets
+from clients.local_update import centered, load_data, load_targets
 from clients.training import planned_steps, train
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import grant
 from simulator.run.federation import expected_attacks, expected_pairs
-from simulator.run.plan import RunPlan, cell_data, check_cell
+from simulator.run.plan import RunPlan, check_cell
 from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
@@ -29,7 +29,7 @@ def describe_plan(plan: RunPlan) -> str:
     """A few lines: what would run, and an estimate of its time."""
     scenario = plan.cells[0].scenario
     data = check_cell(plan.cells[0])[0]
-    sizes = [cell_data(cell.scenario).client_sizes for cell in plan.cells]
+    sizes = [load_data(cell.client_config(use_gpu=False)).client_sizes for cell in plan.cells]
     parameters = count_parameters(plan.cells)
     attacks = sum(map(expected_attacks, plan.cells))
     pretraining = estimate_pretraining(plan)
@@ -62,16 +62,12 @@ def describe_plan(plan: RunPlan) -> str:
 
 def count_parameters(cells: Sequence[Cell]) -> list[int]:
     """Trained parameters of each cell; networks that are alike but for their seed are built once."""
-    known: dict[str, int] = {}
-    counts = []
-    for cell in cells:
-        scenario = cell.scenario
-        alike = repr((scenario.model, scenario.data, scenario.training.loss))
-        if alike not in known:
-            model = check_cell(cell)[1]
-            known[alike] = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        counts.append(known[alike])
-    return counts
+    alike = [repr((cell.scenario.model, cell.scenario.data, cell.scenario.training.loss)) for cell in cells]
+    counts = {
+        settings: sum(parameter.numel() for parameter in check_cell(cell)[1].parameters() if parameter.requires_grad)
+        for settings, cell in dict(zip(alike, cells, strict=True)).items()
+    }
+    return [counts[settings] for settings in alike]
 
 
 def span(values: Iterable[int]) -> str:
@@ -104,8 +100,7 @@ def estimate(cell: Cell) -> tuple[float, float]:
 
 def attack_seconds(attack: AttackConfig, cell: Cell, observation: Observation, knowledge: Knowledge) -> float:
     """Seconds of one attack on one pair of checkpoints, from a few iterations; 0 where it is not estimated."""
-    iterations = iterations_of(attack)
-    if iterations is None:
+    if (iterations := iterations_of(attack)) is None:
         return 0.0
     short = attack.model_copy(update={"options": attack.options | {"iterations": PROBE_ITERATIONS}})
     start = time.perf_counter()
@@ -120,12 +115,9 @@ def iterations_of(attack: AttackConfig) -> int | None:
 
 def estimate_pretraining(plan: RunPlan) -> float:
     """Seconds of pretraining, once for each of the weights that the cells start from."""
-    starts = [
-        Pretraining.of(cell.client_config(use_gpu=False), cell_data(cell.scenario))
-        for cell in plan.cells
-        if cell.scenario.model.pretrain is not None
-    ]
-    seconds = 0.0
+    cells, seconds = [cell for cell in plan.cells if cell.scenario.model.pretrain is not None], 0.0
+    configs = [cell.client_config(use_gpu=False) for cell in cells]
+    starts = [Pretraining.of(config, load_data(config)) for config in configs]
     for pretraining in {start.digest: start for start in starts}.values():
         start = time.perf_counter()
         probe = pretraining.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None})
@@ -137,16 +129,11 @@ def estimate_pretraining(plan: RunPlan) -> float:
 
 def start_of(model: ModelConfig) -> str:
     """Where the weights come from, and whose classes they knew."""
-    parts = []
-    if model.checkpoint is not None:
-        parts.append(f"from {model.checkpoint}")
-    if model.pretrain is not None:
-        other = model.pretrain.data
-        source = "the public pool" if other is None else f"{other.public} images of {other.name}"
-        parts.append(f"pretrained on {source}")
-    if model.replace_head or (model.pretrain is not None and model.pretrain.data is not None):
-        parts.append("head drawn anew")
-    return "".join(f", {part}" for part in parts)
+    other = model.pretrain.data if model.pretrain is not None else None
+    source = "the public pool" if other is None else f"{other.public} images of {other.name}"
+    start = "" if model.checkpoint is None else f", from {model.checkpoint}"
+    start += "" if model.pretrain is None else f", pretrained on {source}"
+    return start + ", head drawn anew" * (model.replace_head or other is not None)
 
 
 def clock(seconds: float) -> str:

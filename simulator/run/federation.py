@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 from clients.data.partition import FederatedData
 from clients.environment import code_version
-from clients.local_update import centered, make_model, num_outputs
+from clients.local_update import centered, load_data, make_model, num_outputs
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
@@ -21,7 +21,7 @@ from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.run.cluster import start_ray, worker_environment
 from simulator.run.display import Display
-from simulator.run.plan import RunPlan, cell_data
+from simulator.run.plan import RunPlan
 from simulator.run.pretraining import pretrain
 from simulator.run.strategies import defended_strategy
 from simulator.run.utility import Utility
@@ -40,8 +40,7 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir, swept=plan.cells[0].swept)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
-    rounds, attacks = sum(cell.scenario.federation.rounds for cell in todo), sum(map(expected_attacks, todo))
-    display.start(rounds=rounds, attacks=attacks)
+    display.start(sum(cell.scenario.federation.rounds for cell in todo), sum(map(expected_attacks, todo)))
     failed: dict[str, RunError] = {}
     try:
         nodes = identify_nodes(grid, plan.clients)  # first: in `flwr run`, Flower starts Ray beside this thread
@@ -106,7 +105,7 @@ def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue
     """One federation from its initial checkpoint to its last round. nodes: partition id -> node id, of all clients."""
     scenario = cell.scenario
     config = cell.client_config(use_gpu=scenario.engine.gpus != 0)
-    data = cell_data(scenario)
+    data = load_data(config)
     model = make_model(config, data)
     if scenario.model.pretrain is not None:
         pretrain(model, config, data, plan.run_dir, queue.display.pretraining)
@@ -137,7 +136,7 @@ def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue
 
 def make_store(plan: RunPlan, cell: Cell, data: FederatedData) -> CellStore:
     """The cell's folders, with what attacks need beside checkpoints."""
-    scenario, store = cell.scenario, CellStore(plan.cell_root(cell))
+    scenario, store = cell.scenario, CellStore(plan.run_dir, cell.name)
     outputs = num_outputs(cell.client_config(use_gpu=False), data.task)
     store.create(scenario.model, data.shape, outputs, scenario.seed)
     if "public_images" in scenario.adversary.knowledge:

@@ -7,9 +7,9 @@ import torch
 
 from attacks import InputError, Observation
 from clients.client_app import load_mod
-from clients.data.partition import FederatedData, split_data
+from clients.data.partition import FederatedData
 from clients.defenses import DefenseContext
-from clients.local_update import load_targets, make_model
+from clients.local_update import load_data, load_targets, make_model
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import grant
 from simulator.run.pretraining import Pretraining
@@ -30,9 +30,6 @@ class RunPlan:
         """Nodes the simulation needs: the most that any cell asks for."""
         return max(cell.scenario.federation.clients for cell in self.cells)
 
-    def cell_root(self, cell: Cell) -> Path:
-        return self.run_dir / "cells" / cell.name if cell.name else self.run_dir
-
 
 def make_plan(scenario: Scenario, out: Path | None = None) -> RunPlan:
     """Check everything that can be checked before a run: data, partition, model, labels, strategy, knowledge."""
@@ -46,28 +43,22 @@ def make_plan(scenario: Scenario, out: Path | None = None) -> RunPlan:
 def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     """Build what the cell will build; InputError says what does not fit."""
     scenario = cell.scenario
-    data = cell_data(scenario)
     config = cell.client_config(use_gpu=False)
+    data = load_data(config)
     model = make_model(config, data)
     load_targets(config, data.task, data.public()[1])
     if scenario.model.pretrain is not None:
         Pretraining.of(config, data).network()
     defended_strategy(scenario)
     for defense in scenario.chain:
-        mod = defense.flower_mod()
-        if mod is not None:
+        if (mod := defense.flower_mod()) is not None:
             load_mod(mod)
         defense.check(DefenseContext(config, round=1, client=0, model=model))
     knowledge, state = grant(scenario, data, [0]), model.state_dict()
     observation = Observation(model, ((state, state),), data.shape)
     for attack in scenario.attacks:
-        AttackRun.of(attack, scenario).check(observation, knowledge)
-    if scenario.adversary.when != "every":
-        late = [round for round in scenario.adversary.when if round > scenario.federation.rounds]
-        if late:
-            raise InputError(f"adversary.when names round {late[0]}, federation.rounds is {scenario.federation.rounds}")
+        attack.make().check(observation, AttackRun.of(attack, scenario).knowledge(knowledge))
+    rounds, when = scenario.federation.rounds, scenario.adversary.when
+    if when != "every" and (late := [round for round in when if round > rounds]):
+        raise InputError(f"adversary.when names round {late[0]}, federation.rounds is {rounds}")
     return data, model
-
-
-def cell_data(scenario: Scenario) -> FederatedData:
-    return split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attacks import InputError
 from attacks.interface.attack import Progress, silent
 from attacks.interface.seeding import derive_seed, torch_generator
-from clients.config import ClientConfig, DataConfig, PartitionConfig, PretrainConfig
+from clients.config import ClientConfig, PartitionConfig, PretrainConfig
 from clients.data import same_images
 from clients.data.partition import FederatedData, split_data
 from clients.data.tasks import Task
@@ -71,8 +71,11 @@ class Pretraining:
             model = model.model_copy(update={"outputs": None, "replace_head": model.checkpoint is not None})
         own = config.model_copy(update={"training": training, "data": training.data or config.data, "model": model})
         images, labels = source.public()
-        if training.data is not None:
-            _check_disjoint(training.data, images, data)
+        if training.data is not None and (shared := data.private_among(images)):  # whatever file they came from
+            raise InputError(
+                f"model.pretrain.data {training.data.name!r} holds {shared} of the {sum(data.client_sizes)} private "
+                "images of the federation: name other images, or leave it out, and the public pool is used"
+            )
         if source.shape != data.shape:
             images = F.interpolate(images, data.shape[1:], mode="area")
         targets = load_targets(own, source.task, labels)
@@ -111,16 +114,6 @@ class Pretraining:
         generator = torch_generator(self.config.seed, "pretraining")
         train(network, images, targets, self.training, generator, move_statistics=True, progress=progress)
         return network.cpu()
-
-
-def _check_disjoint(source: DataConfig, images: Tensor, data: FederatedData) -> None:
-    """Raise InputError where a client's image is among `images` (P, C, H, W), whatever file it came from."""
-    shared = data.private_among(images)
-    if shared:
-        raise InputError(
-            f"model.pretrain.data {source.name!r} holds {shared} of the {sum(data.client_sizes)} private images of the "
-            "federation: name other images, or leave it out, and the public pool is used"
-        )
 
 
 def pretrain(model: nn.Module, config: ClientConfig, data: FederatedData, run_dir: Path, progress: Progress) -> None:

@@ -51,7 +51,7 @@ def make_strategy(federation: FederationConfig, config: StrategyConfig) -> Strat
     """A strategy with its options; InputError for unknown names and for options its constructor refuses.
 
     A strategy that wraps another (the server-side DP strategies) takes it in its option `strategy`, by name or as
-    {name, options}.
+    {name, options}; FedAvg where there is none.
     """
     if config.name not in known_strategies():
         raise InputError(f"unknown federation.strategy {config.name!r}{nearest(config.name, known_strategies())}")
@@ -67,7 +67,14 @@ def make_strategy(federation: FederationConfig, config: StrategyConfig) -> Strat
     accepted = inspect.signature(strategy.__init__).parameters
     options = {key: value for key, value in defaults.items() if key in accepted} | config.options
     if "strategy" in accepted:
-        options["strategy"] = make_strategy(federation, _wrapped_by(config))
+        inner = config.options.get("strategy", "FedAvg")
+        try:
+            options["strategy"] = make_strategy(federation, StrategyConfig.model_validate(inner))
+        except ValidationError:
+            raise InputError(
+                f"federation.strategy {config.name!r}: its option strategy is {inner!r}: give a name, or "
+                "{name, options}"
+            ) from None
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.ERROR)  # that federated evaluation is off is our choice, not worth a warning
@@ -88,14 +95,3 @@ def _check_minimums(federation: FederationConfig, config: StrategyConfig) -> Non
                 f"federation.strategy {config.name!r}: {key} is {value!r}, it has to be 0 to federation.clients = "
                 f"{federation.clients}: Flower would wait for more for ever"
             )
-
-
-def _wrapped_by(config: StrategyConfig) -> StrategyConfig:
-    """The strategy inside another; FedAvg where its options name none."""
-    inner = config.options.get("strategy", "FedAvg")
-    try:
-        return StrategyConfig.model_validate(inner)
-    except ValidationError:
-        raise InputError(
-            f"federation.strategy {config.name!r}: its option strategy is {inner!r}: give a name, or {{name, options}}"
-        ) from None

@@ -35,7 +35,13 @@ class Utility:
     def measure(self, round: int, arrays: ArrayRecord) -> MetricRecord:
         """The round's row: the global model on the test split, and what its clients reported."""
         self.model.load_state_dict(arrays.to_torch_state_dict())
-        loss, share = self._evaluate()
+        config = self.cell.client_config(use_gpu=False)
+        images, labels = self.data.test()
+        with torch.no_grad():
+            batches = centered(images, self.data.pixel_mean).to(next(self.model.parameters()).dtype).split(256)
+            outputs = torch.cat([self.model.eval()(batch) for batch in batches])
+            targets = load_targets(config, self.data.task, labels)
+            loss, share = float(training_loss(config.training.loss, outputs, targets)), accuracy(outputs, labels)
         losses = self.losses[round]
         columns = {
             "test_accuracy": share,
@@ -50,13 +56,3 @@ class Utility:
     def _row(self, round: int, columns: dict[str, Any]) -> dict[str, Any]:
         scenario = self.cell.scenario
         return {"round": round, "defense": scenario.defense, "seed": scenario.seed, **columns, **self.cell.swept}
-
-    def _evaluate(self) -> tuple[float, float]:
-        """(mean loss, accuracy) on the test split."""
-        config = self.cell.client_config(use_gpu=False)
-        images, labels = self.data.test()
-        with torch.no_grad():
-            batches = centered(images, self.data.pixel_mean).to(next(self.model.parameters()).dtype).split(256)
-            outputs = torch.cat([self.model.eval()(batch) for batch in batches])
-            loss = training_loss(config.training.loss, outputs, load_targets(config, self.data.task, labels))
-        return float(loss), accuracy(outputs, labels)

@@ -49,7 +49,7 @@ def measure_regime(observation: Observation, images: Tensor, complete: bool, see
 def private_images(record: Record, observation: Observation, cell: str) -> Tensor:
     """Those behind an observation of a run, in the model's input space: for the evaluator, not for an adversary."""
     key = ObservationKey(observation.round, observation.client, observation.threat_model)
-    clients = record.private_clients(key, cell)
+    clients = record.store(cell).recorded(key).clients
     truth = Truth.of(record.cells[cell].scenario, clients, clients)
     return centered(truth.private, truth.pixel_mean)
 

@@ -16,7 +16,7 @@ from attacks.interface.attack import Progress, silent
 from attacks.interface.seeding import derive_seed
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.scoring.images import distances
-from clients.data.partition import FederatedData
+from clients.data.partition import FederatedData, split_data
 from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Evaluation
 from clients.local_update import centered
@@ -24,7 +24,6 @@ from clients.losses import encode_targets
 from clients.models import build_model, option_values
 from simulator.results.storage import make_out, write_atomically
 from simulator.run.display import ShowProgress
-from simulator.run.plan import cell_data
 from simulator.scenario.scenario import Scenario, apply_overrides, validate
 from simulator.scenario.yaml_source import Source
 
@@ -73,7 +72,7 @@ class Owner:
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Owner":
-        data = cell_data(scenario)
+        data = split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
         images, labels = data.client(0)
         outputs = scenario.model.outputs or (1 if len(data.task.groups) == 2 else len(data.task.groups))
         targets = encode_targets(labels, len(data.task.groups), outputs, "mse", source=f"data {scenario.data.name!r}")

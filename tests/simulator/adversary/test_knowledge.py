@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from attacks import InputError, Knowledge
+from clients.local_update import load_data
 from simulator.adversary.knowledge import grant
-from simulator.run.plan import cell_data
 from simulator.scenario.scenario import load_scenario
 
 
@@ -16,7 +16,7 @@ def granted(tmp_path):
             f"training: {training}\ndefenses: {defenses}\nadversary: {{knowledge: {knowledge}}}\n"
         )
         scenario = load_scenario(path)
-        data = cell_data(scenario)
+        data = load_data(scenario.cells()[0].client_config(use_gpu=False))
         return grant(scenario, data, clients), data
 
     return grant_to

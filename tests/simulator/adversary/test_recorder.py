@@ -7,12 +7,12 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from clients.local_update import load_data
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
-from simulator.run.plan import cell_data
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
@@ -71,7 +71,7 @@ def federate(tmp_path, monkeypatch):
         cell = validate(Source(content)).cells()[0]
         store, attacks = CellStore(tmp_path), NoAttacks()
         store.create(cell.scenario.model, (1, 8, 8), 10, 0)
-        recorder = Recorder(cell, store, cell_data(cell.scenario), attacks.submit, attacks.note)
+        recorder = Recorder(cell, store, load_data(cell.client_config(use_gpu=False)), attacks.submit, attacks.note)
         participation = Participation(cell.scenario, NODES)
         server = CuriousServer(defended_strategy(cell.scenario), participation, recorder, lambda round, reply: None)
         grid = SimpleNamespace(get_node_ids=lambda: list(NODES.values()))

@@ -5,13 +5,12 @@ import pytest
 import torch
 
 from attacks import Knowledge, get_attack, torch_generator
-from clients.local_update import make_model
+from clients.local_update import load_data, make_model
 from simulator.evaluation.evaluator import Evaluation
 from simulator.evaluation.job import Job, run_job, time_limit
 from simulator.evaluation.progress_board import Reporter
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
-from simulator.run.plan import cell_data
 from simulator.scenario.scenario import load_scenario
 
 KEY = ObservationKey(1, 0, "server")
@@ -25,7 +24,8 @@ def make_job(tmp_path, model="{width: 16, depth: 1}", attack="{name: ntk, iterat
     )
     scenario = load_scenario(path)
     cell = scenario.cells()[0]
-    model = make_model(cell.client_config(use_gpu=False), cell_data(scenario))
+    config = cell.client_config(use_gpu=False)
+    model = make_model(config, load_data(config))
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     final = {name: value + 0.01 for name, value in initial.items()}
     store = CellStore(tmp_path / "run")

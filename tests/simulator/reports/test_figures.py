@@ -7,12 +7,12 @@ import torch
 from matplotlib import pyplot
 
 from attacks import Knowledge
+from clients.local_update import load_data
 from simulator.evaluation.job import Job, run_job
 from simulator.reports import figures
 from simulator.reports.figures import Strip, draw_figures, draw_strips, strip_of
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
-from simulator.run.plan import cell_data
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
 
@@ -26,9 +26,6 @@ class FakeRecord:
         self.path, self.cells = path, {"": scenario.cells()[0]}
         self.leakage = pd.DataFrame(result.leakage)
         self.samples = pd.DataFrame(result.samples)
-
-    def private_clients(self, key, cell):
-        return self.store(cell).recorded(key).clients
 
     def store(self, cell):
         return CellStore(self.path)
@@ -59,7 +56,7 @@ def test_pairs_show_the_images_that_the_row_was_scored_against(record):
     private, distilled = (strip_of(record, row, "") for _, row in record.leakage.iterrows())
     (image,) = distilled.private
     assert torch.equal(image, DISTILLED[1]) and distilled.l2[0] == pytest.approx(0.8, rel=1e-4)  # the nearer of the two
-    own = cell_data(record.cells[""].scenario).client(0)[0]
+    own = load_data(record.cells[""].client_config(use_gpu=False)).client(0)[0]
     assert any(torch.equal(private.private[0], image) for image in own)
 
 

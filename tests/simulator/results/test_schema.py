@@ -56,7 +56,6 @@ def test_every_column_says_what_it_means_and_where_it_comes_from(table):
     for name, column in table.columns.items():
         assert name == column.name and column.meaning
         assert (PROJECT / column.group.source).exists(), column.group.source
-    assert set(table.printed) <= set(table.columns)
 
 
 def test_the_names_and_the_order_of_the_leakage_table_are_an_interface():

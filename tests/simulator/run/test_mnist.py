@@ -7,8 +7,7 @@ import torch
 
 from attacks import Knowledge, Observation, get_attack, torch_generator
 from attacks.scoring.images import distances
-from clients.local_update import local_update, make_model
-from simulator.run.plan import cell_data
+from clients.local_update import load_data, local_update, make_model
 from simulator.scenario.scenario import load_scenario
 
 SCENARIO = Path(__file__).resolve().parents[3] / "scenarios" / "mnist_odd_even.yaml"
@@ -17,7 +16,8 @@ SCENARIO = Path(__file__).resolve().parents[3] / "scenarios" / "mnist_odd_even.y
 @pytest.mark.slow
 def test_odd_even_digits_are_reconstructed(shared_data):
     scenario = load_scenario(SCENARIO, [f"data.root={shared_data / 'mnist'}"])
-    config, data = scenario.cells()[0].client_config(use_gpu=False), cell_data(scenario)
+    config = scenario.cells()[0].client_config(use_gpu=False)
+    data = load_data(config)
     model = make_model(config, data)
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     update = local_update(config, initial, round=1, client=0)

@@ -97,7 +97,7 @@ def test_every_row_says_whether_the_update_is_in_the_kernel_regime(swept):
 def test_ranks_and_members_of_an_observation(swept):
     for client, threat, count in ((1, "server", 5), (-1, "observer", 9)):
         key = ObservationKey(2, client, threat)
-        assert swept.private_clients(key, "seed=0") == ((1,) if client == 1 else (0, 1))
+        assert swept.store("seed=0").recorded(key).clients == ((1,) if client == 1 else (0, 1))
         observation, _ = swept.observation(2, client, threat, cell="seed=0")
         row = swept.leakage.query("seed == 0 and round == 2 and client == @client and threat_model == @threat").iloc[0]
         assert row.num_private == count and json.loads(row.layer_ranks)["1"][0] == count
