@@ -9,6 +9,7 @@ power iteration on H: exact, and without a vector of the size of the parameters 
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,20 @@ Perturbed = Callable[[State], Tensor]
 """f_k(x) at perturbed parameters, (B,), one entry for each pair of an image and an output, from (B, …) tensors."""
 
 
+@dataclass(frozen=True)
+class HessianNorms:
+    """values: (N, K), ‖H‖₂ of every image and output; from below, as power iteration has it. iterations: the most that
+    were taken. converged: whether the last one changed no value by more than the tolerance."""
+
+    values: Tensor
+    iterations: int
+    converged: bool
+
+    @property
+    def largest(self) -> float:
+        return float(self.values.max())
+
+
 def hessian_norms(
     model: nn.Module,
     state: State,
@@ -31,25 +46,25 @@ def hessian_norms(
     generator: torch.Generator,
     iterations: int = 50,
     tolerance: float = 1e-3,
-) -> Tensor:
-    """‖H‖₂ of every image and output in the trained parameters of `model` at `state`, (N, K), in the dtype and on the
-    device of `state`; from below, as power iteration has it.
+) -> HessianNorms:
+    """‖H‖₂ in the trained parameters of `model` at `state`, in whose dtype and on whose device it is computed.
 
     images: (N, C, H, W). generator: on the CPU, draws the start. Takes ‖Hv‖ / ‖v‖, since the spectrum of a ReLU network
     is symmetric about 0, until it grows by less than `tolerance` (relative) in an iteration.
     """
+    values, most, converged = [], 0, True
     with evaluating(model):
-        norms = [
-            _power_iteration(perturbed, zeros, generator, iterations, tolerance)
-            for perturbed, zeros in _problems(Jacobian(model, state), images)
-        ]
-    return torch.cat(norms).view(len(images), -1)
+        for perturbed, zeros in _problems(Jacobian(model, state), images):
+            norms, taken, settled = _power_iteration(perturbed, zeros, generator, iterations, tolerance)
+            values.append(norms)
+            most, converged = max(most, taken), converged and settled
+    return HessianNorms(torch.cat(values).view(len(images), -1), most, converged)
 
 
 def _power_iteration(
     perturbed: Perturbed, zeros: State, generator: torch.Generator, iterations: int, tolerance: float
-) -> Tensor:
-    """‖H‖₂ of every pair, (B,). zeros: perturbations (B, …) of no size."""
+) -> tuple[Tensor, int, bool]:
+    """(‖H‖₂ of every pair (B,), iterations taken, whether they sufficed). zeros: perturbations (B, …) of no size."""
     names = list(zeros)
     with torch.enable_grad():
         at = {name: value.requires_grad_() for name, value in zeros.items()}
@@ -57,7 +72,7 @@ def _power_iteration(
         gradients = torch.autograd.grad(outputs.sum(), list(at.values()), create_graph=True, materialize_grads=True)
     curved = [i for i, gradient in enumerate(gradients) if gradient.requires_grad]
     if not curved:
-        return outputs.new_zeros(len(outputs)).detach()
+        return outputs.new_zeros(len(outputs)).detach(), 0, True
 
     def product(vector: State) -> State:
         """Hv, by a second pass backwards through the gradient: H is symmetric."""
@@ -73,13 +88,13 @@ def _power_iteration(
     start = {k: torch.randn(v.shape, generator=generator, dtype=v.dtype).to(v.device) for k, v in zeros.items()}
     vector = product(start)  # inside the range of H from here on
     norms, last = _norms(vector), outputs.new_zeros(len(outputs)).detach()
-    for _ in range(iterations):
+    for taken in range(1, iterations + 1):
         vector = product({name: _divide(value, norms) for name, value in vector.items()})
         norms = _norms(vector)
         if bool((norms - last <= tolerance * norms).all()):
-            break
+            return norms, taken, True
         last = norms
-    return norms
+    return norms, iterations, False
 
 
 def _norms(vector: State) -> Tensor:

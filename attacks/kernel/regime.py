@@ -165,7 +165,7 @@ class OnImages:
         error, remainder = linearization_error(model, start, end, inputs)
         affordable = inputs[: _affordable(model, initial, inputs.float())].float()
         ends = [_between(initial, final, point) for point in points] if len(affordable) else []
-        norm = max((float(hessian_norms(model, at, affordable, generator).max()) for at in ends), default=math.nan)
+        norm = max((hessian_norms(model, state, affordable, generator).largest for state in ends), default=math.nan)
         all_seen = complete and len(images) <= min(MAX_IMAGES, limit)
         return cls(
             hessian_norm=norm,
