@@ -29,14 +29,14 @@ class Dispatcher:
     slots a task takes one of them; on any other, `workers` tasks run at a time (default: one per core).
     """
 
-    def __init__(self, workers: int | None, environment: dict[str, str]):
-        """environment: variables of the workers' processes. Ray has to be up."""
+    def __init__(self, workers: int | None):
+        """Ray has to be up, with workers that find our packages (`start_ray`): a task with an environment of its own
+        would wait for a new process, where those that Ray has started already stand idle."""
         slots = ray.cluster_resources().get(ATTACK_RESOURCE, 0) >= 1
-        options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": environment}}
         taken: dict[str, Any] = {"num_gpus": attack_gpu_share(), "resources": {ATTACK_RESOURCE: 1} if slots else {}}
         self.limit = float("inf") if slots else workers or os.cpu_count() or 1
-        self.task = ray.remote(max_retries=1, **options, **taken)(run_job)
-        self.board: Any = ray.remote(**options)(ProgressBoard).remote()
+        self.task = ray.remote(num_cpus=0, max_retries=1, **taken)(run_job)
+        self.board: Any = ray.remote(num_cpus=0)(ProgressBoard).remote()
         self.running: dict[Any, Job] = {}
         self.waiting: deque[Job] = deque()
         self.last_sign = time.monotonic()  # when a job was submitted or came back

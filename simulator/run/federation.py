@@ -19,7 +19,7 @@ from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
-from simulator.run.cluster import start_ray, worker_environment
+from simulator.run.cluster import start_ray
 from simulator.run.display import Display
 from simulator.run.plan import RunPlan
 from simulator.run.pretraining import pretrain
@@ -68,7 +68,7 @@ class AttackQueue:
 
     def __init__(self, engine: EngineConfig, ledger: Ledger, display: Display):
         start_ray(engine)  # there is one already but in a deployment
-        self.dispatcher = Dispatcher(engine.attack_workers, worker_environment(engine.threads))
+        self.dispatcher = Dispatcher(engine.attack_workers)
         self.ledger, self.display = ledger, display
         self.trained: set[str] = set()
 

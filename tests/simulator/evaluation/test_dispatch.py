@@ -33,14 +33,15 @@ def make_job(root, client, timeout=3600.0, **swept):
 @pytest.fixture(scope="module")
 def slotless():
     """A cluster that offers no `attack` slots, as one that somebody else started."""
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    environment = {"env_vars": worker_environment(threads=1)}
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     yield
     stop_ray()
 
 
 @pytest.mark.slow
 def test_a_worker_that_dies_takes_no_job_but_its_own_with_it(tmp_path, slotless):
-    dispatcher = Dispatcher(workers=1, environment=worker_environment(threads=1))
+    dispatcher = Dispatcher(workers=1)
     found = {}
     try:
         for job in (make_job(tmp_path, 0), make_job(tmp_path, 1, deadly=Deadly()), make_job(tmp_path, 2)):
