@@ -13,7 +13,8 @@ Kind = TypeVar("Kind", bound=Section)
 
 def read_section(source: Source, name: str, kind: type[Kind]) -> Kind:
     """The section `name` of a file whose other sections are a scenario, validated; InputError names the key."""
-    whole: Any = create_model("File", __base__=Section, **{name: (kind, ...)})  # type: ignore[call-overload]
+    fields: dict[str, Any] = {name: (kind, ...)}
+    whole: Any = create_model("File", __base__=Section, **fields)
     try:
         return getattr(whole.model_validate({name: source.data.get(name) or {}}), name)
     except ValidationError as error:
