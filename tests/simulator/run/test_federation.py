@@ -48,7 +48,7 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(federation, "run_cell", run_cell)
     monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients: {})
     monkeypatch.setattr(federation, "start_ray", lambda engine: None)
-    monkeypatch.setattr(federation, "Dispatcher", lambda workers, environment: NoJobs())
+    monkeypatch.setattr(federation, "Dispatcher", lambda workers: NoJobs())
     return start
 
 
