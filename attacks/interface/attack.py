@@ -38,6 +38,8 @@ class Reconstruction:
     attack leaves it empty, `Attack.run` fills it in. duals: (V, M, K) for V kernels and K outputs, where the attack has
     them. num_inferred: the number of private images that the update shows. relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖.
     loss_trace: (iteration, loss) pairs. facts: what the attack measured on its way, by name.
+    held: (H, C, H, W), like `images`: further candidates that the attack has and would not vouch for. A veto keeps them
+    out of `images`, not out of the adversary's hands, so they are scored too.
     """
 
     images: Tensor
@@ -50,11 +52,19 @@ class Reconstruction:
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     facts: dict[str, float] = field(default_factory=dict)
+    held: Tensor | None = None
 
     def pixels(self) -> Tensor:
         """Images in [0, 1], clamped: (M, C, H, W)."""
-        mean = torch.tensor(self.pixel_mean, dtype=self.images.dtype).view(1, -1, 1, 1)
-        return (self.images.cpu() + mean).clamp(0, 1)
+        return self._pixels(self.images)
+
+    def held_pixels(self) -> Tensor:
+        """The candidates held back, in [0, 1], clamped: (H, C, H, W)."""
+        return self._pixels(self.images[:0] if self.held is None else self.held)
+
+    def _pixels(self, inputs: Tensor) -> Tensor:
+        mean = torch.tensor(self.pixel_mean, dtype=inputs.dtype).view(1, -1, 1, 1)
+        return (inputs.cpu() + mean).clamp(0, 1)
 
     def ranked(self) -> "Reconstruction":
         """The same candidates, smallest residual first, on the CPU; images, residuals and duals in float32."""
@@ -64,6 +74,7 @@ class Reconstruction:
             images=self.images.detach().float().cpu()[order],
             residual=self.residual.detach().float().cpu()[order],
             duals=None if self.duals is None else self.duals.detach().float().cpu()[:, order],
+            held=None if self.held is None else self.held.detach().float().cpu(),
         )
 
 

@@ -211,8 +211,10 @@ def make_knowledge(given: dict[str, Any]) -> Knowledge:
 
 
 def save_reconstruction(path: Path, found: Reconstruction) -> None:
-    """images: (M, C, H, W) pixels in [0, 1], best first; residual: (M,); duals where the attack has them."""
-    arrays: dict[str, Any] = {"images": found.pixels().numpy().astype(np.float32), "residual": found.residual.numpy()}
+    """images: (M, C, H, W) pixels in [0, 1], best first; held: (H, C, H, W), the candidates that the attack would not
+    vouch for; residual: (M,); duals where the attack has them."""
+    pixels, held = (images.numpy().astype(np.float32) for images in (found.pixels(), found.held_pixels()))
+    arrays: dict[str, Any] = {"images": pixels, "held": held, "residual": found.residual.numpy()}
     if found.duals is not None:
         arrays["duals"] = found.duals.numpy()
     partial = path.with_name(f".{path.name}")
