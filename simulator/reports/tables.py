@@ -7,7 +7,8 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
-from simulator.results.schema import LEAKAGE, NUMBER, TEXT, Column, benchmark
+from simulator.reports.benchmark_table import strongest
+from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, NUMBER, TEXT, Column, benchmark
 from simulator.scenario.sweep import short_keys
 
 MAX_ROWS = 60
@@ -57,14 +58,27 @@ def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Show]:
 
 def benchmark_view(table: pd.DataFrame) -> Table:
     """For every defense and threat model the strongest attack, and what the defense costs."""
-    own, columns = table[table.target == "private"], benchmark().printed
+    columns = benchmark().printed
     view = _empty_table("Defenses", padding=0)
     for column in columns:  # in 80 columns the defense has room for 18 letters, and folds beyond
         left, fold = column.dtype == TEXT, column.name == "defense"
         view.add_column(column.heading, justify="left" if left else "right", no_wrap=not fold, overflow="fold")
-    for _, rows in own.groupby(["defense", "threat_model"], sort=False):
-        row = rows.sort_values(["recovered_fraction", "leakage"], na_position="first").iloc[-1]
+    for _, row in strongest(table).iterrows():
         view.add_row(*(BENCHMARK_CELLS.get(column.name, _plain(column))(row) for column in columns))
+    return view
+
+
+def equal_utility_view(table: pd.DataFrame) -> Table:
+    """For every swept defense and accepted loss of accuracy the strongest setting, and what it lets through."""
+    columns = EQUAL_UTILITY.printed
+    view = _empty_table("Equal utility: the strongest setting within a loss of accuracy", padding=0)
+    for column in columns:
+        view.add_column(column.heading, justify="left" if column.dtype == TEXT else "right", overflow="fold")
+    for _, row in table.iterrows():
+        cells = (BENCHMARK_CELLS.get(column.name, _plain(column)) for column in columns)
+        view.add_row(
+            *(cell(row) if pd.notna(row[column.name]) else "" for cell, column in zip(cells, columns, strict=True))
+        )
     return view
 
 
