@@ -19,8 +19,10 @@ LEGEND = (
     "AUC: how well the update tells private images from public ones (0.5: not at all)."
 )
 BENCHMARK_LEGEND = (
-    "recovered, leakage: of private images, by the attack that recovers most (*: granted the defense in force); "
-    "± half of the 95 % confidence interval over seeds. ε: at the end. kB: what a client sends in a round."
+    "recovered, leakage: of private images, by the attack that recovers most in the last attacked round (*: granted the "
+    "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that it would not "
+    "return. accuracy, ε: after that round, ± half of the 95 % interval over seeds; ε: against the threat model of the "
+    "row, of one record or of a whole client. kB: what a client sends in a round."
 )
 Show = Callable[[pd.Series], str]
 
@@ -58,12 +60,13 @@ def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Show]:
 
 def benchmark_view(table: pd.DataFrame) -> Table:
     """For every defense and threat model the strongest attack, and what the defense costs."""
-    columns = benchmark().printed
+    rows = strongest(table)
+    columns = [column for column in benchmark().printed if column.name != "held_fraction" or _more_is_held(rows)]
     view = _empty_table("Defenses", padding=0)
     for column in columns:  # in 80 columns the defense has room for 18 letters, and folds beyond
         left, fold = column.dtype == TEXT, column.name == "defense"
         view.add_column(column.heading, justify="left" if left else "right", no_wrap=not fold, overflow="fold")
-    for _, row in strongest(table).iterrows():
+    for _, row in rows.iterrows():
         view.add_row(*(BENCHMARK_CELLS.get(column.name, _plain(column))(row) for column in columns))
     return view
 
@@ -122,6 +125,30 @@ def _granted(row: pd.Series) -> str:
     return ", ".join(json.loads(text)) if isinstance(text, str) and text else ""
 
 
+def _more_is_held(rows: pd.DataFrame) -> bool:
+    """Whether any attack doubts images that it has."""
+    return "held_fraction" in rows and bool((rows.held_fraction > rows.recovered_fraction).any())
+
+
+def _clustered(name: str) -> Show:
+    """With both ends of its interval, written short: 0.50 .38–.62."""
+
+    def end(value: float) -> str:
+        return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1"
+
+    def text(row: pd.Series) -> str:
+        low, high = row[f"{name}_low"], row[f"{name}_high"]
+        return _number(row[name], 2) + ("" if pd.isna(low) else f" {end(low)}–{end(high)}")
+
+    return text
+
+
+def _epsilon(row: pd.Series) -> str:
+    """With what it hides."""
+    unit = row.get("privacy_unit")
+    return _number(row["epsilon"], 1) + ("" if pd.isna(row["epsilon"]) or not isinstance(unit, str) else f" {unit}")
+
+
 def _interval(name: str) -> Show:
     def text(row: pd.Series) -> str:
         width = row[f"{name}_ci95"]
@@ -137,7 +164,8 @@ LEAKAGE_CELLS: dict[str, Show] = {  # what is more than a value and its baseline
 }
 BENCHMARK_CELLS: dict[str, Show] = {
     "attack": lambda row: f"{row['attack']}*" if row["adaptive"] else row["attack"],
-    "recovered_fraction": _interval("recovered_fraction"),
+    "recovered_fraction": _clustered("recovered_fraction"),
     "test_accuracy": _interval("test_accuracy"),
+    "epsilon": _epsilon,
     "bytes": lambda row: _number(row["bytes"] / 1000, 0),
 }
