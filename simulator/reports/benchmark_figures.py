@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -17,7 +18,7 @@ COLUMNS = 8  # of images
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")  # Okabe and Ito (2008)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 ACCURACY, RECOVERED = "test accuracy", "share of private images recovered"
-Style = dict[str, str]
+Style = dict[str, Any]
 
 
 def draw_benchmark(record: Record, table: pd.DataFrame) -> list[Path]:
