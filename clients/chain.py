@@ -73,8 +73,9 @@ class DefenseChain:
         cls, config: ClientConfig, round: int, client: int, model: nn.Module, memory: dict[str, dict[str, Any]]
     ) -> "DefenseChain":
         """model: at the parameters received. memory: what each defense keeps between rounds, by its label."""
+        received = {name: value.detach().clone() for name, value in model.state_dict().items()}
         contexts = [
-            DefenseContext(config, round, client, model, memory.setdefault(entry.label, {}))
+            DefenseContext(config, round, client, model, memory.setdefault(entry.label, {}), received)
             for entry in config.defenses
         ]
         return cls(tuple(map(Link, map(build_defense, config.defenses), contexts)))
@@ -100,7 +101,7 @@ class DefenseChain:
         """The size of the update as it travels."""
         encoding = Encoding()
         for link in self.links:
-            encoding = link.defense.encode(encoding)
+            encoding = link.defense.encode(encoding, link.context)
         return encoding.bytes(sum(value.numel() for value in state.values() if value.is_floating_point()))
 
     def privacy_spent(self, steps: int, count: int) -> Metrics:

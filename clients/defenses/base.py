@@ -62,14 +62,16 @@ class ServerHalf:
 
 @dataclass(frozen=True)
 class DefenseContext:
-    """Where a defense acts: one client in one round. model: at the parameters received. memory: survives rounds, one
-    dict of plain values for each defense of the chain."""
+    """Where a defense acts: one client in one round. model: at the parameters received, and trained in place from
+    there. received: those parameters by name. memory: survives rounds, one dict of plain values for each defense of the
+    chain."""
 
     config: ClientConfig
     round: int
     client: int
     model: nn.Module
     memory: dict[str, Any] = field(default_factory=dict)
+    received: State = field(default_factory=dict)
 
     def generator(self, purpose: str) -> torch.Generator:
         return torch_generator(self.config.seed, f"defense/{purpose}", self.round, self.client)
@@ -105,7 +107,7 @@ class Defense:
         """The Flower mod that protects the update, where it is one that does."""
         return None
 
-    def encode(self, encoding: Encoding) -> Encoding:
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
         """How the update travels, given how it would without this defense."""
         return encoding
 

@@ -41,7 +41,7 @@ class LocalDP(Defense):
         options = {**bounds, "epsilon": self.epsilon, "delta": self.delta}
         return FlowerMod("flwr.clientapp.mod:LocalDpMod", options)
 
-    def encode(self, encoding: Encoding) -> Encoding:
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
         return Encoding()
 
     def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Metrics:
