@@ -41,3 +41,6 @@ class Percentile(PerStepFilter):
             "left_out": float((kept == 0).double().mean()),
             "truncated": float((clipped != kept).double().mean()),
         }
+
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
+        return {"kept_fraction": 1 - self.percentile / 100} if self.percentile < 100 else {}
