@@ -100,6 +100,26 @@ def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryInterv
     }
 
 
+def rounded_intervals(delta: State, initial: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
+    """The intervals of an update's entries where the parameters that it led to were sent in few significant bits; None
+    where that is not known, and where they are no such numbers, as a mean over clients is not.
+
+    A parameter of exponent e was rounded by at most half of the distance 2^(e − bits) to the next number.
+    """
+    bits, intervals = knowledge.significant_bits, {}
+    if bits is None:
+        return None
+    for name, change in delta.items():
+        start = initial[name].double()
+        value = start + change.double()
+        spacing = torch.where(value == 0, 0, torch.exp2(torch.frexp(value).exponent.double() - bits))
+        off = (value - (value / spacing).round() * spacing).masked_fill(value == 0, 0)
+        if bool((off.abs() > GRID_TOLERANCE * spacing).any()):
+            return None
+        intervals[name] = EntryIntervals(value - spacing / 2 - start, value + spacing / 2 - start)
+    return intervals
+
+
 def _on_grid(value: Tensor, bits: int) -> bool:
     step = quantization_step(value.double(), bits)
     levels = (value.double() - value.min().double()) / max(step, 1e-300)

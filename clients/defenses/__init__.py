@@ -14,6 +14,7 @@ from clients.defenses import prune_easiest as prune_easiest
 from clients.defenses import secure_aggregation as secure_aggregation
 from clients.defenses import soteria as soteria
 from clients.defenses.base import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, ServerHalf, TrainingSet
+from clients.defenses.compression import half_precision as half_precision
 from clients.defenses.compression import power_sgd as power_sgd
 from clients.defenses.compression import quantization as quantization
 from clients.defenses.compression import sign_sgd as sign_sgd

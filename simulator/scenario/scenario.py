@@ -126,6 +126,12 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _mixes_what_can_be_mixed(self) -> "Scenario":
+        if self.training.autocast is not None and self.model.precision != "float32":
+            raise ValueError(f"training.autocast mixes with float32, model.precision is {self.model.precision}")
+        return self
+
+    @model_validator(mode="after")
     def _chain_is_possible(self) -> "Scenario":
         labels = [defense.label for defense in self.defenses]
         for label in labels:

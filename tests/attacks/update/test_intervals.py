@@ -11,6 +11,7 @@ from attacks.update.intervals import (
     noise_deviation,
     noise_edge,
     quantization_step,
+    rounded_intervals,
 )
 
 
@@ -70,3 +71,22 @@ def test_sums_over_clients_have_no_cells():
     assert known_intervals({"a": value}, Knowledge(quantization_bits=4)) is None
     assert kept_entries({"a": value}, Knowledge(kept_fraction=0.5)) is None
     assert known_intervals({"a": value}, Knowledge()) is None
+
+
+def test_a_parameter_of_few_bits_was_rounded_by_half_of_their_distance():
+    """Numbers of bfloat16 between 1 and 2 are 2⁻⁷ apart, between 1/8 and 1/4 2⁻¹⁰."""
+    initial = {"w": torch.tensor([1.0, 0.125, -1.0])}
+    made = {"w": torch.tensor([1.017, 0.1301, -1.3])}
+    sent = made["w"].bfloat16().float()
+    found = rounded_intervals({"w": sent - initial["w"]}, initial, Knowledge(significant_bits=8))["w"]
+    torch.testing.assert_close(found.highest - found.lowest, torch.tensor([2**-7, 2**-10, 2**-7]).double())
+    change = (made["w"] - initial["w"]).double()
+    assert ((found.lowest <= change) & (change <= found.highest)).all()
+
+
+def test_a_mean_of_several_clients_is_on_no_grid_of_few_bits():
+    initial, told = {"w": torch.zeros(50, dtype=torch.float64)}, Knowledge(significant_bits=8)
+    clients = [draw(50, seed=seed).bfloat16().double() for seed in range(3)]
+    assert rounded_intervals({"w": clients[0]}, initial, told) is not None
+    assert rounded_intervals({"w": sum(clients) / 3}, initial, told) is None
+    assert rounded_intervals({"w": clients[0]}, initial, Knowledge()) is None
