@@ -43,8 +43,7 @@ def worst_columns(rows: pd.DataFrame) -> dict[str, Any]:
 
     Where one of the rows has no guarantee against its adversary, all of them together have none.
     """
-    told = rows[rows.guarantees.notna()]
-    if told.empty:
+    if "guarantees" not in rows or (told := rows[rows.guarantees.notna()]).empty:  # older runs lack it
         return {}
     columns: dict[str, Any] = {"guarantees": to_json(worst(map(from_json, told.guarantees)))}
     if rows.epsilon.isna().any():

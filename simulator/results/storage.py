@@ -162,8 +162,8 @@ class CellStore:
         content = self._read_observation(key)
         pairs = tuple((initial, final) for initial, final in content["pairs"])
         clients, round_clients = tuple(content["clients"]), tuple(content["round_clients"])
-        guarantees = tuple(Guarantee(**fields) for fields in content["guarantees"])
-        facts, adversary = content["defense_facts"], content["adversary"]
+        guarantees = tuple(Guarantee(**fields) for fields in content.get("guarantees", []))  # older runs have none
+        facts, adversary = content.get("defense_facts", {}), content.get("adversary", "server")
         return RecordedObservation(key, pairs, clients, round_clients, facts, adversary, guarantees)
 
     def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
