@@ -46,6 +46,6 @@ def worst_columns(rows: pd.DataFrame) -> dict[str, Any]:
     if "guarantees" not in rows or (told := rows[rows.guarantees.notna()]).empty:  # older runs lack it
         return {}
     columns: dict[str, Any] = {"guarantees": to_json(worst(map(from_json, told.guarantees)))}
-    if rows.epsilon.isna().any():
+    if told.epsilon.isna().any():
         return columns
-    return columns | rows.loc[rows.epsilon.idxmax(), SHOWN].to_dict()
+    return columns | told.loc[told.epsilon.idxmax(), SHOWN].to_dict()
