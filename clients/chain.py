@@ -1,7 +1,7 @@
 """Builds the defenses that a scenario names, and runs a chain of them around the local training of one client."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from attacks.interface.options import check_known
 from clients.config import ClientConfig, DefenseConfig, made_with
 from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, TrainingSet
 from clients.defenses.base import Metrics
+from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.training import Batch, TrainingHook, TrainingLoop
 
 RunMod = Callable[[FlowerMod, str, State], State]
@@ -104,11 +105,11 @@ class DefenseChain:
             encoding = link.defense.encode(encoding, link.context)
         return encoding.bytes(sum(value.numel() for value in state.values() if value.is_floating_point()))
 
-    def privacy_spent(self, steps: int, count: int) -> Metrics:
-        """{"epsilon": …} where a defense gives a guarantee; of several, each of which holds by itself, the smallest.
+    def privacy_spent(self, steps: int, count: int) -> tuple[Guarantee, ...]:
+        """What each defense that gives a guarantee gives after this round, under its label; none speaks for another.
 
         steps: optimizer steps of the round. count: images that were trained on.
         """
-        spent: list[Metrics] = [link.defense.privacy_spent(link.context, steps, count) for link in self.links]
-        epsilons = [one["epsilon"] for one in spent if "epsilon" in one]
-        return {"epsilon": min(epsilons)} if epsilons else {}
+        spent = [link.defense.privacy_spent(link.context, steps, count) for link in self.links]
+        labels = [entry.label for entry in self.links[0].context.config.defenses] if self.links else []
+        return tuple(replace(one, mechanism=label) for one, label in zip(spent, labels, strict=True) if one)

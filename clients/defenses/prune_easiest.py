@@ -24,6 +24,7 @@ class PruneEasiest(Defense):
     """
 
     name: ClassVar[str] = "prune_easiest"
+    mixes_images: ClassVar[bool] = True  # which images are left depends on all
 
     fraction: float = 0.25
 

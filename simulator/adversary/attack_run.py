@@ -24,9 +24,10 @@ class AttackRun:
     defense_facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: AttackConfig, scenario: Scenario) -> "AttackRun":
-        facts = scenario.defense_facts() if config.adaptive else {}
-        return cls(config, scenario.seed, scenario.engine.threads, facts)
+    def of(cls, config: AttackConfig, scenario: Scenario, facts: dict[str, Any] | None = None) -> "AttackRun":
+        """facts: what there is to know of the defenses, default what they tell whatever is seen."""
+        facts = scenario.defense_facts() if facts is None else facts
+        return cls(config, scenario.seed, scenario.engine.threads, facts if config.adaptive else {})
 
     def knowledge(self, granted: Knowledge) -> Knowledge:
         """All that the attack is given: what the scenario grants, and the defense in force where it is adaptive."""

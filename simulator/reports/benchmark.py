@@ -15,6 +15,7 @@ from scipy import stats
 
 from attacks.interface.errors import InputError, nearest
 from clients.config import Count, Section
+from simulator.results.privacy import worst_columns
 from simulator.results.record import Record
 from simulator.results.schema import LEAKAGE, benchmark
 from simulator.results.storage import write_atomically
@@ -87,6 +88,7 @@ def benchmark_table(record: Record) -> pd.DataFrame:
     for key, group in leakage.groupby(KEY, sort=False):
         row = dict(zip(KEY, key, strict=True)) | attack_columns(group)
         row |= utility_columns(utility[utility.defense == row["defense"]])
+        row |= worst_columns(group[group["round"] == group["round"].max()])
         rows.append(row | costs.loc[row["defense"]].to_dict())
     table = benchmark().frame(rows)
     ranked = table.assign(defense=table.defense.map(order)).sort_values(KEY, ascending=[True, True, True, True, False])
@@ -105,7 +107,7 @@ def attack_columns(group: pd.DataFrame) -> dict[str, float]:
 def utility_columns(rows: pd.DataFrame) -> dict[str, float]:
     """Of the last round of one defense, a row per seed."""
     accuracy, width = rows.test_accuracy.mean(), half_width(rows.test_accuracy)
-    return {"test_accuracy": accuracy, "test_accuracy_ci95": width, "epsilon": rows.epsilon.max()}
+    return {"test_accuracy": accuracy, "test_accuracy_ci95": width}
 
 
 def client_costs(record: Record) -> pd.DataFrame:

@@ -107,6 +107,14 @@ REGIME = Group(
     "simulator/evaluation/measures.py",
 )
 
+PRIVACY = Group(
+    "What differential privacy promises ([privacy.md](privacy.md)): of all rounds so far, for the client of the row, "
+    "or the worst of its clients, against the adversary of the row. Where a chain has several mechanisms, the columns "
+    "show the first of the chain that holds against that adversary, and `guarantees` and `detail` all of them; empty: "
+    "none holds.",
+    "simulator/results/privacy.py",
+)
+
 PAIR = Group("", "simulator/evaluation/evaluator.py")
 GLOBAL = Group("", "simulator/run/federation.py")
 REPLY = Group("", "simulator/adversary")
@@ -183,6 +191,16 @@ LEAKAGE = Table(
     Column("mean_image_l2_median", NUMBER, "`l2_median` of the mean public image", BASELINE, L2),
     Column("mean_image_psnr_mean", NUMBER, "`psnr_mean` of the mean public image", BASELINE, DECIBEL),
     Column("mean_image_leakage", NUMBER, "`leakage` of the mean public image", BASELINE, SHARE, averaged=True),
+    Column("epsilon", NUMBER, "ε: what the guarantee allows likelihoods to differ by is exp(ε)", PRIVACY, title="ε",
+           digits=1),
+    Column("delta", NUMBER, "δ, beside which ε holds", PRIVACY),
+    Column("privacy_unit", TEXT, "what is hidden: one image (`record`) or all that a client does (`client`)", PRIVACY),
+    Column("privacy_against", TEXT, "from whom: `server`, `observer` or `both`", PRIVACY),
+    Column("adjacency", TEXT, "how neighbouring data differ: one unit more or less (`add_remove`), or another one in "
+           "its place (`replace_one`)", PRIVACY),
+    Column("nominal_epsilon", NUMBER, "what the mechanism's own formula says, as Flower's, where that is "
+           "another number", PRIVACY),
+    Column("guarantees", TEXT, "all guarantees of the chain, whoever they hold against", PRIVACY, JSON),
     printed="round client threat_model attack recovered leakage l2_median psnr_mean membership_auc knowledge",
 )  # fmt: skip
 
@@ -215,7 +233,14 @@ UTILITY = Table(
     Column("test_loss", NUMBER, "of the global model", GLOBAL),
     Column("client_loss", NUMBER, "mean of the clients' last losses", GLOBAL),
     Column("clients", INTEGER, "that replied", GLOBAL),
-    Column("epsilon", NUMBER, "largest spent so far, where a defense accounts for it", GLOBAL),
+    Column(
+        "epsilon",
+        NUMBER,
+        "largest of all clients so far, of the first mechanism of the chain, whoever it holds "
+        "against; empty where nobody took part",
+        GLOBAL,
+    ),
+    *leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees"),
 )
 
 CLIENTS = Table(
@@ -233,11 +258,13 @@ CLIENTS = Table(
     Column("pid", COUNT, "process that it ran in", REPLY),
     Column("gpu_ids", TEXT, "GPUs that Ray gave it", REPLY),
     Column("device", TEXT, "device that it trained on", REPLY),
-    Column("epsilon", NUMBER, "spent so far, where a defense accounts for it", REPLY),
+    Column("epsilon", NUMBER, "spent so far, by the first mechanism of the chain", REPLY),
     Column("bytes", NUMBER, "bytes sent to the server", REPLY),
+    *leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees"),
 )
 
 HALF_WIDTH = "half of the 95 % confidence interval over seeds (Student's t), of each row by itself"
+WORST_EPSILON = "against the row's threat model after the last round attacked, the largest of all clients and seeds"
 
 
 def benchmark() -> Table:
@@ -256,12 +283,13 @@ def benchmark() -> Table:
         *leakage("psnr_best psnr_mean membership_auc"),
         Column("test_accuracy", NUMBER, "after the last round", OVER_SEEDS, SHARE, title="accuracy"),
         Column("test_accuracy_ci95", NUMBER, HALF_WIDTH, OVER_SEEDS, SHARE),
-        Column("epsilon", NUMBER, "after the last round, the largest of all seeds", OVER_SEEDS, title="ε", digits=1),
+        Column("epsilon", NUMBER, WORST_EPSILON, OVER_SEEDS, title="ε", digits=1),
         Column("bytes", NUMBER, "bytes that a client sends in a round", OVER_SEEDS, title="kB", digits=0),
         Column("client_seconds", NUMBER, "that a client trains in a round", OVER_SEEDS, SECONDS),
         *leakage("target"),
         Column("failures", INTEGER, "attacks that failed or ran out of time; they have no score", OVER_SEEDS),
         *leakage("floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median"),
+        *leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees"),
         *(column for column in LEAKAGE.columns.values() if column.averaged),
         printed="defense threat_model attack recovered_fraction leakage membership_auc test_accuracy epsilon bytes",
     )

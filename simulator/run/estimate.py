@@ -13,7 +13,7 @@ from clients.config import ModelConfig
 from clients.local_update import centered, load_data, load_targets
 from clients.training import planned_steps, train
 from simulator.adversary.attack_run import AttackRun
-from simulator.adversary.knowledge import grant
+from simulator.adversary.knowledge import defense_facts, grant
 from simulator.run.federation import expected_attacks, expected_pairs
 from simulator.run.plan import RunPlan, check_cell
 from simulator.run.pretraining import Pretraining
@@ -90,7 +90,7 @@ def estimate(cell: Cell) -> tuple[float, float]:
     training = steps * federation.rounds * taken.seconds / taken.steps / (os.cpu_count() or 1)
 
     observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
-    knowledge = grant(cell.scenario, data, [0])
+    knowledge = grant(cell.scenario, data, [0], defense_facts(cell, data, cell.scenario.views[0], [0]))
     knowledge = replace(knowledge, num_private=knowledge.num_private or len(images))
     once = sum(attack_seconds(attack, cell, observation, knowledge) for attack in cell.scenario.attacks)
     workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1

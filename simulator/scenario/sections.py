@@ -15,6 +15,8 @@ NEED_SINGLE_UPDATES = (
     *("DifferentialPrivacyServerSide", "FedMedian", "FedTrimmedAvg"),
     *("Krum", "MultiKrum", "Bulyan", "QFedAvg"),
 )
+PLAIN_MEAN = ("FedAvg", "FedProx")
+WEIGHT = "num-examples"  # of a client in the mean: the number of its images
 
 
 class StrategyConfig(Section):
@@ -35,6 +37,11 @@ class StrategyConfig(Section):
     def needs_single_updates(self) -> str:
         """The name of the strategy, of itself and those inside it, that needs each client's update; else ""."""
         return next((name for name in self.names if name.startswith(NEED_SINGLE_UPDATES)), "")
+
+    @property
+    def plain_mean(self) -> bool:
+        """Whether the global checkpoint becomes the mean of the replies, weighted by images."""
+        return self.name in PLAIN_MEAN and self.options.get("weighted_by_key", WEIGHT) == WEIGHT
 
     @model_validator(mode="before")
     @classmethod

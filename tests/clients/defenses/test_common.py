@@ -133,9 +133,9 @@ def test_epsilon_is_said_only_where_there_is_a_guarantee_and_grows(name):
     memory, made = {}, defense(name)
     spent = [made.privacy_spent(DefenseContext(config(rounds=2), i, 0, network(), memory), 4, 8) for i in (1, 2)]
     if name not in GUARANTEES:
-        assert spent == [{}, {}]
+        assert spent == [None, None]
     else:
-        assert 0 < spent[0]["epsilon"] < spent[1]["epsilon"] < math.inf
+        assert 0 < spent[0].epsilon < spent[1].epsilon < math.inf and 0 < spent[0].delta < 1
 
 
 @every_defense
