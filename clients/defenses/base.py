@@ -5,6 +5,7 @@ every batch, and `protect_update` on what it is about to send. The server carrie
 values: nothing here knows Flower, `clients/client_app.py` and `simulator/run/strategies.py` do.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -17,6 +18,7 @@ from clients.config import ClientConfig
 from clients.training import Batch, TrainingLoop
 
 Metrics = dict[str, float]
+Transformation = Callable[[Tensor], Tensor]  # of images: (N, C, H, W) -> (N, C, H, W)
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,11 @@ class Defense:
     def known_to_adaptive_attacker(self) -> dict[str, float]:
         """What an adversary who knows that this defense is in force may use, as fields of `attacks.Knowledge`."""
         return {}
+
+    def invariances(self) -> tuple[Transformation, ...]:
+        """All that it may turn an image into before a step sees it, noise aside: an attack that returns any of these
+        views has the image. None where it shows images as they are."""
+        return ()
 
 
 @dataclass(frozen=True)
