@@ -199,19 +199,18 @@ LEAKAGE = Table(
     Column("num_held", COUNT, "candidates that the attack has and did not return", BEYOND),
     Column("held", COUNT, "private images that any candidate recovers, returned or not, each candidate used once; "
            "never below `recovered`", BEYOND),
-    Column("held_fraction", NUMBER, "`held` over `num_private`", BEYOND, SHARE, title="held", averaged=True),
+    Column("held_fraction", NUMBER, "`held` over `num_private`", BEYOND, SHARE, averaged=True),
     Column("precision", NUMBER, "share of the returned images that recover a private image, be it one that another "
            "returned image recovers too; empty where nothing was returned", BEYOND, SHARE, averaged=True),
     Column("recovered_affine", COUNT, "`recovered` after the best offset and positive gain per image and channel, "
-           "identified by the share of an image's variance that is left; never below `recovered`", BEYOND),
-    Column("recovered_affine_fraction", NUMBER, "`recovered_affine` over `num_private`", BEYOND, SHARE, title="affine",
-           averaged=True),
+           "identified by the share of an image's variance that is left; never below `recovered`", BEYOND,
+           title="affine"),
+    Column("recovered_affine_fraction", NUMBER, "`recovered_affine` over `num_private`", BEYOND, SHARE, averaged=True),
     Column("floor_recovered_affine_fraction", NUMBER, "`recovered_affine_fraction` of the uninformed baseline",
            BASELINE, SHARE, averaged=True),
     Column("recovered_group", COUNT, "`recovered` up to the shifts and flips that the clients augment by; never below "
-           "`recovered`, empty where clients do not augment", BEYOND),
-    Column("recovered_group_fraction", NUMBER, "`recovered_group` over `num_private`", BEYOND, SHARE, title="group",
-           averaged=True),
+           "`recovered`, empty where clients do not augment", BEYOND, title="group"),
+    Column("recovered_group_fraction", NUMBER, "`recovered_group` over `num_private`", BEYOND, SHARE, averaged=True),
     Column("floor_recovered_group_fraction", NUMBER, "`recovered_group_fraction` of the uninformed baseline",
            BASELINE, SHARE, averaged=True),
     Column("l2_best_exposed", NUMBER, "distance of the most exposed private image to its nearest candidate, returned "
@@ -231,7 +230,8 @@ LEAKAGE = Table(
            "100 public images", MEMBERSHIP, SHARE),
     Column("membership_tpr_1pct_low", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
     Column("membership_tpr_1pct_high", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
-    printed="round client threat_model attack recovered leakage l2_median psnr_mean membership_auc knowledge",
+    printed="round client threat_model attack recovered held recovered_affine recovered_group precision leakage "
+    "l2_median psnr_mean membership_auc knowledge",
 )  # fmt: skip
 
 
