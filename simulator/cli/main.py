@@ -211,7 +211,7 @@ def require_result(run_dir: Path) -> None:
     status = Record(run_dir).leakage.status
     if len(status) and not (status == "ok").any():
         counts = ", ".join(f"{count} {name}" for name, count in status.value_counts().items())
-        raise NoResult(f"no attack gave a result ({counts}): this table says nothing about what leaks")
+        raise NoResult(f"no attack gave a result ({counts}): nothing is known of what leaks")
 
 
 def show_run(run_dir: Path) -> None:

@@ -25,7 +25,7 @@ MORE = {  # what is shown where it differs from `recovered`, by heading
     "precision": "precision: share of the returned images that recover one.",
 }
 DROPPED = ("precision", "psnr_mean", "l2_median")  # where the terminal is too narrow, in this order
-GAP = 2  # letters between columns
+GAP, WIDE = 2, 10_000  # letters between columns, and of a terminal that has room for all of them
 LONGEST_REMARK = 300  # letters
 BENCHMARK_LEGEND = (
     "recovered, leakage: of private images, by the attack that recovers most (*: granted the defense in force); "
@@ -37,11 +37,10 @@ Show = Callable[[pd.Series], str]
 def leakage_table(frame: pd.DataFrame, swept: list[str], width: int | None = None) -> Table:
     """One line per row of the leakage table. width: of the terminal, 80 or more; columns are left out to fit it."""
     columns, granted = visible_columns(frame, swept), LEAKAGE.columns["knowledge"].heading
-    if width is not None:
-        columns = _within(width, columns, frame.head(MAX_ROWS))
-    attacks, told = ", ".join(frame["attack"].unique()), [text for text in frame.apply(_granted, axis=1) if text]
+    columns, gap = _within(width or WIDE, columns, frame.head(MAX_ROWS))
+    attacks, told = ", ".join(frame["attack"].unique()), [text for text in _texts(frame, _granted) if text]
     given = "" if granted in columns or frame.empty else f"; {granted}: {told[0] if told else 'none'}"
-    table = _empty_table(f"Leakage: what the adversary reconstructed ({attacks}{given})", padding=1)
+    table = _empty_table(f"Leakage: what the adversary reconstructed ({attacks}{given})", padding=gap - 1)
     texts = [column.heading for column in LEAKAGE.printed if column.dtype == TEXT]
     for name in columns:
         table.add_column(name, justify="left" if name in texts else "right", no_wrap=name != granted)
@@ -62,7 +61,7 @@ def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Show]:
         if name in frame and frame[name].nunique(dropna=False) > 1
     ]
     first = {short: (lambda row, name=name: str(row[name])) for name, short in short_keys(varying).items()}
-    told = {text for text in frame.apply(_granted, axis=1) if text}  # by name: true values differ anyway
+    told = {text for text in _texts(frame, _granted) if text}  # by name: true values differ anyway
     same = {"attack": frame.attack.nunique() < 2, "knowledge": len(told) < 2} | {
         column.name: not _differs(frame, column.name) for column in LEAKAGE.printed if column.heading in MORE
     }
@@ -97,6 +96,10 @@ def remarks(frame: pd.DataFrame, most: int | None = None) -> list[str]:
     return [*said[: most - 1], f"{len(said) - most + 1} more remarks: column `detail` of leakage.csv"]
 
 
+def _texts(frame: pd.DataFrame, show: Show) -> list[str]:
+    return [show(row) for _, row in frame.iterrows()]
+
+
 def _differs(frame: pd.DataFrame, name: str) -> bool:
     """Whether a score says in any row what `recovered` does not; older runs have none of these."""
     if name not in frame:
@@ -105,15 +108,17 @@ def _differs(frame: pd.DataFrame, name: str) -> bool:
     return bool((frame[name].notna() & (frame[name] != than)).any())
 
 
-def _within(width: int, columns: dict[str, Show], frame: pd.DataFrame) -> dict[str, Show]:
-    """Without as many of the least telling columns as it takes to fit."""
-    cells = {name: [name, *(show(row) for _, row in frame.iterrows())] for name, show in columns.items()}
-    needed = {name: max(map(len, texts)) + GAP for name, texts in cells.items()}
+def _within(width: int, columns: dict[str, Show], frame: pd.DataFrame) -> tuple[dict[str, Show], int]:
+    """(the columns without as many of the least telling ones as it takes to fit, spaces between them)."""
+    needed = {name: max(map(len, [name, *_texts(frame, show)])) for name, show in columns.items()}
+
+    def fits(gap: int) -> bool:
+        return sum(needed.values()) + gap * (len(needed) - 1) <= width
+
     for name in DROPPED:
-        if sum(needed.values()) - GAP <= width:
-            break
-        needed.pop(LEAKAGE.columns[name].heading, None)
-    return {name: columns[name] for name in needed}
+        if not fits(GAP):
+            needed.pop(LEAKAGE.columns[name].heading, None)
+    return {name: columns[name] for name in needed}, GAP if fits(GAP) else 1
 
 
 def benchmark_view(table: pd.DataFrame) -> Table:
