@@ -1,18 +1,18 @@
 """Builds the defenses that a scenario names, and runs a chain of them around the local training of one client."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.observation import State
 from attacks.interface.options import check_known
 from clients.config import ClientConfig, DefenseConfig, made_with
 from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, TrainingSet
-from clients.defenses.base import Metrics
+from clients.defenses.base import Metrics, Transformation
 from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.training import Batch, TrainingHook, TrainingLoop
 
@@ -113,3 +113,23 @@ class DefenseChain:
         spent = [link.defense.privacy_spent(link.context, steps, count) for link in self.links]
         labels = [entry.label for entry in self.links[0].context.config.defenses] if self.links else []
         return tuple(replace(one, mechanism=label) for one, label in zip(spent, labels, strict=True) if one)
+
+
+def invariances(chain: Iterable[Defense]) -> tuple[Transformation, ...]:
+    """All that a chain may turn an image into before a step sees it; none where it shows images as they are."""
+    views: tuple[Transformation, ...] = ()
+    for defense in chain:
+        own = defense.invariances()
+        views = tuple(_Both(first, then) for first in views for then in own) if views and own else views or own
+    return views
+
+
+@dataclass(frozen=True)
+class _Both:
+    """One transformation after another."""
+
+    first: Transformation
+    then: Transformation
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.then(self.first(images))

@@ -6,6 +6,7 @@ values: nothing here knows Flower, `clients/client_app.py` and `simulator/run/st
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -19,6 +20,7 @@ from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
 from clients.training import Batch, TrainingLoop
 
 Metrics = dict[str, float]
+Transformation = Callable[[Tensor], Tensor]  # of images: (N, C, H, W) -> (N, C, H, W)
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,11 @@ class Defense:
     def noise_told(self, sighting: Sighting) -> float | None:
         """Standard deviation of its noise on an entry of what is seen, where that follows from what is public."""
         return None
+
+    def invariances(self) -> tuple[Transformation, ...]:
+        """All that it may turn an image into before a step sees it, noise aside: an attack that returns any of these
+        views has the image. None where it shows images as they are."""
+        return ()
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,20 @@ BASELINE = Group(
     "the place of every private one. Printed tables show the better of the two.",
     "attacks/scoring/leakage.py",
 )
+BEYOND = Group(
+    "What `recovered` would miss or take for more than it is ([scores.md](scores.md)): candidates that an attack holds "
+    "and does not return, images that are there but for an offset, a gain or an augmentation, the images most exposed.",
+    "attacks/scoring/exposure.py",
+)
+NULL = Group(
+    "The same reconstructions against images that they are none of: means over 99 sets of `num_private` images of the "
+    "round's other clients and of the public pool, without those of the uninformed baseline. Empty where there are not "
+    "enough of them.",
+    "attacks/scoring/null.py",
+)
 MEMBERSHIP = Group(
-    "How well the update tells the private images from up to 1,000 public ones (`fedspill member`).",
+    "How well the update tells the private images from up to 1,000 public ones (`fedspill member`). `_low`, `_high`: "
+    "95 % confidence interval.",
     "simulator/evaluation/measures.py",
 )
 UPDATE = Group("How large the update of the last round is.", "simulator/evaluation/measures.py")
@@ -173,7 +185,8 @@ LEAKAGE = Table(
     Column("floor_hungarian_psnr_mean", NUMBER, "`hungarian_psnr_mean` of the uninformed baseline", BASELINE, DECIBEL),
     Column("membership_auc", NUMBER, "area under the ROC curve; 0.5: private images are not told from public ones",
            MEMBERSHIP, SHARE, title="AUC", averaged=True),
-    Column("membership_tpr", NUMBER, "true-positive rate at a false-positive rate of 0.1 %", MEMBERSHIP, SHARE),
+    Column("membership_tpr", NUMBER, "true-positive rate at a false-positive rate of 0.1 %; empty with fewer than "
+           "1,000 public images, which could not tell that rate", MEMBERSHIP, SHARE),
     Column("adaptive", FLAG, "whether the attack was granted the defense in force", OUTCOME),
     Column("distilled_l2_median", NUMBER, "median distance of the images that a defense made clients train on to the "
            "private ones, matched as above", SCORES, L2, averaged=True),
@@ -201,7 +214,42 @@ LEAKAGE = Table(
     Column("nominal_epsilon", NUMBER, "what the mechanism's own formula says, as Flower's, where that is "
            "another number", PRIVACY),
     Column("guarantees", TEXT, "all guarantees of the chain, whoever they hold against", PRIVACY, JSON),
-    printed="round client threat_model attack recovered leakage l2_median psnr_mean membership_auc knowledge",
+    Column("num_held", COUNT, "candidates that the attack has and did not return", BEYOND),
+    Column("held", COUNT, "private images that any candidate recovers, returned or not, each candidate used once; "
+           "never below `recovered`", BEYOND),
+    Column("held_fraction", NUMBER, "`held` over `num_private`", BEYOND, SHARE, averaged=True),
+    Column("precision", NUMBER, "share of the returned images that recover a private image, be it one that another "
+           "returned image recovers too; empty where nothing was returned", BEYOND, SHARE, averaged=True),
+    Column("recovered_affine", COUNT, "`recovered` after the best offset and positive gain per image and channel, "
+           "identified by the share of an image's variance that is left; never below `recovered`", BEYOND,
+           title="affine"),
+    Column("recovered_affine_fraction", NUMBER, "`recovered_affine` over `num_private`", BEYOND, SHARE, averaged=True),
+    Column("floor_recovered_affine_fraction", NUMBER, "`recovered_affine_fraction` of the uninformed baseline",
+           BASELINE, SHARE, averaged=True),
+    Column("recovered_group", COUNT, "`recovered` up to the shifts and flips that the clients augment by; never below "
+           "`recovered`, empty where clients do not augment", BEYOND, title="group"),
+    Column("recovered_group_fraction", NUMBER, "`recovered_group` over `num_private`", BEYOND, SHARE, averaged=True),
+    Column("floor_recovered_group_fraction", NUMBER, "`recovered_group_fraction` of the uninformed baseline",
+           BASELINE, SHARE, averaged=True),
+    Column("l2_best_exposed", NUMBER, "distance of the most exposed private image to its nearest candidate, returned "
+           "or held: of the image where it is smallest relative to `floor_l2`", BEYOND, L2, averaged=True),
+    Column("leakage_p95", NUMBER, "95th percentile over private images of what `leakage` is the mean of; of fewer than "
+           "20 images the largest", BEYOND, SHARE, averaged=True),
+    Column("null_recovered", NUMBER, "`recovered` against other images", NULL),
+    Column("null_recovered_fraction", NUMBER, "`null_recovered` over `num_private`", NULL, SHARE, averaged=True),
+    Column("null_leakage", NUMBER, "`leakage` against other images", NULL, SHARE, averaged=True),
+    Column("null_p", NUMBER, "(1 + sets of other images with at least the row's `leakage`) / 100: from 0.01, no better "
+           "than chance at 0.5 or 1", NULL, SHARE),
+    Column("membership_auc_low", NUMBER, "of `membership_auc` (Newcombe 2006, method 5)", MEMBERSHIP, SHARE),
+    Column("membership_auc_high", NUMBER, "of `membership_auc`", MEMBERSHIP, SHARE),
+    Column("membership_tpr_low", NUMBER, "of `membership_tpr` (Clopper and Pearson 1934)", MEMBERSHIP, SHARE),
+    Column("membership_tpr_high", NUMBER, "of `membership_tpr`", MEMBERSHIP, SHARE),
+    Column("membership_tpr_1pct", NUMBER, "true-positive rate at a false-positive rate of 1 %; empty with fewer than "
+           "100 public images", MEMBERSHIP, SHARE),
+    Column("membership_tpr_1pct_low", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
+    Column("membership_tpr_1pct_high", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
+    printed="round client threat_model attack recovered held recovered_affine recovered_group precision leakage "
+    "l2_median psnr_mean membership_auc knowledge",
 )  # fmt: skip
 
 

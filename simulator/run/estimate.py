@@ -43,6 +43,7 @@ def describe_plan(plan: RunPlan) -> str:
     scale = sum(work) / work[typical]
     federation, adversary = scenario.federation, scenario.adversary
     uncounted = ", ".join(attack.label for attack in adversary.attacks if iterations_of(attack) is None)
+    told = [name for name, value in adversary.knowledge.items() if value is not None and value is not False]
     images = span(size for cell in sizes for size in cell)
     lines = [
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
@@ -51,7 +52,7 @@ def describe_plan(plan: RunPlan) -> str:
         f"{len(data.public_indices)} public and {len(data.test_indices)} test images",
         f"model:   {scenario.model.name}, {span(parameters)} trained parameters{start_of(scenario.model)}",
         f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
-        f"told {', '.join(adversary.knowledge) or 'nothing'})",
+        f"told {', '.join(told) or 'nothing'})",
         f"output:  {plan.run_dir}",
         f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on this machine "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "

@@ -103,6 +103,10 @@ class AttackConfig(NamedSection):
         return made_with(ATTACKS[self.name], f"attack {self.name!r}", self.options)
 
 
+# Every client subtracts the mean from pixels of this range, so whoever takes part knows both.
+PARTICIPANTS_KNOW = {"pixel_mean": True, "pixel_range": True}
+
+
 class AdversaryConfig(Section):
     """Who looks at what, with which attacks, knowing what."""
 
@@ -117,7 +121,10 @@ class AdversaryConfig(Section):
         description="names, or {name, label, options …}; default ntk",
     )
     knowledge: dict[str, Any] = Field(
-        default_factory=dict, description="field: true to grant the true value, or the value the adversary believes"
+        default_factory=PARTICIPANTS_KNOW.copy,
+        description="a list of fields to grant, or field: true to grant the true value, false to withhold it, or the "
+        "value the adversary believes; pixel_mean and pixel_range, which every participant knows, are granted unless "
+        "they are withheld",
     )
     when: Literal["every"] | list[Count] = Field("every", description="rounds to attack: every, or a list")
     timeout: Seconds = Field(3600.0, description="seconds that one attack may take")
@@ -125,9 +132,12 @@ class AdversaryConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _granted_by_name(cls, values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(values.get("knowledge"), list):
-            return {**values, "knowledge": {str(name): True for name in values["knowledge"]}}
-        return values
+        if not isinstance(values, dict):
+            return values
+        given = values.get("knowledge")
+        if isinstance(given, list):
+            given = {str(name): True for name in given}
+        return {**values, "knowledge": PARTICIPANTS_KNOW | given} if isinstance(given, dict) else values
 
     @model_validator(mode="after")
     def _consistent(self) -> "AdversaryConfig":
