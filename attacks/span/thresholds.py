@@ -78,6 +78,7 @@ class SEARCH(Thresholds):
     polish_rate: float = 0.1  # share of the learning rate at which settling ends and polishing starts
     complement_after: float = 0.75  # share of the images that passed, from which only what they leave is searched
     idle_passes: int = 2  # passes without gain, one after the other, that end the search
+    refused_passes: int = 2  # passes where the update is refused already: what they find is held, never returned
 
 
 class DECOY(Thresholds):
@@ -133,6 +134,7 @@ class ACCEPTANCE(Thresholds):
     few_sparse: float = 0.25  # share of the accepted that pass the sparsity test: fewer prove nothing for the set
     unexplained: float = 0.5  # of what as many decoys leave: the most that the set may leave
     unexplained_sparse: float = 0.92  # the most over several rounds that are not too few: zeros can repeat there
+    held_per_image: float = 2.0  # candidates per image that are kept, those returned among them
 
 
 class FEATURE(Thresholds):

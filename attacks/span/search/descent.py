@@ -60,3 +60,10 @@ def distinct(points: Tensor) -> Tensor:
             kept.append(i)
             covered |= near[i]
     return torch.tensor(kept, dtype=torch.long, device=points.device)
+
+
+def beside(known: Tensor, points: Tensor) -> Tensor:
+    """Indices of the points (M, n), best first, that are distinct from one another and from all that are known
+    (F, n)."""
+    kept = distinct(torch.cat([known.to(points), points]))
+    return kept[kept >= len(known)] - len(known)

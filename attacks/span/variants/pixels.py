@@ -109,14 +109,19 @@ class PixelEvidence:
                 "images, as after SGD (local Adam, much added noise, entries left out, more images than units or "
                 "pixels?)"
             )
-        needed = EVIDENCE.directions_needed * self.count
-        if self.directions < needed:
+        if self.directions < (needed := EVIDENCE.directions_needed * self.count):
             return (
                 f"nothing returned: {self.count} images need {needed:.0f} directions of the second layer's rows, "
                 f"{self.directions} can tell ({EVIDENCE.directions_of_width:g} of the width {width}, and "
                 "no more than the layer's outputs)"
             )
         return None
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether a search cannot even give candidates to hold: no span of few images, or nothing that tests them."""
+        enough = self.directions >= EVIDENCE.directions_needed * self.count
+        return not (enough and 1 <= self.count < self.defense.highest_rank(self.spectrum))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -174,7 +179,8 @@ class PixelVariant:
         test = SpanTest(hidden, rows, ACTIVATIONS[self.network.activation])
         duals = DualSpace.of(layers.initial, layers.final, evidence.spectrum, evidence.count, layers.rounds)
         nothing = Candidates.empty(duals, test, sparsity_tested=self.network.activation == "relu")
-        return find_images(nothing, self.options, generator, progress)
+        passes = self.options.rounds if evidence.refusal is None else min(SEARCH.refused_passes, self.options.rounds)
+        return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
         """The accepted candidates, (M, in) in float32, if as a set they explain the second layer's update.
@@ -201,15 +207,18 @@ class PixelVariant:
                 acceptance = (
                     replace(acceptance, images=images) if acceptance.reason is None else test.judge(images, generator)
                 )
-        if acceptance.reason is not None:
-            return replace(Acceptance.none(acceptance.reason, acceptance.relative_residual), facts=facts)
-        return replace(acceptance, residual=candidates.test.residual(acceptance.images), facts=facts)
+        images = acceptance.images
+        residual, held = candidates.test.residual(images), candidates.held(images)
+        acceptance = replace(acceptance, residual=residual, facts=facts, held=held)
+        return acceptance if acceptance.reason is None else acceptance.withheld(acceptance.reason)
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """The images with ρ at the initial parameters as their residual."""
         refused = () if acceptance.reason is None else (acceptance.reason,)
+        shape = self.observation.input_shape
         return Reconstruction(
-            images=acceptance.images.reshape(-1, *self.observation.input_shape),
+            images=acceptance.images.reshape(-1, *shape),
+            held=acceptance.held.reshape(-1, *shape),
             residual=acceptance.residual,
             num_inferred=evidence.inferred,
             relative_residual=acceptance.relative_residual,
