@@ -138,7 +138,7 @@ class FeatureSearch:
         images = self._candidates(generator)
         images = images[are_apart(images.flatten(1), known.flatten(1))]
         together = torch.cat([known, images])
-        if len(images) == 0 or len(together) < 3:
+        if len(images) == 0 or len(together) < min(3, self.update.count):
             return False
         # what decoys allow, the means of two of the images: private ones are no such means, wrong ones no better
         decoys = self._judged(decoys_of(together, FEATURE.decoys, generator))

@@ -123,7 +123,13 @@ class Candidates:
 
 
 def decoys_of(images: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Means of two of the images (M, …): `number` pairs are drawn, and those of an image with itself left out."""
+    """Means of two of the images (M, …): `number` pairs are drawn, and those of an image with itself left out.
+
+    A single image is paired with its own pixels in random orders.
+    """
+    if len(images) == 1:
+        orders = torch.rand(number, images[0].numel(), generator=generator).argsort(1).to(images.device)
+        return (images + images.flatten()[orders].view(number, *images.shape[1:])) / 2
     pairs = torch.randint(max(len(images), 1), (2, number), generator=generator)
     first, second = pairs[:, pairs[0] != pairs[1]].to(images.device)
     return (images[first] + images[second]) / 2 if len(images) else images

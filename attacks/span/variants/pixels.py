@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from attacks.interface.attack import Progress, Reconstruction
 from attacks.interface.errors import InputError
@@ -18,6 +19,7 @@ from attacks.span.search.passes import SearchOptions, find_images
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
 from attacks.span.thresholds import ACCEPTANCE, DECOY, DUAL, EVIDENCE, FIT, SEARCH, SPARSITY, constants_of
+from attacks.update.pixel_mean import CONSTANT_MISFIT
 from attacks.update.spectrum import ROUNDING, Spectrum
 
 
@@ -83,6 +85,12 @@ class PixelEvidence:
             doubts = (
                 f"{count} images were expected, the first layer's update has {inferred} directions above rounding: "
                 "so many were looked for (images seen twice, or more than the pixels can tell apart)",
+            )
+            count = inferred
+        elif count < inferred and _shows_all(defense.layers.change, spectrum, inferred):
+            doubts = (
+                f"{count} images were expected, the first layer's update has {inferred} directions and nothing behind "
+                "them: so many were looked for (every view of an augmented image is one)",
             )
             count = inferred
         layers, outside = defense.layers, spectrum.relative_residual(count)
@@ -225,6 +233,15 @@ class PixelVariant:
             warnings=(*evidence.warnings, *refused),
             facts=evidence.facts | acceptance.facts,
         )
+
+
+def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
+    """Whether the first layer's update (W, in + 1) is a sum over so many inputs: nothing but rounding lies behind, and
+    the pixels allow a much higher rank. Constant ones say what the bias says, whatever made the update."""
+    bias = change[:, -1:]
+    rest = change - bias * (bias.T @ change) / bias.square().sum()
+    varying = int((rest.norm(dim=0) > CONSTANT_MISFIT * change.norm(dim=0)).sum())
+    return spectrum.relative_residual(inferred) <= EVIDENCE.noisy_above and inferred < EVIDENCE.rank_exhausted * varying
 
 
 def _needs_fit(evidence: PixelEvidence, candidates: Candidates, acceptance: Acceptance) -> bool:

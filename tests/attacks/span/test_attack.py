@@ -176,8 +176,9 @@ def test_only_thresholds_that_took_part_are_returned(federated):
     def named(facts):
         return {key.split("_")[1] for key in facts if "threshold_" in key}
 
-    refused = run(with_noise(observation, 0.3))
-    assert named(refused.facts) == {"evidence"} and refused.facts["threshold_evidence_refused_above"] == 0.1
+    hopeless = run(client(mlp(width=64), digits(40)))
+    assert named(hopeless.facts) == {"evidence"} and hopeless.facts["threshold_evidence_refused_above"] == 0.1
+    assert named(run(with_noise(observation, 0.3)).facts) == groups | {"fit"}
     assert named(found.facts) == groups
     assert named(run(with_noise(observation, 0.03)).facts) == groups | {"fit"}
 
