@@ -73,6 +73,7 @@ class SEARCH(Thresholds):
 
     deflation_floor: float = 1e-3  # ε of the deflated ρ: keeps it finite on an image that is found already
     same_point: float = 0.1  # share of the median distance within which two candidates count as one
+    same_length: float = 1e-4  # share of the median length within which they do where all are about one point
     merge_after: float = 0.5  # share of a search's steps by which most starts have come together
     settle_rate: float = 0.4  # share of the learning rate at which the search ends and settling starts
     polish_rate: float = 0.1  # share of the learning rate at which settling ends and polishing starts
