@@ -101,6 +101,15 @@ class SPARSITY(Thresholds):
     tested_per_missing: int = 2  # candidates that take the test, per image that is still missing
 
 
+class EXTREME(Thresholds):
+    """Images as vertices of the points with pixels in range (`attacks.span.search.extreme_points`)."""
+
+    tolerance: float = 1e-3  # in pixel values: how far outside its range rounding may put a pixel
+    constant: float = 1e-4  # of the largest: a pixel that varies less in the span is the same in all images
+    independent: float = 0.02  # share of a vertex outside the span of those before it
+    directions: int = 300  # random ones, a linear program in each
+
+
 class DUAL(Thresholds):
     """The search for the sparsest duals (`attacks.span.sparsity.sparse_duals`)."""
 

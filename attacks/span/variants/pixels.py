@@ -15,10 +15,12 @@ from attacks.span.evidence.known_defense import UndoneDefense, undo_defense
 from attacks.span.evidence.layers import FirstLayers, informative_rounds, rounds_with_images
 from attacks.span.least_squares import fit_images
 from attacks.span.search.candidates import Candidates
+from attacks.span.search.descent import beside
+from attacks.span.search.extreme_points import extreme_images
 from attacks.span.search.passes import SearchOptions, find_images
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
-from attacks.span.thresholds import ACCEPTANCE, DECOY, DUAL, EVIDENCE, FIT, SEARCH, SPARSITY, constants_of
+from attacks.span.thresholds import ACCEPTANCE, DECOY, DUAL, EVIDENCE, EXTREME, FIT, SEARCH, SPARSITY, constants_of
 from attacks.update.pixel_mean import CONSTANT_MISFIT
 from attacks.update.spectrum import ROUNDING, Spectrum
 
@@ -215,10 +217,33 @@ class PixelVariant:
                 acceptance = (
                     replace(acceptance, images=images) if acceptance.reason is None else test.judge(images, generator)
                 )
+        if self._may_be_mixed(evidence, candidates):
+            acceptance = self._with_extreme_points(candidates, acceptance, generator)
+            facts |= {"extreme": float(acceptance.facts["extreme"])} | constants_of(EXTREME)
         images = acceptance.images
         residual, held = candidates.test.residual(images), candidates.held(images)
         acceptance = replace(acceptance, residual=residual, facts=facts, held=held)
         return acceptance if acceptance.reason is None else acceptance.withheld(acceptance.reason)
+
+    def _may_be_mixed(self, evidence: PixelEvidence, candidates: Candidates) -> bool:
+        """Whether images lack the zeros of their duals though nothing hides these, as where clients mix their images;
+        the range of pixels has to be known."""
+        exact = evidence.error <= EVIDENCE.noisy_above and candidates.sparsity_tested
+        return exact and candidates.missing > 0 and self.knowledge.pixel_mean is not None
+
+    def _with_extreme_points(
+        self, candidates: Candidates, acceptance: Acceptance, generator: torch.Generator
+    ) -> Acceptance:
+        """The images that are extreme points of the span, and as many of those accepted as are missing beside them."""
+        rows, shape = candidates.duals.rows, self.observation.input_shape
+        low, high = (bound.expand(1, *shape).flatten() for bound in self.knowledge.input_bounds(rows))
+        extreme = extreme_images(rows, low, high, EXTREME.directions, generator).float()
+        others = acceptance.images if acceptance.reason is None else acceptance.images[:0]
+        others = others[beside(extreme, others)][: candidates.duals.count - len(extreme)]
+        facts = acceptance.facts | {"extreme": float(len(extreme))}
+        if not len(extreme):
+            return replace(acceptance, facts=facts)
+        return replace(acceptance, images=torch.cat([extreme, others]), reason=None, facts=facts)
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """The images with ρ at the initial parameters as their residual."""
