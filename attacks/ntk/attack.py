@@ -34,7 +34,7 @@ from attacks.ntk.objective import (
     round_scales,
     squared_norm,
 )
-from attacks.update.intervals import kept_entries, known_distortion
+from attacks.update.intervals import kept_entries
 
 
 @register
@@ -46,8 +46,9 @@ class NTKAttack(Attack):
     the duals at the scale of Δθ (a few local epochs give duals far below the paper's ½), and the `cosine` schedule
     lets the step size fall to 0. `scale_duals=False, schedule="constant"` is the recipe as published.
 
-    An adaptive attacker counts only the entries that were sent, where the others were left out (kept_fraction), and
-    stops where the loss is down at that of the noise or rounding it knows of.
+    An adaptive attacker counts only the entries that were sent, where others were left out at random (kept_fraction).
+    What else it knows it does not use: where only the largest entries were sent the others are nearly 0, as they look,
+    and at the loss of known noise the network is still smoothed.
 
     Several pairs share the images and have duals of their own (`StackedObjective`); those of the result are
     ordered by round, then initial before final.
@@ -111,7 +112,7 @@ class NTKAttack(Attack):
         prepare = partial(cast_state, device=device, dtype=dtype)
         deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
         scales = round_scales(deltas)
-        rounds, dual_scales, floor = [], [], 0.0
+        rounds, dual_scales = [], []
         for (initial, final), delta, scale in zip(observation.pairs, deltas, scales, strict=True):
             scaled = prepare({name: value * scale for name, value in delta.items()})
             tangents = {"final": [final], "initial": [initial], "hybrid": [initial, final]}[self.kernel]
@@ -119,7 +120,6 @@ class NTKAttack(Attack):
             kept = kept_entries(delta, knowledge)
             kept = kept if kept is None else prepare(kept)
             rounds.append(make_objective(observation.model, observation.input_shape, scaled, views, kept=kept))
-            floor += scale**2 * known_distortion(delta, knowledge)
             dual_scales += [scale] * len(views)
         count = self.num_candidates or max(1, round(self.candidates * (knowledge.num_private or 1)))
         return NTKOptimization(
@@ -129,7 +129,6 @@ class NTKAttack(Attack):
             outputs=count_outputs(observation.model, observation.input_shape),
             dual_scales=torch.tensor(dual_scales, device=device, dtype=dtype).view(-1, 1, 1),
             bounds=knowledge.input_bounds(torch.zeros((), device=device, dtype=dtype)),
-            noise_floor=floor,
         )
 
 
@@ -138,8 +137,7 @@ class NTKOptimization:
     """One optimization, ready to be started from any random numbers.
 
     shape: of the candidates. outputs: K. dual_scales: (V, 1, 1), what the update of each kernel's round was multiplied
-    by. bounds: lowest and highest input. noise_floor: the loss that the right images leave, where noise of known size
-    was added to the update; below it the noise is fitted.
+    by. bounds: lowest and highest input.
     """
 
     options: NTKAttack
@@ -148,7 +146,6 @@ class NTKOptimization:
     outputs: int
     dual_scales: Tensor
     bounds: tuple[Tensor, Tensor]
-    noise_floor: float = 0.0
 
     @cached_property
     def squared_delta(self) -> float:
@@ -168,7 +165,7 @@ class NTKOptimization:
         return DualSolution.of(self.objective, images, duals, trace)
 
     def _descend(self, descent: Descent) -> Iterator[tuple[int, float]]:
-        """Every iteration, with the loss at those that are looked at; ends early at the noise or on a plateau."""
+        """Every iteration, with the loss at those that are looked at; ends early on a plateau."""
         options, total = self.options, self.options.iterations
         previous: float | None = None
         for i in range(total):
@@ -177,8 +174,6 @@ class NTKOptimization:
             if i % TRACE_EVERY == 0:
                 loss = float(descent.loss)
                 yield i, loss
-                if self.noise_floor and loss < self.noise_floor:
-                    return
             if options.patience and (i + 1) % options.patience == 0:
                 mean = float(descent.total) / options.patience
                 descent.total.zero_()

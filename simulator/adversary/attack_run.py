@@ -35,6 +35,8 @@ class AttackRun:
 
     def run(self, observation: Observation, granted: Knowledge, progress: Progress = silent) -> Reconstruction:
         torch.set_num_threads(self.threads)
-        purpose = f"attack/{observation.threat_model}/{self.config.label}"
+        # an adaptive attack draws what the same attack draws that is told nothing: what differs is what it is told
+        label = self.config.label.removesuffix("-adaptive")
+        purpose = f"attack/{observation.threat_model}/{label}"
         generator = torch_generator(self.seed, purpose, observation.round, observation.client)
         return self.config.make().run(observation, self.knowledge(granted), generator, progress)
