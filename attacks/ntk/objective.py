@@ -1,7 +1,7 @@
 """The reconstruction loss ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇_θ f^k_{θ_v}(x_j)‖² (Loo et al. 2024, eq. 7, appendices F, I).
 
-v runs over the kernels in use: one (final or initial parameters) or two (hybrid). Three implementations share one
-interface: `DenseObjective` for plain MLPs, in closed form, `AutogradObjective` for every other network, and
+v runs over the kernels in use: one (final or initial parameters), two (hybrid) or three (path). Three implementations
+share one interface: `DenseObjective` for plain MLPs, in closed form, `AutogradObjective` for every other network, and
 `StackedObjective` for several rounds. `ntk` and `kkt` share them, the penalties beside them, and how smooth the
 stand-in for ReLU is.
 """
