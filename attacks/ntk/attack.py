@@ -94,7 +94,7 @@ class NTKAttack(Attack):
         )
         if self.scale_duals and self.dual_normalization == "mean":
             raise InputError(
-                f"attack {self.name!r}: dual_normalization 'mean' says nothing while the duals are scaled to the update: "
+                f"attack {self.name!r}: dual_normalization 'mean' says nothing where the update scales the duals: "
                 "set scale_duals to false"
             )
 
