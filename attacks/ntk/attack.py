@@ -22,6 +22,7 @@ from attacks.interface.restarts import ReportLoss, best_of_restarts
 from attacks.networks.probing import count_outputs
 from attacks.ntk.adam_graph import Descent
 from attacks.ntk.objective import (
+    ANNEALED,
     TRACE_EVERY,
     DualSolution,
     Objective,
@@ -44,7 +45,8 @@ class NTKAttack(Attack):
     """Find images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j), in every round that was observed.
 
     The defaults are the paper's recipe with two changes that updates of every size need: `scale_duals` starts and steps
-    the duals at the scale of Δθ, and the `cosine` schedule lets the step size fall to 0. The recipe as published is
+    the duals at the scale of Δθ, which is brought to length 1, so that an update and a multiple of it are attacked
+    alike; and the `cosine` schedule lets the step size fall to 0. The recipe as published is
     `dual_normalization="mean", scale_duals=False, schedule="constant", patience=0`.
 
     An adaptive attacker counts only the entries that were sent, where the others were left out (kept_fraction), and
@@ -61,7 +63,8 @@ class NTKAttack(Attack):
     candidates: how many images, as a multiple of the number of private ones; num_candidates: the same as a number.
     smoothness: weight of `high_frequencies`, relative to ‖Δθ‖² (the paper's ResNet-18 has a mild penalty of this kind).
     batch_size: Algorithm 2 with so many candidates at a time. precision: float32 or float64.
-    patience: stop when the mean loss of so many iterations is that of the ones before, to `tolerance` (0: never).
+    patience: once the smoothing has been annealed, stop when the mean loss of so many iterations is that of the ones
+    before, to `tolerance` (0: never).
     restarts: independent starts; the one with the smallest residual is returned.
     """
 
@@ -121,7 +124,7 @@ class NTKAttack(Attack):
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
         prepare = partial(cast_state, device=device, dtype=dtype)
         deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
-        scales = round_scales(deltas)
+        scales = round_scales(deltas, unit_length=self.scale_duals)
         rounds, dual_scales, floor = [], [], 0.0
         for (initial, final), delta, scale in zip(observation.pairs, deltas, scales, strict=True):
             scaled = prepare({name: value * scale for name, value in delta.items()})
@@ -206,7 +209,8 @@ class NTKOptimization:
                 descent.total.zero_()
                 if previous is not None and abs(previous - mean) <= options.tolerance * previous:
                     return
-                previous = mean
+                # while the network still changes, a loss that stands still is no end
+                previous = mean if inverse_temperature(i, total) >= ANNEALED else None
 
     def _start(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Images N(0, image_std²) and duals U(−½, ½), drawn on the CPU so that every device starts alike."""
