@@ -80,8 +80,25 @@ def test_whoever_says_how_many_candidates_need_not_know_how_many_images():
 
 def test_a_flat_loss_stops_early():
     observation = client(mlp(64), digits(3))
-    attack = get_attack("ntk", iterations=1000, patience=20, tolerance=0.5)
-    assert attack.run(observation, Knowledge(), generator()).loss_trace[-1][0] < 900
+    attack = get_attack("ntk", iterations=300, patience=20, tolerance=0.5)
+    # β is 200 from iteration 171 on, and two means of 20 losses that end after it are needed: it ends at 200
+    assert attack.run(observation, Knowledge(), generator()).loss_trace[-1][0] == 100
+
+
+def test_an_update_and_a_multiple_of_it_are_attacked_alike():
+    """In the tangent space of the initial parameters: the same images, and duals that are as many times as large."""
+    clean = client(mlp(64).double(), digits(3).double())
+    attack = get_attack("ntk", kernel="initial", iterations=60, learning_rate=0.1, precision="float64")
+
+    def attacked(factor):
+        final = {name: clean.initial[name] + factor * value for name, value in clean.delta().items()}
+        observation = Observation(clean.model, ((clean.initial, final),), (1, 8, 8))
+        return attack.run(observation, Knowledge(3, pixel_mean=(0.3,)), generator())
+
+    once, tenth = attacked(1.0), attacked(0.1)
+    assert float(outside_range(once.images, torch.tensor(-0.3), torch.tensor(0.7))) > 0.001  # the penalty counts
+    assert torch.allclose(once.images, tenth.images, atol=1e-4)
+    assert torch.allclose(once.duals, 10 * tenth.duals, atol=1e-4 * float(once.duals.abs().max()))
 
 
 def test_progress_is_reported():
