@@ -11,6 +11,7 @@ from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import Outcome, sweep_experiment
 from simulator.paper.measures import (
     binary_task,
+    by_seed,
     curve_table,
     falling,
     first_seed_strips,
@@ -49,7 +50,8 @@ def score_experiment(
         def measure(record: Record) -> Outcome:
             scores = score_table(record)
             data = scores[columns] if columns else curve_table(record, extra)
-            return Outcome(data, statistics(scores), partial(draw, data), partial(first_seed_strips, record, scores))
+            sheet = partial(first_seed_strips, record, scores)
+            return Outcome(data, statistics(scores), partial(draw, data), sheet, by_seed(statistics, scores))
 
         return statistics
 
