@@ -151,6 +151,30 @@ def kernel_statistics(scores: pd.DataFrame) -> Statistics:
     }
 
 
+@sweep_experiment("distilled_curves", "the curves of few reconstructions, as of RKIP-finite, by the number of images")
+def distilled_curves(record: Record) -> Outcome:
+    data = curve_table(record)
+    draw, sheet = (
+        partial(draw_curves, data, "width", ["dynamics"]),
+        partial(first_seed_strips, record, score_table(record)),
+    )
+    return Outcome(data, few_statistics(data), draw, sheet, by_seed(few_statistics, data))
+
+
+def few_statistics(data: pd.DataFrame) -> Statistics:
+    """Of the private images that come out best, as many as the smallest set holds: their L2 by the number of images.
+    data: as of `curve_table`."""
+    few = data.num_private.min()
+    best = data[data["rank"] <= few]
+    table = best.groupby(["num_private", "width", "seed"], as_index=False)[["l2", "floor_l2"]].mean()
+    return {
+        "few": few,
+        "l2": table.groupby("num_private").l2.mean(),
+        "floor": table.groupby("num_private").floor_l2.mean(),
+        "rank": spearman_within(table, "num_private", "l2", ["width", "seed"]),
+    }
+
+
 @curve_experiment("figure17", "LeNet-5 of growing width", "multiplier", ["dynamics"])
 def lenet_statistics(scores: pd.DataFrame) -> Statistics:
     """The error by the width multiplier, also as a share of the uninformed baseline's."""

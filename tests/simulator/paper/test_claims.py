@@ -11,7 +11,7 @@ from simulator.paper.claims import COMPARISONS, Claim, ClaimRule, Signs, compare
 from simulator.paper.distillation import likeness_statistics
 from simulator.paper.distilled_accuracy import set_statistics, size_statistics
 from simulator.paper.files import load_claims
-from simulator.paper.reconstruction.curves import task_statistics
+from simulator.paper.reconstruction.curves import few_statistics, task_statistics
 from simulator.paper.reconstruction.duals import accumulated_statistics, dual_statistics
 from simulator.paper.reconstruction.finetuning import ntk_statistics, span_statistics
 from simulator.paper.reconstruction.gradient_sums import kkt_statistics, step_statistics
@@ -209,6 +209,15 @@ def test_claims_about_distillation_on_hand_made_tables(holds):
     alike = images.assign(nearest=[1.0, 0.95, 0.9, 0.3], average=[0.2, 0.2, 0.4, 0.4])
     assert holds("figure13", likeness_statistics(alike)) == [False, True, True]
     assert holds("figure13", likeness_statistics(alike.assign(nearest=[0.2, 0.3, 0.4, 0.5]))) == [True, False, True]
+
+
+def test_claims_about_few_reconstructions_on_a_hand_made_table(holds):
+    curve = {"rank": [1, 2] * 3, "num_private": [2, 2, 4, 4, 8, 8], "width": 8, "seed": 0, "floor_l2": 7.0}
+    table = pd.DataFrame(curve | {"l2": [1.0, 1, 2, 2, 3, 3]})
+    assert holds("distilled_curves", few_statistics(table)) == [True]
+    worse = pd.concat([table, table.assign(rank=3, l2=-9.0)])  # ranks beyond the smallest set do not count
+    assert holds("distilled_curves", few_statistics(worse)) == [True]
+    assert holds("distilled_curves", few_statistics(table.assign(l2=1.0 / table.num_private))) == [False]
 
 
 def test_claims_about_the_sphere_on_a_hand_made_trace(holds):
