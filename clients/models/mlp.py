@@ -43,7 +43,7 @@ class NTKLinear(nn.Linear):
         return F.linear(input, self.weight / math.sqrt(self.in_features), self.bias)
 
 
-OutputActivation = Literal["linear", "sigmoid", "tanh", "softmax"]
+OutputActivation = Literal["linear", "sigmoid", "tanh", "softmax", "relu"]
 
 
 def output_layer(name: OutputActivation) -> list[nn.Module]:

@@ -118,6 +118,8 @@ def distill(
     train: Annotated[int, typer.Option(help="images to distill")] = 500,
     size: Annotated[int, typer.Option(help="images to distill them to")] = 20,
     iterations: Annotated[int | None, typer.Option(help="default 50000, rkip_finite 2000")] = None,
+    kernel: Annotated[str, typer.Option(help="of KIP and RKIP: limit, authors or width_matched")] = "limit",
+    standard_steps: Annotated[int, typer.Option(min=1, help="limit of standard training, for each set")] = 2_000,
     seed: Annotated[int, typer.Option(help="of data, networks and distillation")] = 0,
 ) -> None:
     """Distill images to a few synthetic ones; measure them on infinitely wide, standard and linearized networks."""
@@ -127,10 +129,10 @@ def distill(
     from simulator.tools.distillation import Owner, accuracy_lines, distill_scenario, run_distillation
 
     check_out(out_dir)
-    options = DistillOptions(method=method, iterations=iterations)
     owner = Owner.of(distill_scenario(overrides, train, seed))
+    options = DistillOptions(method=method, iterations=iterations, kernel=owner.kernel_named(kernel))
     with step_bar() as report:
-        facts = run_distillation(owner, options, size, out_dir, report)
+        facts = run_distillation(owner, options, size, out_dir, report, max_steps=standard_steps)
     for line in accuracy_lines(facts):
         out.print(line, soft_wrap=True)
     out.print(f"written: {out_dir / 'distill.json'}", soft_wrap=True)
