@@ -16,6 +16,7 @@ where it has room, is used alone; ‖g‖² in ρ becomes ‖g − ḡ‖², sin
 reference images: public ones, or many candidates.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
 from attacks.networks.probing import parameter_names, probe
+from attacks.scoring.intervals import UNKNOWN, Interval, auc_interval, exact_interval
 from attacks.update.first_layer import infer_image_count, layer_update
 from attacks.update.spectrum import Spectrum
 
@@ -36,7 +38,7 @@ GAP_DIRECTIONS, BLURRED_DIRECTIONS, DRIFTING_DIRECTIONS = 1.0, 2.0, 4.0
 PREFERRED_SHARE, LARGEST_SHARE = 0.4, 0.9
 FEWEST_REFERENCES = 50  # images that s and ḡ are estimated from
 BATCH = 256  # images at a time: patches of a convolution take memory
-FALSE_POSITIVES = 1e-3  # at which the true-positive rate is reported
+FALSE_POSITIVES = (1e-3, 1e-2)  # at which true-positive rates are reported
 
 
 @dataclass(frozen=True)
@@ -112,24 +114,55 @@ class MembershipTest:
 
 
 @dataclass(frozen=True)
+class TruePositives:
+    """The share of members that are told at a false-positive rate, and its exact 95 % interval, of the members alone;
+    NaN where there are too few outsiders to know the false-positive rate."""
+
+    rate: float = float("nan")
+    interval: Interval = UNKNOWN
+
+    @classmethod
+    def at(cls, false_positives: float, members: Tensor, outsiders: Tensor) -> "TruePositives":
+        """With at least 1 / `false_positives` outsiders: one of them at least may pass. Those at the threshold do not
+        count as told."""
+        allowed = math.floor(false_positives * len(outsiders) + 1e-9)
+        if allowed < 1:
+            return cls()
+        told = int((members < outsiders.sort().values[allowed]).sum())
+        return cls(told / len(members), exact_interval(told, len(members)))
+
+
+@dataclass(frozen=True)
 class MembershipScore:
-    """auc: area under the ROC curve. tpr: true-positive rate at a false-positive rate of at most 0.1 %."""
+    """auc: area under the ROC curve, with its 95 % interval. tpr, tpr_1pct: true positives at a false-positive rate of
+    at most 0.1 % and of at most 1 %."""
 
     auc: float
-    tpr: float
+    auc_interval: Interval
+    true_positives: TruePositives
+    true_positives_1pct: TruePositives
+
+    @property
+    def tpr(self) -> float:
+        return self.true_positives.rate
 
     @classmethod
     def of(cls, members: Tensor, outsiders: Tensor) -> "MembershipScore":
-        """From the residuals of members (N,) and of outsiders (Q,); NaN where either is empty.
-
-        With fewer than 1,000 outsiders the rate is that at no false positive. Ties count half.
-        """
+        """From the residuals of members (N,) and of outsiders (Q,); NaN where either is empty. Ties count half."""
         if not len(members) or not len(outsiders):
-            return cls(float("nan"), float("nan"))
+            return cls(float("nan"), UNKNOWN, TruePositives(), TruePositives())
         below = (members[:, None] < outsiders).double() + 0.5 * (members[:, None] == outsiders).double()
-        allowed = int(FALSE_POSITIVES * len(outsiders))
-        threshold = outsiders.sort().values[allowed]
-        return cls(float(below.mean()), float((members < threshold).double().mean()))
+        auc = float(below.mean())
+        rates = (TruePositives.at(share, members, outsiders) for share in FALSE_POSITIVES)
+        return cls(auc, auc_interval(auc, len(members), len(outsiders)), *rates)
+
+    def columns(self) -> dict[str, float]:
+        """The membership columns of the leakage table."""
+        columns = {"membership_auc": self.auc}
+        columns["membership_auc_low"], columns["membership_auc_high"] = self.auc_interval
+        for name, told in (("membership_tpr", self.true_positives), ("membership_tpr_1pct", self.true_positives_1pct)):
+            columns[name], (columns[f"{name}_low"], columns[f"{name}_high"]) = told.rate, told.interval
+        return columns
 
 
 def layer_inputs(model: nn.Module, state: State, images: Tensor, names: list[str]) -> dict[str, Tensor]:

@@ -1,18 +1,19 @@
 """Builds the defenses that a scenario names, and runs a chain of them around the local training of one client."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.observation import State
 from attacks.interface.options import check_known
 from clients.config import ClientConfig, DefenseConfig, made_with
 from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, TrainingSet
-from clients.defenses.base import Metrics
+from clients.defenses.base import Metrics, Transformation
+from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.training import Batch, TrainingHook, TrainingLoop
 
 RunMod = Callable[[FlowerMod, str, State], State]
@@ -73,8 +74,9 @@ class DefenseChain:
         cls, config: ClientConfig, round: int, client: int, model: nn.Module, memory: dict[str, dict[str, Any]]
     ) -> "DefenseChain":
         """model: at the parameters received. memory: what each defense keeps between rounds, by its label."""
+        received = {name: value.detach().clone() for name, value in model.state_dict().items()}
         contexts = [
-            DefenseContext(config, round, client, model, memory.setdefault(entry.label, {}))
+            DefenseContext(config, round, client, model, memory.setdefault(entry.label, {}), received)
             for entry in config.defenses
         ]
         return cls(tuple(map(Link, map(build_defense, config.defenses), contexts)))
@@ -100,14 +102,34 @@ class DefenseChain:
         """The size of the update as it travels."""
         encoding = Encoding()
         for link in self.links:
-            encoding = link.defense.encode(encoding)
+            encoding = link.defense.encode(encoding, link.context)
         return encoding.bytes(sum(value.numel() for value in state.values() if value.is_floating_point()))
 
-    def privacy_spent(self, steps: int, count: int) -> Metrics:
-        """{"epsilon": …} where a defense gives a guarantee; of several, each of which holds by itself, the smallest.
+    def privacy_spent(self, steps: int, count: int) -> tuple[Guarantee, ...]:
+        """What each defense that gives a guarantee gives after this round, under its label; none speaks for another.
 
         steps: optimizer steps of the round. count: images that were trained on.
         """
-        spent: list[Metrics] = [link.defense.privacy_spent(link.context, steps, count) for link in self.links]
-        epsilons = [one["epsilon"] for one in spent if "epsilon" in one]
-        return {"epsilon": min(epsilons)} if epsilons else {}
+        spent = [link.defense.privacy_spent(link.context, steps, count) for link in self.links]
+        labels = [entry.label for entry in self.links[0].context.config.defenses] if self.links else []
+        return tuple(replace(one, mechanism=label) for one, label in zip(spent, labels, strict=True) if one)
+
+
+def invariances(chain: Iterable[Defense]) -> tuple[Transformation, ...]:
+    """All that a chain may turn an image into before a step sees it; none where it shows images as they are."""
+    views: tuple[Transformation, ...] = ()
+    for defense in chain:
+        own = defense.invariances()
+        views = tuple(_Both(first, then) for first in views for then in own) if views and own else views or own
+    return views
+
+
+@dataclass(frozen=True)
+class _Both:
+    """One transformation after another."""
+
+    first: Transformation
+    then: Transformation
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.then(self.first(images))

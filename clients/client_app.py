@@ -15,6 +15,7 @@ from attacks.interface.observation import State
 from attacks.interface.seeding import derive_seed
 from clients.config import ClientConfig
 from clients.defenses import FlowerMod
+from clients.defenses.differential_privacy.guarantee import to_json
 from clients.environment import code_version, whereabouts
 from clients.local_update import ClientUpdate, local_update
 from clients.models.factory import look_in_working_folder
@@ -85,6 +86,7 @@ def reply_records(update: ClientUpdate, client: int) -> RecordDict:
         "metrics": MetricRecord(metrics),
         "where": ConfigRecord({**whereabouts(), "device": update.device}),
         "defenses": ConfigRecord(reported),  # strategies average every metric: these are none of theirs
+        "privacy": ConfigRecord({"guarantees": to_json(update.guarantees)}),
     }
     if update.distilled is not None:
         shape, pixels = list(update.distilled.shape), update.distilled.numpy().tobytes()

@@ -130,6 +130,11 @@ class TrainingConfig(Section):
     batch_size: Count | None = Field(None, description="images per step; default: all of them")
     stop_at_loss: Positive | None = Field(None, description="stop when the mean loss of an epoch falls below this")
     dynamics: Literal["standard", "linearized"] = "standard"
+    autocast: Literal["bfloat16"] | None = Field(
+        None,
+        description="mixed precision: torch computes products of matrices, forwards and backwards, in this type; "
+        "parameters, the optimizer and checkpoints stay float32",
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> "TrainingConfig":

@@ -13,6 +13,7 @@ from clients.config import ClientConfig, TrainingConfig
 from clients.data.partition import FederatedData, split_data
 from clients.data.tasks import Task
 from clients.defenses import TrainingSet
+from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.losses import encode_targets
 from clients.models import build_model
 from clients.training import FedProx, TrainingReport, train
@@ -22,8 +23,9 @@ from clients.training import FedProx, TrainingReport, train
 class ClientUpdate:
     """What a client returns: its state dict on the CPU, and how training went.
 
-    metrics: what its defenses say, `epsilon` and `bytes` (of the update as it travels) among them. distilled: the
-    images (M, C, H, W) in [0, 1] that it trained on instead of its own, or None; only the scorer gets them.
+    metrics: what its defenses say, `bytes` (of the update as it travels) among them. distilled: the images
+    (M, C, H, W) in [0, 1] that it trained on instead of its own, or None; only the scorer gets them. guarantees: of
+    differential privacy, after this round.
     """
 
     state: State
@@ -32,6 +34,7 @@ class ClientUpdate:
     device: str
     metrics: dict[str, float] = field(default_factory=dict)
     distilled: Tensor | None = None
+    guarantees: tuple[Guarantee, ...] = ()
 
 
 def centered(images: Tensor, pixel_mean: tuple[float, ...]) -> Tensor:
@@ -104,7 +107,7 @@ def local_update(
         )
     trained = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     state, protected = chain.protect(received, trained, run_mod)
-    metrics = {**prepared, **protected, **chain.privacy_spent(report.steps, len(private.inputs))}
-    metrics["bytes"] = chain.bytes_sent(state)
+    guarantees = chain.privacy_spent(report.steps, len(private.inputs))
+    metrics = {**prepared, **protected, "bytes": chain.bytes_sent(state)}
     distilled = uncentered(private.inputs.cpu(), data.pixel_mean).clamp(0, 1) if private.distilled else None
-    return ClientUpdate(state, len(images), report, device, metrics, distilled)
+    return ClientUpdate(state, len(images), report, device, metrics, distilled, guarantees)

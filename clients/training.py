@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -112,6 +112,8 @@ def train(
     )
     for hook in hooks:
         loop = hook.instrument(loop, count)
+    if config.autocast is not None:
+        loop = replace(loop, predict=mixed_precision(loop.predict, images.device.type, getattr(torch, config.autocast)))
 
     def make_batch(chosen: Tensor | None) -> Batch:
         parts = (images, targets) if chosen is None else (images[chosen], targets[chosen])
@@ -178,6 +180,18 @@ def _shuffled(
     if batch == count:
         return lambda: (None,)
     return lambda: torch.randperm(count, generator=generator).to(device).split(batch)
+
+
+def mixed_precision(
+    predict: Callable[[Tensor], Tensor], device_type: str, dtype: torch.dtype
+) -> Callable[[Tensor], Tensor]:
+    """The same prediction with its matrix products in `dtype` (torch.autocast), its outputs in float32 for the loss."""
+
+    def run(images: Tensor) -> Tensor:
+        with torch.autocast(device_type, dtype):
+            return predict(images).float()
+
+    return run
 
 
 def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:

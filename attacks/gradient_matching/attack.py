@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attacks.gradient_matching.batch_order import Batches, Order, SimulatedSteps, check_labels, told_or_inferred_classes
-from attacks.gradient_matching.local_training import LocalTraining, Loss
+from attacks.gradient_matching.local_training import Coding, LocalTraining, Loss
 from attacks.interface.attack import Attack, Progress, Reconstruction, register
 from attacks.interface.devices import cast_state, choose_device
 from attacks.interface.errors import InputError
@@ -38,8 +38,9 @@ class GradientMatchingAttack(Attack):
     distance: cosine, 1 − ⟨Δ̂, Δ⟩ / (‖Δ̂‖ ‖Δ‖), or euclidean, ‖Δ̂ − Δ‖² / ‖Δ‖². labels, where they are not told:
     `inferred` from the last layer or optimized as `soft` labels. order, where the batches are not told: `fixed`, one
     random order in every epoch, or `drawn`, another one in every epoch and iteration. loss: of local training; auto is
-    cross_entropy, for one output mse. momentum: of local training. max_unrolled: simulate at most so many steps, of a
-    larger learning rate.
+    cross_entropy, for one output mse. coding: targets of mse, of the other classes and of the right one, by default ±1
+    for one output, −0.1 and 0.9 for several. momentum: of local training. max_unrolled: simulate at most so many steps,
+    of a larger learning rate.
     optimizer: adam, by the signs of the gradients where `signed`, or lbfgs. learning_rate: of the images' Adam.
     total_variation: weight of Σ |∂x| per pixel. clamp: keep images in the pixel range. image_std: of the random start.
     restarts: independent starts; the one with the smallest distance is returned.
@@ -58,6 +59,7 @@ class GradientMatchingAttack(Attack):
     labels: Literal["inferred", "soft"] = "inferred"
     order: Order = "drawn"
     loss: Literal["auto", "cross_entropy", "mse"] = "auto"
+    coding: Coding | None = None
     momentum: float = 0.0
     max_unrolled: int = 50
     clamp: bool = True
@@ -73,6 +75,9 @@ class GradientMatchingAttack(Attack):
         )
         if not 0 <= self.momentum < 1:
             raise InputError(f"attack {self.name!r}: momentum is {self.momentum}, choose one from 0 to below 1")
+        if self.coding is not None and not (len(self.coding) == 2 and self.coding[0] != self.coding[1]):
+            wanted = "two different targets, of the other classes and of the right one"
+            raise InputError(f"attack {self.name!r}: coding is {list(self.coding)}, it has to be {wanted}")
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
         knowledge.require(self.name, "learning_rate", because="it simulates local training")
@@ -124,15 +129,17 @@ class GradientMatchingAttack(Attack):
         outputs = count_outputs(observation.model, observation.input_shape)
         loss: Loss = ("mse" if outputs == 1 else "cross_entropy") if self.loss == "auto" else self.loss
         simulated = self._simulated_steps(knowledge, like.device)
+        rate = (knowledge.learning_rate or 1.0) * simulated.learning_rate_factor
+        trained = observation.trainable
+        training = LocalTraining(observation.model, initial, trained, loss, rate, self.momentum, self.coding)
         classes = None
         if knowledge.labels is not None or self.labels == "inferred":
             classes, notes = told_or_inferred_classes(
-                observation, replace(knowledge, steps=simulated.client_steps), outputs, loss, self.momentum
+                observation, replace(knowledge, steps=simulated.client_steps), training, outputs
             )
             classes, warnings = classes.to(like), warnings + notes
-        rate = (knowledge.learning_rate or 1.0) * simulated.learning_rate_factor
         return UpdateMatching(
-            training=LocalTraining(observation.model, initial, observation.trainable, loss, rate, self.momentum),
+            training=training,
             observed=observed,
             classes=classes,
             batches=simulated.batches(generator),

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from attacks.gradient_matching.local_training import Loss, one_hot, step_weights
+from attacks.gradient_matching.local_training import LocalTraining, one_hot, step_weights
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
@@ -91,11 +91,12 @@ def shuffled_batches(order: Tensor, batch_size: int, steps: int) -> Batches:
 
 
 def told_or_inferred_classes(
-    observation: Observation, knowledge: Knowledge, outputs: int, loss: Loss, momentum: float
+    observation: Observation, knowledge: Knowledge, training: LocalTraining, outputs: int
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """((N, K) class probabilities as told or inferred from the last layer, warnings). knowledge: with num_private."""
+    """((N, K) class probabilities as told or inferred from the last layer, warnings). knowledge: with num_private.
+    training: as it is believed to be, with its loss, coding and momentum. outputs: K."""
     if knowledge.labels is None:
-        found = estimate_label_counts(observation, knowledge, loss, momentum)
+        found = estimate_label_counts(observation, knowledge, training.loss, training.momentum, training.coding)
         labels = torch.repeat_interleave(torch.arange(len(found.counts)), found.counts)
         text = f"labels were inferred: {found.counts.tolist()} of each class, confidence {found.confidence:.2f}"
         return one_hot(labels, outputs), (text,)

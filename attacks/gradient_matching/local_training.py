@@ -11,19 +11,23 @@ from torch import Tensor, nn
 from attacks.interface.observation import State
 
 Loss = Literal["cross_entropy", "mse"]
-CODINGS = {True: (-1.0, 1.0), False: (-0.1, 0.9)}
-"""Targets of mean squared error, (other classes, right class), for one output and for several."""
+Coding = tuple[float, float]  # targets of mean squared error: of the other classes, of the right one
 
 
-def soft_loss(loss: Loss, outputs: Tensor, classes: Tensor) -> Tensor:
+def default_coding(outputs: int) -> Coding:
+    """±1 for one output, −0.1 and 0.9 for several."""
+    return (-1.0, 1.0) if outputs == 1 else (-0.1, 0.9)
+
+
+def soft_loss(loss: Loss, outputs: Tensor, classes: Tensor, coding: Coding | None = None) -> Tensor:
     """Mean loss of outputs (N, K) against class probabilities (N, K); one-hot rows are ordinary labels.
 
-    cross_entropy: softmax, or logistic for one output. mse: ½ Σ_k (f_k − y_k)² against −0.1 and 0.9, or ±1 for one
-    output. With K = 1 `classes` holds the probability of class 1.
+    cross_entropy: softmax, or logistic for one output. mse: ½ Σ_k (f_k − y_k)² against the targets of `coding`, by
+    default `default_coding`. With K = 1 `classes` holds the probability of class 1.
     """
     single = outputs.shape[1] == 1
     if loss == "mse":
-        low, high = CODINGS[single]
+        low, high = coding or default_coding(outputs.shape[1])
         return 0.5 * ((outputs - low - (high - low) * classes) ** 2).sum(1).mean()
     if single:
         return F.binary_cross_entropy_with_logits(outputs, classes)
@@ -47,7 +51,8 @@ def step_weights(steps: int, momentum: float) -> Tensor:
 class LocalTraining:
     """SGD with heavy-ball momentum from `initial`, as torch.optim.SGD takes it.
 
-    initial: full state dict, of the dtype and on the device to compute in. trained: the parameters that move.
+    initial: full state dict, of the dtype and on the device to compute in. trained: the parameters that move. coding:
+    of mean squared error, as of `soft_loss`.
     """
 
     model: nn.Module
@@ -56,6 +61,7 @@ class LocalTraining:
     loss: Loss
     learning_rate: float
     momentum: float = 0.0
+    coding: Coding | None = None
 
     def update(self, images: Tensor, classes: Tensor, batches: Sequence[Tensor]) -> State:
         """Δθ after one step per entry of `batches`, differentiable in images (N, C, H, W) and classes (N, K).
@@ -68,7 +74,7 @@ class LocalTraining:
         for batch in batches:
             current = {name: value + delta[name] for name, value in start.items()}
             outputs = torch.func.functional_call(self.model, {**self.initial, **current}, (images[batch],))
-            loss = soft_loss(self.loss, outputs.reshape(len(batch), -1), classes[batch])
+            loss = soft_loss(self.loss, outputs.reshape(len(batch), -1), classes[batch], self.coding)
             gradients = torch.autograd.grad(loss, [current[name] for name in self.trained], create_graph=True)
             for name, gradient in zip(self.trained, gradients, strict=True):
                 velocity[name] = gradient + self.momentum * velocity[name] if name in velocity else gradient

@@ -54,17 +54,18 @@ class Reconstruction:
     facts: dict[str, float] = field(default_factory=dict)
     held: Tensor | None = None
 
-    def pixels(self) -> Tensor:
-        """Images in [0, 1], clamped: (M, C, H, W)."""
-        return self._pixels(self.images)
+    def pixels(self, clamped: bool = True) -> Tensor:
+        """Images in [0, 1], clamped: (M, C, H, W). clamped: False keeps what a wrong `pixel_mean` moved outside."""
+        return self._pixels(self.images, clamped)
 
-    def held_pixels(self) -> Tensor:
+    def held_pixels(self, clamped: bool = True) -> Tensor:
         """The candidates held back, in [0, 1], clamped: (H, C, H, W)."""
-        return self._pixels(self.images[:0] if self.held is None else self.held)
+        return self._pixels(self.images[:0] if self.held is None else self.held, clamped)
 
-    def _pixels(self, inputs: Tensor) -> Tensor:
+    def _pixels(self, inputs: Tensor, clamped: bool) -> Tensor:
         mean = torch.tensor(self.pixel_mean, dtype=inputs.dtype).view(1, -1, 1, 1)
-        return (inputs.cpu() + mean).clamp(0, 1)
+        pixels = inputs.cpu() + mean
+        return pixels.clamp(0, 1) if clamped else pixels
 
     def ranked(self) -> "Reconstruction":
         """The same candidates, smallest residual first, on the CPU; images, residuals and duals in float32."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.interface.errors import InputError
 
-DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits")
+DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits", "significant_bits")
 MOST_BITS = 32  # of an entry: more than parameters have say nothing
 
 
@@ -25,6 +25,7 @@ class Knowledge:
     Of the defense in force, for an adaptive attacker. clip_norm: of the update or a gradient. noise_scale, noise_std:
     of Gaussian noise on the update, its norm relative to the update's, and its standard deviation on an entry.
     kept_fraction: of the update's entries, the others were set to zero. quantization_bits: of an entry.
+    significant_bits: of a parameter as it was sent, 8 in bfloat16 and 11 in float16.
     """
 
     num_private: int | None = None
@@ -41,6 +42,7 @@ class Knowledge:
     noise_std: float | None = None
     kept_fraction: float | None = None
     quantization_bits: int | None = None
+    significant_bits: int | None = None
     public_images: Tensor | None = None
 
     @classmethod
@@ -76,7 +78,7 @@ class Knowledge:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InputError(f"knowledge {name} is {value}, it has to be positive and finite")
-        for name, most in (("kept_fraction", 1), ("quantization_bits", MOST_BITS)):
+        for name, most in (("kept_fraction", 1), ("quantization_bits", MOST_BITS), ("significant_bits", MOST_BITS)):
             value = getattr(self, name)
             if value is not None and value > most:
                 raise InputError(f"knowledge {name} is {value}, it has to be at most {most}")

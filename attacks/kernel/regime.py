@@ -24,11 +24,11 @@ from attacks.update.first_layer import layer_update
 from attacks.update.spectrum import Spectrum, rank_above_noise
 
 ZERO = "zero update: the client returned what it was sent"
-KERNEL_REGIME = "kernel regime: the NTK attack should work"
-LARGE_STEP = "linear output but large step: expect the span attack only"
+KERNEL_REGIME = "kernel regime: the NTK attack's assumption holds"
+LARGE_STEP = "linear output but large step: exact images of the span attack at most, blurred ones of the hybrid kernel"
 NONLINEAR_OUTPUT = "non-linear output layer: the kernel is not constant at any width"
 UNMOVED = "outputs did not move on these images: they say nothing of the update"
-NO_RANK = "no clear rank: local Adam, noise, or more images than a layer holds; expect no exact attack"
+NO_RANK = "no clear rank: local Adam, noise, or more images than a layer holds; no exact images, membership may show"
 
 # Up to these the NTK attack with one kernel recovers most images: docs/diagnose.md has the measurement.
 SMALL_ERROR = 0.3  # linearization error: how far the mean gradient on the way is from that at θ₀, along the update

@@ -63,6 +63,7 @@ CURVATURES: dict[str, Callable[[Tensor, Tensor, Beta], Tensor]] = {
     "softplus": lambda value, slope, beta: 1 - slope,
 }
 
+_PASSED_OVER = (nn.Flatten, nn.Identity, nn.Dropout)  # a network is read as it is in evaluation mode
 _RESHAPES = {torch.flatten, "flatten", "view", "reshape", "size"}
 _FUNCTIONS = {
     call: name for name in ("relu", "tanh", "sigmoid") for call in (getattr(torch, name), getattr(F, name), name)
@@ -196,7 +197,7 @@ def _read_chain(traced: fx.GraphModule) -> DenseNetwork | None:
             biases.append(None if module.bias is None else f"{node.target}.bias")
         elif activation is not None and len(activations) == len(weights) - 1:
             activations.append(activation)
-        elif isinstance(module, nn.Flatten | nn.Identity) or (module is None and node.target in _RESHAPES):
+        elif isinstance(module, _PASSED_OVER) or (module is None and node.target in _RESHAPES):
             continue
         else:
             return None

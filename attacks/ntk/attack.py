@@ -14,13 +14,15 @@ from torch import Tensor
 
 from attacks.interface.attack import Attack, Progress, Reconstruction, register
 from attacks.interface.devices import cast_state, choose_device
+from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
-from attacks.interface.observation import Observation
+from attacks.interface.observation import Observation, State
 from attacks.interface.options import check_values
 from attacks.interface.restarts import ReportLoss, best_of_restarts
 from attacks.networks.probing import count_outputs
 from attacks.ntk.adam_graph import Descent
 from attacks.ntk.objective import (
+    ANNEALED,
     TRACE_EVERY,
     DualSolution,
     Objective,
@@ -34,7 +36,7 @@ from attacks.ntk.objective import (
     round_scales,
     squared_norm,
 )
-from attacks.update.intervals import kept_entries, known_distortion
+from attacks.update.intervals import kept_entries
 
 
 @register
@@ -42,28 +44,35 @@ from attacks.update.intervals import kept_entries, known_distortion
 class NTKAttack(Attack):
     """Find images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j), in every round that was observed.
 
-    The defaults are the paper's recipe with two additions that a federated update needs: `scale_duals` starts and steps
-    the duals at the scale of Δθ (a few local epochs give duals far below the paper's ½), and the `cosine` schedule
-    lets the step size fall to 0. `scale_duals=False, schedule="constant"` is the recipe as published.
+    The defaults are the paper's recipe with two changes that updates of every size need: `scale_duals` starts and steps
+    the duals at the scale of Δθ, which is brought to length 1, so that an update and a multiple of it are attacked
+    alike; and the `cosine` schedule lets the step size fall to 0. The recipe as published is
+    `dual_normalization="mean", scale_duals=False, schedule="constant", patience=0`.
 
-    An adaptive attacker counts only the entries that were sent, where the others were left out (kept_fraction), and
-    stops where the loss is down at that of the noise or rounding it knows of.
+    An adaptive attacker counts only the entries that were sent, where others were left out at random (kept_fraction).
+    What else it knows it does not use: where only the largest entries were sent the others are nearly 0, as they look,
+    and at the loss of known noise the network is still smoothed.
 
     Several pairs share the images and have duals of their own (`StackedObjective`); those of the result are
-    ordered by round, then initial before final.
+    ordered by round, then from initial to final.
 
-    kernel: whose tangent space, that of the `final` or `initial` parameters, or `hybrid`, both with duals of their own.
+    kernel: whose tangent space, that of the `final` or `initial` parameters; `hybrid`, both with duals of their own; or
+    `path`, these two and the middle between them, (θ₀ + θ_f)/2, at three times the cost of one.
+    dual_normalization: what Adam moves where `scale_duals` is off, the duals of the `sum` Σ_j α_j ∇f(x_j), or M·K times
+    them, so that it is the `mean` over M candidates and K outputs that is differentiated, as in the authors' code:
+    effective duals start and step M·K times smaller. Those of the result are α of the sum in any case.
     candidates: how many images, as a multiple of the number of private ones; num_candidates: the same as a number.
     smoothness: weight of `high_frequencies`, relative to ‖Δθ‖² (the paper's ResNet-18 has a mild penalty of this kind).
     batch_size: Algorithm 2 with so many candidates at a time. precision: float32 or float64.
-    patience: stop when the mean loss of so many iterations is that of the ones before, to `tolerance` (0: never).
+    patience: once the smoothing has been annealed, stop when the mean loss of so many iterations is that of the ones
+    before, to `tolerance` (0: never).
     restarts: independent starts; the one with the smallest residual is returned.
     """
 
     name: ClassVar[str] = "ntk"
     infers: ClassVar[tuple[str, ...]] = ("num_private", "pixel_mean")
 
-    kernel: Literal["final", "initial", "hybrid"] = "final"
+    kernel: Literal["final", "initial", "hybrid", "path"] = "final"
     candidates: float = 2.0
     num_candidates: int | None = None
     iterations: int = 80_000
@@ -77,6 +86,7 @@ class NTKAttack(Attack):
     tolerance: float = 1e-4
     schedule: Literal["cosine", "constant"] = "cosine"
     scale_duals: bool = True
+    dual_normalization: Literal["sum", "mean"] = "sum"
     precision: Literal["float32", "float64"] = "float32"
     device: str = "auto"
 
@@ -86,6 +96,11 @@ class NTKAttack(Attack):
             ("candidates", "num_candidates", "iterations", "learning_rate", "image_std", "restarts", "batch_size"),
             not_negative=("smoothness", "range_penalty", "patience", "tolerance"),
         )
+        if self.scale_duals and self.dual_normalization == "mean":
+            raise InputError(
+                f"attack {self.name!r}: dual_normalization 'mean' says nothing where the update scales the duals: "
+                "set scale_duals to false"
+            )
 
     def with_options(self, knowledge: Knowledge) -> Knowledge:
         """Whoever says how many candidates need not know how many images there are."""
@@ -110,16 +125,14 @@ class NTKAttack(Attack):
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
         prepare = partial(cast_state, device=device, dtype=dtype)
         deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
-        scales = round_scales(deltas)
-        rounds, dual_scales, floor = [], [], 0.0
+        scales = round_scales(deltas, unit_length=self.scale_duals)
+        rounds, dual_scales = [], []
         for (initial, final), delta, scale in zip(observation.pairs, deltas, scales, strict=True):
             scaled = prepare({name: value * scale for name, value in delta.items()})
-            tangents = {"final": [final], "initial": [initial], "hybrid": [initial, final]}[self.kernel]
-            views = [prepare(state) for state in tangents]
+            views = tangent_points(self.kernel, prepare(initial), prepare(final))
             kept = kept_entries(delta, knowledge)
             kept = kept if kept is None else prepare(kept)
             rounds.append(make_objective(observation.model, observation.input_shape, scaled, views, kept=kept))
-            floor += scale**2 * known_distortion(delta, knowledge)
             dual_scales += [scale] * len(views)
         count = self.num_candidates or max(1, round(self.candidates * (knowledge.num_private or 1)))
         return NTKOptimization(
@@ -129,8 +142,19 @@ class NTKAttack(Attack):
             outputs=count_outputs(observation.model, observation.input_shape),
             dual_scales=torch.tensor(dual_scales, device=device, dtype=dtype).view(-1, 1, 1),
             bounds=knowledge.input_bounds(torch.zeros((), device=device, dtype=dtype)),
-            noise_floor=floor,
         )
+
+
+def tangent_points(kernel: str, initial: State, final: State) -> list[State]:
+    """The parameters whose gradients the update is explained by, in the order of the duals; `kernel` as in `NTKAttack`.
+
+    Gradient descent leaves Δθ = Σ_t Σ_j α_j(t) ∇f(x_j) along the whole path from θ₀ to θ_f, of which an attacker has
+    the ends only (Loo et al. 2024, appendix I, leave more checkpoints to future work).
+    """
+    if kernel != "path":
+        return {"final": [final], "initial": [initial], "hybrid": [initial, final]}[kernel]
+    middle = {k: (v + final[k]) / 2 if v.is_floating_point() else v for k, v in initial.items()}
+    return [initial, middle, final]
 
 
 @dataclass(frozen=True)
@@ -138,8 +162,7 @@ class NTKOptimization:
     """One optimization, ready to be started from any random numbers.
 
     shape: of the candidates. outputs: K. dual_scales: (V, 1, 1), what the update of each kernel's round was multiplied
-    by. bounds: lowest and highest input. noise_floor: the loss that the right images leave, where noise of known size
-    was added to the update; below it the noise is fitted.
+    by. bounds: lowest and highest input.
     """
 
     options: NTKAttack
@@ -148,7 +171,6 @@ class NTKOptimization:
     outputs: int
     dual_scales: Tensor
     bounds: tuple[Tensor, Tensor]
-    noise_floor: float = 0.0
 
     @cached_property
     def squared_delta(self) -> float:
@@ -156,7 +178,7 @@ class NTKOptimization:
 
     def solve(self, generator: torch.Generator, report: ReportLoss) -> DualSolution:
         images, duals = self._start(generator)
-        scale = self._scale(images, duals) if self.options.scale_duals else 1.0
+        scale = self._scale(images, duals)
         duals = duals.mul(scale).requires_grad_()
         rates = (self.options.learning_rate, self.options.learning_rate * scale)
         descent = Descent(lambda beta: self._backward(images, duals, beta), [images, duals], rates)
@@ -168,7 +190,7 @@ class NTKOptimization:
         return DualSolution.of(self.objective, images, duals, trace)
 
     def _descend(self, descent: Descent) -> Iterator[tuple[int, float]]:
-        """Every iteration, with the loss at those that are looked at; ends early at the noise or on a plateau."""
+        """Every iteration, with the loss at those that are looked at; ends early on a plateau."""
         options, total = self.options, self.options.iterations
         previous: float | None = None
         for i in range(total):
@@ -177,14 +199,13 @@ class NTKOptimization:
             if i % TRACE_EVERY == 0:
                 loss = float(descent.loss)
                 yield i, loss
-                if self.noise_floor and loss < self.noise_floor:
-                    return
             if options.patience and (i + 1) % options.patience == 0:
                 mean = float(descent.total) / options.patience
                 descent.total.zero_()
                 if previous is not None and abs(previous - mean) <= options.tolerance * previous:
                     return
-                previous = mean
+                # while the network still changes, a loss that stands still is no end
+                previous = mean if inverse_temperature(i, total) >= ANNEALED else None
 
     def _start(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Images N(0, image_std²) and duals U(−½, ½), drawn on the CPU so that every device starts alike."""
@@ -194,7 +215,10 @@ class NTKOptimization:
         return images.to(like.device).requires_grad_(), duals.to(like.device)
 
     def _scale(self, images: Tensor, duals: Tensor) -> float:
-        """The factor on the duals at which the starting point's gradient sum is as long as Δθ."""
+        """The factor on the duals, as drawn and as stepped: with `scale_duals` the one at which the starting point's
+        gradient sum is as long as Δθ, else that of the normalization."""
+        if not self.options.scale_duals:
+            return 1 / (len(images) * self.outputs) if self.options.dual_normalization == "mean" else 1.0
         sums = self.objective.gradient_sum(images.detach(), duals, inverse_temperature(0, 1))
         return (self.squared_delta / max(squared_norm(sums), 1e-30)) ** 0.5
 

@@ -1,7 +1,7 @@
 """The reconstruction loss ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇_θ f^k_{θ_v}(x_j)‖² (Loo et al. 2024, eq. 7, appendices F, I).
 
-v runs over the kernels in use: one (final or initial parameters) or two (hybrid). Three implementations share one
-interface: `DenseObjective` for plain MLPs, in closed form, `AutogradObjective` for every other network, and
+v runs over the kernels in use: one (final or initial parameters), two (hybrid) or three (path). Three implementations
+share one interface: `DenseObjective` for plain MLPs, in closed form, `AutogradObjective` for every other network, and
 `StackedObjective` for several rounds. `ntk` and `kkt` share them, the penalties beside them, and how smooth the
 stand-in for ReLU is.
 """
@@ -20,6 +20,7 @@ from attacks.interface.restarts import Solution
 from attacks.networks.mlp import Beta, find_dense_network, softplus
 from attacks.ntk.mlp_objective import DenseObjective
 
+ANNEALED = 200.0  # inverse temperature from 57 % of the iterations on
 TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits for a GPU
 
 
@@ -127,14 +128,15 @@ def _joined(states: Sequence[State]) -> State:
     return {f"{i}:{name}": value for i, state in enumerate(states) for name, value in state.items()}
 
 
-def round_scales(deltas: Sequence[State]) -> list[float]:
-    """s_r, one factor per update: all updates equally long, and together as long as one is in the root mean square.
+def round_scales(deltas: Sequence[State], unit_length: bool = False) -> list[float]:
+    """s_r, one factor per update: all updates equally long, and together as long as one is in the root mean square, or
+    of length 1.
 
-    The loss then is in the units of a single round, and the penalty on the pixel range weighs as it does there; the
-    factor of a single round is 1.
+    The loss then is in the units of a single round, in which its factor is 1, or relative to ‖Δθ‖²; the penalty on the
+    pixel range weighs accordingly.
     """
     squares = [squared_norm(delta) for delta in deltas]
-    mean = sum(squares) / len(squares)
+    mean = 1.0 if unit_length else sum(squares) / len(squares)
     return [(mean / (square * len(squares))) ** 0.5 for square in squares]
 
 
@@ -218,7 +220,7 @@ class DualSolution(Solution):
 
 def inverse_temperature(iteration: int, iterations: int) -> float:
     """β of the softplus that stands for ReLU: min(10 + 10^(4i/T), 200), 11 at the start (app. H.3, rescaled to T)."""
-    return min(10.0 + 10.0 ** (4.0 * iteration / iterations), 200.0)
+    return min(10.0 + 10.0 ** (4.0 * iteration / iterations), ANNEALED)
 
 
 def outside_range(images: Tensor, low: Tensor, high: Tensor) -> Tensor:

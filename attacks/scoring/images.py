@@ -70,18 +70,17 @@ def score_images(private: Tensor, candidates: Tensor, pool: Pool) -> ImageScores
 def greedy_match(distance: np.ndarray) -> np.ndarray:
     """Loo et al.'s reconstruction curve: take the closest pair, remove both, repeat.
 
-    distance: (N, M). Returns (N,) column of each row, or -1 for rows left over where M < N.
+    distance: (N, M). Returns (N,) column of each row, or -1 for rows left over where M < N. Of equal distances that of
+    the first row, then of the first column, counts as closer.
     """
-    order = np.argsort(distance, axis=None, kind="stable")
     match = np.full(len(distance), -1)
-    taken = np.zeros(distance.shape[1], dtype=bool)
-    left = min(distance.shape)
-    for flat in order:
-        if left == 0:
-            break
-        row, column = divmod(int(flat), distance.shape[1])
-        if match[row] < 0 and not taken[column]:
-            match[row], taken[column], left = column, True, left - 1
+    rows, columns = np.arange(len(distance)), np.arange(distance.shape[1])
+    while len(rows) and len(columns):  # every pair that is the closest of both is taken at once: none is in its way
+        left = distance[np.ix_(rows, columns)]
+        best = left.argmin(1)
+        mutual = left.argmin(0)[best] == np.arange(len(rows))
+        match[rows[mutual]] = columns[best[mutual]]
+        rows, columns = rows[~mutual], np.delete(columns, best[mutual])
     return match
 
 

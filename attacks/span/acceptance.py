@@ -16,6 +16,7 @@ class Acceptance:
 
     images: (M, …), and residual: (M,), the one by which they are ranked. reason: None where images are accepted.
     relative_residual: ‖Δ − Δ P‖ / ‖Δ‖, what their features leave of the update that tests them. facts: of the tests.
+    held: (H, …), further candidates, best first, which are not returned but are in the attacker's hands all the same.
     """
 
     images: Tensor
@@ -23,11 +24,18 @@ class Acceptance:
     reason: str | None = None
     relative_residual: float = float("nan")
     facts: dict[str, float] = field(default_factory=dict)
+    held: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     @classmethod
     def none(cls, reason: str, relative_residual: float = float("nan")) -> "Acceptance":
         """No image, for a reason."""
         return cls(torch.zeros(0), torch.zeros(0), reason, relative_residual)
+
+    def withheld(self, reason: str) -> "Acceptance":
+        """With all images held, best first and before what was held already, and none returned, for a reason."""
+        images = self.images[self.residual.argsort(stable=True)]
+        held = torch.cat([images, self.held]) if len(self.held) else images
+        return replace(self, images=images[:0], residual=self.residual[:0], reason=reason, held=held)
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class ExplanationTest:
         if not len(images):
             threshold = self.candidates.threshold
             reason = f"nothing returned: no candidate has ρ below {threshold:.2g}, the threshold from decoys"
-            return Acceptance.none(reason, 1.0)
+            return replace(Acceptance.none(reason, 1.0), images=images.float())
         left = self.relative_residual(images)
         by_chance = self.relative_residual(decoys_of(images, len(images), generator))
         passed = len(self.candidates.passed)

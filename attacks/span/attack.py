@@ -29,10 +29,9 @@ from attacks.networks.probing import evaluating
 from attacks.span.acceptance import Acceptance
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
+from attacks.span.joining import of_rounds, told_and_untold
 from attacks.span.joint_polish import polish_jointly
-from attacks.span.search.descent import distinct
 from attacks.span.search.passes import SearchOptions
-from attacks.span.thresholds import EVIDENCE, constants_of
 from attacks.span.variants.features import FeatureVariant
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
 from attacks.span.variants.pixels import PixelVariant, RoundsApart, linear_layers_of
@@ -41,7 +40,8 @@ from attacks.update.pixel_mean import infer_pixel_mean
 
 class Variant(Protocol):
     """The span attack on one kind of network. Evidence and candidates are of types of its own; the evidence has a
-    `refusal`, which says why a search makes no sense, and is None where it does.
+    `refusal`, which says why nothing that is found can be returned, None where it can, and is `hopeless` where nothing
+    can be found either.
 
     Building a variant raises InputError where the network, or what the adversary knows, does not suffice.
     """
@@ -96,12 +96,13 @@ class SpanAttack(SearchOptions, Attack):
 
         Raises InputError for an update of zero. One that SGD cannot have made gives no images, and a warning.
         """
-        found = self._attack(observation, knowledge, generator, progress)
-        if not len(found.images) and knows_defense(observation, knowledge):
-            # the update as it was sent may do where the one that knowledge of the defense makes of it does not
-            plain = self._attack(observation, replace(knowledge, **dict.fromkeys(DEFENSE_FIELDS)), generator, progress)
-            return plain if len(plain.images) else found
-        return found
+        if not knows_defense(observation, knowledge):
+            return self._attack(observation, knowledge, generator, progress)
+        # the update as it was sent may do where the one that knowledge of the defense makes of it does not
+        same = torch.Generator().set_state(generator.get_state())
+        told = self._attack(observation, knowledge, generator, progress)
+        naive = replace(knowledge, **dict.fromkeys(DEFENSE_FIELDS))
+        return told_and_untold(told, self._attack(observation, naive, same, progress))
 
     def _attack(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
@@ -113,12 +114,14 @@ class SpanAttack(SearchOptions, Attack):
         if isinstance(evidence, RoundsApart):
             known = replace(knowledge, num_private=None)  # the number that is known is that of the union
             rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in evidence.rounds]
-            found = union(evidence, [self.reconstruct(one, known, generator, progress) for one in rounds])
+            found = of_rounds(evidence, [self._attack(one, known, generator, progress) for one in rounds])
             return replace(found, pixel_mean=knowledge.pixel_mean or infer_pixel_mean(rounds[0]) or ())
-        if evidence.refusal is not None:
+        if evidence.hopeless:
             return variant.report(evidence, Acceptance.none(evidence.refusal))
         candidates = variant.search(evidence, generator, progress)
         acceptance = variant.accept(evidence, candidates, generator)
+        if evidence.refusal is not None:
+            acceptance = acceptance.withheld(evidence.refusal)
         found = variant.report(evidence, acceptance).ranked()
         if self.joint_polish and len(found.images):
             found = polish_jointly(observation, found, self.joint_polish).ranked()
@@ -138,27 +141,3 @@ class SpanAttack(SearchOptions, Attack):
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), observation, network)
         return FeatureVariant(observation, knowledge, self, network)
-
-
-def union(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruction:
-    """What rounds with private sets of their own gave, every image once, with the duals it has in its round."""
-    images, residual = torch.cat([part.images for part in parts]), torch.cat([part.residual for part in parts])
-    order = residual.argsort(stable=True)
-    order = order[distinct(images[order].flatten(1))]
-    duals = [part.duals for part in parts if part.duals is not None]
-    warnings = [
-        f"round {r + 1}: {said}" for r, part in zip(evidence.rounds, parts, strict=True) for said in part.warnings
-    ]
-    return Reconstruction(
-        images=images[order],
-        residual=residual[order],
-        duals=torch.cat(duals, 1)[:, order] if duals else None,
-        num_inferred=evidence.together,
-        relative_residual=max(part.relative_residual for part in parts),
-        warnings=(
-            f"the rounds do not share one private set ({evidence.together} images together, at most {evidence.most} in "
-            "a round): each was attacked alone",
-            *warnings,
-        ),
-        facts={"used_num_private": float(evidence.together)} | constants_of(EVIDENCE),
-    )

@@ -73,11 +73,13 @@ class SEARCH(Thresholds):
 
     deflation_floor: float = 1e-3  # ε of the deflated ρ: keeps it finite on an image that is found already
     same_point: float = 0.1  # share of the median distance within which two candidates count as one
+    same_length: float = 1e-4  # share of the median length within which they do where all are about one point
     merge_after: float = 0.5  # share of a search's steps by which most starts have come together
     settle_rate: float = 0.4  # share of the learning rate at which the search ends and settling starts
     polish_rate: float = 0.1  # share of the learning rate at which settling ends and polishing starts
     complement_after: float = 0.75  # share of the images that passed, from which only what they leave is searched
     idle_passes: int = 2  # passes without gain, one after the other, that end the search
+    refused_passes: int = 2  # passes where the update is refused already: what they find is held, never returned
 
 
 class DECOY(Thresholds):
@@ -97,6 +99,15 @@ class SPARSITY(Thresholds):
     chance: float = 0.05  # share of the units whose entry may be zero by chance
     independent: float = 0.05  # length of c outside the span of sparser ones; 0.4 and more for private images
     tested_per_missing: int = 2  # candidates that take the test, per image that is still missing
+
+
+class EXTREME(Thresholds):
+    """Images as vertices of the points with pixels in range (`attacks.span.search.extreme_points`)."""
+
+    tolerance: float = 1e-3  # in pixel values: how far outside its range rounding may put a pixel
+    constant: float = 1e-4  # of the largest: a pixel that varies less in the span is the same in all images
+    independent: float = 0.02  # share of a vertex outside the span of those before it
+    directions: int = 300  # random ones, a linear program in each
 
 
 class DUAL(Thresholds):
@@ -133,6 +144,7 @@ class ACCEPTANCE(Thresholds):
     few_sparse: float = 0.25  # share of the accepted that pass the sparsity test: fewer prove nothing for the set
     unexplained: float = 0.5  # of what as many decoys leave: the most that the set may leave
     unexplained_sparse: float = 0.92  # the most over several rounds that are not too few: zeros can repeat there
+    held_per_image: float = 2.0  # candidates per image that are kept, those returned among them
 
 
 class FEATURE(Thresholds):

@@ -100,6 +100,26 @@ def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryInterv
     }
 
 
+def rounded_intervals(delta: State, initial: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
+    """The intervals of an update's entries where the parameters that it led to were sent in few significant bits; None
+    where that is not known, and where they are no such numbers, as a mean over clients is not.
+
+    A parameter of exponent e was rounded by at most half of the distance 2^(e − bits) to the next number.
+    """
+    bits, intervals = knowledge.significant_bits, {}
+    if bits is None:
+        return None
+    for name, change in delta.items():
+        start = initial[name].double()
+        value = start + change.double()
+        spacing = torch.where(value == 0, 0, torch.exp2(torch.frexp(value).exponent.double() - bits))
+        off = (value - (value / spacing).round() * spacing).masked_fill(value == 0, 0)
+        if bool((off.abs() > GRID_TOLERANCE * spacing).any()):
+            return None
+        intervals[name] = EntryIntervals(value - spacing / 2 - start, value + spacing / 2 - start)
+    return intervals
+
+
 def _on_grid(value: Tensor, bits: int) -> bool:
     step = quantization_step(value.double(), bits)
     levels = (value.double() - value.min().double()) / max(step, 1e-300)
@@ -107,20 +127,14 @@ def _on_grid(value: Tensor, bits: int) -> bool:
 
 
 def kept_entries(delta: State, knowledge: Knowledge) -> State | None:
-    """1 for the entries of every tensor that were sent and 0 for those left out; None where none is known to be."""
+    """1 for the entries of every tensor of which something is known and 0 for those left out; None where none is.
+
+    Where only the largest were sent the others are known to be small, and 0 is nearly right.
+    """
     intervals = known_intervals(delta, knowledge) if knowledge.kept_fraction is not None else None
-    return None if intervals is None else {name: part.sent().to(delta[name].dtype) for name, part in intervals.items()}
-
-
-def known_distortion(delta: State, knowledge: Knowledge) -> float:
-    """‖E‖², expected, of noise and quantization that the adversary knows of: no model of the update leaves less."""
-    entries = sum(value.numel() for value in delta.values())
-    squared = noise_deviation(delta, knowledge) ** 2 * entries
-    if knowledge.quantization_bits is not None and known_intervals(delta, knowledge) is not None:
-        for value in delta.values():
-            deviation = quantization_step(value, knowledge.quantization_bits) / 12**0.5  # of a uniform rounding error
-            squared += deviation**2 * int((value != 0).sum())
-    return squared
+    if intervals is None or all(bool(part.bounded().all()) for part in intervals.values()):
+        return None
+    return {name: part.bounded().to(delta[name].dtype) for name, part in intervals.items()}
 
 
 def noise_edge(rows: int, columns: int) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.gradient_matching.local_training import CODINGS, Loss, step_weights
+from attacks.gradient_matching.local_training import Coding, Loss, default_coding, step_weights
 from attacks.interface.devices import cast_state
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
@@ -39,12 +39,17 @@ class LabelCounts:
 
 
 def estimate_label_counts(
-    observation: Observation, knowledge: Knowledge, loss: Loss | None = None, momentum: float = 0.0
+    observation: Observation,
+    knowledge: Knowledge,
+    loss: Loss | None = None,
+    momentum: float = 0.0,
+    coding: Coding | None = None,
 ) -> LabelCounts:
     """Label counts of the private set, from the first round whose update is not zero.
 
     Needs learning_rate and steps, and num_private where the update does not tell it; uses public_images where known.
-    loss: default cross_entropy, for one output mse. momentum: of local training.
+    loss: default cross_entropy, for one output mse. momentum: of local training. coding: targets of mse, (other
+    classes, right class), by default ±1 for one output, −0.1 and 0.9 for several.
     Raises InputError where something is missing, or where the last layer is not a trained linear one.
     """
     knowledge.require("label inference", "learning_rate", "steps")
@@ -63,7 +68,7 @@ def estimate_label_counts(
     late = float((weights * torch.arange(steps) / steps).sum() / weights.sum())
     predicted = torch.lerp(predictions(loss, first), predictions(loss, last), late).mean(0)
     change = _bias_change(observation.delta(), layer, features)
-    shares = _shares(predicted + change / (knowledge.learning_rate or 1.0) / weights.sum(), loss)
+    shares = _shares(predicted + change / (knowledge.learning_rate or 1.0) / weights.sum(), loss, coding)
     counts = round_to_sum(shares * count, count)
     return LabelCounts(counts, shares, float(1 - 2 * (shares * count - counts).abs().max().clamp_max(0.5)))
 
@@ -84,9 +89,9 @@ def _bias_change(delta: State, layer: str, features: Tensor) -> Tensor:
     return delta[weight].cpu() @ mean / (mean @ mean)
 
 
-def _shares(targets: Tensor, loss: Loss) -> Tensor:
+def _shares(targets: Tensor, loss: Loss, coding: Coding | None) -> Tensor:
     """The share of each class (two where there is one output), of sum 1, from mean targets (K,) as the loss codes."""
-    low, high = CODINGS[len(targets) == 1] if loss == "mse" else (0.0, 1.0)
+    low, high = (coding or default_coding(len(targets))) if loss == "mse" else (0.0, 1.0)
     shares = (targets - low) / (high - low)
     if len(shares) == 1:
         shares = torch.cat([1 - shares, shares])

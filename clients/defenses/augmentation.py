@@ -1,12 +1,14 @@
 """Data augmentation: every step sees the images shifted, flipped and noised anew, so no image is fitted as it is."""
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from attacks.interface.options import check_values
-from clients.defenses.base import Defense, register
+from clients.defenses.base import Defense, Transformation, register
 from clients.training import Batch
 
 
@@ -37,3 +39,23 @@ class Augmentation(Defense):
         if self.noise:
             inputs = inputs + self.noise * torch.randn(inputs.shape, generator=generator).to(inputs.device)
         return replace(batch, inputs=inputs)
+
+    def invariances(self) -> tuple[Transformation, ...]:
+        """Every shift, and every shift mirrored."""
+        steps = range(-self.shift, self.shift + 1)
+        return tuple(
+            _View(down, right, flip) for flip, down, right in product([False, True][: 1 + self.flip], steps, steps)
+        )
+
+
+@dataclass(frozen=True)
+class _View:
+    """Images (N, C, H, W) shifted by so many pixels, wrapped around, then mirrored or not."""
+
+    down: int
+    right: int
+    flip: bool
+
+    def __call__(self, images: Tensor) -> Tensor:
+        shifted = images.roll((self.down, self.right), (2, 3))
+        return shifted.flip(3) if self.flip else shifted

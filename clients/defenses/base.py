@@ -5,6 +5,8 @@ every batch, and `protect_update` on what it is about to send. The server carrie
 values: nothing here knows Flower, `clients/client_app.py` and `simulator/run/strategies.py` do.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -13,10 +15,12 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.interface.seeding import torch_generator
-from clients.config import ClientConfig
+from clients.config import ClientConfig, TrainingConfig
+from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
 from clients.training import Batch, TrainingLoop
 
 Metrics = dict[str, float]
+Transformation = Callable[[Tensor], Tensor]  # of images: (N, C, H, W) -> (N, C, H, W)
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class ServerHalf:
     strategy, and the number of clients of a round where it asks for `num_sampled_clients`, are passed besides.
     hides_clients: the server learns the sum of a round's updates and no single one. needs_single_updates: the server
     has to see each client's update, so that nothing may hide them. if_hidden: what it lacks where something does, and
-    what to use then; it ends the message that refuses the chain.
+    what to use then; it ends the message that refuses the chain. poisson: each client takes part in a round by a coin
+    of its own, with probability `federation.fraction`, instead of a fixed number of them.
     """
 
     strategy: str = ""
@@ -58,29 +63,70 @@ class ServerHalf:
     hides_clients: bool = False
     needs_single_updates: bool = False
     if_hidden: str = "no update of a single client"
+    poisson: bool = False
 
 
 @dataclass(frozen=True)
 class DefenseContext:
-    """Where a defense acts: one client in one round. model: at the parameters received. memory: survives rounds, one
-    dict of plain values for each defense of the chain."""
+    """Where a defense acts: one client in one round. model: at the parameters received, and trained in place from
+    there. received: those parameters by name. memory: survives rounds, one dict of plain values for each defense of the
+    chain."""
 
     config: ClientConfig
     round: int
     client: int
     model: nn.Module
     memory: dict[str, Any] = field(default_factory=dict)
+    received: State = field(default_factory=dict)
 
     def generator(self, purpose: str) -> torch.Generator:
         return torch_generator(self.config.seed, f"defense/{purpose}", self.round, self.client)
 
 
 @dataclass(frozen=True)
+class Surroundings:
+    """What a defense is put into. chain: all defenses, itself among them, in their order. strategy: the federation's.
+    plain_mean: whether that one replaces the global checkpoint by the mean of the replies, weighted by images."""
+
+    chain: tuple["Defense", ...]
+    training: TrainingConfig
+    strategy: str = "FedAvg"
+    plain_mean: bool = True
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What an adversary compares in one round, as far as everybody knows it. config: of the clients. sizes: private
+    images of each client whose update is in it, as they report them. shares: the weight of each in it: (1.0,) for the
+    update of a single client, their weights in the mean for the global checkpoint."""
+
+    config: ClientConfig
+    adversary: Adversary
+    sizes: tuple[int, ...]
+    shares: tuple[float, ...]
+
+    def averaged(self, *deviations: float) -> float:
+        """Standard deviation of independent noise in what is seen, given that of each client (or of all)."""
+        each = deviations if len(deviations) > 1 else deviations * len(self.shares)
+        return math.hypot(*(share * one for share, one in zip(self.shares, each, strict=True)))
+
+
+@dataclass(frozen=True)
 class Defense:
-    """A defense that does nothing. Subclasses override the hooks they need; none of them changes its arguments."""
+    """A defense that does nothing. Subclasses override the hooks they need; none of them changes its arguments.
+
+    mixes_images: whether something that clients train on behind it depends on several private images at once.
+    tells_noise: the adversaries for whom `noise_told` has something.
+    """
 
     kind: ClassVar[str] = "defense"
     name: ClassVar[str]
+    mixes_images: ClassVar[bool] = False
+    tells_noise: ClassVar[tuple[Adversary, ...]] = ()
+
+    def conflict(self, around: Surroundings) -> str:
+        """Why it cannot keep its promise there, with a remedy; "" where it can. The scenario is refused with it."""
+        return ""
 
     def check(self, context: DefenseContext) -> None:
         """Raise InputError where the defense cannot run with this model and training."""
@@ -105,7 +151,7 @@ class Defense:
         """The Flower mod that protects the update, where it is one that does."""
         return None
 
-    def encode(self, encoding: Encoding) -> Encoding:
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
         """How the update travels, given how it would without this defense."""
         return encoding
 
@@ -113,14 +159,23 @@ class Defense:
         """What the defense changes on the server: by default nothing."""
         return ServerHalf()
 
-    def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Metrics:
-        """{"epsilon": …} after this round, where the defense gives a guarantee. steps: optimizer steps of the round.
+    def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Guarantee | None:
+        """What holds after this round, where the defense gives a guarantee. steps: optimizer steps of the round.
         count: images that were trained on."""
-        return {}
+        return None
 
     def known_to_adaptive_attacker(self) -> dict[str, float]:
         """What an adversary who knows that this defense is in force may use, as fields of `attacks.Knowledge`."""
         return {}
+
+    def noise_told(self, sighting: Sighting) -> float | None:
+        """Standard deviation of its noise on an entry of what is seen, where that follows from what is public."""
+        return None
+
+    def invariances(self) -> tuple[Transformation, ...]:
+        """All that it may turn an image into before a step sees it, noise aside: an attack that returns any of these
+        views has the image. None where it shows images as they are."""
+        return ()
 
 
 @dataclass(frozen=True)

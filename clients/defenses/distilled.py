@@ -26,6 +26,8 @@ RIGHT, WRONG = 0.9, -0.1  # coding of classes for kernel regression, where the l
 class DistilledTraining(Defense):
     """size: of the distilled set; default half of the client's images. iterations: of distillation."""
 
+    mixes_images: ClassVar[bool] = True
+
     size: int | None = None
     iterations: int = 1000
     learning_rate: float = 0.01

@@ -5,9 +5,8 @@ from typing import ClassVar
 
 import torch
 
-from attacks.interface.errors import InputError
 from attacks.interface.options import check_values
-from clients.defenses.base import Defense, DefenseContext, register
+from clients.defenses.base import Defense, register
 from clients.training import Batch
 
 
@@ -17,18 +16,12 @@ class Mixup(Defense):
     """alpha: of the Beta(α, α) distribution of the weight, drawn for each batch."""
 
     name: ClassVar[str] = "mixup"
+    mixes_images: ClassVar[bool] = True
 
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
         check_values(self, positive=("alpha",))
-
-    def check(self, context: DefenseContext) -> None:
-        if any(defense.name == "dp_sgd" for defense in context.config.defenses):
-            raise InputError(
-                "defenses mixup and dp_sgd exclude each other: a mixed input depends on two images, and clipping per "
-                "input then bounds neither"
-            )
 
     def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
         # two Gamma variates make a Beta variate; the Gamma sampler takes a generator

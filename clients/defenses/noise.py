@@ -32,7 +32,7 @@ class Noise(Defense):
         }
         return noised, {"noise_std": deviation}
 
-    def encode(self, encoding: Encoding) -> Encoding:
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
         return Encoding()
 
     def known_to_adaptive_attacker(self) -> dict[str, float]:

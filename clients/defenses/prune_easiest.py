@@ -17,12 +17,14 @@ RIDGE = 1e-6  # of the kernel's mean diagonal
 @register
 @dataclass(frozen=True)
 class PruneEasiest(Defense):
-    """fraction: of the client's images that are left out, at the parameters received in this round.
+    """fraction: of the client's images that are left out, as they are at the parameters received in its first round.
 
-    The dual of an image is α = K₀⁻¹(y − f₀(x)) with the tangent kernel at those parameters: what slow fitting costs.
+    The dual of an image is α = K₀⁻¹(y − f₀(x)) with the tangent kernel at those parameters: what slow fitting costs. A
+    client decides once: the easiest of every new round are others, so in the end all would have been trained on.
     """
 
     name: ClassVar[str] = "prune_easiest"
+    mixes_images: ClassVar[bool] = True  # which images are left depends on all
 
     fraction: float = 0.25
 
@@ -30,10 +32,13 @@ class PruneEasiest(Defense):
         check_values(self, below_one=("fraction",))
 
     def prepare_data(self, data: TrainingSet, context: DefenseContext) -> tuple[TrainingSet, Metrics]:
-        size = duals(context.model, data).norm(dim=1)
-        keep = max(1, len(size) - round(self.fraction * len(size)))
-        kept = without_easiest(size, len(size) - keep)
-        return TrainingSet(data.inputs[kept], data.targets[kept], data.distilled), {"pruned": len(size) - keep}
+        if "kept" not in context.memory:
+            size = duals(context.model, data).norm(dim=1)
+            keep = max(1, len(size) - round(self.fraction * len(size)))
+            context.memory["kept"] = without_easiest(size, len(size) - keep).tolist()
+        kept = torch.tensor(context.memory["kept"])
+        pruned = float(len(data.inputs) - len(kept))
+        return TrainingSet(data.inputs[kept], data.targets[kept], data.distilled), {"pruned": pruned}
 
 
 def without_easiest(ease: Tensor, count: int, groups: Tensor | None = None) -> Tensor:

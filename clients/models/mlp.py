@@ -43,7 +43,7 @@ class NTKLinear(nn.Linear):
         return F.linear(input, self.weight / math.sqrt(self.in_features), self.bias)
 
 
-OutputActivation = Literal["linear", "sigmoid", "tanh", "softmax"]
+OutputActivation = Literal["linear", "sigmoid", "tanh", "softmax", "relu"]
 
 
 def output_layer(name: OutputActivation) -> list[nn.Module]:
@@ -62,6 +62,9 @@ class MLPOptions(ModelOptions):
     bottleneck: Count | None = Field(None, description="units of the middle hidden layer; default as the others")
     activation: Literal["relu", "tanh", "sigmoid", "softplus", "gelu", "softmax", "maxout"] = "relu"
     output_activation: OutputActivation = "linear"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share of a hidden layer's units that training sets to zero, drawn for every image and step"
+    )
     parameterization: Literal["standard", "ntk"] = Field(
         "standard", description="ntk: weights of variance 1, divided by √fan_in, as the infinite-width limit needs"
     )
@@ -76,6 +79,7 @@ class MLPOptions(ModelOptions):
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             if i > 0:
                 layers.append(ACTIVATIONS[self.activation]())
+                layers += [nn.Dropout(self.dropout)] if self.dropout else []
             last = i == self.depth
             layers.append(linear(fan_in, fan_out if last else pieces * fan_out, bias=self.bias))
         return nn.Sequential(*layers, *output_layer(self.output_activation))

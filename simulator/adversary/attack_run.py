@@ -24,9 +24,10 @@ class AttackRun:
     defense_facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: AttackConfig, scenario: Scenario) -> "AttackRun":
-        facts = scenario.defense_facts() if config.adaptive else {}
-        return cls(config, scenario.seed, scenario.engine.threads, facts)
+    def of(cls, config: AttackConfig, scenario: Scenario, facts: dict[str, Any] | None = None) -> "AttackRun":
+        """facts: what there is to know of the defenses, default what they tell whatever is seen."""
+        facts = scenario.defense_facts() if facts is None else facts
+        return cls(config, scenario.seed, scenario.engine.threads, facts if config.adaptive else {})
 
     def knowledge(self, granted: Knowledge) -> Knowledge:
         """All that the attack is given: what the scenario grants, and the defense in force where it is adaptive."""
@@ -34,6 +35,8 @@ class AttackRun:
 
     def run(self, observation: Observation, granted: Knowledge, progress: Progress = silent) -> Reconstruction:
         torch.set_num_threads(self.threads)
-        purpose = f"attack/{observation.threat_model}/{self.config.label}"
+        # an adaptive attack draws what the same attack draws that is told nothing: what differs is what it is told
+        label = self.config.label.removesuffix("-adaptive")
+        purpose = f"attack/{observation.threat_model}/{label}"
         generator = torch_generator(self.seed, purpose, observation.round, observation.client)
         return self.config.make().run(observation, self.knowledge(granted), generator, progress)

@@ -12,8 +12,7 @@ from attacks.interface.seeding import derive_seed
 from simulator.adversary.participation import ClientReply, Participation
 from simulator.adversary.recorder import Recorder
 from simulator.results.keys import ALL
-
-WEIGHT = "num-examples"  # of a client in the mean, as in FedAvg
+from simulator.scenario.sections import WEIGHT
 
 
 class CuriousServer(Strategy):
@@ -51,7 +50,8 @@ class CuriousServer(Strategy):
         healthy = tuple(reply.client for reply in read if reply.healthy)
         messages = [reply.message for reply in read if reply.healthy and reply.message is not None]
         summed = None
-        if self.recorder.hides_clients:  # all that the server sees of a round; first: strategies may write into replies
+        # all that the server sees of a round; first: strategies may write into replies
+        if self.recorder.hides_clients and messages:
             mean = aggregate_arrayrecords([reply.content for reply in messages], WEIGHT)
             summed = self.recorder.store.save_sum(server_round, mean.to_torch_state_dict())
         seed = derive_seed(self.recorder.cell.scenario.seed, "aggregation", server_round, ALL)

@@ -9,19 +9,39 @@ from torch import Tensor
 
 from attacks import InputError, Knowledge
 from clients.data.partition import FederatedData
+from clients.defenses.base import Sighting
 from clients.local_update import centered
 from clients.training import planned_steps
+from simulator.adversary.threat_models import Source, View
 from simulator.results.storage import make_knowledge
-from simulator.scenario.scenario import Scenario
+from simulator.scenario.scenario import Cell, Scenario
 
 
-def grant(scenario: Scenario, data: FederatedData, clients: Sequence[int]) -> Knowledge:
+def defense_facts(cell: Cell, data: FederatedData, view: View, clients: Sequence[int]) -> dict[str, Any]:
+    """What an adaptive attacker is told of the defenses behind what `view` shows of the updates of `clients`."""
+    scenario = cell.scenario
+    if view.source is Source.GLOBAL and not scenario.federation.strategy.plain_mean:
+        return scenario.defense_facts()  # what a server optimizer makes of noise is left open
+    asks = any(attack.adaptive for attack in scenario.adversary.attacks)
+    if not asks and "noise_std" not in scenario.adversary.knowledge:
+        return scenario.defense_facts()  # to search the noise of a target ε takes seconds
+    sizes = tuple(data.client_sizes[client] for client in clients)
+    shares = tuple(size / sum(sizes) for size in sizes)
+    if view.source is Source.GLOBAL and scenario.poisson:
+        shares = (1 / (scenario.federation.clients * scenario.federation.fraction),) * len(sizes)
+    return scenario.defense_facts(Sighting(cell.client_config(use_gpu=False), view.adversary, sizes, shares))
+
+
+def grant(
+    scenario: Scenario, data: FederatedData, clients: Sequence[int], facts: dict[str, Any] | None = None
+) -> Knowledge:
     """Knowledge about the private set that `clients` form together.
 
-    A field set to true is granted as it is; any other value is what the adversary believes, right or wrong.
+    A field set to true is granted as it is; any other value is what the adversary believes, right or wrong. facts: what
+    there is to tell of the defenses, default what they tell whatever is seen.
     """
     wanted = scenario.adversary.knowledge
-    truth = _truth(scenario, data, clients, set(wanted))
+    truth = _truth(scenario, data, clients, set(wanted)) | (scenario.defense_facts() if facts is None else facts)
     if wanted.get("batches") is True:
         raise InputError("adversary.knowledge.batches is true: every round has its own order; give lists of indices")
     for name in (name for name, value in wanted.items() if value is True and name not in truth):
@@ -52,4 +72,4 @@ def _truth(scenario: Scenario, data: FederatedData, clients: Sequence[int], want
         "batch_size": lambda: min(training.batch_size or max(sizes), max(sizes)),
         "optimizer": lambda: training.optimizer,
     }
-    return scenario.defense_facts() | {name: read() for name, read in readers.items() if name in wanted}
+    return {name: read() for name, read in readers.items() if name in wanted}

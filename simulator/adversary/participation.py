@@ -11,7 +11,9 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from attacks.interface.observation import State
+from clients.defenses.differential_privacy.guarantee import Guarantee, from_json
 from simulator.errors import RunError
+from simulator.results.privacy import privacy_columns
 from simulator.scenario.scenario import Scenario
 
 REPORTED = ("num-examples", "steps", "first-loss", "last-loss", "seconds")  # metrics of a reply
@@ -65,7 +67,15 @@ class ClientReply:
         where, said = (self.message.content.config_records[name] for name in ("where", "defenses"))
         columns |= {name.replace("-", "_"): metrics[name] for name in REPORTED}
         columns |= {name.replace("-", "_"): where[name] for name in WHEREABOUTS}
-        return columns | {name: said[name] for name in ("epsilon", "bytes") if name in said}
+        return columns | {name: said[name] for name in ("bytes",) if name in said} | privacy_columns(self.guarantees)
+
+    @property
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """Of differential privacy, after this round; of a reply that came, healthy or not."""
+        if self.message is None or not self.message.has_content():
+            return ()
+        record = self.message.content.config_records.get("privacy")
+        return () if record is None else from_json(str(record["guarantees"]))
 
     @property
     def distilled(self) -> Tensor | None:
@@ -93,12 +103,17 @@ class Participation:
         return cast(Grid, CellGrid(grid, self.nodes))
 
     def readdress(self, round: int, messages: list[Message]) -> list[Message]:
-        """The messages of a strategy, sent to clients that the seed chooses."""
+        """The messages of a strategy, sent to clients that the seed chooses: as many, or each by a coin of its own."""
         schedule = random.Random(f"{self.scenario.seed}/{round}")
-        self.chosen = sorted(schedule.sample(sorted(self.nodes), len(messages)))
+        if self.scenario.poisson:
+            fraction = self.scenario.federation.fraction
+            self.chosen = [client for client in sorted(self.nodes) if schedule.random() < fraction]
+        else:
+            self.chosen = sorted(schedule.sample(sorted(self.nodes), len(messages)))
+        first = messages[0]  # all say the same
+        kind = first.metadata.message_type
         return [
-            Message(content=message.content, message_type=message.metadata.message_type, dst_node_id=self.nodes[client])
-            for message, client in zip(messages, self.chosen, strict=True)
+            Message(content=first.content, message_type=kind, dst_node_id=self.nodes[client]) for client in self.chosen
         ]
 
     def read(self, messages: Iterable[Message]) -> list[ClientReply]:
@@ -109,6 +124,8 @@ class Participation:
 
     def check_failures(self, round: int, replies: list[ClientReply]) -> None:
         """Raise RunError where more clients failed than the scenario allows, or all of them."""
+        if not replies:  # nobody was asked
+            return
         failures = [reply for reply in replies if not reply.healthy]
         limit = self.scenario.federation.max_failures
         if len(failures) == len(replies) or len(failures) > limit * len(replies):

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from attacks.interface.observation import State
 from clients.data.partition import FederatedData
-from simulator.adversary.knowledge import grant
+from clients.defenses.differential_privacy.guarantee import Guarantee, worst
+from simulator.adversary.knowledge import defense_facts, grant
 from simulator.adversary.participation import ClientReply
-from simulator.adversary.threat_models import Round, Source, View, all_views
+from simulator.adversary.threat_models import Round, Source, View
 from simulator.evaluation.job import Job, JobResult, lost
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
@@ -27,9 +28,10 @@ class Recorder:
         """submit: takes jobs to be run. note: takes the rows of those that cannot be started."""
         self.cell, self.store, self.data, self.submit, self.note = cell, store, data, submit, note
         self.hides_clients = cell.scenario.hides_clients
-        self.views = all_views(cell.scenario.adversary.threat_models, self.hides_clients)
+        self.views = cell.scenario.views
         self.initial = ""  # file of the checkpoint sent in this round
         self.series: dict[tuple[Source, int], list[Round]] = {}
+        self.spent: dict[int, tuple[Guarantee, ...]] = {}  # by client, after its last reply
 
     def begin(self, state: State) -> None:
         """Write down the checkpoint that starts the federation."""
@@ -38,9 +40,10 @@ class Recorder:
     def save_reply(self, round: int, reply: ClientReply) -> None:
         """Write down what a client returned; where that is nothing, give every attack on it a row that says why."""
         state = reply.state
+        self.spent[reply.client] = reply.guarantees or self.spent.get(reply.client, ())
         if state is None:
-            for key, _ in self._views(round, reply.client):
-                self._note(key, reply.status, reply.detail)
+            for key, view in self._views(round, reply.client):
+                self._note(key, view, reply.status, reply.detail)
             return
         if not self.hides_clients:
             self.store.save_client(round, reply.client, state)
@@ -55,9 +58,11 @@ class Recorder:
         """
         seen = self._extend(round, healthy, final, summed)
         self.initial = final or self.initial
+        if not healthy:  # the coins chose nobody: what is released is noise
+            return
         for key, view in (pair for client in (*healthy, ALL) for pair in self._views(round, client)):
             if view.hidden_by is not None:
-                self._note(key, "skipped", view.hidden_by)
+                self._note(key, view, "skipped", view.hidden_by)
             elif (view.source, key.client) in seen:
                 self._observe(key, view, healthy)
 
@@ -90,15 +95,20 @@ class Recorder:
             pairs=tuple((round.initial, round.final) for round in rounds),
             clients=tuple(sorted(clients)),
             round_clients=tuple(sorted(clients.union(healthy))),
+            defense_facts=defense_facts(self.cell, self.data, view, rounds[-1].clients),
+            adversary=view.adversary,
+            guarantees=worst(self.spent[client] for client in sorted(clients)),
         )
-        self.store.save_observation(recorded, grant(self.cell.scenario, self.data, recorded.clients))
-        for job in self._jobs(key):
+        granted = grant(self.cell.scenario, self.data, recorded.clients, recorded.defense_facts)
+        self.store.save_observation(recorded, granted)
+        for job in self._jobs(key, view):
             self.submit(job)
 
-    def _jobs(self, key: ObservationKey) -> list[Job]:
-        return [Job(self.cell, self.store.root, key, attack) for attack in self.cell.scenario.attacks]
+    def _jobs(self, key: ObservationKey, view: View) -> list[Job]:
+        attacks = self.cell.scenario.attacks_by(view.adversary)
+        return [Job(self.cell, self.store.root, key, attack) for attack in attacks]
 
-    def _note(self, key: ObservationKey, status: str, detail: str) -> None:
+    def _note(self, key: ObservationKey, view: View, status: str, detail: str) -> None:
         """Give every attack on a single client a row that says why it does not run."""
-        for job in self._jobs(key):
+        for job in self._jobs(key, view):
             self.note(job, lost(job, detail, status, num_private=self.data.client_sizes[key.client]))

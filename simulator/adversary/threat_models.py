@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar, Literal
 
+from clients.defenses.differential_privacy.guarantee import Adversary
 from simulator.results.keys import ALL
 
 ThreatModelName = Literal["server", "observer", "history", "server_history"]
@@ -56,6 +57,11 @@ class View:
     source: Source
     all_rounds: bool = False
     hidden_by: str | None = None
+
+    @property
+    def adversary(self) -> Adversary:
+        """Whose eyes it is, as guarantees tell them apart."""
+        return "observer" if self.source is Source.GLOBAL else "server"
 
     def shows(self, client: int) -> bool:
         return self.source.of_all == (client == ALL)

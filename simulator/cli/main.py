@@ -1,6 +1,7 @@
 """The command line. Heavy imports happen inside the commands, so that `fedspill --help` answers at once."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from attacks.interface.errors import InputError
 from simulator.cli.update import attack, diagnose, member, out
-from simulator.errors import CellsFailed, RunError
+from simulator.errors import CellsFailed, NoResult, RunError
 
 cli = typer.Typer(
     name="fedspill",
@@ -18,6 +19,8 @@ cli = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+SHOWN_REMARKS = 6  # on the screen; the page has all
 
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")
@@ -35,7 +38,7 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished run again")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run a scenario: federate, attack every round, and print the leakage table."""
+    """Run a scenario: federate, attack every round, and print the leakage table. Exit code 3 is no result at all."""
     from simulator.run.folder import needs_run
     from simulator.run.plan import make_plan
     from simulator.scenario.scenario import load_scenario
@@ -44,12 +47,14 @@ def run(
     if not needs_run(plan, overwrite):
         out.print(f"{plan.run_dir} holds this run already, finished; --overwrite does it again")
         show_run(plan.run_dir)
+        require_result(plan.run_dir)
         return
     from simulator.run.display import Bars
     from simulator.run.engine import simulate
 
     simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
     finish_run(plan.run_dir, figures=plan.scenario.output.figures)
+    require_result(plan.run_dir)
 
 
 @cli.command()
@@ -86,8 +91,7 @@ def benchmark(
     if plan.scenario.output.figures:
         from simulator.reports.benchmark_figures import draw_benchmark
 
-        with out.status("drawing figures …"):
-            draw_benchmark(record, table)
+        draw(lambda: draw_benchmark(record, table))
     out.print(benchmark_view(table))
     out.print(BENCHMARK_LEGEND)
     if len(equal):
@@ -95,6 +99,7 @@ def benchmark(
         out.print(f"equal utility: {plan.run_dir / EQUAL}", soft_wrap=True)
     out.print(f"figures: {plan.run_dir / 'figures'}", soft_wrap=True)
     out.print(f"table:   {plan.run_dir / TABLE}", soft_wrap=True)
+    require_result(plan.run_dir)
 
 
 @cli.command()
@@ -123,6 +128,8 @@ def distill(
     train: Annotated[int, typer.Option(help="images to distill")] = 500,
     size: Annotated[int, typer.Option(help="images to distill them to")] = 20,
     iterations: Annotated[int | None, typer.Option(help="default 50000, rkip_finite 2000")] = None,
+    kernel: Annotated[str, typer.Option(help="of KIP and RKIP: limit, authors or width_matched")] = "limit",
+    standard_steps: Annotated[int, typer.Option(min=1, help="limit of standard training, for each set")] = 2_000,
     seed: Annotated[int, typer.Option(help="of data, networks and distillation")] = 0,
 ) -> None:
     """Distill images to a few synthetic ones; measure them on infinitely wide, standard and linearized networks."""
@@ -132,10 +139,10 @@ def distill(
     from simulator.tools.distillation import Owner, accuracy_lines, distill_scenario, run_distillation
 
     check_out(out_dir)
-    options = DistillOptions(method=method, iterations=iterations)
     owner = Owner.of(distill_scenario(overrides, train, seed))
+    options = DistillOptions(method=method, iterations=iterations, kernel=owner.kernel_named(kernel))
     with step_bar() as report:
-        facts = run_distillation(owner, options, size, out_dir, report)
+        facts = run_distillation(owner, options, size, out_dir, report, max_steps=standard_steps)
     for line in accuracy_lines(facts):
         out.print(line, soft_wrap=True)
     out.print(f"written: {out_dir / 'distill.json'}", soft_wrap=True)
@@ -191,21 +198,47 @@ def finish_run(run_dir: Path, figures: bool) -> None:
     if figures:
         from simulator.reports.html_report import write_report
 
-        with out.status("drawing figures …"):
-            write_report(run_dir)
+        draw(lambda: write_report(run_dir, say))
     show_run(run_dir)
+
+
+def draw(figures: Callable[[], object]) -> None:
+    """Figures that cannot be drawn cost a line, not the table."""
+    try:
+        with out.status("drawing figures …"):
+            figures()
+    except Exception as error:
+        say(f"figures could not be drawn: {type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def say(line: str) -> None:
+    """As it is: brackets are no markup."""
+    out.print(line, soft_wrap=True, markup=False)
+
+
+def require_result(run_dir: Path) -> None:
+    """Raise NoResult where every attack failed, was skipped or ran out of time."""
+    from simulator.results.record import Record
+
+    status = Record(run_dir).leakage.status
+    if len(status) and not (status == "ok").any():
+        counts = ", ".join(f"{count} {name}" for name, count in status.value_counts().items())
+        raise NoResult(f"no attack gave a result ({counts}): nothing is known of what leaks")
 
 
 def show_run(run_dir: Path) -> None:
     """The table, what its columns mean, and where everything lies, relative to here where it is below."""
     here = Path.cwd()
     run_dir = run_dir.relative_to(here) if run_dir.is_absolute() and run_dir.is_relative_to(here) else run_dir
-    from simulator.reports.tables import LEGEND, leakage_table
+    from simulator.reports.tables import leakage_table, legend, remarks
     from simulator.results.record import Record
 
     record = Record(run_dir)
-    out.print(leakage_table(record.leakage, record.scenario.swept))
-    out.print(LEGEND)
+    table = leakage_table(record.leakage, record.scenario.swept, out.width)
+    out.print(table)
+    out.print(legend(str(column.header) for column in table.columns))
+    for remark in remarks(record.leakage, SHOWN_REMARKS):
+        out.print(remark, markup=False)
     figures = sorted((run_dir / "figures").glob("*.png"))
     if figures:
         out.print("figures: " + ", ".join(str(path) for path in figures), soft_wrap=True)
@@ -214,9 +247,9 @@ def show_run(run_dir: Path) -> None:
 
 
 def main() -> None:
-    """Entry point: bad input is one line and exit code 2, a run that had to stop is one line and exit code 1."""
+    """Entry point: bad input is one line and exit code 2, a run that had to stop 1, one without any result 3."""
     try:
         cli()
     except (InputError, RunError) as error:
         print(f"fedspill: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, InputError) else 1)
+        sys.exit(2 if isinstance(error, InputError) else error.exit_code)

@@ -89,6 +89,7 @@ def attack(
 ) -> None:
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed."""
     from simulator.adversary.attack_run import AttackRun
+    from simulator.results.keys import ObservationKey
     from simulator.run.display import step_bar
     from simulator.tools.attack_pair import parse_options, write_result
 
@@ -96,7 +97,8 @@ def attack(
     if record is None:
         run = AttackRun(parse_options(name, option), seed)
     else:
-        run = record.attack_run(parse_options(name, option) if option else name, which.cell)
+        key = ObservationKey(observation.round, observation.client, observation.threat_model)
+        run = record.attack_run(parse_options(name, option) if option else name, key, which.cell)
     with step_bar() as report:
         found = run.run(observation, granted, lambda done, total, loss: report(f"{name}, loss {loss:.2e}", done, total))
     write_result(out_dir, name, found, run.knowledge(granted), pixels=record is not None)

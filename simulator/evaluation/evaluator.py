@@ -28,7 +28,8 @@ def evaluate(
     """
     purpose = f"floor/{key['threat_model']}/{key['attack']}"
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
-    scores = score(truth.private, found.pixels().float(), truth.pool, generator)
+    images, held = (pixels.float() for pixels in (found.pixels(clamped=False), found.held_pixels(clamped=False)))
+    scores = score(truth.private, images, truth.pool, generator, held=held, transformations=truth.views)
     counts = {
         "num_private": len(truth.private),
         "num_inferred": found.num_inferred,

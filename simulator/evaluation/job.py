@@ -19,6 +19,7 @@ from simulator.evaluation.evaluator import Evaluation, evaluate
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Truth
 from simulator.results.keys import ObservationKey
+from simulator.results.privacy import privacy_columns, privacy_notes
 from simulator.results.storage import CellStore, save_reconstruction
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
@@ -67,10 +68,13 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
     """Attack, store and score. A fault becomes a row with its status and reason; nothing is raised."""
     reporter, start = reporter or Reporter(), time.perf_counter()
     reporter.alive()
-    told = ""
+    told, privacy, notes = "", {}, []
     try:
-        run, store = AttackRun.of(job.attack, job.cell.scenario), CellStore(job.root)
-        observation, granted = store.load(job.key)
+        store = CellStore(job.root)
+        recorded, (observation, granted) = store.recorded(job.key), store.load(job.key)
+        privacy = privacy_columns(recorded.guarantees, recorded.adversary)
+        notes = privacy_notes(recorded.guarantees, recorded.adversary)
+        run = AttackRun.of(job.attack, job.cell.scenario, recorded.defense_facts)
         knowledge = run.knowledge(granted)
         told = json.dumps(knowledge.given())
         with time_limit(job.timeout):
@@ -83,12 +87,12 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
         if isinstance(error, TimeoutError):
             status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
         spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
-        return _result(job, {"private": {"status": status, "detail": detail, **spent}})
+        return _result(job, {"private": {"status": status, "detail": "; ".join([detail, *notes]), **spent, **privacy}})
     rows, samples = {}, []
     for target, scores in scored.items():
-        detail = " ".join("; ".join([*found.warnings, *scores.notes]).split())
+        detail = " ".join("; ".join([*found.warnings, *scores.notes, *notes]).split())
         spent = {"knowledge": told, "seconds": round(found.seconds, 3)}  # without scoring
-        rows[target] = scores.columns | {"status": "ok", "detail": detail} | spent
+        rows[target] = scores.columns | {"status": "ok", "detail": detail} | spent | privacy
         samples += scores.samples
     return _result(job, rows, samples)
 

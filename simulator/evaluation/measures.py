@@ -64,8 +64,7 @@ def membership(attack: FinishedAttack) -> dict[str, Any]:
         centered(images, truth.pixel_mean) for images in (truth.private, truth.pool.public[:OUTSIDERS])
     )
     test = MembershipTest.of(attack.observation, attack.knowledge, torch.cat([members, outsiders]))
-    score = MembershipScore.of(test.residual(members), test.residual(outsiders))
-    return {"membership_auc": score.auc, "membership_tpr": score.tpr}
+    return MembershipScore.of(test.residual(members), test.residual(outsiders)).columns()
 
 
 @measure("kernel distance")

@@ -1,4 +1,8 @@
-"""Claims are data: an experiment's file says what the paper claims and which statistic decides; here it is judged."""
+"""Claims are data: an experiment's file says what the paper claims and which statistic decides; here it is judged.
+
+A seed draws images, networks and attacks anew. Pairs within a seed share them, so a claim is a sample of as many as
+there are seeds: its rule is asked of each seed's data alone, and a sign test over the seeds decides.
+"""
 
 import math
 import operator
@@ -19,6 +23,7 @@ Statistics = Mapping[str, Any]
 """What an experiment measured, by name: numbers, texts, series (by label), lists, Signs, or None for what was not
 measured. A mapping under the key of a claim holds statistics of that claim alone."""
 
+LEVEL = 0.05  # of the sign test, below which a claim is decided, one way or the other: five of five seeds, not four
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
@@ -27,7 +32,9 @@ class ClaimRule(Section):
 
     claim: in short. source: section and figure of the paper. paper: what the paper says, in its own figures. measured:
     what was measured here, a template with names of statistics ("{rank:.2f}"). holds: comparisons "STATISTIC < VALUE"
-    (also <=, >, >=; the value is a number or another statistic), all of which have to be true.
+    (also <=, >, >=; the value is a number or another statistic), all of which have to be true. identity: what is
+    claimed is arithmetic, which no other draw could change, and needs no sample. chosen_after: what had been seen
+    before the rule, the sizes or the attack were chosen; such a claim is never said to hold.
     """
 
     claim: str
@@ -35,24 +42,35 @@ class ClaimRule(Section):
     paper: str
     measured: str
     holds: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)]
+    identity: bool = False
+    chosen_after: str = ""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that was judged. measured: the template filled in, and the rule. holds: None where nothing was left to
-    judge, because --set took it out."""
+    """A claim that was judged.
+
+    measured: the template filled in, and the rule. met: whether the rule is true of all that was measured together;
+    None where nothing was left to judge, because --set took it out. n, agree: seeds that it was asked of alone, and in
+    how many of them it is true; None for an identity. p: of the sign test, one-sided, for the more frequent outcome.
+    holds: the verdict; None where it is open. verdict: the same in words.
+    """
 
     claim: str
     source: str
     paper: str
     measured: str
+    met: bool | None
+    n: int | None
+    agree: int | None
+    p: float | None
     holds: bool | None
+    verdict: str
 
 
 @dataclass(frozen=True)
 class Signs:
-    """In how many of `total` comparisons something was found, with the sign test: how probable as many would be if
-    each were a coin toss."""
+    """In how many of `total` comparisons something was found."""
 
     count: int
     total: int
@@ -69,11 +87,11 @@ class Signs:
 
     @property
     def p_value(self) -> float:
-        """One-sided, of the hypothesis that either outcome is as likely; comparisons are taken to be independent."""
+        """Of the one-sided sign test: how probable as many would be if each were a toss of a coin, independently."""
         return float(binomtest(self.count, self.total, alternative="greater").pvalue) if self.total else math.nan
 
     def __str__(self) -> str:
-        return f"{self.count} of {self.total} (sign test p = {self.p_value:.2g})"
+        return f"{self.count} of {self.total}"
 
 
 class Templates(string.Formatter):
@@ -87,17 +105,55 @@ class Templates(string.Formatter):
         return "not measured" if value is None else super().format_field(value, format_spec)
 
 
-def judge(rules: Mapping[str, ClaimRule], statistics: Statistics) -> list[Claim]:
-    """Every rule, by its key, against what was measured. Raises KeyError where a statistic is not even named."""
+def judge(
+    rules: Mapping[str, ClaimRule], statistics: Statistics, by_seed: Mapping[int, Statistics] | None = None
+) -> list[Claim]:
+    """Every rule, by its key, against what was measured, together and in each seed alone.
+
+    Raises KeyError where a statistic is not even named.
+    """
     claims = []
     for key, rule in rules.items():
-        own = statistics.get(key)
-        known = {**statistics, **own} if isinstance(own, Mapping) else statistics
-        verdicts = {compare(comparison, known) for comparison in rule.holds}
-        holds = False if False in verdicts else None if None in verdicts else True
+        known = known_to(key, statistics)
+        met = is_met(rule, known)
         measured = f"{Templates().vformat(rule.measured, (), known)}; holds where {' and '.join(rule.holds)}"
-        claims.append(Claim(rule.claim, rule.source, rule.paper, measured, holds))
+        said = rule.claim, rule.source, rule.paper
+        if rule.identity:
+            claims.append(Claim(*said, measured, met, None, None, None, met, IN_WORDS[met]))
+            continue
+        alone = [is_met(rule, known_to(key, found)) for found in (by_seed or {}).values()]
+        seeds = Signs(alone.count(True), len(alone) - alone.count(None))
+        claims.append(Claim(*said, measured, met, seeds.total, seeds.count, *sign_test(rule, seeds)))
     return claims
+
+
+IN_WORDS = {True: "yes", False: "no", None: "not measured"}
+
+
+def sign_test(rule: ClaimRule, seeds: Signs) -> tuple[float | None, bool | None, str]:
+    """(p, whether the claim holds, the same in words) where its rule is true in so many seeds."""
+    if not seeds.total:
+        return None, None, IN_WORDS[None]
+    against = Signs(seeds.total - seeds.count, seeds.total)
+    more = seeds if seeds.count >= against.count else against
+    p = more.p_value
+    holds = more is seeds if p < LEVEL else None
+    tested = f"{seeds} seed{'s' * (seeds.total > 1)}, p = {p:.2g}"
+    if rule.chosen_after and holds is not False:
+        return p, None, f"open: chosen after {rule.chosen_after} ({tested})"
+    return p, holds, f"{'open' if holds is None else IN_WORDS[holds]} ({tested})"
+
+
+def known_to(key: str, statistics: Statistics) -> Statistics:
+    """All statistics, with those of one claim alone, under its key, in front."""
+    own = statistics.get(key)
+    return {**statistics, **own} if isinstance(own, Mapping) else statistics
+
+
+def is_met(rule: ClaimRule, statistics: Statistics) -> bool | None:
+    """Whether all comparisons are true; None where none is false and one could not be made."""
+    verdicts = {compare(comparison, statistics) for comparison in rule.holds}
+    return False if False in verdicts else None if None in verdicts else True
 
 
 def compare(comparison: str, statistics: Statistics) -> bool | None:

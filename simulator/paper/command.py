@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from attacks import InputError
@@ -48,7 +49,7 @@ def run_experiment(
             report("timing a few steps", 0, 1)
             say(f"cost:    about {clock(experiment.cost(run, settings))} on this machine, at most")
         outcome = experiment.measure(run, settings)
-    claims = judge(rules, {"seeds": seeds_in_words(outcome.data), **outcome.statistics})
+    claims = judge(rules, {"seeds": seeds_in_words(outcome.data), **outcome.statistics}, outcome.by_seed)
     write(outcome, [dataclasses.replace(claim, measured=claim.measured + measured_on(source)) for claim in claims], out)
     if sheet and outcome.sheet is not None and (strips := outcome.sheet()):
         draw_strips(strips, out / "sheet.png")
@@ -95,12 +96,14 @@ def measured_on(source: Source) -> str:
 def claims_table(claims: list[Claim]) -> Table:
     """The claims as the terminal shows them, each beside what was measured."""
     table = Table(title="Claims of the paper", title_justify="left", show_lines=True)
-    for column, ratio in (("claim", 3), ("the paper", 3), ("measured", 4)):
+    for column, ratio in (("claim", 3), ("the paper", 3), ("measured", 4), ("holds here", 2)):
         table.add_column(column, ratio=ratio)
-    table.add_column("holds here")
     for claim in claims:
-        holds = {True: "[green]yes[/]", False: "[red]no[/]", None: "not measured"}[claim.holds]
-        table.add_row(f"{claim.claim}\n[dim]{claim.source}[/]", claim.paper, claim.measured, holds)
+        colour = {True: "green", False: "red", None: "default"}[claim.holds]
+        said, source, paper, measured, verdict = map(
+            escape, (claim.claim, claim.source, claim.paper, claim.measured, claim.verdict)
+        )
+        table.add_row(f"{said}\n[dim]{source}[/]", paper, measured, f"[{colour}]{verdict}[/]")
     return table
 
 

@@ -2,8 +2,8 @@
 what that would cost: a few of its steps, timed on this machine."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,13 +35,15 @@ class Outcome:
     """What an experiment measured. data: the raw figures, written as data.csv.
 
     statistics: what the claims of the experiment's file speak of, by name. draw: makes figure.png. sheet: the images of
-    sheet.png, asked for with --sheet only.
+    sheet.png, asked for with --sheet only. by_seed: the statistics of each seed's part of the data alone, which decide;
+    none where nothing is drawn by a seed.
     """
 
     data: pd.DataFrame
     statistics: Statistics
     draw: Callable[[], plt.Figure]
     sheet: Callable[[], Sequence[Strip]] | None = None
+    by_seed: Mapping[int, Statistics] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Tables of a run as experiments read them, scores beside the settings they belong to, and statistics of claims."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from attacks.interface.errors import InputError
 from attacks.scoring.images import distances, matched_l2
 from clients.models import option_values
-from simulator.paper.claims import Signs
+from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import num_private
 from simulator.reports.figures import Strip, strip_of
 from simulator.results.record import Record
@@ -119,6 +119,11 @@ def binary_task(scores: pd.DataFrame) -> str:
     if not found:
         raise InputError("this experiment compares all classes with two groups: --set left data.task with one value")
     return str(found[0])
+
+
+def by_seed(measure: Callable[..., Statistics], *tables: pd.DataFrame) -> dict[int, Statistics]:
+    """What `measure` finds in the rows of each seed alone; every table has a column `seed`."""
+    return {int(seed): measure(*(table[table.seed == seed] for table in tables)) for seed in tables[0].seed.unique()}
 
 
 def seeds_in_words(frame: pd.DataFrame) -> str:

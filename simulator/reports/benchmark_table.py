@@ -7,6 +7,7 @@ import pandas as pd
 from simulator.reports.intervals import cluster_interval, half_width, paired_difference, sign_test
 from simulator.reports.reconstruction_bound import ReconstructionBounds
 from simulator.results.keys import ALL
+from simulator.results.privacy import worst_columns
 from simulator.results.record import Record
 from simulator.results.schema import LEAKAGE, benchmark
 from simulator.results.storage import write_atomically
@@ -42,6 +43,7 @@ def benchmark_table(record: Record) -> pd.DataFrame:
         plain = row | {"defense": NONE, "adaptive": False}
         row |= attack_columns(group, groups.get(tuple(plain[name] for name in KEY)))
         row |= utility_columns(record.utility, row["defense"], row["round"])
+        row |= worst_columns(group)
         row |= bounds.columns(row["defense"], row["threat_model"], row["round"])
         rows.append(row | costs.loc[row["defense"]].to_dict())
     table = benchmark().frame(rows)
@@ -94,7 +96,6 @@ def utility_columns(utility: pd.DataFrame, defense: str, round: int) -> dict[str
         return {}
     own = by_seed.loc[defense]
     columns = {"test_accuracy": own.test_accuracy.mean(), "test_accuracy_ci95": half_width(own.test_accuracy)}
-    columns["epsilon"] = own.epsilon.max()
     if NONE in by_seed.index.levels[0]:
         gained = (own.test_accuracy - by_seed.loc[NONE].test_accuracy).dropna()
         columns |= {"accuracy_difference": gained.mean(), "accuracy_difference_ci95": half_width(gained)}

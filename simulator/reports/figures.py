@@ -1,7 +1,8 @@
 """Pictures of a run: reconstruction curves against the uninformed baseline, leakage over rounds, and the images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -31,22 +32,39 @@ def themed() -> None:
     sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
 
 
-def draw_figures(record: Record) -> list[Path]:
-    """Draw every figure of a run into its `figures/` folder; returns their paths."""
+def draw_figures(record: Record, say: Callable[[str], None] = print) -> list[Path]:
+    """Draw every figure of a run into its `figures/` folder; returns their paths.
+
+    One that cannot be drawn costs a line, which `say` is given, and nothing else.
+    """
     folder = record.path / "figures"
     folder.mkdir(exist_ok=True)
     themed()
     good = record.leakage[record.leakage.status == "ok"]
     if good.empty:
         return []
-    paths = [curves(record.samples, folder), leakage_over_rounds(good, folder)]
+    drawings: dict[str, Callable[[Path], Path]] = {
+        "curves": partial(curves, record.samples),
+        "leakage_by_round": partial(leakage_over_rounds, good),
+    }
     for (threat, attack, target), rows in good.groupby(["threat_model", "attack", "target"]):
         name = "_".join(["reconstructions", threat, attack, *([] if target == "private" else [target])])
-        paths.append(image_grid(record, rows, folder / f"{name}.png"))
-    return paths
+        drawings[name] = partial(image_grid, record, rows)
+    attempts = (attempt(draw, folder / f"{name}.png", say) for name, draw in drawings.items())
+    return [path for path in attempts if path is not None]
 
 
-def curves(samples: pd.DataFrame, folder: Path) -> Path:
+def attempt(draw: Callable[[Path], Path], path: Path, say: Callable[[str], None]) -> Path | None:
+    """Where the figure was drawn; None, and a line that says why, where that failed."""
+    try:
+        return draw(path)
+    except Exception as error:
+        plt.close("all")
+        say(f"figure {path.name} could not be drawn: {type(error).__name__}: {' '.join(str(error).split())}")
+        return None
+
+
+def curves(samples: pd.DataFrame, path: Path) -> Path:
     """Sorted L2 distances of each private set (Loo et al. 2024, figure 2), those of the uninformed baseline in grey."""
     panels = samples.assign(panel=panel_titles(samples), threat=samples.threat_model).groupby(["threat", "panel"])
     figure, axes = _panels(len(panels))
@@ -63,10 +81,10 @@ def curves(samples: pd.DataFrame, folder: Path) -> Path:
         axis.set(title=f"{threat}, {panel}", ylim=(0, None))
         axis.set(xlabel="private image, easiest first", ylabel="L2 distance")
         axis.legend()
-    return save(figure, folder / "curves.png")
+    return save(figure, path)
 
 
-def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
+def leakage_over_rounds(leakage: pd.DataFrame, path: Path) -> Path:
     """Leakage of every client in every round; the union of a round's clients is a line of its own."""
     frame = leakage.assign(
         who=leakage.client.map(lambda c: "all" if c < 0 else f"client {c}") + ", " + leakage.threat_model,
@@ -82,7 +100,7 @@ def leakage_over_rounds(leakage: pd.DataFrame, folder: Path) -> Path:
         if (legend := axis.get_legend()) is not None:
             legend.remove()
     axes[min(len(panels), PANEL_COLUMNS) - 1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
-    return save(figure, folder / "leakage_by_round.png")
+    return save(figure, path)
 
 
 def panel_titles(frame: pd.DataFrame) -> pd.Series:
@@ -213,7 +231,9 @@ def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
 
 def title_of(row: pd.Series) -> str:
     who = "all clients" if row["client"] < 0 else f"client {row['client']}"
-    count = f"{row['recovered']} of {row['num_private']} recovered, leakage {row['leakage']:.2f}"
+    held, recovered = row.get("held"), row["recovered"]
+    more = f", {held} held" if not pd.isna(held) and held > recovered else ""
+    count = f"{recovered} of {row['num_private']} recovered{more}, leakage {row['leakage']:.2f}"
     cell = row.get("cell", "")
     return f"{cell + ': ' if cell else ''}round {row['round']}, {who}: {count}"
 

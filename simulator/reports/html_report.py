@@ -1,11 +1,12 @@
 """report.html: the table and the figures of a run in one file that can be mailed."""
 
 import base64
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
 from simulator.reports.figures import draw_figures
-from simulator.reports.tables import LEGEND, visible_columns
+from simulator.reports.tables import legend, remarks, visible_columns
 from simulator.results.record import Record
 
 STYLE = (
@@ -15,20 +16,23 @@ STYLE = (
 )
 
 
-def write_report(run_dir: Path) -> None:
-    """Draw the figures of a finished run, and write report.html with them and the table into its directory."""
+def write_report(run_dir: Path, say: Callable[[str], None] = print) -> None:
+    """Draw the figures of a finished run, and write report.html with them, the table and what its rows remark into its
+    directory. say: takes a line for each figure that cannot be drawn."""
     record = Record(run_dir)
-    figures = draw_figures(record)
+    figures = draw_figures(record, say)
     columns = visible_columns(record.leakage, record.scenario.swept)
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(show(row))}</td>" for show in columns.values()) + "</tr>"
         for _, row in record.leakage.iterrows()
     )
+    remarked = "".join(f"<li>{escape(remark)}</li>" for remark in remarks(record.leakage))
     title = escape(f"fedspill: {record.scenario.name}")
     text = (
         f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>'
-        f'<p class="note">{escape(LEGEND)}</p><table><tr>{head}</tr>{rows}</table>{"".join(map(_figure, figures))}'
+        f'<p class="note">{escape(legend(columns))}</p><table><tr>{head}</tr>{rows}</table>'
+        f"<ul>{remarked}</ul>{''.join(map(_figure, figures))}"
     )
     (record.path / "report.html").write_text(text)
 

@@ -1,7 +1,8 @@
 """The leakage table as a person reads it: scores rounded, each with its uninformed baseline in parentheses."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 
 import pandas as pd
 from rich import box
@@ -18,6 +19,15 @@ LEGEND = (
     "recovered: PSNR of at least 20 dB and nearer to its private image than to any other of the pool. "
     "AUC: how well the update tells private images from public ones (0.5: not at all)."
 )
+MORE = {  # what is shown where it differs from `recovered`, by heading
+    "held": "held: recovered by any candidate that the attack has, returned or not.",
+    "affine": "affine: recovered up to an offset and a gain per channel.",
+    "group": "group: recovered up to the clients' augmentations.",
+    "precision": "precision: share of the returned images that recover one.",
+}
+DROPPED = ("precision", "psnr_mean", "l2_median")  # where the terminal is too narrow, in this order
+GAP, WIDE = 2, 10_000  # letters between columns, and of a terminal that has room for all of them
+LONGEST_REMARK = 300  # letters
 BENCHMARK_LEGEND = (
     "recovered, leakage: of private images, by the attack that recovers most in the last attacked round (*: granted the "
     "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that it would not "
@@ -27,12 +37,13 @@ BENCHMARK_LEGEND = (
 Show = Callable[[pd.Series], str]
 
 
-def leakage_table(frame: pd.DataFrame, swept: list[str]) -> Table:
-    """One line per row of the leakage table, for a terminal of 80 columns or more."""
+def leakage_table(frame: pd.DataFrame, swept: list[str], width: int | None = None) -> Table:
+    """One line per row of the leakage table. width: of the terminal, 80 or more; columns are left out to fit it."""
     columns, granted = visible_columns(frame, swept), LEAKAGE.columns["knowledge"].heading
-    attacks = ", ".join(frame["attack"].unique())
-    given = "" if granted in columns or frame.empty else f"; {granted}: {_granted(frame.iloc[0]) or 'none'}"
-    table = _empty_table(f"Leakage: what the adversary reconstructed ({attacks}{given})", padding=1)
+    columns, gap = _within(width or WIDE, columns, frame.head(MAX_ROWS))
+    attacks, told = ", ".join(frame["attack"].unique()), [text for text in _texts(frame, _granted) if text]
+    given = "" if granted in columns or frame.empty else f"; {granted}: {told[0] if told else 'none'}"
+    table = _empty_table(f"Leakage: what the adversary reconstructed ({attacks}{given})", padding=gap - 1)
     texts = [column.heading for column in LEAKAGE.printed if column.dtype == TEXT]
     for name in columns:
         table.add_column(name, justify="left" if name in texts else "right", no_wrap=name != granted)
@@ -53,9 +64,64 @@ def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Show]:
         if name in frame and frame[name].nunique(dropna=False) > 1
     ]
     first = {short: (lambda row, name=name: str(row[name])) for name, short in short_keys(varying).items()}
-    constant = {name for name in ("attack", "knowledge") if frame[name].nunique() < 2}
-    columns = [column for column in LEAKAGE.printed if column.name not in constant]
+    told = {text for text in _texts(frame, _granted) if text}  # by name: true values differ anyway
+    same = {"attack": frame.attack.nunique() < 2, "knowledge": len(told) < 2} | {
+        column.name: not _differs(frame, column.name) for column in LEAKAGE.printed if column.heading in MORE
+    }
+    columns = [column for column in LEAKAGE.printed if not same.get(column.name)]
     return first | {column.heading: LEAKAGE_CELLS.get(column.name, _beside_baseline(column)) for column in columns}
+
+
+def legend(headings: Iterable[str]) -> str:
+    """What the columns of a table mean, as far as that needs saying."""
+    return " ".join([LEGEND, *(MORE[heading] for heading in headings if heading in MORE)])
+
+
+def remarks(frame: pd.DataFrame, most: int | None = None) -> list[str]:
+    """What `detail` says, once for all rows that say it with other numbers; first of those without a result.
+
+    most: lines; the last one says how much more there is.
+    """
+    found: dict[str, tuple[str, int]] = {}
+    for _, row in frame.sort_values("status", key=lambda status: status == "ok", kind="stable").iterrows():
+        detail, good = row["detail"] if isinstance(row["detail"], str) else "", row["status"] == "ok"
+        for text in detail.split("; ") if good else [f"{row['status']}: {detail}"]:
+            kind = re.sub(r"[\d.]+", "#", text)
+            first, count = found.get(kind, (text, 0))
+            found[kind] = (first, count + 1)
+    said = [
+        f"{count} row{'s' * (count > 1)}: {text if len(text) <= LONGEST_REMARK else text[:LONGEST_REMARK] + ' …'}"
+        for text, count in found.values()
+        if text
+    ]
+    if most is None or len(said) <= most:
+        return said
+    return [*said[: most - 1], f"{len(said) - most + 1} more remarks: column `detail` of leakage.csv"]
+
+
+def _texts(frame: pd.DataFrame, show: Show) -> list[str]:
+    return [show(row) for _, row in frame.iterrows()]
+
+
+def _differs(frame: pd.DataFrame, name: str) -> bool:
+    """Whether a score says in any row what `recovered` does not; older runs have none of these."""
+    if name not in frame:
+        return False
+    than = 1 if name == "precision" else frame.recovered
+    return bool((frame[name].notna() & (frame[name] != than)).any())
+
+
+def _within(width: int, columns: dict[str, Show], frame: pd.DataFrame) -> tuple[dict[str, Show], int]:
+    """(the columns without as many of the least telling ones as it takes to fit, spaces between them)."""
+    needed = {name: max(map(len, [name, *_texts(frame, show)])) for name, show in columns.items()}
+
+    def fits(gap: int) -> bool:
+        return sum(needed.values()) + gap * (len(needed) - 1) <= width
+
+    for name in DROPPED:
+        if not fits(GAP):
+            needed.pop(LEAKAGE.columns[name].heading, None)
+    return {name: columns[name] for name in needed}, GAP if fits(GAP) else 1
 
 
 def benchmark_view(table: pd.DataFrame) -> Table:
@@ -119,6 +185,10 @@ def _recovered(row: pd.Series) -> str:
     return f"{row['recovered']} of {row['num_private']}" if row["status"] == "ok" else str(row["status"])
 
 
+def _count(name: str) -> Show:
+    return lambda row: "" if pd.isna(row[name]) else str(int(row[name]))
+
+
 def _granted(row: pd.Series) -> str:
     """The names of the granted fields, from the table's JSON."""
     text = row["knowledge"]
@@ -161,6 +231,7 @@ LEAKAGE_CELLS: dict[str, Show] = {  # what is more than a value and its baseline
     "client": lambda row: "all" if row["client"] < 0 else str(row["client"]),
     "recovered": _recovered,
     "knowledge": _granted,
+    **{name: _count(name) for name in ("held", "recovered_affine", "recovered_group")},
 }
 BENCHMARK_CELLS: dict[str, Show] = {
     "attack": lambda row: f"{row['attack']}*" if row["adaptive"] else row["attack"],

@@ -1,8 +1,10 @@
 """How an observation is named: its round, whose update it is, and the threat model that sees it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
 
 ALL = -1  # `client` of the union of a round's clients, in tables, in files and on the command line
 
@@ -37,10 +39,15 @@ class RecordedObservation:
     """An observation as its file has it.
 
     pairs: names of the checkpoint files sent and returned, one pair for each round. clients: those whose images are
-    the private set. round_clients: those among whose images a reconstruction has to single out its own.
+    the private set. round_clients: those among whose images a reconstruction has to single out its own. defense_facts:
+    what an adaptive attacker is told, fields of `Knowledge`. adversary: whose eyes it is. guarantees: of differential
+    privacy, the worst of those clients, whoever they hold against.
     """
 
     key: ObservationKey
     pairs: tuple[tuple[str, str], ...]
     clients: tuple[int, ...]
     round_clients: tuple[int, ...]
+    defense_facts: dict[str, Any] = field(default_factory=dict)
+    adversary: Adversary = "server"
+    guarantees: tuple[Guarantee, ...] = ()

@@ -93,11 +93,12 @@ class Record:
         progress: Progress = silent,
     ) -> Reconstruction:
         """Attack a recorded observation. An attack named as in the scenario has the scenario's options and seed."""
-        observation, granted = self.observation(round, client, threat_model, cell)
-        return self.attack_run(attack, cell).run(observation, knowledge or granted, progress)
+        key = ObservationKey(round, client, threat_model)
+        observation, granted = self.store(cell).load(key)
+        return self.attack_run(attack, key, cell).run(observation, knowledge or granted, progress)
 
-    def attack_run(self, attack: str | AttackConfig, cell: str = "") -> AttackRun:
-        """An attack as the run would have it: with the cell's seed, threads and defense.
+    def attack_run(self, attack: str | AttackConfig, key: ObservationKey, cell: str = "") -> AttackRun:
+        """An attack as the run would have it: with the cell's seed, threads and what there is to know of its defense.
 
         A name is a label of the scenario's, or that of any attack, which then has its default options.
         """
@@ -106,7 +107,7 @@ class Record:
             default = AttackConfig.model_construct(name=attack, label=attack)
             attack = next((config for config in scenario.adversary.attacks if config.label == attack), default)
             attack.make()  # refuses a wrong name
-        return AttackRun.of(attack, scenario)
+        return AttackRun.of(attack, scenario, self.store(cell).recorded(key).defense_facts)
 
 
 def load(path: str | Path) -> Record:

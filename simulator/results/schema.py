@@ -96,8 +96,20 @@ BASELINE = Group(
     "the place of every private one. Printed tables show the better of the two.",
     "attacks/scoring/leakage.py",
 )
+BEYOND = Group(
+    "What `recovered` would miss or take for more than it is ([scores.md](scores.md)): candidates that an attack holds "
+    "and does not return, images that are there but for an offset, a gain or an augmentation, the images most exposed.",
+    "attacks/scoring/exposure.py",
+)
+NULL = Group(
+    "The same reconstructions against images that they are none of: means over 99 sets of `num_private` images of the "
+    "round's other clients and of the public pool, without those of the uninformed baseline. Empty where there are not "
+    "enough of them.",
+    "attacks/scoring/null.py",
+)
 MEMBERSHIP = Group(
-    "How well the update tells the private images from up to 1,000 public ones (`fedspill member`).",
+    "How well the update tells the private images from up to 1,000 public ones (`fedspill member`). `_low`, `_high`: "
+    "95 % confidence interval.",
     "simulator/evaluation/measures.py",
 )
 UPDATE = Group("How large the update of the last round is.", "simulator/evaluation/measures.py")
@@ -105,6 +117,14 @@ REGIME = Group(
     "How linear the network was along the last round's update ([diagnose.md](diagnose.md)): on the private images, "
     "and, as `attacker_…`, as far as an adversary can know it.",
     "simulator/evaluation/measures.py",
+)
+
+PRIVACY = Group(
+    "What differential privacy promises ([privacy.md](privacy.md)): of all rounds so far, for the client of the row, "
+    "or the worst of its clients, against the adversary of the row. Where a chain has several mechanisms, the columns "
+    "show the first of the chain that holds against that adversary, and `guarantees` and `detail` all of them; empty: "
+    "none holds.",
+    "simulator/results/privacy.py",
 )
 
 PAIR = Group("", "simulator/evaluation/evaluator.py")
@@ -170,7 +190,8 @@ LEAKAGE = Table(
     Column("floor_hungarian_psnr_mean", NUMBER, "`hungarian_psnr_mean` of the uninformed baseline", BASELINE, DECIBEL),
     Column("membership_auc", NUMBER, "area under the ROC curve; 0.5: private images are not told from public ones",
            MEMBERSHIP, SHARE, title="AUC", averaged=True),
-    Column("membership_tpr", NUMBER, "true-positive rate at a false-positive rate of 0.1 %", MEMBERSHIP, SHARE),
+    Column("membership_tpr", NUMBER, "true-positive rate at a false-positive rate of 0.1 %; empty with fewer than "
+           "1,000 public images, which could not tell that rate", MEMBERSHIP, SHARE),
     Column("adaptive", FLAG, "whether the attack was granted the defense in force", OUTCOME),
     Column("distilled_l2_median", NUMBER, "median distance of the images that a defense made clients train on to the "
            "private ones, matched as above", SCORES, L2, averaged=True),
@@ -188,7 +209,52 @@ LEAKAGE = Table(
     Column("mean_image_l2_median", NUMBER, "`l2_median` of the mean public image", BASELINE, L2),
     Column("mean_image_psnr_mean", NUMBER, "`psnr_mean` of the mean public image", BASELINE, DECIBEL),
     Column("mean_image_leakage", NUMBER, "`leakage` of the mean public image", BASELINE, SHARE, averaged=True),
-    printed="round client threat_model attack recovered leakage l2_median psnr_mean membership_auc knowledge",
+    Column("epsilon", NUMBER, "ε: what the guarantee allows likelihoods to differ by is exp(ε)", PRIVACY, title="ε",
+           digits=1),
+    Column("delta", NUMBER, "δ, beside which ε holds", PRIVACY),
+    Column("privacy_unit", TEXT, "what is hidden: one image (`record`) or all that a client does (`client`)", PRIVACY),
+    Column("privacy_against", TEXT, "from whom: `server`, `observer` or `both`", PRIVACY),
+    Column("adjacency", TEXT, "how neighbouring data differ: one unit more or less (`add_remove`), or another one in "
+           "its place (`replace_one`)", PRIVACY),
+    Column("nominal_epsilon", NUMBER, "what the mechanism's own formula says, as Flower's, where that is "
+           "another number", PRIVACY),
+    Column("guarantees", TEXT, "all guarantees of the chain, whoever they hold against", PRIVACY, JSON),
+    Column("num_held", COUNT, "candidates that the attack has and did not return", BEYOND),
+    Column("held", COUNT, "private images that any candidate recovers, returned or not, each candidate used once; "
+           "never below `recovered`", BEYOND),
+    Column("held_fraction", NUMBER, "`held` over `num_private`", BEYOND, SHARE, averaged=True),
+    Column("precision", NUMBER, "share of the returned images that recover a private image, be it one that another "
+           "returned image recovers too; empty where nothing was returned", BEYOND, SHARE, averaged=True),
+    Column("recovered_affine", COUNT, "`recovered` after the best offset and positive gain per image and channel, "
+           "identified by the share of an image's variance that is left; never below `recovered`", BEYOND,
+           title="affine"),
+    Column("recovered_affine_fraction", NUMBER, "`recovered_affine` over `num_private`", BEYOND, SHARE, averaged=True),
+    Column("floor_recovered_affine_fraction", NUMBER, "`recovered_affine_fraction` of the uninformed baseline",
+           BASELINE, SHARE, averaged=True),
+    Column("recovered_group", COUNT, "`recovered` up to the shifts and flips that the clients augment by; never below "
+           "`recovered`, empty where clients do not augment", BEYOND, title="group"),
+    Column("recovered_group_fraction", NUMBER, "`recovered_group` over `num_private`", BEYOND, SHARE, averaged=True),
+    Column("floor_recovered_group_fraction", NUMBER, "`recovered_group_fraction` of the uninformed baseline",
+           BASELINE, SHARE, averaged=True),
+    Column("l2_best_exposed", NUMBER, "distance of the most exposed private image to its nearest candidate, returned "
+           "or held: of the image where it is smallest relative to `floor_l2`", BEYOND, L2, averaged=True),
+    Column("leakage_p95", NUMBER, "95th percentile over private images of what `leakage` is the mean of; of fewer than "
+           "20 images the largest", BEYOND, SHARE, averaged=True),
+    Column("null_recovered", NUMBER, "`recovered` against other images", NULL),
+    Column("null_recovered_fraction", NUMBER, "`null_recovered` over `num_private`", NULL, SHARE, averaged=True),
+    Column("null_leakage", NUMBER, "`leakage` against other images", NULL, SHARE, averaged=True),
+    Column("null_p", NUMBER, "(1 + sets of other images with at least the row's `leakage`) / 100: from 0.01, no better "
+           "than chance at 0.5 or 1", NULL, SHARE),
+    Column("membership_auc_low", NUMBER, "of `membership_auc` (Newcombe 2006, method 5)", MEMBERSHIP, SHARE),
+    Column("membership_auc_high", NUMBER, "of `membership_auc`", MEMBERSHIP, SHARE),
+    Column("membership_tpr_low", NUMBER, "of `membership_tpr` (Clopper and Pearson 1934)", MEMBERSHIP, SHARE),
+    Column("membership_tpr_high", NUMBER, "of `membership_tpr`", MEMBERSHIP, SHARE),
+    Column("membership_tpr_1pct", NUMBER, "true-positive rate at a false-positive rate of 1 %; empty with fewer than "
+           "100 public images", MEMBERSHIP, SHARE),
+    Column("membership_tpr_1pct_low", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
+    Column("membership_tpr_1pct_high", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
+    printed="round client threat_model attack recovered held recovered_affine recovered_group precision leakage "
+    "l2_median psnr_mean membership_auc knowledge",
 )  # fmt: skip
 
 
@@ -220,7 +286,14 @@ UTILITY = Table(
     Column("test_loss", NUMBER, "of the global model", GLOBAL),
     Column("client_loss", NUMBER, "mean of the clients' last losses", GLOBAL),
     Column("clients", INTEGER, "that replied", GLOBAL),
-    Column("epsilon", NUMBER, "largest spent so far, where a defense accounts for it", GLOBAL),
+    Column(
+        "epsilon",
+        NUMBER,
+        "largest of all clients so far, of the first mechanism of the chain, whoever it holds "
+        "against; empty where nobody took part",
+        GLOBAL,
+    ),
+    *leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees"),
 )
 
 CLIENTS = Table(
@@ -238,8 +311,9 @@ CLIENTS = Table(
     Column("pid", COUNT, "process that it ran in", REPLY),
     Column("gpu_ids", TEXT, "GPUs that Ray gave it", REPLY),
     Column("device", TEXT, "device that it trained on", REPLY),
-    Column("epsilon", NUMBER, "spent so far, where a defense accounts for it", REPLY),
+    Column("epsilon", NUMBER, "spent so far, by the first mechanism of the chain", REPLY),
     Column("bytes", NUMBER, "bytes sent to the server", REPLY),
+    *leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees"),
 )
 
 HALF_WIDTH = "half of the 95 % confidence interval over seeds (Student's t), of each row by itself"
@@ -249,6 +323,7 @@ CLUSTERS = (
     "of Clopper and Pearson over clients"
 )
 PLAIN = "the same attack, told nothing, on the same seeds and clients without a defense"
+WORST_EPSILON = "against the row's threat model after that round, the largest of all clients and seeds"
 
 
 def benchmark() -> Table:
@@ -268,12 +343,13 @@ def benchmark() -> Table:
         *leakage("psnr_best psnr_mean membership_auc"),
         Column("test_accuracy", NUMBER, "after that round", OVER_SEEDS, SHARE, title="accuracy"),
         Column("test_accuracy_ci95", NUMBER, HALF_WIDTH, OVER_SEEDS, SHARE),
-        Column("epsilon", NUMBER, "after that round, the largest of all seeds", OVER_SEEDS, title="ε", digits=1),
+        Column("epsilon", NUMBER, WORST_EPSILON, OVER_SEEDS, title="ε", digits=1),
         Column("bytes", NUMBER, "bytes that a client sends in a round", OVER_SEEDS, title="kB", digits=0),
         Column("client_seconds", NUMBER, "that a client trains in a round", OVER_SEEDS, SECONDS),
         *leakage("target"),
         Column("failures", INTEGER, "attacks that failed or ran out of time; they have no score", OVER_SEEDS),
         *leakage("floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median"),
+        *leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees"),
         *leakage("round"),
         Column("leakage_low", NUMBER, f"{LOW}: {CLUSTERS}", OVER_SEEDS, SHARE),
         Column("leakage_high", NUMBER, HIGH, OVER_SEEDS, SHARE),
@@ -326,7 +402,8 @@ def benchmark() -> Table:
             title="bound",
         ),
         *(column for column in LEAKAGE.columns.values() if column.averaged),
-        printed="defense threat_model attack recovered_fraction leakage membership_auc test_accuracy epsilon bytes",
+        printed="defense threat_model attack recovered_fraction held_fraction leakage membership_auc test_accuracy "
+        "epsilon bytes",
     )
 
 

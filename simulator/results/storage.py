@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.observation import State
 from clients.config import ModelConfig, as_json
+from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.models import build_model
 from simulator.results.keys import ObservationKey, RecordedObservation
 
@@ -146,6 +147,9 @@ class CellStore:
             "round_clients": recorded.round_clients,
             "pairs": recorded.pairs,
             "knowledge": knowledge.given(),
+            "defense_facts": recorded.defense_facts,
+            "adversary": recorded.adversary,
+            "guarantees": [asdict(guarantee) for guarantee in recorded.guarantees],
         }
         write_atomically(self.checkpoints / f"{recorded.key.name}.json", json.dumps(content, indent=1))
 
@@ -157,7 +161,10 @@ class CellStore:
         """What was written down of an observation: the names of its files, and whose images they hold."""
         content = self._read_observation(key)
         pairs = tuple((initial, final) for initial, final in content["pairs"])
-        return RecordedObservation(key, pairs, tuple(content["clients"]), tuple(content["round_clients"]))
+        clients, round_clients = tuple(content["clients"]), tuple(content["round_clients"])
+        guarantees = tuple(Guarantee(**fields) for fields in content.get("guarantees", []))  # older runs have none
+        facts, adversary = content.get("defense_facts", {}), content.get("adversary", "server")
+        return RecordedObservation(key, pairs, clients, round_clients, facts, adversary, guarantees)
 
     def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
         """What the adversary saw and was granted; needs nothing but the checkpoints folder."""

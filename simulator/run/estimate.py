@@ -13,7 +13,7 @@ from clients.config import ModelConfig
 from clients.local_update import centered, load_data, load_targets
 from clients.training import planned_steps, train
 from simulator.adversary.attack_run import AttackRun
-from simulator.adversary.knowledge import grant
+from simulator.adversary.knowledge import defense_facts, grant
 from simulator.run.federation import expected_attacks, expected_pairs
 from simulator.run.plan import RunPlan, check_cell
 from simulator.run.pretraining import Pretraining
@@ -43,6 +43,7 @@ def describe_plan(plan: RunPlan) -> str:
     training, attacking, longer = estimate(plan.cells[typical])
     scale = sum(work) / work[typical]
     federation, adversary = scenario.federation, scenario.adversary
+    told = [name for name, value in adversary.knowledge.items() if value is not None and value is not False]
     images = span(size for cell in sizes for size in cell)
     lines = [
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
@@ -51,7 +52,7 @@ def describe_plan(plan: RunPlan) -> str:
         f"{len(data.public_indices)} public and {len(data.test_indices)} test images",
         f"model:   {scenario.model.name}, {span(parameters)} trained parameters{start_of(scenario.model)}",
         f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
-        f"told {', '.join(adversary.knowledge) or 'nothing'})",
+        f"told {', '.join(told) or 'nothing'})",
         f"output:  {plan.run_dir}",
         f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on this machine "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "
@@ -95,7 +96,7 @@ def estimate(cell: Cell) -> tuple[float, float, str]:
     training = steps * federation.rounds * taken.seconds / taken.steps / (os.cpu_count() or 1)
 
     observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
-    knowledge = grant(cell.scenario, data, [0])
+    knowledge = grant(cell.scenario, data, [0], defense_facts(cell, data, cell.scenario.views[0], [0]))
     knowledge = replace(knowledge, num_private=knowledge.num_private or len(images))
     seconds = {one.label: attack_seconds(one, cell, observation, knowledge) for one in cell.scenario.attacks}
     workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1

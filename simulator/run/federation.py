@@ -13,7 +13,7 @@ from clients.local_update import centered, load_data, make_model, num_outputs
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
-from simulator.adversary.threat_models import all_views
+from simulator.adversary.threat_models import View
 from simulator.errors import CellsFailed, RunError
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
@@ -175,17 +175,21 @@ def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> int:
 
 def expected_attacks(cell: Cell) -> int:
     """How many attacks a cell will run if no client fails."""
-    return len(expected_pairs(cell)) * len(cell.scenario.attacks)
+    return sum(len(cell.scenario.attacks_by(view.adversary)) for view, _ in _expected_observations(cell))
 
 
 def expected_pairs(cell: Cell) -> list[int]:
     """How many pairs of checkpoints each observation will hold, at most and if no client fails."""
+    return [pairs for _, pairs in _expected_observations(cell)]
+
+
+def _expected_observations(cell: Cell) -> list[tuple[View, int]]:
+    """(whose eyes, number of pairs) of each."""
     federation, adversary = cell.scenario.federation, cell.scenario.adversary
     clients = max(1, int(federation.clients * federation.fraction))
-    views = all_views(adversary.threat_models, cell.scenario.hides_clients)
     return [
-        round if view.all_rounds else 1
+        (view, round if view.all_rounds else 1)
         for round in range(1, federation.rounds + 1) if adversary.attacks_in(round)
-        for view in views if view.hidden_by is None
+        for view in cell.scenario.views if view.hidden_by is None
         for _ in range(clients if view.shows(0) else 1)
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from clients.data.partition import FederatedData
 from clients.defenses import DefenseContext
 from clients.local_update import load_data, load_targets, make_model
 from simulator.adversary.attack_run import AttackRun
-from simulator.adversary.knowledge import grant
+from simulator.adversary.knowledge import defense_facts, grant
 from simulator.run.pretraining import Pretraining
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import Cell, Scenario
@@ -54,10 +54,13 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
         if (mod := defense.flower_mod()) is not None:
             load_mod(mod)
         defense.check(DefenseContext(config, round=1, client=0, model=model))
-    knowledge, state = grant(scenario, data, [0]), model.state_dict()
+    state = model.state_dict()
     observation = Observation(model, ((state, state),), data.shape)
-    for attack in scenario.attacks:
-        attack.make().check(observation, AttackRun.of(attack, scenario).knowledge(knowledge))
+    for view in {view.adversary: view for view in scenario.views}.values():
+        facts = defense_facts(cell, data, view, [0])
+        knowledge = grant(scenario, data, [0], facts)
+        for attack in scenario.attacks_by(view.adversary):
+            attack.make().check(observation, AttackRun.of(attack, scenario, facts).knowledge(knowledge))
     rounds, when = scenario.federation.rounds, scenario.adversary.when
     if when != "every" and (late := [round for round in when if round > rounds]):
         raise InputError(f"adversary.when names round {late[0]}, federation.rounds is {rounds}")

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import logging
+from dataclasses import replace
 
 import flwr.serverapp.strategy as flower
 from flwr.serverapp.strategy import Strategy
@@ -25,9 +26,12 @@ def known_strategies() -> list[str]:
 def defended_strategy(scenario: Scenario) -> Strategy:
     """The scenario's strategy, inside those that are the server's half of its defenses."""
     strategy = make_strategy(scenario.federation, scenario.federation.strategy)
-    sampled = max(1, int(scenario.federation.clients * scenario.federation.fraction))
+    expected = scenario.federation.clients * scenario.federation.fraction
+    sampled = max(1, int(expected))
     for defense in scenario.chain:
         half = defense.server_half()
+        if half.poisson:
+            half = replace(half, options=half.options | {"expected_clients": expected})
         if half.strategy:
             strategy = wrapped(strategy, half, sampled)
     return strategy

@@ -7,10 +7,12 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 
 from clients.data.partition import FederatedData
+from clients.defenses.differential_privacy.guarantee import Guarantee, worst
 from clients.local_update import centered, load_targets
 from clients.losses import accuracy, training_loss
 from simulator.adversary.participation import ClientReply
 from simulator.results.ledger import Ledger
+from simulator.results.privacy import privacy_columns
 from simulator.scenario.scenario import Cell
 
 
@@ -21,14 +23,13 @@ class Utility:
         """model: the network of the federation; its weights are overwritten."""
         self.cell, self.data, self.model, self.ledger = cell, data, model, ledger
         self.losses: dict[int, list[float]] = defaultdict(list)  # last ones of healthy clients, by round
-        self.epsilons: dict[int, list[float]] = defaultdict(list)  # of clients that account for it
+        self.spent: dict[int, tuple[Guarantee, ...]] = {}  # by client, after its last reply
 
     def note(self, round: int, reply: ClientReply) -> None:
         """A client's row, and its part in that of the round."""
         columns = reply.columns
         self.ledger.add(self.cell.name, clients=[self._row(round, columns)])
-        if "epsilon" in columns:
-            self.epsilons[round].append(float(columns["epsilon"]))
+        self.spent[reply.client] = reply.guarantees or self.spent.get(reply.client, ())
         if reply.healthy:
             self.losses[round].append(float(columns["last_loss"]))
 
@@ -48,8 +49,9 @@ class Utility:
             "test_loss": loss,
             "client_loss": sum(losses) / len(losses) if losses else None,
             "clients": len(losses),
-            "epsilon": max(self.epsilons[round], default=None),
         }
+        if losses:  # else nobody has said what the round cost
+            columns |= privacy_columns(worst(self.spent.values()))
         self.ledger.add(self.cell.name, utility=[self._row(round, columns)])
         return MetricRecord({"accuracy": share, "loss": loss})
 

@@ -23,7 +23,10 @@ from clients.config import (
     as_json,
 )
 from clients.defenses import Defense
+from clients.defenses.base import Sighting, Surroundings
+from clients.defenses.differential_privacy.guarantee import Adversary
 from clients.models import with_known_options
+from simulator.adversary.threat_models import View, all_views
 from simulator.scenario.error_message import describe_error
 from simulator.scenario.sections import AdversaryConfig, AttackConfig, EngineConfig, FederationConfig, OutputConfig
 from simulator.scenario.sweep import Grid
@@ -94,16 +97,31 @@ class Scenario(Section):
         return self.label or "+".join(defense.label for defense in self.defenses) or "none"
 
     @property
+    def views(self) -> list[View]:
+        """What its threat models look at."""
+        return all_views(self.adversary.threat_models, self.hides_clients)
+
+    @property
     def attacks(self) -> list[AttackConfig]:
-        """The attacks that run: an adaptive one only where there is something about the defenses to tell it."""
-        adaptable = bool(self.defense_facts())
+        """The attacks that run on what anybody sees."""
+        seen = {attack.label for view in self.views for attack in self.attacks_by(view.adversary)}
+        return [attack for attack in self.adversary.attacks if attack.label in seen]
+
+    def attacks_by(self, adversary: Adversary) -> list[AttackConfig]:
+        """The attacks that run for one of the two: an adaptive one only where there is something about the defenses to
+        tell it."""
+        adaptable = any(one.known_to_adaptive_attacker() or adversary in one.tells_noise for one in self.chain)
         return [attack for attack in self.adversary.attacks if adaptable or not attack.adaptive]
 
-    def defense_facts(self) -> dict[str, Any]:
-        """What an adaptive attacker is told of the chain: fields of `Knowledge`."""
+    def defense_facts(self, sighting: Sighting | None = None) -> dict[str, Any]:
+        """What an adaptive attacker is told of the chain: fields of `Knowledge`. sighting: what it looks at, where that
+        tells the noise in it."""
         facts: dict[str, Any] = {}
         for defense in self.chain:
             facts |= defense.known_to_adaptive_attacker()
+        noises = [] if sighting is None else [one.noise_told(sighting) for one in self.chain]
+        if told := [noise for noise in noises if noise is not None]:
+            facts["noise_std"] = math.hypot(*told)
         return facts
 
     @property
@@ -121,6 +139,11 @@ class Scenario(Section):
         """Whether the server sees the sum of a round's updates only."""
         return any(defense.server_half().hides_clients for defense in self.chain)
 
+    @property
+    def poisson(self) -> bool:
+        """Whether each client takes part in a round by a coin of its own."""
+        return any(defense.server_half().poisson for defense in self.chain)
+
     @model_validator(mode="after")
     def _sweeps_what_differs(self) -> "Scenario":
         for key in self.swept:
@@ -129,11 +152,21 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _mixes_what_can_be_mixed(self) -> "Scenario":
+        if self.training.autocast is not None and self.model.precision != "float32":
+            raise ValueError(f"training.autocast mixes with float32, model.precision is {self.model.precision}")
+        return self
+
+    @model_validator(mode="after")
     def _chain_is_possible(self) -> "Scenario":
         labels = [defense.label for defense in self.defenses]
         for label in labels:
             if labels.count(label) > 1:
                 raise ValueError(f"defenses: two are called {label!r}: give each a `label` of its own")
+        strategy = self.federation.strategy
+        around = Surroundings(self.chain, self.training, strategy.name, strategy.plain_mean)
+        if conflict := next(filter(None, (defense.conflict(around) for defense in self.chain)), ""):
+            raise ValueError(conflict)
         hiding = next((one.name for one in self.chain if one.server_half().hides_clients), None)
         if hiding is None:
             return self
@@ -141,9 +174,9 @@ class Scenario(Section):
             half = defense.server_half()
             if half.needs_single_updates:
                 raise ValueError(f"defenses: {hiding} with {defense.name} leaves the server sums, and {half.if_hidden}")
-        if strategy := self.federation.strategy.needs_single_updates:
+        if single := strategy.needs_single_updates:
             raise ValueError(
-                f"defenses: {hiding} leaves the server sums, and federation.strategy {strategy!r} needs the update of "
+                f"defenses: {hiding} leaves the server sums, and federation.strategy {single!r} needs the update of "
                 "each client: use one that averages, as FedAvg or FedAdam; to clip, the defense clipping on the clients"
             )
         return self

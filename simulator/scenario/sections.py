@@ -15,6 +15,8 @@ NEED_SINGLE_UPDATES = (
     *("DifferentialPrivacyServerSide", "FedMedian", "FedTrimmedAvg"),
     *("Krum", "MultiKrum", "Bulyan", "QFedAvg"),
 )
+PLAIN_MEAN = ("FedAvg", "FedProx")
+WEIGHT = "num-examples"  # of a client in the mean: the number of its images
 
 
 class StrategyConfig(Section):
@@ -35,6 +37,11 @@ class StrategyConfig(Section):
     def needs_single_updates(self) -> str:
         """The name of the strategy, of itself and those inside it, that needs each client's update; else ""."""
         return next((name for name in self.names if name.startswith(NEED_SINGLE_UPDATES)), "")
+
+    @property
+    def plain_mean(self) -> bool:
+        """Whether the global checkpoint becomes the mean of the replies, weighted by images."""
+        return self.name in PLAIN_MEAN and self.options.get("weighted_by_key", WEIGHT) == WEIGHT
 
     @model_validator(mode="before")
     @classmethod
@@ -96,6 +103,10 @@ class AttackConfig(NamedSection):
         return made_with(ATTACKS[self.name], f"attack {self.name!r}", self.options)
 
 
+# Every client subtracts the mean from pixels of this range, so whoever takes part knows both.
+PARTICIPANTS_KNOW = {"pixel_mean": True, "pixel_range": True}
+
+
 class AdversaryConfig(Section):
     """Who looks at what, with which attacks, knowing what."""
 
@@ -110,7 +121,10 @@ class AdversaryConfig(Section):
         description="names, or {name, label, options …}; default ntk",
     )
     knowledge: dict[str, Any] = Field(
-        default_factory=dict, description="field: true to grant the true value, or the value the adversary believes"
+        default_factory=PARTICIPANTS_KNOW.copy,
+        description="a list of fields to grant, or field: true to grant the true value, false to withhold it, or the "
+        "value the adversary believes; pixel_mean and pixel_range, which every participant knows, are granted unless "
+        "they are withheld",
     )
     when: Literal["every"] | list[Count] = Field("every", description="rounds to attack: every, or a list")
     timeout: Seconds = Field(3600.0, description="seconds that one attack may take")
@@ -118,9 +132,12 @@ class AdversaryConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _granted_by_name(cls, values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(values.get("knowledge"), list):
-            return {**values, "knowledge": {str(name): True for name in values["knowledge"]}}
-        return values
+        if not isinstance(values, dict):
+            return values
+        given = values.get("knowledge")
+        if isinstance(given, list):
+            given = {str(name): True for name in given}
+        return {**values, "knowledge": PARTICIPANTS_KNOW | given} if isinstance(given, dict) else values
 
     @model_validator(mode="after")
     def _consistent(self) -> "AdversaryConfig":

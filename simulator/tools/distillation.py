@@ -19,6 +19,7 @@ from attacks.scoring.images import distances
 from clients.data.partition import FederatedData, split_data
 from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Evaluation
+from clients.distillation.kernels import named_kernel
 from clients.local_update import centered
 from clients.losses import encode_targets
 from clients.models import build_model, option_values
@@ -89,6 +90,10 @@ class Owner:
         options = option_values(self.scenario.model)
         return InfiniteNTK(**{name: options[name] for name in ("depth", "bias", "parameterization")})
 
+    def kernel_named(self, name: str) -> InfiniteNTK:
+        """`limit`, the kernel above, `authors` or `width_matched`: clients/distillation/kernels.py."""
+        return named_kernel(name, self.kernel, option_values(self.scenario.model)["width"])
+
     def network(self, purpose: str) -> nn.Module:
         """A network at its initialization; each purpose has weights of its own."""
         seed = derive_seed(self.scenario.seed, purpose)
@@ -100,9 +105,10 @@ class Owner:
         network = self.network("distillation") if options.method == "rkip_finite" else None
         return distill(self.images, self.targets, size, generator, options, network, progress=progress)
 
-    def evaluation(self) -> Evaluation:
+    def evaluation(self, kernel: InfiniteNTK) -> Evaluation:
+        """kernel: of the learner of infinite width."""
         images, labels = self.data.test()
-        return Evaluation(self.network("evaluation"), self.kernel, centered(images, self.data.pixel_mean), labels)
+        return Evaluation(self.network("evaluation"), kernel, centered(images, self.data.pixel_mean), labels)
 
     def random_subset(self, size: int) -> tuple[Tensor, Tensor]:
         chosen = torch.randperm(len(self.images), generator=torch_generator(self.scenario.seed, "subset"))[:size]
@@ -110,15 +116,14 @@ class Owner:
 
 
 def run_distillation(
-    owner: Owner, options: DistillOptions, size: int, out: Path, report: ShowProgress
+    owner: Owner, options: DistillOptions, size: int, out: Path, report: ShowProgress, *, max_steps: int
 ) -> dict[str, Any]:
     """Distill, evaluate, write distill.json, distilled.npz and distilled.png into `out`; returns what the first holds.
 
-    options: the kernel in it is replaced by that of the scenario's network.
+    options: its kernel is that of the learner of infinite width too. max_steps: of standard training, for each set.
     """
     if not 1 <= size <= len(owner.images):
         raise InputError(f"--size is {size}, it has to lie between 1 and --train, {len(owner.images)}")
-    options = dataclasses.replace(options, kernel=owner.kernel)
     start = time.perf_counter()
     found = owner.distill(size, options, loss_bar(report, options.method))
     distilled_after = time.perf_counter() - start
@@ -127,7 +132,8 @@ def run_distillation(
         "accuracy_full": (owner.images, owner.targets),
         "accuracy_random": owner.random_subset(size),
     }
-    accuracies, training = evaluate(owner.evaluation(), sets, report)
+    evaluation = dataclasses.replace(owner.evaluation(options.kernel), max_steps=max_steps)
+    accuracies, training = evaluate(evaluation, sets, report)
     evaluated_in = time.perf_counter() - start - distilled_after
     seconds = {"distillation": round(distilled_after, 2), "evaluation": round(evaluated_in, 2)}
     facts = {**accuracies, "standard_training": training, **describe(owner, options, found), "seconds": seconds}

@@ -69,9 +69,12 @@ def test_every_name_of_the_benchmark_is_registered():
     assert {*wanted.split(), "augmentation", "mixup"} <= set(DEFENSES)
 
 
-def test_of_two_guarantees_the_better_one_is_reported():
-    private = config({"name": "dp_sgd", "noise_multiplier": 1.0}, {"name": "central_dp", "noise_multiplier": 2.0})
+def test_of_two_guarantees_both_are_reported_under_their_labels():
+    private = config({"name": "dp_sgd", "noise_multiplier": 1.0, "label": "mine"}, {"name": "central_dp"})
     chain = DefenseChain.of(private, 1, 0, nn.Linear(4, 2), {})
-    each = [link.defense.privacy_spent(link.context, 4, 8)["epsilon"] for link in chain.links]
-    assert chain.privacy_spent(4, 8) == {"epsilon": pytest.approx(min(each), rel=0.1)} and each[0] != each[1]
-    assert DefenseChain.of(config("clipping"), 1, 0, nn.Linear(4, 2), {}).privacy_spent(4, 8) == {}
+    assert [(one.mechanism, one.unit, one.against) for one in chain.privacy_spent(4, 8)] == [
+        ("mine", "record", "both"),
+        ("central_dp", "client", "observer"),
+    ]
+    assert DefenseChain.of(config("clipping"), 1, 0, nn.Linear(4, 2), {}).privacy_spent(4, 8) == ()
+    assert DefenseChain.of(config(), 1, 0, nn.Linear(4, 2), {}).privacy_spent(4, 8) == ()

@@ -131,3 +131,15 @@ def test_divergence_stops_at_once():
     model, images, targets = problem()
     report = train(model, images, targets, TrainingConfig(loss="mse", learning_rate=1e6, steps=10_000), generator())
     assert not math.isfinite(report.last_loss) and report.steps < 200
+
+
+def test_autocast_multiplies_in_bfloat16_and_keeps_float32_parameters():
+    """1 + 2⁻⁹ is 1 in bfloat16, which has 8 bits: the gradient (f − y) x of one weight is 1, and not 1.006."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False))
+    with torch.no_grad():
+        model[1].weight.fill_(1 + 2**-9)
+    image, target = torch.full((1, 1, 1, 1), 1 + 2**-9), torch.zeros(1, 1)
+    config = TrainingConfig(loss="mse", learning_rate=0.5, steps=1, autocast="bfloat16")
+    report = train(model, image, target, config, generator())
+    assert model[1].weight.dtype == torch.float32 and model[1].weight.item() == 0.5 + 2**-9
+    assert report.first_loss == 0.5

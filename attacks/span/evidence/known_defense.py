@@ -14,7 +14,7 @@ from attacks.networks.mlp import DenseNetwork
 from attacks.span.evidence.layers import FirstLayers, joined_layer
 from attacks.span.thresholds import DEFENSE, EVIDENCE, constants_of
 from attacks.update.completion import Completed, complete, find_rank, unknowns
-from attacks.update.intervals import EntryIntervals, known_intervals, noise_deviation, noise_edge
+from attacks.update.intervals import EntryIntervals, known_intervals, noise_deviation, noise_edge, rounded_intervals
 from attacks.update.spectrum import Spectrum
 
 
@@ -97,7 +97,11 @@ def knows_defense(observation: Observation, knowledge: Knowledge) -> bool:
 def _known(observation: Observation, knowledge: Knowledge) -> tuple[list[float], list[dict[str, EntryIntervals]]]:
     """The noise's standard deviation in every round, and the intervals of every round; none where one has none."""
     deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
-    intervals = [own for own in (known_intervals(delta, knowledge) for delta in deltas) if own is not None]
+    found = [
+        known_intervals(delta, knowledge) or rounded_intervals(delta, initial, knowledge)
+        for delta, (initial, _) in zip(deltas, observation.pairs, strict=True)
+    ]
+    intervals = [own for own in found if own is not None]
     complete = intervals if len(intervals) == len(deltas) else []
     return [noise_deviation(delta, knowledge) for delta in deltas], complete
 

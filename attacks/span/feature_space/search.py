@@ -20,10 +20,10 @@ from attacks.span.feature_space.network import FeatureProblem
 from attacks.span.feature_space.sgd_steps import after_step, output_jacobian
 from attacks.span.feature_space.update import FeatureUpdate
 from attacks.span.search.candidates import decoys_of
-from attacks.span.search.descent import descend, distinct
+from attacks.span.search.descent import beside, descend, distinct
 from attacks.span.search.passes import SearchOptions
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
-from attacks.span.thresholds import FEATURE, INVERSION, SEARCH, Descent
+from attacks.span.thresholds import ACCEPTANCE, FEATURE, INVERSION, SEARCH, Descent
 from attacks.update.first_layer import layer_update
 
 
@@ -72,7 +72,7 @@ class FeatureSearch:
 
     states: the client's parameters before every SGD step that was reached. step: the one at which images are sought.
     idle: how many passes in a row found nothing. bounds: those of the last pass. tried: how many candidates were
-    judged. best: their lowest ρ and λ.
+    judged. best: their lowest ρ and λ. held: those that were not accepted.
     """
 
     update: FeatureUpdate
@@ -84,6 +84,7 @@ class FeatureSearch:
     bounds: Bounds = UNKNOWN
     tried: int = 0
     best: Bounds = WORST
+    held: FoundImages | None = None
 
     @property
     def state(self) -> State:
@@ -137,7 +138,7 @@ class FeatureSearch:
         images = self._candidates(generator)
         images = images[are_apart(images.flatten(1), known.flatten(1))]
         together = torch.cat([known, images])
-        if len(images) == 0 or len(together) < 3:
+        if len(images) == 0 or len(together) < min(3, self.update.count):
             return False
         # what decoys allow, the means of two of the images: private ones are no such means, wrong ones no better
         decoys = self._judged(decoys_of(together, FEATURE.decoys, generator))
@@ -147,12 +148,27 @@ class FeatureSearch:
         self.tried += len(images)
         self.best = Bounds(*map(min, self.best, (float(judged.residual.min()), float(judged.gradient.min()))))
         kept = (judged.residual < self.bounds.residual) & (judged.gradient < self.bounds.gradient)
+        self._hold(judged.at(~kept))
         accepted = images[kept][: self.missing]
         if not len(accepted):
             return False
         polished = self.pixels.polish(accepted, len(self.update.rows), INVERSION.accepted_polish)
         self.found = self.found.join(self._judged(polished))
         return True
+
+    def _hold(self, judged: FoundImages) -> None:
+        """Keep what was judged and not accepted."""
+        self.held = judged if self.held is None else self.held.join(judged)
+
+    def beside(self) -> Tensor:
+        """The images (H, C, H, W) that were judged and not accepted, lowest λ first, distinct from one another and from
+        those that were; two for every image with those."""
+        found = self.found.images
+        if self.held is None:
+            return found[:0]
+        images = self.held.images[self.held.gradient.argsort(stable=True)]
+        room = max(0, int(ACCEPTANCE.held_per_image * self.update.count) - len(found))
+        return images[beside(found.flatten(1), images.flatten(1))][:room]
 
     def _candidates(self, generator: torch.Generator) -> Tensor:
         """Distinct polished images (M, C, H, W), lowest ρ first; those found are deflated."""

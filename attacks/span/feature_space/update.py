@@ -78,6 +78,11 @@ class FeatureUpdate:
         return None
 
     @property
+    def hopeless(self) -> bool:
+        """Whether a search makes no sense: always where nothing could be returned."""
+        return self.refusal is not None
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What is in doubt where a search makes sense, and what was left out."""
         doubts: list[str] = []

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attacks.span.search.descent import distinct
+from attacks.span.search.descent import beside, distinct
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
 from attacks.span.sparsity.sparse_duals import fewest_zeros, retry_doubtful, sparsest
-from attacks.span.thresholds import DECOY, SPARSITY
+from attacks.span.thresholds import ACCEPTANCE, DECOY, SPARSITY
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,14 @@ class Candidates:
         """The images that passed, but for those with a ρ worse than half of the decoys', and accepted loose ones."""
         known = self.passed[self.test.residual(self.passed.float()) < self.decoy_median]
         return torch.cat([known, self.below(self.threshold)])
+
+    def held(self, returned: Tensor) -> Tensor:
+        """The best candidates beside those returned (M, in), passed or not, lowest ρ first: (H, in) in float32; two for
+        every image with those returned."""
+        everything = torch.cat([self.passed, self.loose]).float()
+        everything = everything[self.test.residual(everything).argsort(stable=True)]
+        room = int(ACCEPTANCE.held_per_image * self.duals.count) - len(returned)
+        return everything[beside(returned.float(), everything)][: max(0, room)]
 
     def num_accepted_and_passed(self) -> tuple[int, int]:
         """How many images are accepted, and how many passed the sparsity test: by these a pass is judged."""
@@ -115,7 +123,13 @@ class Candidates:
 
 
 def decoys_of(images: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Means of two of the images (M, …): `number` pairs are drawn, and those of an image with itself left out."""
+    """Means of two of the images (M, …): `number` pairs are drawn, and those of an image with itself left out.
+
+    A single image is paired with its own pixels in random orders.
+    """
+    if len(images) == 1:
+        orders = torch.rand(number, images[0].numel(), generator=generator).argsort(1).to(images.device)
+        return (images + images.flatten()[orders].view(number, *images.shape[1:])) / 2
     pairs = torch.randint(max(len(images), 1), (2, number), generator=generator)
     first, second = pairs[:, pairs[0] != pairs[1]].to(images.device)
     return (images[first] + images[second]) / 2 if len(images) else images

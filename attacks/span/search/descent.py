@@ -48,11 +48,13 @@ def descend(loss: Loss, start: Tensor, descent: Descent, final_rate: float = 0.0
 
 
 def distinct(points: Tensor) -> Tensor:
-    """Indices of the points (M, n), best first, farther than a tenth of the median distance from every better one."""
+    """Indices of the points (M, n), best first, farther than a tenth of the median distance from every better one, and
+    than a ten-thousandth of their length: that tells nothing apart where all points are one."""
     if len(points) < 2:
         return torch.arange(len(points), device=points.device)
     distances = torch.cdist(points, points)
-    near = (distances <= SEARCH.same_point * distances.median()).cpu()
+    least = torch.maximum(SEARCH.same_point * distances.median(), SEARCH.same_length * points.norm(dim=1).median())
+    near = (distances <= least).cpu()
     kept: list[int] = []
     covered = torch.zeros(len(points), dtype=torch.bool)
     for i in range(len(points)):
@@ -60,3 +62,10 @@ def distinct(points: Tensor) -> Tensor:
             kept.append(i)
             covered |= near[i]
     return torch.tensor(kept, dtype=torch.long, device=points.device)
+
+
+def beside(known: Tensor, points: Tensor) -> Tensor:
+    """Indices of the points (M, n), best first, that are distinct from one another and from all that are known
+    (F, n)."""
+    kept = distinct(torch.cat([known.to(points), points]))
+    return kept[kept >= len(known)] - len(known)

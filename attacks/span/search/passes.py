@@ -41,7 +41,7 @@ def find_images(
         found = found.with_weakest_released() if idle else found
         found = found.merge(_search(found, options, generator), generator)
         idle = 0 if found.num_accepted_and_passed() > best.num_accepted_and_passed() else idle + 1
-        best = max(best, found, key=Candidates.num_accepted_and_passed)
+        best = max(best, found, key=Candidates.num_accepted_and_passed) if passes else found
         passes += 1
     progress(options.rounds, options.rounds, best.threshold)
     return replace(_refined(best, options), passes=passes)

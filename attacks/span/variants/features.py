@@ -64,7 +64,7 @@ class FeatureVariant:
                 "image"
             )
         left = evidence.relative_residual(candidates.points()) if len(found.images) else 1.0
-        return Acceptance(found.images, found.gradient, reason, left, facts)
+        return Acceptance(found.images, found.gradient, reason, left, facts, candidates.beside())
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
         """The images with λ as their residual."""
@@ -81,6 +81,7 @@ class FeatureVariant:
         }
         return Reconstruction(
             images=images.reshape(-1, *shape),
+            held=acceptance.held.reshape(-1, *shape),
             residual=acceptance.residual,
             pixel_mean=self.knowledge.pixel_mean or (infer_background(images) if len(images) else None) or (),
             relative_residual=acceptance.relative_residual if len(images) else 1.0,

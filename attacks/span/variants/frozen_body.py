@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attacks.interface.attack import Reconstruction
 from attacks.interface.devices import cast_state
@@ -36,12 +36,17 @@ class FrozenBodyVariant(PixelVariant):
     body: FeatureNetwork
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
-        """The accepted feature vectors, best first, inverted to images (M, C, H, W); residual: ‖h(x) − h‖² / ‖h‖²."""
+        """The accepted feature vectors, best first, inverted to images (M, C, H, W), and those held likewise; residual:
+        ‖h(x) − h‖² / ‖h‖²."""
         accepted = super().accept(evidence, candidates, generator)
         order = accepted.residual.argsort(stable=True)
-        features = accepted.images[order]
-        if accepted.reason is not None:
-            return accepted
+        images, residual = self._inverted(accepted.images[order], generator)
+        held, _ = self._inverted(accepted.held, generator)
+        facts = accepted.facts | constants_of(FROZEN_BODY)
+        return replace(accepted, images=images, residual=residual, facts=facts, held=held)
+
+    def _inverted(self, features: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Images (M, C, H, W) with features (M, D), and how far each misses them, (M,)."""
         device = next(self.body.model.parameters()).device
         state = cast_state(self.whole.initial, device, torch.float32)
         shape = (len(features), *self.whole.input_shape)
@@ -51,12 +56,11 @@ class FrozenBodyVariant(PixelVariant):
         images = invert(images, FROZEN_BODY.exact, FROZEN_BODY.exact_blur)
         with torch.no_grad():
             missed = (self.body.features(state, images) - features).square().sum(1)
-        residual = missed / features.square().sum(1)
-        return replace(accepted, images=images, residual=residual, facts=accepted.facts | constants_of(FROZEN_BODY))
+        return images, missed / features.square().sum(1)
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """The images, with what was found of their features."""
-        found = super().report(evidence, replace(acceptance, images=acceptance.images[:0]))
+        found = super().report(evidence, replace(acceptance, images=acceptance.images[:0], held=acceptance.held[:0]))
         warnings = found.warnings
         if number := len(acceptance.images):
             warnings += (
@@ -64,7 +68,8 @@ class FrozenBodyVariant(PixelVariant):
                 f"found, {int(acceptance.facts['certified'])} passed the sparsity test, and inverted; a pixel is known "
                 "as far as they tell it",
             )
-        return replace(found, images=acceptance.images.reshape(-1, *self.whole.input_shape), warnings=warnings)
+        images, held = (part.reshape(-1, *self.whole.input_shape) for part in (acceptance.images, acceptance.held))
+        return replace(found, images=images, held=held, warnings=warnings)
 
 
 def head_of(observation: Observation, network: FeatureNetwork) -> Observation | None:

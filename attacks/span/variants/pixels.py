@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from attacks.interface.attack import Progress, Reconstruction
 from attacks.interface.errors import InputError
@@ -14,10 +15,13 @@ from attacks.span.evidence.known_defense import UndoneDefense, undo_defense
 from attacks.span.evidence.layers import FirstLayers, informative_rounds, rounds_with_images
 from attacks.span.least_squares import fit_images
 from attacks.span.search.candidates import Candidates
+from attacks.span.search.descent import beside
+from attacks.span.search.extreme_points import extreme_images
 from attacks.span.search.passes import SearchOptions, find_images
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
-from attacks.span.thresholds import ACCEPTANCE, DECOY, DUAL, EVIDENCE, FIT, SEARCH, SPARSITY, constants_of
+from attacks.span.thresholds import ACCEPTANCE, DECOY, DUAL, EVIDENCE, EXTREME, FIT, SEARCH, SPARSITY, constants_of
+from attacks.update.pixel_mean import CONSTANT_MISFIT
 from attacks.update.spectrum import ROUNDING, Spectrum
 
 
@@ -85,6 +89,12 @@ class PixelEvidence:
                 "so many were looked for (images seen twice, or more than the pixels can tell apart)",
             )
             count = inferred
+        elif count < inferred and _shows_all(defense.layers.change, spectrum, inferred):
+            doubts = (
+                f"{count} images were expected, the first layer's update has {inferred} directions and nothing behind "
+                "them: so many were looked for (every view of an augmented image is one)",
+            )
+            count = inferred
         layers, outside = defense.layers, spectrum.relative_residual(count)
         tests = informative_rounds(layers.second, count)
         size = layers.second.shape[1]
@@ -109,14 +119,19 @@ class PixelEvidence:
                 "images, as after SGD (local Adam, much added noise, entries left out, more images than units or "
                 "pixels?)"
             )
-        needed = EVIDENCE.directions_needed * self.count
-        if self.directions < needed:
+        if self.directions < (needed := EVIDENCE.directions_needed * self.count):
             return (
                 f"nothing returned: {self.count} images need {needed:.0f} directions of the second layer's rows, "
                 f"{self.directions} can tell ({EVIDENCE.directions_of_width:g} of the width {width}, and "
                 "no more than the layer's outputs)"
             )
         return None
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether a search cannot even give candidates to hold: no span of few images, or nothing that tests them."""
+        enough = self.directions >= EVIDENCE.directions_needed * self.count
+        return not (enough and 1 <= self.count < self.defense.highest_rank(self.spectrum))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -174,7 +189,8 @@ class PixelVariant:
         test = SpanTest(hidden, rows, ACTIVATIONS[self.network.activation])
         duals = DualSpace.of(layers.initial, layers.final, evidence.spectrum, evidence.count, layers.rounds)
         nothing = Candidates.empty(duals, test, sparsity_tested=self.network.activation == "relu")
-        return find_images(nothing, self.options, generator, progress)
+        passes = self.options.rounds if evidence.refusal is None else min(SEARCH.refused_passes, self.options.rounds)
+        return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
         """The accepted candidates, (M, in) in float32, if as a set they explain the second layer's update.
@@ -201,21 +217,56 @@ class PixelVariant:
                 acceptance = (
                     replace(acceptance, images=images) if acceptance.reason is None else test.judge(images, generator)
                 )
-        if acceptance.reason is not None:
-            return replace(Acceptance.none(acceptance.reason, acceptance.relative_residual), facts=facts)
-        return replace(acceptance, residual=candidates.test.residual(acceptance.images), facts=facts)
+        if self._may_be_mixed(evidence, candidates):
+            acceptance = self._with_extreme_points(candidates, acceptance, generator)
+            facts |= {"extreme": float(acceptance.facts["extreme"])} | constants_of(EXTREME)
+        images = acceptance.images
+        residual, held = candidates.test.residual(images), candidates.held(images)
+        acceptance = replace(acceptance, residual=residual, facts=facts, held=held)
+        return acceptance if acceptance.reason is None else acceptance.withheld(acceptance.reason)
+
+    def _may_be_mixed(self, evidence: PixelEvidence, candidates: Candidates) -> bool:
+        """Whether images lack the zeros of their duals though nothing hides these, as where clients mix their images;
+        the range of pixels has to be known."""
+        exact = evidence.error <= EVIDENCE.noisy_above and candidates.sparsity_tested
+        return exact and candidates.missing > 0 and self.knowledge.pixel_mean is not None
+
+    def _with_extreme_points(
+        self, candidates: Candidates, acceptance: Acceptance, generator: torch.Generator
+    ) -> Acceptance:
+        """The images that are extreme points of the span, and as many of those accepted as are missing beside them."""
+        rows, shape = candidates.duals.rows, self.observation.input_shape
+        low, high = (bound.expand(1, *shape).flatten() for bound in self.knowledge.input_bounds(rows))
+        extreme = extreme_images(rows, low, high, EXTREME.directions, generator).float()
+        others = acceptance.images if acceptance.reason is None else acceptance.images[:0]
+        others = others[beside(extreme, others)][: candidates.duals.count - len(extreme)]
+        facts = acceptance.facts | {"extreme": float(len(extreme))}
+        if not len(extreme):
+            return replace(acceptance, facts=facts)
+        return replace(acceptance, images=torch.cat([extreme, others]), reason=None, facts=facts)
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """The images with ρ at the initial parameters as their residual."""
         refused = () if acceptance.reason is None else (acceptance.reason,)
+        shape = self.observation.input_shape
         return Reconstruction(
-            images=acceptance.images.reshape(-1, *self.observation.input_shape),
+            images=acceptance.images.reshape(-1, *shape),
+            held=acceptance.held.reshape(-1, *shape),
             residual=acceptance.residual,
             num_inferred=evidence.inferred,
             relative_residual=acceptance.relative_residual,
             warnings=(*evidence.warnings, *refused),
             facts=evidence.facts | acceptance.facts,
         )
+
+
+def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
+    """Whether the first layer's update (W, in + 1) is a sum over so many inputs: nothing but rounding lies behind, and
+    the pixels allow a much higher rank. Constant ones say what the bias says, whatever made the update."""
+    bias = change[:, -1:]
+    rest = change - bias * (bias.T @ change) / bias.square().sum()
+    varying = int((rest.norm(dim=0) > CONSTANT_MISFIT * change.norm(dim=0)).sum())
+    return spectrum.relative_residual(inferred) <= EVIDENCE.noisy_above and inferred < EVIDENCE.rank_exhausted * varying
 
 
 def _needs_fit(evidence: PixelEvidence, candidates: Candidates, acceptance: Acceptance) -> bool:

@@ -4,6 +4,7 @@ What a client has spent is kept over its rounds: every round adds its steps to t
 """
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from torch import Tensor
 
 from attacks.interface.errors import InputError
 from attacks.interface.options import check_values
-from clients.defenses.base import Defense, DefenseContext, Metrics, register
+from clients.config import ClientConfig, TrainingConfig
+from clients.defenses.base import Defense, DefenseContext, Sighting, Surroundings, register
 from clients.defenses.differential_privacy.accounting import epsilon_of, multiplier_for, smallest_epsilon
+from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
 from clients.training import TrainingLoop, planned_steps
 
 LARGEST_EPSILON = 1000.0
@@ -29,6 +32,7 @@ class DPSGD(Defense):
     deviation of the noise relative to max_grad_norm."""
 
     name: ClassVar[str] = "dp_sgd"
+    tells_noise: ClassVar[tuple[Adversary, ...]] = ("server", "observer")
 
     epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -47,6 +51,21 @@ class DPSGD(Defense):
                 f"nothing below {least:.2g}: give a larger one, or the noise_multiplier"
             )
 
+    def conflict(self, around: Surroundings) -> str:
+        mixing = next((other.name for other in around.chain if other.mixes_images), None)
+        if mixing is not None:
+            return (
+                f"defenses {mixing} and dp_sgd exclude each other: what {mixing} trains on depends on several private "
+                "images at once, and clipping per input then bounds none of them: use one of the two, or local_dp, "
+                "whose guarantee is for all that a client does"
+            )
+        if around.training.stop_at_loss is not None:
+            return (
+                "defense dp_sgd excludes training.stop_at_loss: when to stop would be read off private losses without "
+                "noise: give epochs or steps alone"
+            )
+        return ""
+
     def check(self, context: DefenseContext) -> None:
         from opacus.validators import ModuleValidator
 
@@ -57,12 +76,12 @@ class DPSGD(Defense):
         if context.config.training.dynamics == "linearized":
             raise InputError("defense 'dp_sgd' needs training.dynamics standard, not linearized")
 
-    def noise(self, context: DefenseContext, count: int) -> float:
+    def noise(self, config: ClientConfig, count: int) -> float:
         """The noise multiplier in force for a client of `count` images."""
         if self.noise_multiplier is not None:
             return self.noise_multiplier
-        training = context.config.training
-        steps = planned_steps(training, count) * context.config.rounds
+        training = config.training
+        steps = planned_steps(training, count) * config.rounds
         epsilon = 8.0 if self.epsilon is None else self.epsilon
         return multiplier_for(epsilon, self.delta, _rate(training.batch_size, count), steps)
 
@@ -76,7 +95,7 @@ class DPSGD(Defense):
         module = GradSampleModule(context.model)
         optimizer = SeededDPOptimizer(
             loop.optimizer,
-            noise_multiplier=self.noise(context, count),
+            noise_multiplier=self.noise(context.config, count),
             max_grad_norm=self.max_grad_norm,
             expected_batch_size=batch,
             generator=context.generator("noise"),
@@ -95,18 +114,45 @@ class DPSGD(Defense):
 
         return TrainingLoop(predict, optimizer, poisson(count, batch, context.generator("sampling")))
 
-    def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Metrics:
+    def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Guarantee:
         rate = _rate(context.config.training.batch_size, count)
         history = [tuple(entry) for entry in context.memory.get("history", [])]
-        noise = self.noise(context, count)
+        noise = self.noise(context.config, count)
         if history and history[-1][:2] == (noise, rate):  # as opacus' accountants add up steps that are alike
             steps += history.pop()[2]
         history.append((noise, rate, steps))
         context.memory["history"] = history
-        return {"epsilon": epsilon_of(tuple(history), self.delta)}
+        epsilon = epsilon_of(tuple(history), self.delta)
+        return Guarantee(self.name, epsilon, self.delta, "record", "both", "add_remove")
 
     def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {"clip_norm": self.max_grad_norm}
+
+    def noise_told(self, sighting: Sighting) -> float | None:
+        """z · C / B on every gradient, and what the steps of SGD make of it; an adaptive optimizer divides by it."""
+        training = sighting.config.training
+        if training.optimizer != "sgd":
+            return None
+
+        def of_client(count: int) -> float:
+            batch = min(training.batch_size or count, count)
+            on_gradient = self.noise(sighting.config, count) * self.max_grad_norm / batch
+            return on_gradient * step_gain(training, planned_steps(training, count))
+
+        return sighting.averaged(*map(of_client, sighting.sizes))
+
+
+def step_gain(training: TrainingConfig, steps: int) -> float:
+    """√Σ_t w_t², where a unit of gradient at step t moves the parameters by w_t until the last step of SGD.
+
+    Momentum repeats it, weight decay takes it back; that the loss bends along the way is left out.
+    """
+    moved, velocity, gradient, total = 0.0, 0.0, 1.0, 0.0
+    for _ in range(steps):  # one impulse, seen 1, 2, … steps later: what the last, the one before, … leaves at the end
+        velocity = training.momentum * velocity + gradient + training.weight_decay * moved
+        moved -= training.learning_rate * velocity
+        total, gradient = total + moved * moved, 0.0
+    return math.sqrt(total)
 
 
 def poisson(count: int, batch: int, generator: torch.Generator) -> Callable[[], Iterable[Tensor]]:

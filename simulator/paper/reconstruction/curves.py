@@ -11,6 +11,7 @@ from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import Outcome, sweep_experiment
 from simulator.paper.measures import (
     binary_task,
+    by_seed,
     curve_table,
     falling,
     first_seed_strips,
@@ -49,7 +50,8 @@ def score_experiment(
         def measure(record: Record) -> Outcome:
             scores = score_table(record)
             data = scores[columns] if columns else curve_table(record, extra)
-            return Outcome(data, statistics(scores), partial(draw, data), partial(first_seed_strips, record, scores))
+            sheet = partial(first_seed_strips, record, scores)
+            return Outcome(data, statistics(scores), partial(draw, data), sheet, by_seed(statistics, scores))
 
         return statistics
 
@@ -146,6 +148,30 @@ def kernel_statistics(scores: pd.DataFrame) -> Statistics:
         "hybrid_better": Signs.of(table.hybrid < table.final),
         "hybrid_better_seeds": Signs.of(by_seed.hybrid < by_seed[["initial", "final"]].min(axis=1)),
         "slowdown": seconds["hybrid"] / seconds["final"],
+    }
+
+
+@sweep_experiment("distilled_curves", "the curves of few reconstructions, as of RKIP-finite, by the number of images")
+def distilled_curves(record: Record) -> Outcome:
+    data = curve_table(record)
+    draw, sheet = (
+        partial(draw_curves, data, "width", ["dynamics"]),
+        partial(first_seed_strips, record, score_table(record)),
+    )
+    return Outcome(data, few_statistics(data), draw, sheet, by_seed(few_statistics, data))
+
+
+def few_statistics(data: pd.DataFrame) -> Statistics:
+    """Of the private images that come out best, as many as the smallest set holds: their L2 by the number of images.
+    data: as of `curve_table`."""
+    few = data.num_private.min()
+    best = data[data["rank"] <= few]
+    table = best.groupby(["num_private", "width", "seed"], as_index=False)[["l2", "floor_l2"]].mean()
+    return {
+        "few": few,
+        "l2": table.groupby("num_private").l2.mean(),
+        "floor": table.groupby("num_private").floor_l2.mean(),
+        "rank": spearman_within(table, "num_private", "l2", ["width", "seed"]),
     }
 
 

@@ -27,7 +27,7 @@ from simulator.paper.experiment import (
     seconds_per_step,
     sweep_experiment,
 )
-from simulator.paper.measures import first_seed_strips, score_table, settings_of, spearman
+from simulator.paper.measures import by_seed, first_seed_strips, score_table, settings_of, spearman
 from simulator.paper.pictures import draw_scatter
 from simulator.results.record import Record
 from simulator.scenario.scenario import Cell
@@ -43,7 +43,8 @@ RIDGE = 1e-9  # of kernels in float64: regression without a ridge, and safe from
 def figure7(record: Record) -> Outcome:
     data = dual_table(record)
     draw = partial(draw_scatter, data, "alpha", "l2", style="dynamics")
-    return Outcome(data, dual_statistics(data), draw, partial(first_seed_strips, record, score_table(record)))
+    sheet = partial(first_seed_strips, record, score_table(record))
+    return Outcome(data, dual_statistics(data), draw, sheet, by_seed(dual_statistics, data))
 
 
 def dual_statistics(data: pd.DataFrame) -> Statistics:
@@ -153,7 +154,9 @@ def figure11(run: ExperimentRun, _: Section) -> Outcome:
         missed = relative_residual(trained.model, trained.initial, trained.delta, owner.images.double(), trained.duals)
         errors.append({**network, "unexplained": missed})
     data = pd.concat(parts, ignore_index=True)
-    return Outcome(data, accumulated_statistics(data, pd.DataFrame(errors)), partial(draw, data))
+    sums = pd.DataFrame(errors)
+    seeds = by_seed(accumulated_statistics, data, sums)
+    return Outcome(data, accumulated_statistics(data, sums), partial(draw, data), by_seed=seeds)
 
 
 def accumulated_statistics(data: pd.DataFrame, sums: pd.DataFrame) -> Statistics:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import Outcome, sweep_experiment
-from simulator.paper.measures import floors, strips
+from simulator.paper.measures import by_seed, floors, strips
 from simulator.paper.pictures import draw_lines
 from simulator.results.record import Record
 
@@ -17,19 +17,19 @@ def figure4(record: Record) -> Outcome:
     ntk = data[data.attack == "ntk"]
     own = record.samples[record.samples.attack == "ntk"]
     near = (own.l2 < own.mean_image_l2) & (own.l2 < own.floor_l2)
-    nearer = near.groupby(own.cell).sum().reindex(ntk.cell, fill_value=0).tolist()
-    statistics = {"weights": pretrained_on(record), **ntk_statistics(ntk, nearer)}
-    draw = partial(draw_lines, data, "num_private", "l2_mean", "attack")
-    return Outcome(data, statistics, draw, partial(strips, record, record.leakage))
+    ntk = ntk.assign(nearer=near.groupby(own.cell).sum().reindex(ntk.cell, fill_value=0).to_numpy())
+    statistics = {"weights": pretrained_on(record), **ntk_statistics(ntk)}
+    draw, sheet = partial(draw_lines, data, "num_private", "l2_mean", "attack"), partial(strips, record, record.leakage)
+    return Outcome(data, statistics, draw, sheet, by_seed(ntk_statistics, ntk))
 
 
-def ntk_statistics(ntk: pd.DataFrame, nearer: list[int]) -> Statistics:
-    """Of figure 4. nearer: of each network, how many private images are nearer to their reconstruction than to the
-    mean image and to one of the floor."""
+def ntk_statistics(ntk: pd.DataFrame) -> Statistics:
+    """Of figure 4. `nearer` in the table: of each network, how many private images are nearer to their reconstruction
+    than to the mean image and to one of the floor."""
     by_size = ntk.groupby("num_private")
     return {
-        "nearer": nearer,
-        "num_nearer": sum(nearer),
+        "nearer": ntk.nearer.tolist(),
+        "num_nearer": int(ntk.nearer.sum()),
         "num_images": int(ntk.num_private.sum()),
         "l2_by_images": by_size.l2_mean.mean(),
         "floor_by_images": by_size.floor_l2_mean.mean(),
@@ -45,7 +45,7 @@ def beside(record: Record) -> Outcome:
     weights = {"weights": pretrained_on(record), "public_images": int(record.scenario.data.public)}
     draw = partial(draw_lines, data, "num_private", "l2_mean", "attack", col="trained")
     sheet = partial(strips, record, record.leakage[record.leakage.num_reconstructed > 0])
-    return Outcome(data, {**weights, **span_statistics(data)}, draw, sheet)
+    return Outcome(data, {**weights, **span_statistics(data)}, draw, sheet, by_seed(span_statistics, data))
 
 
 def span_statistics(data: pd.DataFrame) -> Statistics:

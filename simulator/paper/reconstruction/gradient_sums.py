@@ -17,7 +17,7 @@ from attacks.kernel.linearization import relative_residual
 from attacks.ntk.objective import squared_norm
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import Outcome, sweep_experiment
-from simulator.paper.measures import curve_table, first_seed_strips, score_table, settings_of
+from simulator.paper.measures import by_seed, curve_table, first_seed_strips, score_table, settings_of
 from simulator.paper.pictures import draw_curves
 from simulator.results.keys import ObservationKey
 from simulator.results.record import Record
@@ -32,7 +32,8 @@ def appendix_a(record: Record) -> Outcome:
     scores, norms = score_table(record), norm_table(record)
     data = curve_table(record, ["loss", "attack"]).merge(norms, on=NETWORK, validate="m:1")
     draw = partial(draw_curves, data, "attack", ["loss"])
-    return Outcome(data, kkt_statistics(scores, norms), draw, partial(first_seed_strips, record, scores))
+    sheet = partial(first_seed_strips, record, scores)
+    return Outcome(data, kkt_statistics(scores, norms), draw, sheet, by_seed(kkt_statistics, scores, norms))
 
 
 def kkt_statistics(scores: pd.DataFrame, norms: pd.DataFrame) -> Statistics:
@@ -77,10 +78,14 @@ def norm_table(record: Record) -> pd.DataFrame:
 def one_step(record: Record) -> Outcome:
     scores = score_table(record)
     steps = {name: explained(cell, record) for name, cell in record.cells.items()}
-    duals = pd.concat([dual_pairs(name, record, own) for name, (_, own) in steps.items()], ignore_index=True)
+    pairs = [
+        dual_pairs(name, record, own).assign(seed=record.cells[name].scenario.seed) for name, (_, own) in steps.items()
+    ]
+    duals = pd.concat(pairs, ignore_index=True)
     data, sheet = curve_table(record), partial(first_seed_strips, record, scores)
     statistics = {"unexplained": max(missed for missed, _ in steps.values()), **step_statistics(scores, duals)}
-    return Outcome(data, statistics, partial(draw_curves, data, "width", ["dynamics"]), sheet)
+    seeds = by_seed(step_statistics, scores, duals)
+    return Outcome(data, statistics, partial(draw_curves, data, "width", ["dynamics"]), sheet, seeds)
 
 
 def step_statistics(scores: pd.DataFrame, duals: pd.DataFrame) -> Statistics:

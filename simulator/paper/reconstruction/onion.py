@@ -26,7 +26,7 @@ from clients.models import build_model
 from clients.training import planned_steps, train
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
-from simulator.paper.measures import floor_of, spearman
+from simulator.paper.measures import by_seed, floor_of, spearman
 from simulator.paper.pictures import draw_lines
 from simulator.scenario.scenario import Scenario
 from simulator.tools.distillation import Owner
@@ -229,7 +229,7 @@ def onion(run: ExperimentRun, settings: OnionSettings) -> Outcome:
         tables[INFINITE] = at_infinite_width(cell.scenario, settings)
         parts += [table.assign(regime=regime, seed=cell.scenario.seed) for regime, table in tables.items()]
     data = pd.concat(parts, ignore_index=True)
-    return Outcome(data, onion_statistics(data), partial(draw, data))
+    return Outcome(data, onion_statistics(data), partial(draw, data), by_seed=by_seed(onion_statistics, data))
 
 
 def advantage(data: pd.DataFrame, chosen: str = "easiest") -> pd.DataFrame:

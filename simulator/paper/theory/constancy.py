@@ -34,7 +34,7 @@ HESSIAN_STEPS, HESSIAN_TOLERANCE = 100, 3e-3
 
 @dataclass(frozen=True)
 class Network:
-    """output: linear, sigmoid, tanh, softmax, or bottleneck: a linear output and a narrow layer between two wide ones.
+    """output: linear, sigmoid, tanh, softmax, relu, or bottleneck: linear, with a narrow layer between two wide ones.
 
     output_bias: whether that of the last layer is trained. Its gradient is 1 at any width, so that it would be all that
     ‖Δθ‖_∞ sees; the networks of the paper have none.
@@ -89,7 +89,7 @@ class ConstancyData:
         """Under squared loss: one-hot for a softmax, else the two ends of the output's range, or ±1."""
         if output == "softmax":
             return nn.functional.one_hot(self.labels, CLASSES).float()
-        low = 0.0 if output == "sigmoid" else -1.0
+        low = 0.0 if output in ("sigmoid", "relu") else -1.0
         return torch.where(self.labels == 0, 1.0, low)[:, None]
 
     def loss(self, model: nn.Module, targets: Tensor, name: str) -> Callable[[], Tensor]:
@@ -99,31 +99,56 @@ class ConstancyData:
 
 def measure(network: Network, radius: float, bound: bool = False) -> dict[str, float]:
     """hessian_norm: the largest ‖H‖₂ over inputs and outputs at θ₀. kernel_change: ‖K − K₀‖_F / ‖K₀‖_F over inputs once
-    gradient descent has gone ‖Δθ‖₂ = `radius`; delta_linf: ‖Δθ‖_∞ there. steps: that it took.
+    gradient descent has gone ‖Δθ‖₂ = `radius`; delta_linf: ‖Δθ‖_∞ there. steps: that it took. Behind a ReLU also
+    `crossed`, the share of inputs whose output has become 0 or ceased to be, and kernel_change_within, over the others.
 
     bound: adds remainder, the largest |f − f_lin| there, and sup_hessian, the largest ‖H‖₂ over θ₀, the end and
     half-way between, at three times the cost.
     """
     data, model = ConstancyData.of(network.seed), network.build()
     inputs, start = data.inputs, deepcopy(model.state_dict())
-    before = empirical_ntk(model, start, inputs)
     norm = largest_norm(model, start, inputs, network.seed)
-    loss = data.loss(model, data.targets(network.output), "mse")
-    steps, length = descend(model, loss, learning_rate(before, FINE), lambda steps, length: length >= radius)
-    shrink(model, start, radius / length)
+    lit = alive(model, inputs)
+    moved, before, change = go(model, inputs, data.loss(model, data.targets(network.output), "mse"), radius)
     end = model.state_dict()
-    change = empirical_ntk(model, end, inputs) - before
-    found = {
-        "hessian_norm": norm,
-        "kernel_change": float(change.norm() / before.norm()),
-        "delta_linf": largest_change(start, end),
-        "steps": steps,
-    }
+    found = {"hessian_norm": norm, **moved}
+    if network.output == "relu":
+        same = lit == alive(model, inputs)
+        within = float(change[same][:, same].norm() / before[same][:, same].norm())
+        found |= {"crossed": 1 - float(same.float().mean()), "kernel_change_within": within}
     if not bound:
         return found
     halfway = {name: (start[name] + end[name]) / 2 for name in end}
     later = [largest_norm(model, state, inputs, network.seed) for state in (halfway, end)]
     return found | {"remainder": linearization_error(model, start, end, inputs)[1], "sup_hessian": max(norm, *later)}
+
+
+def measure_loss(network: Network, loss: str, radius: float) -> dict[str, object]:
+    """loss; kernel_change, delta_linf and steps as of `measure`, where descent is on this loss over three classes."""
+    data, model = ConstancyData.of(network.seed), network.build(CLASSES)
+    targets = encode_targets(data.labels, CLASSES, CLASSES, loss, coding=(0.0, 1.0) if loss == "mse" else None)
+    return {"loss": loss, **go(model, data.inputs, data.loss(model, targets, loss), radius)[0]}
+
+
+def go(
+    model: nn.Module, inputs: Tensor, loss: Callable[[], Tensor], radius: float
+) -> tuple[dict[str, float], Tensor, Tensor]:
+    """Gradient descent on `loss`, in place, until ‖Δθ‖₂ = `radius`: (kernel_change, delta_linf and steps as of
+    `measure`, K₀, K − K₀)."""
+    start = deepcopy(model.state_dict())
+    before = empirical_ntk(model, start, inputs)
+    steps, length = descend(model, loss, learning_rate(before, FINE), lambda steps, length: length >= radius)
+    shrink(model, start, radius / length)
+    end = model.state_dict()
+    change = empirical_ntk(model, end, inputs) - before
+    moved = {"kernel_change": float(change.norm() / before.norm()), "delta_linf": largest_change(start, end)}
+    return {**moved, "steps": steps}, before, change
+
+
+def alive(model: nn.Module, inputs: Tensor) -> Tensor:
+    """(N,), whether the first output is above 0."""
+    with torch.no_grad():
+        return model(inputs)[:, 0] > 0
 
 
 def measure_training(network: Network, loss: str, share: float) -> dict[str, object]:

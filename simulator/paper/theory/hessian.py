@@ -19,7 +19,8 @@ from pydantic import Field
 from clients.config import Count, Positive, Section
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment
-from simulator.paper.theory.constancy import Network, measure, measure_training
+from simulator.paper.measures import by_seed
+from simulator.paper.theory.constancy import Network, measure, measure_loss, measure_training
 from simulator.reports.figures import themed
 from simulator.results.storage import write_atomically
 
@@ -28,8 +29,15 @@ SHARE = 0.2  # of its first value, to which training brings a loss
 BOUND_WIDTH = 1024  # up to which the bound is measured: it takes the Hessian at three points
 TIMED_WIDTH = 1024  # where the cost of all others is read off
 STEADY = ("tanh", "softmax", "bottleneck")  # outputs measured with one hidden activation, tanh
+HINGE = "relu"  # an output that is measured like them, in claims of its own
 OPEN = ("softmax", "maxout")  # hidden non-linearities that the paper leaves open
-BOUND = ["remainder", "sup_hessian"]  # columns of the networks that are narrow enough for them
+BOUND = [
+    "remainder",
+    "sup_hessian",
+    "crossed",
+    "kernel_change_within",
+]  # columns of the networks that are narrow enough for them
+ENDS = {"": "slope", "_narrowest": "narrowest", "_widest": "widest"}  # of statistics' names, to columns of slopes
 LOSSES = ("mse", "cross_entropy", "hinge")
 TITLES = (
     "Hessian norm ‖H‖₂",
@@ -55,7 +63,8 @@ Measurement = tuple[str, Network, Callable[[], dict[str, Any]]]
 
 
 def planned(settings: HessianSettings) -> list[Measurement]:
-    """norms: each network under a loss. open: hidden softmax and maxout. bound: all others, up to `radius`."""
+    """norms: each network under a loss. losses: those with a linear output, up to `radius` under each. open: hidden
+    softmax and maxout. bound: all others, up to `radius`."""
     activation, widths, seeds = settings.training_activation, settings.training_widths, settings.seeds
     plain = grid(widths, [(output, activation) for output in ("linear", "sigmoid")], seeds)
     free = grid(widths, [("linear", activation)], seeds, output_bias=True)
@@ -63,13 +72,18 @@ def planned(settings: HessianSettings) -> list[Measurement]:
     trained += [(network, LOSSES[0]) for network in free]
     pairs = [(output, activation) for output in ("linear", "sigmoid") for activation in settings.activations]
     undecided = grid(settings.open_widths, [("linear", activation) for activation in OPEN], seeds)
-    decided = grid(settings.widths, [*pairs, *((output, "tanh") for output in STEADY)], seeds)
+    decided = grid(settings.widths, [*pairs, *((output, "tanh") for output in (*STEADY, HINGE))], seeds)
 
     def constancy(part: str, network: Network, radius: float) -> Measurement:
         return part, network, partial(measure, network, radius, bound=network.width <= BOUND_WIDTH)
 
     return [
         *(("norms", network, partial(measure_training, network, loss, SHARE)) for network, loss in trained),
+        *(
+            ("losses", network, partial(measure_loss, network, loss, settings.radius))
+            for network, loss in trained
+            if network.output == "linear" and not network.output_bias
+        ),
         *(constancy("open", network, settings.open_radius) for network in undecided),
         *(constancy("bound", network, settings.radius) for network in decided),
     ]
@@ -100,12 +114,21 @@ def hessian(run: ExperimentRun, settings: HessianSettings) -> Outcome:
         rows[part].append({**vars(network), **found()})
         what = f"{part}: {network.output} output, {network.activation}, width {network.width}"
         run.report(what, work(plan[:count]), work(plan))
-    norms, open_cases, table = (pd.DataFrame(rows[part]) for part in ("norms", "open", "bound"))
-    slopes = slope_table(table, open_cases, norms)
-    for name, frame in (("slopes", slopes), ("bound", table), ("open", open_cases), ("norms", norms)):
+    tables = {part: pd.DataFrame(rows[part]) for part in ("bound", "open", "norms", "losses")}
+    slopes = slope_table(*tables.values())
+    for name, frame in {"slopes": slopes, **tables}.items():
         write_atomically(run.out / f"{name}.csv", frame.to_csv(index=False))
-    statistics = hessian_statistics(table, slopes, settings.radius)
-    return Outcome(table[COLUMNS], statistics, partial(draw, table, open_cases, norms, slopes))
+
+    def statistics(*parts: pd.DataFrame) -> Statistics:
+        return hessian_statistics(parts[0], slope_table(*parts), settings.radius)
+
+    drawn = partial(draw, tables["bound"], tables["open"], tables["norms"], slopes)
+    return Outcome(
+        tables["bound"][COLUMNS],
+        statistics(*tables.values()),
+        drawn,
+        by_seed=by_seed(statistics, *tables.values()),
+    )
 
 
 def hessian_statistics(table: pd.DataFrame, slopes: pd.DataFrame, radius: float) -> Statistics:
@@ -118,6 +141,7 @@ def hessian_statistics(table: pd.DataFrame, slopes: pd.DataFrame, radius: float)
             rows = data[data.output == output].set_index("activation")
             found |= {f"{name}_{output}": rows.slope, f"{name}_{output}_widest": [rows.widest.min(), rows.widest.max()]}
         found[f"{name}_others"] = data[data.output.isin(STEADY)].set_index("output").slope
+    found |= hinge_statistics(table, slopes)
     bounds = table.remainder / (0.5 * table.sup_hessian * radius**2)
     smooth = bounds[(table.activation != "relu") & table.remainder.notna()]
     found |= {"bounds": list(smooth), "smooth_networks": len(smooth)}
@@ -128,10 +152,23 @@ def hessian_statistics(table: pd.DataFrame, slopes: pd.DataFrame, radius: float)
         trained = {"output": output, "loss": loss, "output_bias": False}
         found[f"{output}_{loss}"] = of_rows(slopes, "norms", {"l2": "delta_l2", "linf": "delta_linf"}, **trained)
     found |= of_rows(slopes, "norms", {"biased_linf": "delta_linf"}, output_bias=True)
+    by_loss = select(slopes, "kernel_change", "losses").set_index("loss")
+    found |= {f"kernel_by_loss{end}": by_loss[column] for end, column in ENDS.items()}
     for activation in OPEN:
         changes = {"change": "kernel_change", "norm": "hessian_norm"}
         found[f"open_{activation}"] = of_rows(slopes, "open", changes, activation=activation)
     return found
+
+
+def hinge_statistics(table: pd.DataFrame, slopes: pd.DataFrame) -> dict[str, object]:
+    """Behind a ReLU output: slopes of the Hessian norm and the kernel's change, and how many inputs cross its kink."""
+    own = table[table.output == HINGE]
+    return {
+        **of_rows(slopes, "data", {"kernel_hinge": "kernel_change"}, output=HINGE),
+        **of_rows(slopes, "data", {"hessian_hinge": "hessian_norm"}, output=HINGE),
+        "within_hinge": fitted(own, "kernel_change_within")["slope"],
+        "crossed": own.groupby("width").crossed.mean(),
+    }
 
 
 def kink_statistics(slopes: pd.DataFrame) -> dict[str, object]:
@@ -171,8 +208,10 @@ def fitted(frame: pd.DataFrame, column: str) -> dict[str, float]:
     return {"slope": slope, "narrowest": means.iloc[0], "widest": means.iloc[-1]}
 
 
-def slope_table(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame) -> pd.DataFrame:
-    """Of each part (data, open, norms): output, activation, loss, output_bias, quantity, slope, means at both ends."""
+def slope_table(
+    table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, losses: pd.DataFrame
+) -> pd.DataFrame:
+    """Of each part (data, open, norms, losses): its keys, quantity, slope, means at both ends."""
     keys, changes = ["output", "activation"], ("hessian_norm", "kernel_change")
     return pd.DataFrame(
         {"part": part, **dict(zip(names, key, strict=True)), "quantity": quantity, **fitted(group, quantity)}
@@ -180,6 +219,7 @@ def slope_table(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFra
             ("data", table, keys, changes),
             ("open", open_cases, keys, changes),
             ("norms", norms, [*keys, "loss", "output_bias"], ("delta_l2", "delta_linf")),
+            ("losses", losses, [*keys, "loss"], ("kernel_change",)),
         )
         for key, group in frame.groupby(names, sort=False)
         for quantity in quantities
@@ -210,7 +250,7 @@ def draw(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, slo
 def draw_constancy(axis: plt.Axes, cases: pd.DataFrame, slopes: pd.DataFrame, quantity: str) -> None:
     """A line for each output and activation, dashed behind an output that is not linear."""
     keys = ["part", "output", "activation"]
-    fitted = slopes[slopes.quantity == quantity].set_index(keys).slope
+    fitted = slopes[(slopes.quantity == quantity) & (slopes.part != "losses")].set_index(keys).slope
     colours = sns.color_palette("husl", cases.groupby(keys).ngroups)
     for colour, (key, rows) in zip(colours, cases.groupby(keys, sort=False), strict=True):
         part, output, activation = key

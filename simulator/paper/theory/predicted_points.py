@@ -19,7 +19,7 @@ from clients.distillation.distill import linearized_update
 from clients.local_update import centered
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment, seconds_per_step
-from simulator.paper.measures import floor_of
+from simulator.paper.measures import by_seed, floor_of
 from simulator.paper.pictures import draw_lines
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
@@ -55,7 +55,8 @@ def appendix_c(run: ExperimentRun, settings: PredictedSettings) -> Outcome:
         rows.append(one_point(cell, point, gap, settings))
     data = pd.DataFrame(rows)
     long = data.melt(["gap", "seed"], ["l2", "others_l2", "floor_l2"], "image", "distance")
-    return Outcome(data, gap_statistics(data), partial(draw_lines, long, "gap", "distance", "image"))
+    draw = partial(draw_lines, long, "gap", "distance", "image")
+    return Outcome(data, gap_statistics(data), draw, by_seed=by_seed(gap_statistics, data))
 
 
 def gap_statistics(data: pd.DataFrame) -> Statistics:

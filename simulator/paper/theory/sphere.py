@@ -16,6 +16,7 @@ from clients.config import Count, Positive, Section
 from clients.models import option_values
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
+from simulator.paper.measures import by_seed
 from simulator.paper.pictures import draw_lines
 from simulator.run.display import ShowProgress
 from simulator.tools.distillation import Owner
@@ -77,7 +78,8 @@ def theorem1(run: ExperimentRun, settings: SphereSettings) -> Outcome:
     data = pd.concat(parts, ignore_index=True)
     melted = data.melt(["iteration", "num_private", "seed"], ["mmd", "worst_l2", "mean_l2"], "measure")
     draw = partial(draw_lines, melted, "iteration", "value", "measure", col="num_private", log_y=True)
-    return Outcome(data, recovery_statistics(data), draw, lambda: [strip(*pair) for pair in pairs])
+    seeds = by_seed(recovery_statistics, data)
+    return Outcome(data, recovery_statistics(data), draw, lambda: [strip(*pair) for pair in pairs], seeds)
 
 
 def recovery_statistics(data: pd.DataFrame) -> Statistics:

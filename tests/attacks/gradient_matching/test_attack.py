@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import InputError, Knowledge, get_attack
+from attacks import InputError, Knowledge, Observation, get_attack
 from attacks.gradient_matching.attack import total_variation, update_distance
 from attacks.gradient_matching.local_training import one_hot
 from tests.attacks.conftest import client, digits, generator, mlp, nearest
@@ -109,6 +109,24 @@ def test_minibatches_with_momentum_in_a_known_order(outputs):
     knowledge = told(labels=(0, 1, 0, 1), batches=batches, steps=None, num_private=4)
     found = run(observation, knowledge, iterations=200, momentum=0.5)
     assert (nearest(images, found) < 0.5).all()
+
+
+def test_targets_are_coded_as_the_adversary_believes():
+    images, classes = digits(2), torch.eye(10)[:2]
+    model = mlp(width=64)
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    loss = 0.5 * ((model(images) - (4 * classes - 1)) ** 2).sum(1).mean()
+    for parameter, gradient in zip(
+        model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
+    ):
+        parameter.data -= LR * gradient
+    observation = Observation(model, ((initial, model.state_dict()),), (1, 8, 8))
+    knowledge = told(labels=(0, 1), num_private=2)
+    right, wrong = (problem(observation, knowledge, loss="mse", coding=coding) for coding in ([-1, 3], None))
+    assert float(right.distance(images.double(), classes.double()).detach()) < 1e-6
+    assert float(wrong.distance(images.double(), classes.double()).detach()) > 1e-3
+    with pytest.raises(InputError, match=r"coding is \[1, 1\], it has to be two different targets"):
+        get_attack("gradient_matching", coding=[1, 1])
 
 
 def test_fewer_steps_stand_for_many():

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -29,6 +31,15 @@ def test_losses_are_the_usual_ones(outputs):
     classes = one_hot(labels, outputs)
     assert float(soft_loss("cross_entropy", predicted, classes)) == pytest.approx(float(entropy), rel=1e-6)
     assert float(soft_loss("mse", predicted, classes)) == pytest.approx(float(squares.mean() / 2), rel=1e-6)
+
+
+def test_targets_of_another_coding_by_hand():
+    predicted, classes = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 1.0]])
+    # ½ ((1 − (−1))² + (2 − 3)²) against −1 and 3
+    assert float(soft_loss("mse", predicted, classes, (-1.0, 3.0))) == pytest.approx(2.5)
+    assert float(soft_loss("cross_entropy", predicted, classes, (-1.0, 3.0))) == pytest.approx(
+        math.log(1 + math.exp(-1))
+    )
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -55,6 +55,12 @@ def test_sequential_is_recognized(activation, name):
     assert network.activation == name
 
 
+def test_dropout_is_passed_over():
+    layers = nn.Linear(12, 7), nn.ReLU(), nn.Dropout(0.5), nn.Linear(7, 2)
+    network = find_dense_network(nn.Sequential(nn.Flatten(), *layers), SHAPE)
+    assert network is not None and network.weights == ("1.weight", "4.weight")
+
+
 def test_layers_without_bias_are_recognized():
     assert find_dense_network(linear_stack(nn.ReLU, bias=False), SHAPE).biases == (None, None, None)
 
@@ -79,12 +85,11 @@ def test_a_single_layer_is_recognized():
         Functional(torch.relu, lambda x: x.view(x.size(0), -1) * 2),
         nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 2)),
         nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.Linear(7, 2)),
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.Dropout(0.5), nn.ReLU(), nn.Linear(7, 2)),
         nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 2)),
         nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 2), nn.Sigmoid()),
         nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.Softplus(beta=3), nn.Linear(7, 2)),
     ],
-    ids=["conv", "residual", "branch", "gelu", "scaled", "two_activations", "no_activation", "dropout", "batchnorm",
+    ids=["conv", "residual", "branch", "gelu", "scaled", "two_activations", "no_activation", "batchnorm",
          "output_activation", "softplus_3"],
 )  # fmt: skip
 def test_other_models_are_not_recognized(model):

@@ -77,6 +77,9 @@ def test_rounds_are_brought_to_one_length_and_a_single_one_is_left_alone():
     scales = round_scales(deltas)
     assert scales[0] * 5 == pytest.approx(scales[1] * 0.05)
     assert (scales[0] * 5) ** 2 + (scales[1] * 0.05) ** 2 == pytest.approx((25 + 0.05**2) / 2)
+    assert round_scales(deltas[:1], unit_length=True) == [pytest.approx(0.2)]
+    scales = round_scales(deltas, unit_length=True)
+    assert scales[0] * 5 == pytest.approx(scales[1] * 0.05) == pytest.approx(0.5**0.5)
 
 
 def seen(model, images, rounds):

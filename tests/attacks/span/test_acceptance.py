@@ -1,7 +1,7 @@
 import torch
 
-from attacks.span.acceptance import ExplanationTest
-from attacks.span.search.candidates import Candidates
+from attacks.span.acceptance import Acceptance, ExplanationTest
+from attacks.span.search.candidates import Candidates, decoys_of
 from tests.attacks.conftest import digits
 from tests.attacks.span.conftest import first_two
 
@@ -26,3 +26,18 @@ def test_private_images_explain_the_second_layer_and_others_do_not(federated):
     features = torch.linalg.qr(test.features(images.flatten(1)).T)[0].double()
     rest = update[0].double() - update[0].double() @ features @ features.T
     assert abs(left - float(rest.norm() / update.double().norm())) < 1e-4 and left < 0.2
+
+
+def test_what_is_withheld_is_held_best_first():
+    accepted = Acceptance(torch.tensor([[1.0], [2.0]]), torch.tensor([0.2, 0.1]), held=torch.tensor([[3.0]]))
+    withheld = accepted.withheld("nothing returned: noise")
+    assert withheld.images.shape == (0, 1) and len(withheld.residual) == 0
+    assert withheld.held.tolist() == [[2.0], [1.0], [3.0]] and withheld.reason == "nothing returned: noise"
+
+
+def test_decoys_of_a_single_image_have_its_pixels_in_another_order():
+    image = torch.arange(6.0).view(1, 2, 3)
+    decoys = decoys_of(image, 4, torch.Generator().manual_seed(0))
+    partners = 2 * decoys - image
+    assert decoys.shape == (4, 2, 3) and not torch.equal(decoys[0], decoys[1])
+    assert (partners.flatten(1).sort(1).values == image.flatten()).all()

@@ -53,6 +53,39 @@ def test_noise_beyond_reach_is_refused_by_what_was_measured(federated):
     _, observation, _ = federated
     found = run(with_noise(observation, 0.3))
     assert len(found.images) == 0 and "of its norm lies outside" in found.warnings[0]
+    assert 0 < len(found.held) <= 16  # two for every image
+
+
+def test_noise_that_is_refused_leaves_every_image_in_the_attackers_hands(federated):
+    images, observation, _ = federated
+    found = run(with_noise(observation, 0.1))
+    assert len(found.images) == 0 and "of its norm lies outside" in found.warnings[0]
+    assert (torch.cdist(images.flatten(1), found.held.flatten(1)).min(1).values < 0.8).all()  # 20 dB
+    assert found.held_pixels().min() >= 0
+
+
+def test_told_of_noise_it_returns_what_the_naive_attack_returns_and_more(federated):
+    images, observation, _ = federated
+    noised = with_noise(observation, 0.03)
+    naive, told = run(noised), run(noised, Knowledge(noise_scale=0.03))
+    assert told.facts["untold"] == len(naive.images) == 8 and told.facts["told"] == 8
+    assert (nearest(images, told) <= nearest(images, naive) + 0.1).all()
+
+
+def test_a_single_image_is_exact():
+    """Without a second candidate there is no mean of two that could tell which ρ is good by chance."""
+    for activation in (nn.ReLU, nn.Tanh):
+        images = digits(1)
+        found = run(client(mlp(activation=activation), images))
+        assert found.images.shape == (1, 1, 8, 8) and float(nearest(images, found)) < 1e-3
+
+
+def test_all_views_of_augmented_images_are_found_whatever_number_is_told():
+    """Three digits, each seen in four shifts: twelve inputs, three of which are told."""
+    shifted = torch.cat([digits(3).roll(shift, (2, 3)) for shift in ((0, 0), (1, 0), (0, 1), (1, 1))])
+    found = run(client(mlp(), shifted), Knowledge(num_private=3))
+    assert found.num_inferred == 12 and len(found.images) == 12 and (nearest(shifted, found) < 1e-2).all()
+    assert found.warnings[0].startswith("3 images were expected, the first layer's update has 12 directions")
 
 
 def test_clipping_the_update_changes_nothing(federated):
@@ -176,8 +209,9 @@ def test_only_thresholds_that_took_part_are_returned(federated):
     def named(facts):
         return {key.split("_")[1] for key in facts if "threshold_" in key}
 
-    refused = run(with_noise(observation, 0.3))
-    assert named(refused.facts) == {"evidence"} and refused.facts["threshold_evidence_refused_above"] == 0.1
+    hopeless = run(client(mlp(width=64), digits(40)))
+    assert named(hopeless.facts) == {"evidence"} and hopeless.facts["threshold_evidence_refused_above"] == 0.1
+    assert named(run(with_noise(observation, 0.3)).facts) == groups | {"fit"}
     assert named(found.facts) == groups
     assert named(run(with_noise(observation, 0.03)).facts) == groups | {"fit"}
 

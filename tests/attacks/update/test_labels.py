@@ -18,7 +18,7 @@ class Odd(nn.Module):
         return self.last(torch.relu(self.first(x.flatten(1))))
 
 
-def client(labels, outputs, steps=1, lr=0.1, momentum=0.0, loss="cross_entropy", bias=True, seed=0):
+def client(labels, outputs, steps=1, lr=0.1, momentum=0.0, loss="cross_entropy", bias=True, seed=0, coding=(-0.1, 0.9)):
     torch.manual_seed(seed)
     model = Odd(outputs, bias)
     images = torch.randn(len(labels), 1, 3, 3) * 0.2
@@ -32,7 +32,7 @@ def client(labels, outputs, steps=1, lr=0.1, momentum=0.0, loss="cross_entropy",
         elif outputs == 1:
             value = 0.5 * ((predicted[:, 0] - (2.0 * labels - 1)) ** 2).mean()
         else:
-            targets = nn.functional.one_hot(labels, outputs) - 0.1
+            targets = coding[0] + (coding[1] - coding[0]) * nn.functional.one_hot(labels, outputs)
             value = 0.5 * ((predicted - targets) ** 2).sum(1).mean()
         value.backward()
         optimizer.step()
@@ -76,6 +76,12 @@ def test_mean_squared_error(outputs, counts):
     labels = LABELS if outputs == 6 else torch.tensor([0, 1, 0, 1, 0, 1, 0])
     observation, _ = client(labels, outputs, loss="mse")
     assert estimate_label_counts(observation, told(), "mse").counts.tolist() == counts
+
+
+def test_the_coding_of_the_targets_is_what_an_attacker_has_to_know():
+    observation, _ = client(LABELS, 6, loss="mse", coding=(-1.0, 3.0))
+    assert estimate_label_counts(observation, told(), "mse", coding=(-1.0, 3.0)).counts.tolist() == COUNTS
+    assert estimate_label_counts(observation, told(), "mse").counts.tolist() != COUNTS
 
 
 def test_the_number_of_images_is_inferred_where_it_is_not_told():

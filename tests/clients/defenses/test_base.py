@@ -1,12 +1,12 @@
 from clients.defenses import Encoding
-from tests.clients.defenses.parts import make
+from tests.clients.defenses.parts import context, make
 
 
 def test_what_travels():
     def encoded(*names):
         encoding = Encoding()
         for name in names:
-            encoding = make(name).encode(encoding)
+            encoding = make(name).encode(encoding, context())
         return encoding.bytes(1000)
 
     assert encoded() == 4000 and encoded("clipping") == 4000

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import InputError
 from clients.training import Batch
-from tests.clients.defenses.parts import context, make
+from tests.clients.defenses.parts import make
 
 
 def test_mixup_mixes_images_and_losses_alike():
@@ -22,8 +21,3 @@ def test_mixup_weights_follow_the_beta_distribution():
     weights = [make("mixup", alpha=2.0).local_step(batch, generator).targets[0][0] for _ in range(4000)]
     assert np.mean(weights) == pytest.approx(0.5, abs=0.015)
     assert np.var(weights) == pytest.approx(1 / 20, rel=0.08)  # 1 / (4 (2α + 1))
-
-
-def test_mixup_and_dp_sgd_exclude_each_other():
-    with pytest.raises(InputError, match="exclude each other"):
-        make("mixup").check(context("mixup", "dp_sgd"))

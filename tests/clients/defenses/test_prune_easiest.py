@@ -17,3 +17,16 @@ def test_pruned_images_are_those_with_the_largest_duals_of_kernel_regression():
     kept, said = make("prune_easiest", fraction=0.5).prepare_data(TrainingSet(images, targets), context(model=model))
     smallest = alpha[:, 0].abs().argsort()[:3].sort().values
     assert torch.equal(kept.inputs, images[smallest]) and said == {"pruned": 3}
+
+
+def test_it_decides_once():
+    torch.manual_seed(0)
+    images, targets, memory = torch.randn(6, 1, 4, 4), torch.randn(6, 1), {}
+    models = [nn.Sequential(nn.Flatten(), nn.Linear(16, 1)) for _ in range(4)]
+    alone, kept = [], []
+    for i, model in enumerate(models):
+        defense, data = make("prune_easiest", fraction=0.5), TrainingSet(images, targets)
+        alone.append(defense.prepare_data(data, context(model=model))[0].inputs)
+        kept.append(defense.prepare_data(data, context(model=model, memory=memory, round=i + 1))[0].inputs)
+    assert any(not torch.equal(alone[0], other) for other in alone)
+    assert all(torch.equal(alone[0], other) for other in kept)

@@ -60,7 +60,7 @@ def test_standard_training_ends_at_the_mse_and_leaves_the_network_alone(case):
     evaluation, images, targets = case
     start = initial_weights(evaluation.model)
     trained = evaluation.standard(images, targets)
-    assert trained.mse < 1e-3 and trained.steps < trained.limit == 100_000 // 6
+    assert trained.mse < 1e-3 and trained.steps < trained.limit == 10_000
     assert trained.accuracy == pytest.approx(expected_accuracy(evaluation, images, targets, start), abs=0.03)
     assert np.array_equal(initial_weights(evaluation.model), start)
 
@@ -69,7 +69,7 @@ def test_standard_training_stops_at_the_limit_and_its_mse_is_that_of_the_network
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(9, 2)).eval()
     images, targets = normal(6, 1, 3, 3, seed=2), normal(6, 2, seed=3)
-    evaluation = Evaluation(model, linear_kernel, images, torch.zeros(6).long(), image_steps=6)
+    evaluation = Evaluation(model, linear_kernel, images, torch.zeros(6).long(), max_steps=1)
     trained = evaluation.standard(images, targets)
     assert trained.steps == trained.limit == 1
     assert trained.mse == pytest.approx(((model(images) - targets) ** 2).sum(1).mean().item(), rel=1e-5)

@@ -65,3 +65,12 @@ def test_hidden_softmax_has_mean_one_at_any_width():
     for width in (8, 800):
         model = build(width=width, depth=1, activation="softmax")
         assert torch.allclose(model[2](model[1](torch.randn(3, 784))).mean(1), torch.ones(3), atol=1e-5)
+
+
+def test_dropout_follows_every_hidden_activation_and_changes_no_weight():
+    plain, dropped = build(width=50), build(width=50, dropout=0.5)
+    kinds = [type(module).__name__ for module in dropped]
+    assert kinds == ["Flatten", "Linear", "ReLU", "Dropout", "Linear", "ReLU", "Dropout", "Linear"]
+    images = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(plain(images), dropped(images))  # in evaluation mode
+    assert not torch.equal(plain(images), dropped.train()(images))

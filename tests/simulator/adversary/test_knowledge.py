@@ -22,8 +22,10 @@ def granted(tmp_path):
     return grant_to
 
 
-def test_nothing_is_known_by_default(granted):
-    assert granted("{}", [0])[0].given() == {}
+def test_what_every_participant_knows_is_granted_unless_it_is_withheld(granted):
+    knowledge, data = granted("{}", [0])
+    assert knowledge.given() == {"pixel_mean": tuple(data.pixel_mean), "pixel_range": (0.0, 1.0)}
+    assert granted("{pixel_mean: false, pixel_range: null}", [0])[0].given() == {}
 
 
 def test_true_grants_the_truth_about_exactly_these_clients(granted):

@@ -7,6 +7,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from clients.defenses.differential_privacy.guarantee import Guarantee, to_json
 from clients.local_update import load_data
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
@@ -23,6 +24,11 @@ CLIENT_DP = {"name": "central_dp", "clipping": "client"}
 IMAGES, STEPS = (3, 1), (0.1, 0.5)  # of the two clients; what they add to every entry: 0.2 in the mean over images
 
 
+def spent(images):
+    """What a client with so many images says that it has spent."""
+    return Guarantee("local_dp", float(images), 1e-5, "client", "both", "replace_one")
+
+
 def reply_to(message, sent, images, step):
     numbers = {"num-examples": images, "last-loss": 1.0, "first-loss": 1.0, "steps": 1, "seconds": 0.0}
     where = {"worker": "w", "pid": 1, "gpu-ids": "", "device": "cpu"}
@@ -31,6 +37,7 @@ def reply_to(message, sent, images, step):
         "metrics": MetricRecord(numbers),
         "where": ConfigRecord(where),
         "defenses": ConfigRecord({}),
+        "privacy": ConfigRecord({"guarantees": to_json([spent(images)])}),
     }
     return Message(content=RecordDict(content), reply_to=message)
 
@@ -58,7 +65,7 @@ def federate(tmp_path, monkeypatch):
     for name in ("_task_id", "_run_id", "_node_id"):  # of this process: a message names its sender
         monkeypatch.setattr(TaskIdentity, name, 1)
 
-    def run(threat_models, defenses=(), strategy="FedAvg", late=None):
+    def run(threat_models, defenses=(), strategy="FedAvg", late=None, attacks=("ntk",)):
         content = {
             "name": "s",
             "data": {"public": 30, "test": 30},
@@ -66,12 +73,12 @@ def federate(tmp_path, monkeypatch):
             "model": {"depth": 0, "bias": False},
             "federation": {"clients": 2, "strategy": {"name": strategy}},
             "defenses": list(defenses),
-            "adversary": {"threat_models": threat_models},
+            "adversary": {"threat_models": threat_models, "attacks": list(attacks)},
         }
         cell = validate(Source(content)).cells()[0]
-        store, attacks = CellStore(tmp_path), NoAttacks()
+        store, queue = CellStore(tmp_path), NoAttacks()
         store.create(cell.scenario.model, (1, 8, 8), 10, 0)
-        recorder = Recorder(cell, store, load_data(cell.client_config(use_gpu=False)), attacks.submit, attacks.note)
+        recorder = Recorder(cell, store, load_data(cell.client_config(use_gpu=False)), queue.submit, queue.note)
         participation = Participation(cell.scenario, NODES)
         server = CuriousServer(defended_strategy(cell.scenario), participation, recorder, lambda round, reply: None)
         grid = SimpleNamespace(get_node_ids=lambda: list(NODES.values()))
@@ -82,7 +89,7 @@ def federate(tmp_path, monkeypatch):
             work = enumerate(zip(messages, IMAGES, STEPS, strict=True))
             replies = [reply_to(message, sent, *rest) for i, (message, *rest) in work if (round, i) != (2, late)]
             arrays, _ = server.aggregate_train(round, replies)
-        return store, attacks
+        return store, queue
 
     return run
 
@@ -154,3 +161,40 @@ def test_secure_aggregation_leaves_single_clients_unattacked_and_says_so(federat
     assert [(job.key.client, job.key.threat_model) for job in attacks.submitted] == 2 * [
         (ALL, "server"), (ALL, "history")
     ]  # fmt: skip
+
+
+def test_an_observation_says_what_guarantee_its_clients_have_and_whose_eyes_it_is(federate):
+    store, _ = federate(["server", "observer", "history"], late=1)
+    found = {(key.round, key.client, key.threat_model): store.recorded(key) for key in store.observation_keys()}
+    assert found[1, 1, "server"].guarantees == (spent(1),) and found[1, 1, "server"].adversary == "server"
+    assert found[1, ALL, "observer"].guarantees == (spent(3),)  # the worst of both
+    assert found[1, ALL, "observer"].adversary == found[2, ALL, "history"].adversary == "observer"
+    assert found[2, ALL, "history"].guarantees == (spent(3),)
+
+
+ADAPTIVE = ({"name": "span", "adaptive": True}, "span")
+
+
+def told(store, round, client, threat_model):
+    return store.recorded(ObservationKey(round, client, threat_model)).defense_facts
+
+
+def test_the_observer_is_told_the_noise_of_the_mean_and_the_server_that_adds_it_nothing(federate):
+    store, queue = federate(["server", "observer"], [{"name": "central_dp", "noise_multiplier": 2.0}], attacks=ADAPTIVE)
+    assert told(store, 1, 0, "server") == {}
+    assert told(store, 1, ALL, "observer") == {"noise_std": pytest.approx(2.0 * 0.75)}  # three images of four
+    adaptive = {(job.key.threat_model, job.attack.adaptive) for job in queue.submitted}
+    assert adaptive == {("server", False), ("observer", False), ("observer", True)}
+
+
+def test_noise_of_clients_and_of_the_server_adds_up_for_the_observer_of_their_mean(federate):
+    local = {"name": "local_dp", "clipping_norm": 0.1}
+    store, _ = federate(["server", "observer"], ["central_dp", local], attacks=ADAPTIVE)
+    alone = told(store, 1, 0, "server")["noise_std"]
+    in_mean = (0.75**2 + 0.25**2) ** 0.5 * alone
+    assert told(store, 1, ALL, "observer")["noise_std"] == pytest.approx((in_mean**2 + 0.75**2) ** 0.5)
+
+
+def test_what_a_server_optimizer_makes_of_noise_is_not_told(federate):
+    store, _ = federate(["observer"], [{"name": "local_dp", "clipping_norm": 0.1}], "FedAdam", attacks=ADAPTIVE)
+    assert told(store, 1, ALL, "observer") == {"clip_norm": 0.1}

@@ -13,6 +13,7 @@ from torch import nn
 
 from attacks import Knowledge
 from simulator.results.keys import ObservationKey, RecordedObservation
+from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.run.folder import claimed
 from simulator.run.plan import make_plan
@@ -204,7 +205,10 @@ def test_check_says_what_would_run(fedspill, scenario):
     result = fedspill("check", scenario(f"name: s\nmodel: {{width: 16}}\nadversary: {{{attacks}}}\n"))
     assert result.returncode == 0, result.stderr
     assert "2 rounds, 3 clients with 8 images each, FedAvg" in result.stdout
-    assert "8 (ntk; server, observer; told nothing)" in result.stdout and "cost:" in result.stdout
+    assert (
+        "8 (ntk; server, observer; told pixel_mean, pixel_range)" in " ".join(result.stdout.split())
+        and "cost:" in result.stdout
+    )
     assert result.stdout.rstrip().endswith("at most")
 
 
@@ -446,3 +450,30 @@ def test_a_diagnosis_needs_images(fedspill, pair, tmp_path, extra, says):
     result = fedspill("diagnose", "--model", model, *pair, "--out", tmp_path / "out", *extra)
     assert result.returncode == 2 and says in result.stderr, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def late(tmp_path):
+    """A finished run in which every attack ran out of time."""
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "scenario.yaml").write_text("scenario: {name: late}\n")
+    ledger = Ledger(tmp_path / "late")
+    key = {"round": 1, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0, "target": "private"}
+    why = {"status": "timeout", "detail": "no result within adversary.timeout = 1 s", "adaptive": False}
+    ledger.add("", leakage=[{**key, **why, "client": client} for client in (0, 1)])
+    ledger.write_tables()
+    return tmp_path / "late"
+
+
+def test_a_run_without_any_result_says_so_and_exits_with_3(fedspill, scenario, late, monkeypatch):
+    monkeypatch.setattr("simulator.run.folder.needs_run", lambda plan, overwrite: False)
+    result = fedspill("run", scenario("name: late\nmodel: {width: 8}\n"), "--out", late)
+    assert result.returncode == 3
+    assert result.stderr == "fedspill: no attack gave a result (2 timeout): nothing is known of what leaks\n"
+    assert "2 rows: timeout: no result within adversary.timeout = 1 s" in " ".join(result.stdout.split())
+
+
+def test_a_report_on_a_run_without_any_result_is_written(fedspill, late):
+    result = fedspill("report", late)
+    assert result.returncode == 0, result.stderr
+    assert "<li>2 rows: timeout: no result within adversary.timeout = 1 s</li>" in (late / "report.html").read_text()

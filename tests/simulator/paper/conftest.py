@@ -19,5 +19,5 @@ def judged():
 
 @pytest.fixture
 def holds(judged):
-    """The same, as a list of whether they hold."""
-    return lambda name, statistics: [claim.holds for claim in judged(name, statistics).values()]
+    """The same, as a list of whether their rules are met by all that was measured."""
+    return lambda name, statistics: [claim.met for claim in judged(name, statistics).values()]

@@ -8,9 +8,10 @@ import pytest
 
 from simulator.paper import EXPERIMENTS
 from simulator.paper.claims import COMPARISONS, Claim, ClaimRule, Signs, compare, judge
-from simulator.paper.distillation import likeness_statistics, set_statistics
+from simulator.paper.distillation import likeness_statistics
+from simulator.paper.distilled_accuracy import set_statistics, size_statistics
 from simulator.paper.files import load_claims
-from simulator.paper.reconstruction.curves import task_statistics
+from simulator.paper.reconstruction.curves import few_statistics, task_statistics
 from simulator.paper.reconstruction.duals import accumulated_statistics, dual_statistics
 from simulator.paper.reconstruction.finetuning import ntk_statistics, span_statistics
 from simulator.paper.reconstruction.gradient_sums import kkt_statistics, step_statistics
@@ -22,7 +23,7 @@ from simulator.paper.theory.sphere import recovery_statistics
 def test_the_sign_test_by_hand():
     # with five tosses of a coin, 4 or 5 heads come up in 6 of 32 cases, 5 in 1
     assert Signs(4, 5).p_value == pytest.approx(6 / 32) and Signs(5, 5).p_value == pytest.approx(1 / 32)
-    assert str(Signs.of(pd.Series([True, True, True, False]))) == "3 of 4 (sign test p = 0.31)"  # 5 of 16
+    assert str(Signs.of(pd.Series([True, True, True, False]))) == "3 of 4"
     assert math.isnan(Signs(0, 0).share) and math.isnan(Signs(0, 0).p_value)
 
 
@@ -52,13 +53,47 @@ def test_a_comparison_holds_for_every_entry_that_was_measured(comparison, holds)
 def test_a_claim_needs_all_comparisons_and_prints_its_statistics():
     rule = ClaimRule(claim="c", source="s", paper="p", measured="{by_size:.1f} in {signs}, {values:+d}", holds="x > 0")
     shown = {"by_size": pd.Series({20: 1.04, 40: 2.0}), "signs": Signs(2, 2), "values": [1, -2], "x": 1, "y": np.nan}
-    measured = "20: 1.0, 40: 2.0 in 2 of 2 (sign test p = 0.25), +1, -2; holds where x > 0"
-    assert judge({"key": rule}, shown) == [Claim("c", "s", "p", measured, True)]
+    measured = "20: 1.0, 40: 2.0 in 2 of 2, +1, -2; holds where x > 0"
+    expected = Claim("c", "s", "p", measured, True, 0, 0, None, None, "not measured")
+    assert judge({"key": rule}, shown) == [expected]
     both = {"key": rule.model_copy(update={"holds": ["x > 0", "y > 0"]})}
-    assert judge(both, shown)[0].holds is None and judge(both, shown | {"x": -1})[0].holds is False
-    assert judge({"key": rule}, shown | {"key": {"x": -1}})[0].holds is False  # a statistic of this claim alone
+    assert judge(both, shown)[0].met is None and judge(both, shown | {"x": -1})[0].met is False
+    assert judge({"key": rule}, shown | {"key": {"x": -1}})[0].met is False  # a statistic of this claim alone
     with pytest.raises(KeyError, match="x"):
         judge({"key": rule}, {name: value for name, value in shown.items() if name != "x"})
+
+
+@pytest.mark.parametrize(
+    ("values", "holds", "verdict"),
+    [
+        ([1, 1, 1], None, "open (3 of 3 seeds, p = 0.12)"),  # 1/8
+        ([1, 1, 1, 1, 1], True, "yes (5 of 5 seeds, p = 0.031)"),  # 1/32
+        ([1, 1, 1, 1, -1], None, "open (4 of 5 seeds, p = 0.19)"),  # 6/32
+        ([1, 1, 1, 1, 1, 1, 1, -1], True, "yes (7 of 8 seeds, p = 0.035)"),  # 9/256
+        ([-1, -1, -1, -1, -1], False, "no (0 of 5 seeds, p = 0.031)"),
+        ([-1], None, "open (0 of 1 seed, p = 0.5)"),
+        ([1, math.nan, 1], None, "open (2 of 2 seeds, p = 0.25)"),  # of one seed nothing was left to judge
+        ([], None, "not measured"),
+    ],
+)
+def test_a_sign_test_over_seeds_decides(values, holds, verdict):
+    rule = ClaimRule(claim="c", source="s", paper="p", measured="", holds="x > 0")
+    (claim,) = judge({"key": rule}, {"x": 1}, {seed: {"x": x} for seed, x in enumerate(values)})
+    assert (claim.holds, claim.verdict) == (holds, verdict) and claim.met
+
+
+def test_an_identity_needs_no_sample_and_what_was_chosen_after_looking_never_holds():
+    rule = ClaimRule(claim="c", source="s", paper="p", measured="", holds="x > 0", identity=True)
+    claims = [judge({"key": rule}, {"x": x}, {0: {"x": 1}})[0] for x in (1, -1, None)]
+    assert [(c.holds, c.verdict, c.n) for c in claims] == [
+        (True, "yes", None),
+        (False, "no", None),
+        (None, "not measured", None),
+    ]
+    late = rule.model_copy(update={"identity": False, "chosen_after": "a look"})
+    verdicts = [judge({"key": late}, {"x": x}, {seed: {"x": x} for seed in range(5)})[0] for x in (1, -1)]
+    assert verdicts[0].holds is None and verdicts[0].verdict == "open: chosen after a look (5 of 5 seeds, p = 0.031)"
+    assert verdicts[1].holds is False
 
 
 def test_files_inherit_replace_share_and_leave_out_claims():
@@ -67,7 +102,7 @@ def test_files_inherit_replace_share_and_leave_out_claims():
     }
     assert sources["figure2"] == {"section 4, figure 2"} and sources["figure22"] == {"appendix J.5, figure 22"}
     assert "section 4, on the images of appendix J.2, figure 19" in sources["figure19"]
-    assert list(load_claims("figure9")) == ["rkip", "random"]  # of table1's three claims one is replaced
+    assert list(load_claims("figure9")) == ["rkip", "random"]  # of table1's four claims one is replaced
     assert list(load_claims("figure20")) == ["classes", "kernel", "wider", "smaller"]
     own, shared = load_claims("figure3")["kernel"], load_claims("figure20")["kernel"]
     assert own.holds == shared.holds and shared.source == "appendix J.3, figure 20"
@@ -118,8 +153,9 @@ def test_claims_about_fine_tuning_on_hand_made_tables(holds):
     }
     row |= {"l2_mean": 1.0, "floor_l2_mean": 2.0, "kernel_distance": 0.05, "membership_auc": 1.0}
     ntk, words = pd.DataFrame([row, row]), {"weights": "pretrained", "public_images": 5}
-    assert holds("figure4", words | ntk_statistics(ntk, [1, 2])) == [True, True]
-    assert holds("figure4", words | ntk_statistics(ntk.assign(kernel_distance=[0.05, 0.1]), [0, 2])) == [False, False]
+    assert holds("figure4", words | ntk_statistics(ntk.assign(nearer=[1, 2]))) == [True, True]
+    worse = ntk.assign(kernel_distance=[0.05, 0.1], nearer=[0, 2])
+    assert holds("figure4", words | ntk_statistics(worse)) == [False, False]
     both = pd.concat([ntk, ntk.assign(attack="span")])
     assert holds("finetune", words | span_statistics(both)) == [True, True, True]
     worse = both.assign(l2_mean=[1.0, 1.0, 1.0, 3.0], membership_auc=[1.0, 1.0, 0.98, 1.0])
@@ -149,21 +185,39 @@ def test_claims_about_memory_and_predicted_points_on_hand_made_tables(holds):
 
 
 def test_claims_about_distillation_on_hand_made_tables(holds):
-    accuracy = {"kip": (0.9, 0.5, 0.6), "rkip": (0.9, 0.88, 0.86), "rkip_finite": (0.88, 0.85, 0.83)}
-    accuracy |= {"random": (0.7, 0.7, 0.7), "full": (0.95, 0.95, 0.95)}
+    accuracy = {("kip", "authors"): (0.9, 0.5, 0.6), ("kip", "limit"): (0.9, 0.6, 0.6)}
+    accuracy |= {("kip", "width_matched"): (0.9, 0.8, 0.8), ("rkip", "authors"): (0.9, 0.88, 0.86)}
+    accuracy |= {("rkip_finite", "authors"): (0.88, 0.85, 0.83)}
+    accuracy |= {("random", "authors"): (0.7, 0.7, 0.7), ("full", "authors"): (0.95, 0.95, 0.95)}
+    same = {"size": 20, "train": 200, "seed": 0}
     rows = [
-        {"set": name, "size": 20, "train": 200, "seed": 0, "learner": learner, "accuracy": value}
-        for name, values in accuracy.items()
+        {"set": name, "kernel": kernel, **same, "learner": learner, "accuracy": value}
+        for (name, kernel), values in accuracy.items()
         for learner, value in zip(("infinite_width", "standard", "linearized"), values, strict=True)
     ]
     table = pd.DataFrame(rows)
-    assert holds("table1", set_statistics(table)) == [True, True, True]
+    assert set_statistics(table)["left_share"] == pytest.approx(0.1 / 0.3)
+    assert holds("table1", set_statistics(table)) == [True, True, True, True]
+    assert holds("table1", set_statistics(table[table.kernel == "authors"])) == [True, True, True, None]
     table.loc[(table.set != "full") & (table.learner != "infinite_width"), "accuracy"] = 0.84
-    assert holds("table1", set_statistics(table)) == [False, False, False]  # rkip_finite is no better than random
+    # rkip_finite is no better than random
+    assert holds("table1", set_statistics(table)) == [False, False, False, False]
+    sizes = [table.assign(size=size) for size in (10, 20)]
+    sizes[1].loc[(table.set == "kip") & (table.learner != "infinite_width"), "accuracy"] = 0.5
+    assert holds("figure8", size_statistics(pd.concat(sizes))) == [True, False, False]
     images = pd.DataFrame({"train": [20, 20, 200, 200], "seed": 0})
     alike = images.assign(nearest=[1.0, 0.95, 0.9, 0.3], average=[0.2, 0.2, 0.4, 0.4])
     assert holds("figure13", likeness_statistics(alike)) == [False, True, True]
     assert holds("figure13", likeness_statistics(alike.assign(nearest=[0.2, 0.3, 0.4, 0.5]))) == [True, False, True]
+
+
+def test_claims_about_few_reconstructions_on_a_hand_made_table(holds):
+    curve = {"rank": [1, 2] * 3, "num_private": [2, 2, 4, 4, 8, 8], "width": 8, "seed": 0, "floor_l2": 7.0}
+    table = pd.DataFrame(curve | {"l2": [1.0, 1, 2, 2, 3, 3]})
+    assert holds("distilled_curves", few_statistics(table)) == [True]
+    worse = pd.concat([table, table.assign(rank=3, l2=-9.0)])  # ranks beyond the smallest set do not count
+    assert holds("distilled_curves", few_statistics(worse)) == [True]
+    assert holds("distilled_curves", few_statistics(table.assign(l2=1.0 / table.num_private))) == [False]
 
 
 def test_claims_about_the_sphere_on_a_hand_made_trace(holds):

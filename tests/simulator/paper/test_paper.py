@@ -113,7 +113,7 @@ def test_a_claim_is_judged_by_its_statistic(holds, judged):
     assert holds("figure3", regime_statistics(regime([1, 2, 3, 4]))) == [True, True, True]
     # ranks 2 1 4 3 against 1 2 3 4: 1 − 6·4/(4·15) = 0.6, below 0.8
     claim = judged("figure3", regime_statistics(regime([2, 1, 4, 3])))["kernel"]
-    assert not claim.holds and "Spearman 0.60" in claim.measured
+    assert not claim.met and "Spearman 0.60" in claim.measured
 
 
 def scores(**columns):
@@ -146,7 +146,7 @@ def test_the_claim_about_classes_has_to_hold_in_every_seed(holds):
 def test_claims_about_early_stopping(holds, judged):
     table = scores(stop_at_loss=[0.1, 0.01, 1e-5], l2_mean=[2.0, 3.0, 4.0], kernel_distance=[0.01, 0.02, 0.03])
     claims = list(judged("figure15", stopping_statistics(table)).values())
-    assert [claim.holds for claim in claims] == [True, True, True] and "1e-05: 4.00, 0.01: 3.00, 0.1: 2.00" in claims[
+    assert [claim.met for claim in claims] == [True, True, True] and "1e-05: 4.00, 0.01: 3.00, 0.1: 2.00" in claims[
         1
     ].measured
     assert holds("figure15", stopping_statistics(table.assign(l2_mean=[8.0, 3.0, 4.0]))) == [False, False, True]
@@ -214,7 +214,9 @@ def test_an_experiment_on_ray(tmp_path):
     data = pd.read_csv(out / "data.csv")
     assert list(data.columns) == COLUMNS and len(data) == 4 and set(data.width) == {32, 64}
     claims = json.loads((out / "claims.json").read_text())
-    assert all(set(claim) == {"claim", "source", "paper", "measured", "holds"} for claim in claims)
+    keys = {"claim", "source", "paper", "measured", "met", "n", "agree", "p", "holds", "verdict"}
+    assert all(set(claim) == keys for claim in claims)
+    assert claims[1]["n"] == 1 and claims[1]["p"] == 0.5
     assert "no data.root was given" in claims[0]["measured"] and claims[0]["holds"] == judged_claims[0].holds
     assert all((out / name).stat().st_size > 10_000 for name in ("figure.png", "sheet.png"))
     before = (out / "run" / "leakage.csv").read_bytes()

@@ -21,10 +21,10 @@ from simulator.run.folder import claimed
 COLUMNS = (
     "defense attack threat_model adaptive seeds leakage leakage_ci95 recovered_fraction recovered_fraction_ci95 "
     "psnr_best psnr_mean membership_auc test_accuracy test_accuracy_ci95 epsilon bytes client_seconds target failures "
-    "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median round "
-    "leakage_low leakage_high recovered_fraction_low recovered_fraction_high recovered_difference "
-    "recovered_difference_low recovered_difference_high recovered_pairs recovered_p accuracy_difference "
-    "accuracy_difference_ci95 prior_success reconstruction_bound"
+    "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median delta privacy_unit privacy_against "
+    "adjacency nominal_epsilon guarantees round leakage_low leakage_high recovered_fraction_low recovered_fraction_high "
+    "recovered_difference recovered_difference_low recovered_difference_high recovered_pairs recovered_p "
+    "accuracy_difference accuracy_difference_ci95 prior_success reconstruction_bound"
 )
 DEFENSES = Path(__file__).parents[3] / "scenarios" / "defenses.yaml"
 
@@ -317,8 +317,23 @@ def test_defenses_in_one_simulation(ran):
         True,
     ) in recovered  # an adaptive row where there is something to know
     assert ("none", "server", True) not in recovered
-    assert table.epsilon["dp_sgd"].between(7.5, 8.0).all() and table.epsilon["local_dp"].eq(16.0).all()
-    assert table.epsilon["none"].isna().all()
+    assert table.epsilon["none"].isna().all() and table.guarantees["none"].isna().all()
+
+
+@pytest.mark.slow
+def test_epsilon_is_for_the_eyes_of_the_row_and_of_the_round_attacked(ran):
+    """Round 1 of 2: local_dp's formula says 8, the analytic Gaussian mechanism 7.91; dp_sgd spends 8 in both rounds."""
+    table = write_benchmark(ran).set_index(["defense", "threat_model", "adaptive"])
+    assert table.epsilon["local_dp"].tolist() == pytest.approx([7.91] * 4, abs=0.01)
+    assert table.nominal_epsilon["local_dp"].eq(8.0).all() and table.privacy_unit["local_dp"].eq("client").all()
+    assert table.epsilon["dp_sgd"].between(4, 7.5).all() and table.privacy_unit["dp_sgd"].eq("record").all()
+    assert table.epsilon["central_dp", "server"].isna().all()  # it holds against the observer only
+    assert table.epsilon["central_dp", "observer"].tolist() == pytest.approx([4.377] * 2, abs=1e-3)
+    rows = ran.leakage[(ran.leakage.defense == "central_dp") & (ran.leakage.threat_model == "server")]
+    assert rows.detail.str.contains("no guarantee against the server").all()
+    assert not rows.adaptive.any()  # the server is told nothing of noise that it adds itself
+    last = ran.utility[(ran.utility.defense == "dp_sgd") & (ran.utility["round"] == 2)]
+    assert last.epsilon.between(7.5, 8.0).all()
 
 
 def test_figures_of_a_benchmark_without_a_score(tmp_path):

@@ -90,3 +90,14 @@ def test_strips_take_as_many_lines_as_their_images_need(tmp_path, monkeypatch):
     titles = [axis.get_title(loc) for axis in axes for loc in ("left", "center") if axis.get_title(loc)]
     assert titles == ["five", "L2 0.00", "L2 1.00", "L2 2.00", "L2 3.00", "L2 4.00", "none"]
     assert len({axis.get_position().y0 for axis in axes}) == 5  # two lines of two rows, and the title without images
+
+
+def test_a_figure_that_fails_costs_a_line_and_no_other(record, monkeypatch):
+    def broken(samples, path):
+        raise ValueError("Number of columns must be\na positive integer, not 0")
+
+    monkeypatch.setattr(figures, "curves", broken)
+    said = []
+    assert "leakage_by_round" in [path.stem for path in draw_figures(record, said.append)]
+    reason = "ValueError: Number of columns must be a positive integer, not 0"
+    assert said == [f"figure curves.png could not be drawn: {reason}"]

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from simulator.reports.tables import benchmark_view, leakage_table
+from simulator.reports.tables import benchmark_view, leakage_table, legend, remarks
 from simulator.results.schema import LEAKAGE
 from simulator.scenario.reference import reference
 
@@ -96,3 +96,34 @@ def test_swept_columns_that_end_alike_are_both_shown():
     keys = ["training.epochs", "model.pretrain.epochs"]
     table = text(rows().assign(**{key: [1, 2] for key in keys}), keys, 160)
     assert table.splitlines()[1].split()[:2] == ["training.epochs", "pretrain.epochs"]
+
+
+def test_what_recovered_does_not_say_is_shown_where_it_differs_within_eighty_columns():
+    plain = rows(attack="span", held=7, recovered_affine=7, precision=1.0)
+    assert not {"held", "affine", "group", "precision"} & set(text(plain).split())
+    frame = rows(attack="span", client=-1, threat_model="observer", held=8, recovered_affine=8, recovered_group=8)
+    frame = frame.assign(recovered=[0, 7], precision=[0.0, 0.5], num_private=16, num_held=[0, 9])
+    table = printed(leakage_table(frame, [], 80))
+    heading, last = (table.splitlines()[i].split() for i in (-4, -1))
+    assert heading[:8] == "round client threat attack recovered held affine group".split() and "…" not in table
+    assert last[3:10] == "span 7 of 16 8 8 8".split()
+    assert "held: recovered by any candidate" in legend(heading) and "held:" not in legend(["recovered"])
+
+
+def test_runs_from_before_these_columns_are_still_printed():
+    assert "7 of 8" in text(rows().drop(columns=["held", "recovered_affine", "recovered_group", "precision"]))
+
+
+def test_grants_that_differ_in_their_values_alone_are_said_once():
+    table = text(rows(client=-1, knowledge='{"num_private": 16}'))
+    assert "granted knowledge: num_private)" in " ".join(table.split()) and table.count("granted") == 1
+
+
+def test_remarks_are_said_once_however_many_rows_have_them():
+    assumed = "pixel_mean is unknown and no pixel tells it: 0.5 was assumed"
+    frame = pd.concat([rows(detail=f"{n} private images is a guess; {assumed}") for n in (5, 53)], ignore_index=True)
+    late = rows(status="timeout", detail="no result within adversary.timeout = 3 s").tail(1)
+    frame = pd.concat([frame, late], ignore_index=True)
+    guess = "2 rows: 5 private images is a guess"
+    assert remarks(frame) == ["1 row: timeout: no result within adversary.timeout = 3 s", guess, f"2 rows: {assumed}"]
+    assert remarks(frame, 2) == [remarks(frame)[0], "2 more remarks: column `detail` of leakage.csv"]

@@ -105,7 +105,7 @@ def test_ranks_and_members_of_an_observation(swept):
 
 
 def test_the_table_says_what_the_adversary_was_told(swept):
-    assert swept.leakage.knowledge.str.fullmatch(r'\{"pixel_mean": \[0\.\d+\]\}').all()
+    assert swept.leakage.knowledge.str.fullmatch(r'\{"pixel_mean": \[0\.\d+\], "pixel_range": \[0\.0, 1\.0\]\}').all()
 
 
 def test_clients_ran_in_ray_workers_with_their_gpu_share_and_fell_back_to_the_cpu(swept):
@@ -152,7 +152,7 @@ def test_a_history_of_one_round_is_what_the_single_view_sees(swept):
 
 def test_the_attack_gets_its_number_of_images_from_the_update_alone(swept):
     observation, knowledge = swept.observation(1, 1, cell="seed=0")
-    assert knowledge.given().keys() == {"pixel_mean"}
+    assert knowledge.given().keys() == {"pixel_mean", "pixel_range"}
     assert set(vars(observation)) <= {"model", "pairs", "input_shape", "round", "client", "threat_model", "trainable"}
 
 

@@ -18,11 +18,14 @@ def strategy(*defenses, clients=4, **federation):
 
 def test_central_dp_is_flower_s_with_the_clients_of_a_round():
     at_server = strategy({"name": "central_dp", "noise_multiplier": 0.3, "clipping_norm": 2.0}, fraction=0.5)
-    assert type(at_server) is flower.DifferentialPrivacyServerSideFixedClipping
-    assert (at_server.noise_multiplier, at_server.clipping_norm, at_server.num_sampled_clients) == (0.3, 2.0, 2)
-    assert type(at_server.strategy) is flower.FedAvg
+    wrapper = at_server.flower  # its noise is fitted to the replies (test_central_dp.py), the rest is as Flower has it
+    assert type(wrapper) is flower.DifferentialPrivacyServerSideFixedClipping
+    assert (wrapper.noise_multiplier, wrapper.clipping_norm, wrapper.num_sampled_clients) == (0.3, 2.0, 2)
+    assert type(at_server.strategy) is flower.FedAvg and at_server.expected_clients is None
     at_clients = strategy({"name": "central_dp", "clipping": "client"})
-    assert type(at_clients) is flower.DifferentialPrivacyClientSideFixedClipping
+    assert type(at_clients.flower) is flower.DifferentialPrivacyClientSideFixedClipping
+    by_coins = strategy({"name": "central_dp", "sampling": "secret_poisson"}, clients=10, fraction=0.25)
+    assert by_coins.expected_clients == 2.5
 
 
 @pytest.mark.parametrize("name", sorted(DEFENSES))

@@ -70,11 +70,13 @@ def test_the_digest_knows_what_changes_the_tables(write):
     assert digest("output.diagnostics=false") == digest("output.diagnostics=false", "output.figures=false")
 
 
-def test_knowledge_by_name_or_by_value(write):
+def test_knowledge_by_name_or_by_value_beside_what_every_participant_knows(write):
+    anybody = {"pixel_mean": True, "pixel_range": True}
+    assert load_scenario(write("name: s\n")).adversary.knowledge == anybody
     listed = load_scenario(write("name: s\nadversary: {knowledge: [num_private]}\n"))
-    assert listed.adversary.knowledge == {"num_private": True}
-    valued = load_scenario(write("name: s\nadversary: {knowledge: {num_private: 12}}\n"))
-    assert valued.adversary.knowledge == {"num_private": 12}
+    assert listed.adversary.knowledge == {**anybody, "num_private": True}
+    valued = load_scenario(write("name: s\nadversary: {knowledge: {num_private: 12, pixel_mean: false}}\n"))
+    assert valued.adversary.knowledge == {"num_private": 12, "pixel_mean": False, "pixel_range": True}
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,7 @@ def test_knowledge_by_name_or_by_value(write):
         ("name: a/b\n", "name is 'a/b'"),
         ("name: s\ntraining: {epochs: 1, steps: 1}\n", "exclude each other"),
         ("name: s\ntraining: {optimizer: adam, momentum: 0.9}\n", "momentum belongs to sgd"),
+        ("name: s\ntraining: {autocast: bfloat16}\nmodel: {precision: float64}\n", "autocast mixes with float32"),
         ("name: s\nadversary: {threat_models: [servr]}\n", "'server', 'observer' or 'history'"),
         ("name: s\nadversary: {attacks: [nkt]}\n", "did you mean 'ntk'?"),
         ("name: s\nadversary: {attacks: [{name: ntk, iteratons: 3}]}\n", "did you mean 'iterations'?"),
@@ -118,6 +121,14 @@ def test_knowledge_by_name_or_by_value(write):
         ("name: s\nadversary: {attacks: [{name: ntk, device: gpu}]}\n", "device is 'gpu'"),
         ("name: s\ndefenses: [dp]\n", "defenses"),
         ("name: s\ndefenses: [noise, noise]\n", "two are called 'noise'"),
+        ("name: s\ndefenses: [rkip, dp_sgd]\n", "defenses rkip and dp_sgd exclude each other"),
+        ("name: s\ndefenses: [dp_sgd, prune_easiest]\n", "defenses prune_easiest and dp_sgd exclude each other"),
+        ("name: s\ndefenses: [dp_sgd]\ntraining: {stop_at_loss: 0.1}\n", "dp_sgd excludes training.stop_at_loss"),
+        (
+            "name: s\ndefenses: [central_dp]\n"
+            "federation: {strategy: {name: FedAvg, options: {weighted_by_key: last-loss}}}\n",
+            "needs the mean of the updates, weighted by images",
+        ),
         ("name: s\ndefenses: [secure_aggregation, central_dp]\n", "nothing to clip per client"),
         ("name: s\ndefenses: [central_dp, secure_aggregation]\n", "nothing to clip per client"),
         *(
@@ -146,9 +157,14 @@ def test_bad_scenarios_give_one_clear_line(write, text, says):
 
 @pytest.mark.parametrize("strategy", ["FedAvg", "FedProx", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi"])
 def test_strategies_of_averages_run_behind_secure_aggregation(write, strategy):
-    chain = "[{name: central_dp, clipping: client}, secure_aggregation]"
-    scenario = load_scenario(write(f"name: s\ndefenses: {chain}\nfederation: {{strategy: {strategy}}}\n"))
-    assert scenario.hides_clients
+    federation = f"federation: {{strategy: {strategy}}}\n"
+    assert load_scenario(write(f"name: s\ndefenses: [clipping, secure_aggregation]\n{federation}")).hides_clients
+    private = f"name: s\ndefenses: [{{name: central_dp, clipping: client}}, secure_aggregation]\n{federation}"
+    if strategy in ("FedAvg", "FedProx"):
+        assert load_scenario(write(private)).hides_clients
+    else:  # a server optimizer: what one client changes is no longer bounded
+        with pytest.raises(InputError, match=f"strategy '{strategy}' makes of one client: use FedAvg or FedProx"):
+            load_scenario(write(private))
 
 
 def test_a_sweep_may_pair_models_with_options_of_their_own_and_null_takes_an_inherited_one_back(write):

@@ -26,7 +26,8 @@ QUICK = ("--train", 40, "--size", 6, "--set", "model.width=64", "--set", "data.t
 
 @pytest.mark.parametrize(("method", "outputs"), [("kip", 1), ("rkip", 10), ("rkip_finite", 10)])
 def test_what_it_writes(fedspill, tmp_path, method, outputs):
-    task = () if outputs > 1 else ("--set", "data.task=odd_even")
+    task = () if outputs > 1 else ("--set", "data.task=odd_even", "--kernel", "authors")
+    shape = "ntk" if method == "kip" else "standard"
     code, said = fedspill("distill", "--method", method, *QUICK, *task, "--out", tmp_path)
     assert code == 0 and "all images" in said.out
     facts = json.loads((tmp_path / "distill.json").read_text())
@@ -36,6 +37,9 @@ def test_what_it_writes(fedspill, tmp_path, method, outputs):
         assert all(0 <= value <= 1 and round(200 * value, 6) % 1 == 0 for value in facts[key].values())
         assert facts["standard_training"][key]["mse"] < 1e-3
     assert facts["accuracy_full"]["standard"] > (0.7 if outputs == 1 else 0.5)
+    assert facts["settings"]["kernel"] == {
+        "depth": 2, "width": None, "bias": method != "kip", "weight_std": 1.0, "parameterization": shape
+    }  # fmt: skip
     assert facts["settings"]["iterations"] == 60 and facts["size"] == 6 and facts["train"] == 40
     with np.load(tmp_path / "distilled.npz") as arrays:
         assert arrays["images"].shape == (6, 1, 8, 8) and arrays["targets"].shape == (6, outputs)
@@ -49,6 +53,7 @@ BAD = {
     "none": (("--method", "kip", "--size", 0), "--size is 0"),
     "no images": (("--method", "kip", "--train", 0), "partition.images is 0"),
     "too many images": (("--method", "kip", "--train", 90_000), "lower partition.images"),
+    "unknown kernel": (("--method", "kip", "--kernel", "author"), "did you mean 'authors'?"),
     "no iterations": (("--method", "kip", "--iterations", 0), "iterations is 0"),
     "another section": (("--method", "kip", "--set", "training.epochs=3"), "data.KEY and model.KEY only"),
     "unknown key": (("--method", "kip", "--set", "data.nam=mnist"), "did you mean 'name'?"),

@@ -2,7 +2,7 @@ from functools import partial
 
 import torch
 
-from attacks.span.search.descent import descend, distinct
+from attacks.span.search.descent import beside, descend, distinct
 from attacks.span.search.problems import AffineSpan, SpanProblem
 from attacks.span.thresholds import Descent
 from tests.attacks.span.conftest import first_two
@@ -26,3 +26,14 @@ def test_deflation_keeps_the_search_away_from_what_is_found(federated):
 def test_distinct_keeps_the_best_of_each_cluster():
     points = torch.tensor([[0.0], [10.0], [0.01], [20.0], [10.01]])
     assert distinct(points).tolist() == [0, 1, 3]
+
+
+def test_distinct_points_that_are_all_one_are_one():
+    cluster = torch.ones(5, 4) + 1e-6 * torch.rand(5, 4, generator=torch.Generator().manual_seed(0))
+    assert distinct(cluster).tolist() == [0]
+
+
+def test_beside_leaves_out_what_is_known():
+    known, points = torch.tensor([[0.0, 0.0], [4.0, 0.0]]), torch.tensor([[4.0, 0.01], [0.0, 9.0], [0.0, 9.01]])
+    assert beside(known, points).tolist() == [1]
+    assert beside(known[:0], points).tolist() == [0, 1]

@@ -76,3 +76,10 @@ def test_features_of_few_numbers_are_said_to_tell_little():
     head = [nn.Linear(12, 128), nn.ReLU(), nn.Linear(128, 96), nn.ReLU(), nn.Linear(96, 10)]
     found = attack(client(nn.Sequential(*body, *head), digits(4), 2, 3, lr=LR), known=4, rounds=1)
     assert any("12 features stand for 64 pixels" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_image_or_two_are_enough(count):
+    images = digits(count)
+    found = attack(client(Convolutional(), images, 3, 4, lr=LR), known=count)
+    assert len(found.images) == count and (nearest(images, found) < 1e-2).all()

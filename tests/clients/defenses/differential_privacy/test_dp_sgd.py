@@ -5,7 +5,8 @@ from torch import nn
 from attacks import InputError
 from clients.chain import Link
 from clients.config import TrainingConfig
-from clients.defenses import DefenseContext
+from clients.defenses import DEFENSES, DefenseContext
+from clients.defenses.base import Sighting, Surroundings
 from clients.defenses.differential_privacy.accounting import LARGEST_ORDER, smallest_epsilon
 from clients.training import FedProx, train
 from tests.clients.defenses.parts import config, context, make
@@ -73,8 +74,7 @@ def test_epsilon_is_that_of_opacus_and_adds_up_over_rounds():
 
     defense, memory = make("dp_sgd", noise_multiplier=1.3), {}
     spent = [
-        defense.privacy_spent(context(memory=memory, round=i, batch_size=4), steps=4, count=8)["epsilon"]
-        for i in (1, 2)
+        defense.privacy_spent(context(memory=memory, round=i, batch_size=4), steps=4, count=8).epsilon for i in (1, 2)
     ]
     accountant = RDPAccountant()
     expected = []
@@ -89,7 +89,7 @@ def test_epsilon_is_that_of_opacus_and_adds_up_over_rounds():
 def test_a_target_epsilon_is_spent_over_all_rounds():
     defense, memory = make("dp_sgd", epsilon=8.0), {}
     where = [DefenseContext(config(rounds=3, epochs=2, batch_size=4), i, 0, nn.Linear(4, 2), memory) for i in (1, 2, 3)]
-    spent = [defense.privacy_spent(place, steps=4, count=8)["epsilon"] for place in where]
+    spent = [defense.privacy_spent(place, steps=4, count=8).epsilon for place in where]
     assert spent == sorted(spent) and 7.8 < spent[-1] <= 8.0
 
 
@@ -119,3 +119,45 @@ def test_models_that_dp_sgd_cannot_handle_are_refused_with_opacus_advice():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
     with pytest.raises(InputError, match="cannot handle model 'Sequential': BatchNorm"):
         make("dp_sgd").check(context(model=model))
+
+
+@pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.3)])
+def test_the_noise_that_is_told_is_that_of_an_update_that_is_noise_alone(momentum, decay):
+    """Images of zeros and no bias: no gradient, so that all of the update is noise; parameters start at zero."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3000, 3, bias=False))
+    nn.init.zeros_(model[1].weight)
+    training = {"learning_rate": 0.2, "momentum": momentum, "weight_decay": decay, "steps": 5, "epochs": None}
+    where = context(model=model, **training)
+    defense = make("dp_sgd", noise_multiplier=1.5, max_grad_norm=2.0)
+    images, targets = torch.zeros(8, 1, 1, 3000), torch.arange(8) % 3
+    train(model, images, targets, where.config.training, torch.Generator().manual_seed(0), [Link(defense, where)])
+    told = defense.noise_told(Sighting(where.config, "server", (8,), (1.0,)))
+    assert float(model[1].weight.detach().std()) == pytest.approx(told, rel=0.03)
+
+
+def test_in_a_mean_the_noise_of_clients_averages_out():
+    where, defense = context(), make("dp_sgd", noise_multiplier=1.0)
+    alone = defense.noise_told(Sighting(where.config, "server", (8,), (1.0,)))
+    four = defense.noise_told(Sighting(where.config, "observer", (8,) * 4, (0.25,) * 4))
+    assert four == pytest.approx(alone / 2)
+    assert defense.noise_told(Sighting(context(optimizer="adam").config, "server", (8,), (1.0,))) is None
+
+
+@pytest.mark.parametrize("other", sorted(name for name, defense in DEFENSES.items() if defense.mixes_images))
+@pytest.mark.parametrize("first", [True, False])
+def test_dp_sgd_on_what_depends_on_several_images_is_a_conflict(other, first):
+    defense = make("dp_sgd")
+    chain = (defense, make(other)) if first else (make(other), defense)
+    assert f"{other} and dp_sgd exclude each other" in defense.conflict(Surroundings(chain, TrainingConfig()))
+
+
+def test_dp_sgd_with_data_dependent_stopping_is_a_conflict():
+    defense = make("dp_sgd")
+    assert "stop_at_loss" in defense.conflict(Surroundings((defense,), TrainingConfig(stop_at_loss=0.1)))
+    assert defense.conflict(Surroundings((make("clipping"), defense), TrainingConfig())) == ""
+
+
+def test_what_derives_images_from_all_of_them_says_so():
+    assert {name for name, defense in DEFENSES.items() if defense.mixes_images} >= {
+        *("kip", "rkip", "rkip_finite", "mixup", "prune_easiest"),
+    }

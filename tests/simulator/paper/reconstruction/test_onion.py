@@ -7,7 +7,8 @@ import torch
 from attacks import InputError
 from clients.defenses.prune_easiest import without_easiest
 from simulator.paper import ExperimentRun
-from simulator.paper.distillation import DistillationSettings, cosines, gap_table, likeness, table1
+from simulator.paper.distillation import DistillationSettings, cosines, likeness
+from simulator.paper.distilled_accuracy import gap_table, table1
 from simulator.paper.files import load_file
 from simulator.paper.reconstruction.onion import (
     OnionSettings,
@@ -78,7 +79,7 @@ def onion_table(easiest, l2, regime="fitted", minority=0.3):
 @pytest.fixture
 def held(judged):
     """Whether each claim of an experiment holds on a table of onions."""
-    return lambda name, table: {key: c.holds for key, c in judged(name, onion_statistics(table)).items()}
+    return lambda name, table: {key: c.met for key, c in judged(name, onion_statistics(table)).items()}
 
 
 def test_claims_of_the_onion_are_judged_by_their_statistics(held):

@@ -19,6 +19,7 @@ from simulator.paper.theory.constancy import (
     descend,
     learning_rate,
     measure,
+    measure_loss,
     measure_training,
     shrink,
 )
@@ -107,7 +108,7 @@ def test_a_slope_by_hand():
     assert fitted(frame, "x") == pytest.approx({"slope": -0.5, "narrowest": 4, "widest": 2})
 
 
-def tables(linear, sigmoid, linf=-0.5):
+def tables(linear, sigmoid, linf=-0.5, hinge=0.0, by_loss=-0.5):
     """Quantities that follow exact power laws with these slopes."""
     rows, norms, undecided = [], [], []
     for width in (256, 1024):
@@ -115,6 +116,8 @@ def tables(linear, sigmoid, linf=-0.5):
             for activation in ("tanh", "relu"):
                 value = {"hessian_norm": width**power, "kernel_change": width**power, "remainder": 0.4 * width**power}
                 rows.append({"width": width, "output": output, "activation": activation, "seed": 0, **value})
+        cut = {"hessian_norm": width**-0.5, "kernel_change": width**hinge, "kernel_change_within": 1 / width}
+        rows.append({"width": width, "output": "relu", "activation": "tanh", "seed": 0, "crossed": 0.1, **cut})
         cases = [("linear", loss, False) for loss in ("mse", "cross_entropy", "hinge")]
         for output, loss, bias in (*cases, ("sigmoid", "mse", False), ("linear", "mse", True)):
             moved = {"loss": loss, "output_bias": bias, "delta_l2": 1.0, "delta_linf": 1.0 if bias else width**linf}
@@ -124,7 +127,9 @@ def tables(linear, sigmoid, linf=-0.5):
             undecided.append({"width": width, "output": "linear", "activation": activation, "seed": 0, **value})
     table = pd.DataFrame(rows)
     table["sup_hessian"] = table.hessian_norm
-    return table, slope_table(table, pd.DataFrame(undecided), pd.DataFrame(norms))
+    losses = pd.DataFrame(norms)[lambda rows: (rows.output == "linear") & ~rows.output_bias]
+    losses = losses.assign(kernel_change=losses.width**by_loss)
+    return table, slope_table(table, pd.DataFrame(undecided), pd.DataFrame(norms), losses)
 
 
 @pytest.fixture
@@ -134,21 +139,54 @@ def claims_of(judged):
 
 
 def test_claims_are_judged_by_their_slopes(claims_of):
-    assert [c.holds for c in claims_of(*tables(-0.5, 0.0))][:6] == [True] * 6
-    falling = {c.claim.split(" ")[0]: c.holds for c in claims_of(*tables(-0.5, -0.5))[:5]}
+    assert [c.met for c in claims_of(*tables(-0.5, 0.0))][:6] == [True] * 6
+    falling = {c.claim.split(" ")[0]: c.met for c in claims_of(*tables(-0.5, -0.5))[:5]}
     assert falling == {"behind": False, "nor": True, "the": True, "it": False}
-    assert not claims_of(*tables(-0.1, 0.0))[0].holds
-    claims = {c.claim: c.holds for c in claims_of(*tables(-0.5, 0.0, linf=0.0))}
+    assert not claims_of(*tables(-0.1, 0.0))[0].met
+    claims = {c.claim: c.met for c in claims_of(*tables(-0.5, 0.0, linf=0.0))}
     assert not claims["under mse ‖Δθ‖₂ stays of order 1 while ‖Δθ‖_∞ falls"]
     measured = next(c.measured for c in claims_of(*tables(-0.5, 0.0)) if c.claim.startswith("under mse ‖"))
     assert "slopes 0.00 and -0.50" in measured and "gradient is 1 at any width, the second is 0.00" in measured
     assert claims["maxout as a hidden non-linearity: the kernel becomes constant with width"]
 
 
+def test_claims_about_the_hinge_and_the_loss(claims_of):
+    def met(**slopes):
+        return {c.claim.split(",")[0]: c.met for c in claims_of(*tables(-0.5, 0.0, **slopes))}
+
+    names = "behind a hinge-like output the kernel is not constant", "constancy is a matter of the model"
+    assert [met()[name] for name in names] == [True, True]
+    assert [met(hinge=-0.5, by_loss=0.0)[name] for name in names] == [False, False]
+
+
+def test_an_output_that_is_cut_off_moves_the_kernel_where_its_sign_changes():
+    """At a width where the kernel of the network before the cut hardly moves any more."""
+    found = measure(Network(512, "relu", "tanh", 0), 0.5)
+    assert found["crossed"] > 0 and found["kernel_change"] > 5 * found["kernel_change_within"]
+    assert found["kernel_change_within"] < 0.05
+
+
+def test_the_kernel_under_cross_entropy_by_hand():
+    """One step of gradient descent on the logits of three classes, as long as the radius, with autograd's gradient."""
+    network, data = Network(32, "linear", "tanh", 0), ConstancyData.of(0)
+    model = network.build(3)
+    before = empirical_ntk(model, model.state_dict(), data.inputs)
+    loss = torch.nn.functional.cross_entropy(model(data.inputs[:8]), data.labels[:8])
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(loss, trained)
+    length = torch.stack([g.norm() for g in gradients]).norm()
+    with torch.no_grad():
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            parameter -= 1e-3 * gradient / length
+    change = float((empirical_ntk(model, model.state_dict(), data.inputs) - before).norm() / before.norm())
+    found = measure_loss(network, "cross_entropy", 1e-3)
+    assert found["steps"] == 1 and found["kernel_change"] == pytest.approx(change, rel=0.02)
+
+
 def test_where_nothing_was_narrow_enough_for_the_bound_it_is_not_judged(claims_of):
     table, slopes = tables(-0.5, 0.0)
     claims = claims_of(table.drop(columns=["remainder", "sup_hessian"]), slopes)
-    assert next(claim.holds for claim in claims if claim.claim.startswith("|f")) is None
+    assert next(claim.met for claim in claims if claim.claim.startswith("|f")) is None
 
 
 def test_every_profile_trains_with_an_activation_that_brings_the_loss_down():
@@ -167,9 +205,9 @@ def test_the_experiment_writes_its_tables(tmp_path):
     data = pd.read_csv(tmp_path / "out" / "data.csv")
     assert list(data.columns) == COLUMNS and (data.hessian_norm > 0).all() and (data.kernel_change > 0).all()
     assert data.groupby("output").size().to_dict() == {
-        "linear": 4, "sigmoid": 4, "tanh": 2, "softmax": 2, "bottleneck": 2
+        "linear": 4, "sigmoid": 4, "tanh": 2, "softmax": 2, "bottleneck": 2, "relu": 2
     }  # fmt: skip
     norms, slopes = (pd.read_csv(tmp_path / "out" / f"{name}.csv") for name in ("norms", "slopes"))
-    assert (norms.delta_linf < norms.delta_l2).all() and set(slopes.part) == {"data", "open", "norms"}
-    assert len(json.loads((tmp_path / "out" / "claims.json").read_text())) == 14
+    assert (norms.delta_linf < norms.delta_l2).all() and set(slopes.part) == {"data", "open", "norms", "losses"}
+    assert len(json.loads((tmp_path / "out" / "claims.json").read_text())) == 17
     assert (tmp_path / "out" / "figure.png").stat().st_size > 10_000

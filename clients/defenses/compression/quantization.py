@@ -38,7 +38,7 @@ class Quantization(Defense):
         shift = torch.rand(value.shape, generator=generator) if self.stochastic else 0.5
         return low + step * (levels + shift).floor().clamp(0, 2**self.bits - 1)
 
-    def encode(self, encoding: Encoding) -> Encoding:
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
         return replace(encoding, bits=self.bits)
 
     def known_to_adaptive_attacker(self) -> dict[str, float]:

@@ -9,27 +9,35 @@ from torch import Tensor
 from attacks.interface.observation import State
 from attacks.interface.options import check_values
 from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, register
+from clients.defenses.compression.error_feedback import with_error_feedback
 
 
 @register
 @dataclass(frozen=True)
 class TopK(Defense):
-    """fraction: of all entries of the update, the largest ones, that are sent with their positions."""
+    """fraction: of all entries of the update, the largest ones, that are sent with their positions. error_feedback: add
+    what was not sent to the next round's update (Stich et al. 2018)."""
 
     name: ClassVar[str] = "top_k"
 
     fraction: float = 0.1
+    error_feedback: bool = False
 
     def __post_init__(self) -> None:
         check_values(self, at_most={"fraction": 1})
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        if self.error_feedback:
+            return with_error_feedback(delta, context.memory, self._largest), {}
+        return self._largest(delta), {}
+
+    def _largest(self, delta: State) -> State:
         flat = torch.cat([value.flatten() for value in delta.values()])
         kept = torch.zeros_like(flat, dtype=torch.bool)
         kept[flat.abs().topk(max(1, round(self.fraction * len(flat)))).indices] = True
-        return _masked(delta, kept), {}
+        return _masked(delta, kept)
 
-    def encode(self, encoding: Encoding) -> Encoding:
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
         return Encoding(self.fraction * encoding.fraction, encoding.bits, indexed=True)
 
     def known_to_adaptive_attacker(self) -> dict[str, float]:
@@ -59,7 +67,7 @@ class RandomK(Defense):
         kept[order[: max(1, round(self.fraction * entries))]] = True
         return _masked(delta, kept, 1 / self.fraction if self.rescale else 1.0), {}
 
-    def encode(self, encoding: Encoding) -> Encoding:
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
         return Encoding(self.fraction * encoding.fraction, encoding.bits, encoding.indexed)
 
     def known_to_adaptive_attacker(self) -> dict[str, float]:

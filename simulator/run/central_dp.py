@@ -1,0 +1,106 @@
+"""Flower's central differential privacy with noise that fits the replies of a round: how many came, and their weights.
+
+Flower takes z · C / m for the noise, m the clients that were asked. FedAvg weighs by images, and a reply may be
+missing: what one client can move the mean by is C · max wᵢ / Σ wᵢ over the replies that came, and the noise here is z
+times that.
+"""
+
+from collections.abc import Iterable
+from typing import cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    Strategy,
+)
+
+from simulator.scenario.sections import WEIGHT
+
+
+class FittedNoise(Strategy):
+    """Around Flower's wrapper, whose divisor of the noise it sets to Σ wᵢ / max wᵢ: the number of replies where all
+    weigh the same."""
+
+    kind: type[DifferentialPrivacyServerSideFixedClipping] | type[DifferentialPrivacyClientSideFixedClipping]
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        noise_multiplier: float,
+        clipping_norm: float,
+        num_sampled_clients: int,
+        expected_clients: float | None = None,
+    ):
+        """expected_clients: where each client takes part by a coin of its own, their number in expectation. All weights
+        are one then, and the sum of the updates and its noise are divided by that number: neither who came nor how many
+        may scale what is released, and a round in which nobody came releases noise."""
+        self.strategy, self.expected_clients = strategy, expected_clients
+        self.flower = self.kind(strategy, noise_multiplier, clipping_norm, num_sampled_clients)
+        self.deviation = noise_multiplier * clipping_norm  # of the noise on a sum of weights 1
+        self.sent = ArrayRecord()
+
+    def summary(self) -> None:
+        self.flower.summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self.sent = arrays
+        return self.flower.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        replies = list(replies)
+        if self.expected_clients is None:
+            return self._aggregate(server_round, replies)
+        if not replies:
+            noise = {n: np.random.normal(0, self.deviation, array.shape) for n, array in _numpy(self.sent).items()}
+            return _moved(self.sent, noise, 1 / self.expected_clients), None
+        for reply in replies:
+            next(iter(reply.content.metric_records.values()))[WEIGHT] = 1
+        arrays, metrics = self._aggregate(server_round, replies)
+        if arrays is None:
+            return arrays, metrics
+        before = _numpy(self.sent)
+        step = {name: after - before[name] for name, after in _numpy(arrays).items()}
+        return _moved(self.sent, step, len(replies) / self.expected_clients), metrics
+
+    def _aggregate(self, server_round: int, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The weighted mean of clipped updates and noise in proportion to the largest weight."""
+        weights = [float(str(next(iter(reply.content.metric_records.values()))[WEIGHT])) for reply in replies]
+        self.flower.num_sampled_clients = cast(int, sum(weights) / max(weights))  # Flower divides by it, no more
+        return self.flower.aggregate_train(server_round, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self.flower.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return self.flower.aggregate_evaluate(server_round, replies)
+
+
+class ServerSideClipping(FittedNoise):
+    """The server clips what it received."""
+
+    kind = DifferentialPrivacyServerSideFixedClipping
+
+
+class ClientSideClipping(FittedNoise):
+    """The clients have clipped what they send."""
+
+    kind = DifferentialPrivacyClientSideFixedClipping
+
+
+def _numpy(record: ArrayRecord) -> dict[str, np.ndarray]:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def _moved(record: ArrayRecord, step: dict[str, np.ndarray], factor: float) -> ArrayRecord:
+    """record + factor · step, in the types of the record."""
+    arrays = {name: (array + factor * step[name]).astype(array.dtype) for name, array in _numpy(record).items()}
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})

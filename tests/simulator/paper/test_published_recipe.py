@@ -1,0 +1,12 @@
+from simulator.paper import EXPERIMENTS
+from simulator.paper.files import load_file
+
+PUBLISHED = {"dual_normalization": "mean", "scale_duals": False, "schedule": "constant", "patience": 0}
+OURS = {"one_step"}  # its duals, η/N times a residual, are as small as a step of the published recipe
+
+
+def test_the_full_profiles_attack_as_the_authors_do():
+    for name in set(EXPERIMENTS) - OURS:
+        for options in load_file(name, "full", []).data.get("adversary", {}).get("attacks", []):
+            if options["name"] == "ntk":
+                assert PUBLISHED.items() <= options.items() and "learning_rate" not in options, name
