@@ -29,10 +29,10 @@ DROPPED = ("precision", "psnr_mean", "l2_median")  # where the terminal is too n
 GAP, WIDE = 2, 10_000  # letters between columns, and of a terminal that has room for all of them
 LONGEST_REMARK = 300  # letters
 BENCHMARK_LEGEND = (
-    "recovered, leakage: of private images, by the attack that recovers most in the last attacked round (*: granted the "
+    "recovered: of private images, by the attack that recovers most in the last attacked round (*: granted the "
     "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that it would not "
-    "return. accuracy, ε: after that round, ± half of the 95 % interval over seeds; ε: against the threat model of the "
-    "row, of one record or of a whole client. kB: what a client sends in a round."
+    "return. accuracy: after that round, ± half of the 95 % interval over seeds; ε: by then, against the threat model of "
+    "the row, of one record (r) or a whole client (c). kB: what a client sends in a round."
 )
 Show = Callable[[pd.Series], str]
 
@@ -214,9 +214,8 @@ def _clustered(name: str) -> Show:
 
 
 def _epsilon(row: pd.Series) -> str:
-    """With what it hides."""
-    unit = row.get("privacy_unit")
-    return _number(row["epsilon"], 1) + ("" if pd.isna(row["epsilon"]) or not isinstance(unit, str) else f" {unit}")
+    """With the first letter of what it hides: one record, or a whole client."""
+    return "" if pd.isna(row["epsilon"]) else f"{row['epsilon']:.1f} {str(row.get('privacy_unit', ''))[:1]}"
 
 
 def _interval(name: str) -> Show:

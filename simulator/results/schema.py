@@ -402,8 +402,8 @@ def benchmark() -> Table:
             title="bound",
         ),
         *(column for column in LEAKAGE.columns.values() if column.averaged),
-        printed="defense threat_model attack recovered_fraction held_fraction leakage membership_auc test_accuracy "
-        "epsilon bytes",
+        printed="defense threat_model attack recovered_fraction held_fraction membership_auc test_accuracy epsilon "
+        "bytes",
     )
 
 
