@@ -56,7 +56,7 @@ def permutation_null(observed: float, count: int, others: Others, generator: np.
         return Null()
     drawn = [others.drawn(generator.choice(len(others.l2), count, replace=False)) for _ in range(SETS)]
     recovered, leakage = np.array(drawn).T
-    return Null(recovered.mean(), leakage.mean(), p_value(observed, leakage))
+    return Null(float(recovered.mean()), float(leakage.mean()), p_value(observed, leakage))
 
 
 def p_value(observed: float, null: np.ndarray) -> float:

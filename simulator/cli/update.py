@@ -103,7 +103,9 @@ def attack(
         found = run.run(observation, granted, lambda done, total, loss: report(f"{name}, loss {loss:.2e}", done, total))
     write_result(out_dir, name, found, run.knowledge(granted), pixels=record is not None)
     show_warnings(found.warnings)
-    out.print(f"{len(found.images)} images, {found.num_inferred} inferred, {found.seconds:.1f} s: {out_dir}")
+    held = 0 if found.held is None else len(found.held)
+    count = f"{len(found.images)} images{f', {held} held back' if held else ''}, {found.num_inferred} inferred"
+    out.print(f"{count}, {found.seconds:.1f} s: {out_dir}")
 
 
 @with_observation_options

@@ -63,12 +63,17 @@ def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowl
     alone do not tell what was subtracted before training.
     """
     make_out(out)
-    images = found.pixels() if pixels else found.images
-    np.savez_compressed(out / "reconstructions.npz", images=images.numpy(), residual=found.residual.numpy())
+    images, held = found.images, found.images[:0] if found.held is None else found.held
+    if pixels:
+        images, held = found.pixels(), found.held_pixels()
+    np.savez_compressed(
+        out / "reconstructions.npz", images=images.numpy(), residual=found.residual.numpy(), held=held.numpy()
+    )
     facts = {
         "attack": attack,
         "num_inferred": found.num_inferred,
         "num_reconstructed": len(found.images),
+        "num_held": len(held),
         "relative_residual": found.relative_residual,
         "pixel_mean": found.pixel_mean,
         "knowledge": knowledge.given(),

@@ -265,6 +265,14 @@ def test_attack_on_two_checkpoints(fedspill, pair, tmp_path):
     assert facts["num_inferred"] == 3 and facts["knowledge"] == {"pixel_mean": [0.5]}
 
 
+def test_a_mean_that_is_assumed_is_said_on_the_screen(fedspill, pair, tmp_path):
+    options = ["--attack", "mean_image", "--out", tmp_path / "out"]
+    result = fedspill("attack", "--model", f"{tmp_path / 'nets.py'}:make", *pair, *options)
+    assumed = "pixel_mean is unknown and no pixel tells it: 0.5 was assumed"
+    assert result.returncode == 0 and f"warning: {assumed}" in " ".join(result.stdout.split())
+    assert np.load(tmp_path / "out" / "reconstructions.npz")["held"].shape == (0, 1, 8, 8)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from attacks import Knowledge, get_attack, torch_generator
+from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.local_update import load_data, make_model
 from simulator.evaluation.evaluator import Evaluation
 from simulator.evaluation.job import Job, run_job, time_limit
@@ -103,3 +104,18 @@ def test_time_limit_interrupts_and_leaves_nothing_behind():
     with time_limit(0.05):
         pass
     time.sleep(0.1)  # a timer left running would end the test here
+
+
+def test_a_row_has_the_guarantee_against_its_adversary_and_says_where_there_is_none(tmp_path):
+    job = make_job(tmp_path, attack="mean_image")
+    store = CellStore(job.root)
+    central = Guarantee("central_dp", 3.0, 1e-5, "client", "observer", "add_remove")
+    pairs = store.recorded(KEY).pairs
+    found = {}
+    for adversary in ("server", "observer"):
+        recorded = RecordedObservation(KEY, pairs, (0,), (0, 1), adversary=adversary, guarantees=(central,))
+        store.save_observation(recorded, Knowledge(num_private=3, pixel_mean=(0.1,)))
+        (found[adversary],), _ = run_job(job)
+    assert "epsilon" not in found["server"] and "no guarantee against the server" in found["server"]["detail"]
+    assert found["observer"]["epsilon"] == 3.0 and "guarantee" not in found["observer"]["detail"]
+    assert found["server"]["guarantees"] == found["observer"]["guarantees"]

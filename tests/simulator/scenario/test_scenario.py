@@ -1,9 +1,12 @@
+from pathlib import Path
+
 import pytest
 
 from attacks import InputError
 from simulator.adversary.threat_models import all_views
 from simulator.results.keys import ALL
 from simulator.run.federation import expected_pairs
+from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 from simulator.scenario.sweep import short_keys
 
@@ -282,3 +285,9 @@ def test_a_key_that_ends_another_keeps_its_name():
 def test_an_override_below_a_list_is_named_where_it_is_wrong(write):
     with pytest.raises(InputError, match=r"^--set partition.images.1=-3: partition.images.1 is -3"):
         load_scenario(write("name: s\npartition: {images: [1, 2]}\n"), ["partition.images.1=-3"])
+
+
+def test_the_hospital_s_scenario_has_the_published_settings_and_can_run():
+    plan = make_plan(load_scenario(Path(__file__).parents[3] / "scenarios" / "hospital.yaml"))
+    (defense,) = plan.scenario.chain
+    assert (defense.clipping_norm, defense.sensitivity, defense.epsilon) == (1.0, 1e-4, 10.0)

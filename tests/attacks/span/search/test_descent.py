@@ -36,4 +36,3 @@ def test_distinct_points_that_are_all_one_are_one():
 def test_beside_leaves_out_what_is_known():
     known, points = torch.tensor([[0.0, 0.0], [4.0, 0.0]]), torch.tensor([[4.0, 0.01], [0.0, 9.0], [0.0, 9.01]])
     assert beside(known, points).tolist() == [1]
-    assert beside(known[:0], points).tolist() == [0, 1]

@@ -78,8 +78,7 @@ def test_features_of_few_numbers_are_said_to_tell_little():
     assert any("12 features stand for 64 pixels" in warning for warning in found.warnings)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_one_image_or_two_are_enough(count):
-    images = digits(count)
-    found = attack(client(Convolutional(), images, 3, 4, lr=LR), known=count)
-    assert len(found.images) == count and (nearest(images, found) < 1e-2).all()
+def test_one_image_is_enough():
+    images = digits(1)
+    found = attack(client(Convolutional(), images, 3, 4, lr=LR), known=1, rounds=1, starts=20)
+    assert len(found.images) == 1 and float(nearest(images, found)) < 1e-2
