@@ -40,7 +40,8 @@ def sampled_bound(prior: float, noise: float, rate: float, steps: int) -> float:
 
     P: in each step N(b, σ²) with b = 1 at probability `rate`; Q: N(0, σ²). noise: σ, relative to the clipping norm.
     The threshold is the (1 − κ) quantile under Q, the bound its tail under P, and of what lies on it the share that κ
-    leaves (with hardly any noise, all that was never drawn); SAMPLES draws of each, always the same ones. With rate 1 it is `gaussian_bound(prior, √steps / noise)`, which is returned then.
+    leaves (with hardly any noise, all that was never drawn); SAMPLES draws of each, always the same ones. With rate 1
+    it is `gaussian_bound(prior, √steps / noise)`, which is returned then.
     """
     if rate >= 1:
         return gaussian_bound(prior, math.sqrt(steps) / noise)

@@ -31,8 +31,8 @@ LONGEST_REMARK = 300  # letters
 BENCHMARK_LEGEND = (
     "recovered: of private images, by the attack that recovers most in the last attacked round (*: granted the "
     "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that it would not "
-    "return. accuracy: after that round, ± half of the 95 % interval over seeds; ε: by then, against the threat model of "
-    "the row, of one record (r) or a whole client (c). kB: what a client sends in a round."
+    "return. accuracy: after that round, ± half of the 95 % interval over seeds; ε: by then, against the row's threat "
+    "model, of one record (r) or a whole client (c). kB: what a client sends in a round."
 )
 Show = Callable[[pd.Series], str]
 

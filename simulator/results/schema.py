@@ -222,7 +222,7 @@ LEAKAGE = Table(
     Column("num_held", COUNT, "candidates that the attack has and did not return", BEYOND),
     Column("held", COUNT, "private images that any candidate recovers, returned or not, each candidate used once; "
            "never below `recovered`", BEYOND),
-    Column("held_fraction", NUMBER, "`held` over `num_private`", BEYOND, SHARE, averaged=True),
+    Column("held_fraction", NUMBER, "`held` over `num_private`", BEYOND, SHARE, title="held", averaged=True),
     Column("precision", NUMBER, "share of the returned images that recover a private image, be it one that another "
            "returned image recovers too; empty where nothing was returned", BEYOND, SHARE, averaged=True),
     Column("recovered_affine", COUNT, "`recovered` after the best offset and positive gain per image and channel, "

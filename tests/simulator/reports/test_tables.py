@@ -64,7 +64,8 @@ def test_the_benchmark_names_its_defenses_within_eighty_columns():
     weak = {
         "defense": "secure_aggregation", "threat_model": "observer", "attack": "span", "adaptive": False,
         "target": "private", "round": 1, "recovered_fraction": 0.25, "recovered_fraction_ci95": 0.125, "leakage": 0.5,
-        "recovered_fraction_low": 0.375, "recovered_fraction_high": 1.0, "held_fraction": 0.62, "privacy_unit": "record",
+        "recovered_fraction_low": 0.375, "recovered_fraction_high": 1.0, "held_fraction": 0.62,
+        "privacy_unit": "record",
         "membership_auc": 0.75, "test_accuracy": 0.5, "test_accuracy_ci95": 0.25, "epsilon": 12.34, "bytes": 1204264,
     }  # fmt: skip
     strong = weak | {"attack": "ntk", "adaptive": True, "recovered_fraction": 0.5}
