@@ -23,10 +23,10 @@ COLUMNS = (
     "psnr_best psnr_mean membership_auc test_accuracy test_accuracy_ci95 epsilon bytes client_seconds target failures "
     "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median delta privacy_unit privacy_against "
     "adjacency nominal_epsilon guarantees round leakage_low leakage_high recovered_fraction_low "
-    "recovered_fraction_high recovered_difference recovered_difference_low recovered_difference_high recovered_pairs recovered_p "
-    "accuracy_difference accuracy_difference_ci95 prior_success reconstruction_bound held_fraction precision "
-    "recovered_affine_fraction floor_recovered_affine_fraction recovered_group_fraction floor_recovered_group_fraction "
-    "l2_best_exposed leakage_p95 null_recovered_fraction null_leakage"
+    "recovered_fraction_high recovered_difference recovered_difference_low recovered_difference_high recovered_pairs "
+    "recovered_p accuracy_difference accuracy_difference_ci95 prior_success reconstruction_bound held_fraction "
+    "precision recovered_affine_fraction floor_recovered_affine_fraction recovered_group_fraction "
+    "floor_recovered_group_fraction l2_best_exposed leakage_p95 null_recovered_fraction null_leakage"
 )
 DEFENSES = Path(__file__).parents[3] / "scenarios" / "defenses.yaml"
 
