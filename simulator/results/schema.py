@@ -326,6 +326,30 @@ PLAIN = "the same attack, told nothing, on the same seeds and clients without a 
 WORST_EPSILON = "against the row's threat model after that round, the largest of all clients and seeds"
 
 
+COMPARED = (
+    Column("leakage_low", NUMBER, f"{LOW}: {CLUSTERS}", OVER_SEEDS, SHARE),
+    Column("leakage_high", NUMBER, HIGH, OVER_SEEDS, SHARE),
+    Column("recovered_fraction_low", NUMBER, f"{LOW}: {CLUSTERS}", OVER_SEEDS, SHARE),
+    Column("recovered_fraction_high", NUMBER, HIGH, OVER_SEEDS, SHARE),
+    Column("recovered_difference", NUMBER, f"of `recovered_fraction` to {PLAIN}, mean of the pairs", OVER_SEEDS),
+    Column("recovered_difference_low", NUMBER, f"{LOW} of that: {CLUSTERS}", OVER_SEEDS),
+    Column("recovered_difference_high", NUMBER, f"{HIGH} of that", OVER_SEEDS),
+    Column("recovered_pairs", COUNT, "pairs of clients that it is over; of seeds, where clients are hidden", OVER_SEEDS),
+    Column("recovered_p", NUMBER, "exact two-sided sign test of the seeds' mean differences; with n seeds at least "
+           "2 / 2ⁿ, and empty where nothing differs", OVER_SEEDS),
+    Column("accuracy_difference", NUMBER, "of `test_accuracy` to the same seeds without a defense, mean of the pairs",
+           OVER_SEEDS),
+    Column("accuracy_difference_ci95", NUMBER, "half of its 95 % confidence interval over pairs of seeds (Student's t)",
+           OVER_SEEDS),
+    Column("prior_success", NUMBER, "κ: the largest share of public images that lie within 20 dB of a single one of "
+           "them, itself included: the chance of the best guess that looks at nothing; of the first seed", BOUND,
+           SHARE),
+    Column("reconstruction_bound", NUMBER, "the most that any attacker recovers on average, whatever else he knows, "
+           "given κ and the noise on all releases up to that round; empty where no mechanism holds against the "
+           "threat model", BOUND, SHARE, title="bound"),
+)  # fmt: skip
+
+
 def benchmark() -> Table:
     """The table of `fedspill benchmark`: what it always has, then every other averaged column of the leakage table."""
     return Table(
@@ -351,56 +375,7 @@ def benchmark() -> Table:
         *leakage("floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median"),
         *leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees"),
         *leakage("round"),
-        Column("leakage_low", NUMBER, f"{LOW}: {CLUSTERS}", OVER_SEEDS, SHARE),
-        Column("leakage_high", NUMBER, HIGH, OVER_SEEDS, SHARE),
-        Column("recovered_fraction_low", NUMBER, f"{LOW}: {CLUSTERS}", OVER_SEEDS, SHARE),
-        Column("recovered_fraction_high", NUMBER, HIGH, OVER_SEEDS, SHARE),
-        Column("recovered_difference", NUMBER, f"of `recovered_fraction` to {PLAIN}, mean of the pairs", OVER_SEEDS),
-        Column("recovered_difference_low", NUMBER, f"{LOW} of that: {CLUSTERS}", OVER_SEEDS),
-        Column("recovered_difference_high", NUMBER, f"{HIGH} of that", OVER_SEEDS),
-        Column(
-            "recovered_pairs",
-            COUNT,
-            "pairs of clients that it is over; of seeds, where the clients are hidden",
-            OVER_SEEDS,
-        ),
-        Column(
-            "recovered_p",
-            NUMBER,
-            "exact two-sided sign test of the seeds' mean differences; with n seeds at least "
-            "2 / 2ⁿ, and empty where nothing differs",
-            OVER_SEEDS,
-        ),
-        Column(
-            "accuracy_difference",
-            NUMBER,
-            "of `test_accuracy` to the same seeds without a defense, mean of the pairs",
-            OVER_SEEDS,
-        ),
-        Column(
-            "accuracy_difference_ci95",
-            NUMBER,
-            "half of its 95 % confidence interval over pairs of seeds (Student's t)",
-            OVER_SEEDS,
-        ),
-        Column(
-            "prior_success",
-            NUMBER,
-            "κ: the largest share of public images that lie within 20 dB of a single one of "
-            "them, itself included: the chance of the best guess that looks at nothing; of the first seed",
-            BOUND,
-            SHARE,
-        ),
-        Column(
-            "reconstruction_bound",
-            NUMBER,
-            "the most that any attacker recovers on average, whatever else he knows, "
-            "given κ and the noise on all releases up to that round; empty where no mechanism holds against the "
-            "threat model",
-            BOUND,
-            SHARE,
-            title="bound",
-        ),
+        *COMPARED,
         *(column for column in LEAKAGE.columns.values() if column.averaged),
         printed="defense threat_model attack recovered_fraction held_fraction membership_auc test_accuracy epsilon "
         "bytes",
