@@ -7,7 +7,7 @@ learning_rate: 1, iterations: 300, total_variation: 0, clamp: false, image_std: 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -75,9 +75,9 @@ class GradientMatchingAttack(Attack):
         )
         if not 0 <= self.momentum < 1:
             raise InputError(f"attack {self.name!r}: momentum is {self.momentum}, choose one from 0 to below 1")
-        if self.coding is not None and not (len(self.coding) == 2 and self.coding[0] != self.coding[1]):
+        if self.coding is not None and not (isinstance(self.coding, Sequence) and len(set(self.coding)) == 2):
             wanted = "two different targets, of the other classes and of the right one"
-            raise InputError(f"attack {self.name!r}: coding is {list(self.coding)}, it has to be {wanted}")
+            raise InputError(f"attack {self.name!r}: coding is {self.coding}, it has to be {wanted}")
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
         knowledge.require(self.name, "learning_rate", because="it simulates local training")

@@ -334,7 +334,7 @@ COMPARED = (
     Column("recovered_difference", NUMBER, f"of `recovered_fraction` to {PLAIN}, mean of the pairs", OVER_SEEDS),
     Column("recovered_difference_low", NUMBER, f"{LOW} of that: {CLUSTERS}", OVER_SEEDS),
     Column("recovered_difference_high", NUMBER, f"{HIGH} of that", OVER_SEEDS),
-    Column("recovered_pairs", COUNT, "pairs of clients that it is over; of seeds, where clients are hidden", OVER_SEEDS),
+    Column("recovered_pairs", COUNT, "pairs of clients that it is over, of seeds where clients are hidden", OVER_SEEDS),
     Column("recovered_p", NUMBER, "exact two-sided sign test of the seeds' mean differences; with n seeds at least "
            "2 / 2ⁿ, and empty where nothing differs", OVER_SEEDS),
     Column("accuracy_difference", NUMBER, "of `test_accuracy` to the same seeds without a defense, mean of the pairs",
