@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from attacks import get_attack
@@ -53,7 +54,7 @@ class OnionSettings(Section):
     reference_images: Count = 500
     iterations: Count = 30_000
     learning_rate: Positive = 0.02
-    attack: dict[str, Any] = {}
+    attack: dict[str, Any] = Field(default_factory=dict)
 
     def stages(self, images: int) -> list[int]:
         return list(range(images, self.until - 1, -self.drop))
