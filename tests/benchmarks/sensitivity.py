@@ -7,7 +7,7 @@ at least 1, shares at most 1; a tuple is scaled as a whole. Other seeds of the a
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,7 +63,7 @@ KINDS: dict[Kind, tuple[Group, ...]] = {
         completion,
     ),
 }
-SMALLER = {"cifar10": 0.5, "tiny_imagenet": 0.3}  # of the images and of the width, where images are larger
+SMALLER = {"cifar10": (0.5, 0.5), "tiny_imagenet": (0.3, 1.0)}  # images and width, where images are larger
 
 
 @dataclass(frozen=True)
@@ -130,22 +130,35 @@ def varied(constant: Constant, factor: float, clients: list[Client], told: Knowl
         return attacked(clients, told)
 
 
-def print_lines(kind: Kind, data: str, root: Path, clients: int, first: int) -> None:
-    """A line for every constant that takes part: exact, recovered and stray images, over so many clients."""
-    size = SMALLER.get(data, 1.0)
-    width = int(size * kind.model.options["width"])
-    small = replace(kind, images=int(size * kind.images), model=kind.model.with_options(width=width))
-    made = [make_client(small, data, root, seed) for seed in range(first, first + clients)]
-    base = attacked(made, kind.told)
-    images = f"{clients} x {small.images},{width}"
-    others = ",".join(str(attacked(made, kind.told, seed)) for seed in (1, 2))
-    print(f'other seeds,,"{kind.name}",{data},{images},{base},{others},', flush=True)
+def verdict(found: list[Tally], chance: list[Tally]) -> str:
+    """What halving and doubling (`found`) does, beside what other seeds of the attack do (`chance`).
+
+    "matters": more than one image more or fewer than with any of these seeds, or strays where none of them has so many.
+    "changes": anything else that differs from the first seed."""
+    for name in ("exact", "recovered", "strays"):
+        usual, spare = [getattr(tally, name) for tally in chance], int(name != "strays")
+        values = [getattr(tally, name) for tally in found]
+        if max(values) > max(usual) + spare or (spare and min(values) < min(usual) - spare):
+            return "matters"
+    return "changes" if any(tally != chance[0] for tally in found) else ""
+
+
+def print_lines(kind: Kind, data: str, root: Path, seeds: range, chosen: Sequence[str] = ()) -> None:
+    """A line for every constant that takes part, or for those chosen: exact, recovered and stray images of the clients
+    of these seeds."""
+    fewer, narrower = SMALLER.get(data, (1.0, 1.0))
+    width = int(narrower * kind.model.options["width"])
+    small = replace(kind, images=int(fewer * kind.images), model=kind.model.with_options(width=width))
+    made = [make_client(small, data, root, seed) for seed in seeds]
+    images = f"{len(seeds)} x {small.images},{width}"
+    chance = [attacked(made, kind.told, seed) for seed in range(3)]
+    print(f'other seeds,,"{kind.name}",{data},{images},{",".join(map(str, chance))},', flush=True)
     for group in KINDS[kind]:
-        for constant in constants_in(group):
+        for constant in (each for each in constants_in(group) if not chosen or each.label in chosen):
             half, double = (varied(constant, factor, made, kind.told) for factor in FACTORS)
-            told = "" if half == base == double else "changes"
             value = " ".join(map(str, constant.value)) if isinstance(constant.value, tuple) else constant.value
-            line = f'{constant.label},{value},"{kind.name}",{data},{images},{base},{half},{double},{told}'
+            result = verdict([half, double], chance)
+            line = f'{constant.label},{value},"{kind.name}",{data},{images},{chance[0]},{half},{double},{result}'
             print(line, flush=True)
 
 
@@ -156,13 +169,15 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=100, help="seed of the first client")
     parser.add_argument("--data", nargs="*", default=DATA)
     parser.add_argument("--kinds", nargs="*", default=[kind.name for kind in KINDS])
+    parser.add_argument("--constants", nargs="*", default=[], help="GROUP.name of those to vary; default: all")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print("constant,value,kind,data,clients x images,width,as it is (exact/recovered/strays),halved,doubled,result")
     for data in options.data:
         for kind in KINDS:
             if kind.name in options.kinds:
-                print_lines(kind, data, options.root, options.clients, options.first)
+                seeds = range(options.first, options.first + options.clients)
+                print_lines(kind, data, options.root, seeds, options.constants)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,16 @@ def test_a_line_for_a_client_and_for_an_update_of_noise(shared_data, capsys):
 def test_what_halving_and_doubling_changes_is_marked(shared_data, capsys, monkeypatch):
     kind = sensitivity.Kind("few", 4, sensitivity.mlp(64))
     monkeypatch.setattr(sensitivity, "KINDS", {kind: (thresholds.ACCEPTANCE,)})
-    sensitivity.print_lines(kind, "mnist", shared_data, 1, 0)
+    chosen = ["ACCEPTANCE.few_sparse", "ACCEPTANCE.unexplained"]
+    sensitivity.print_lines(kind, "mnist", shared_data, range(1), chosen)
     lines = [line.split(",") for line in capsys.readouterr().out.splitlines()]
-    assert [line[0] for line in lines[1:]] == [f"ACCEPTANCE.{name}" for name in thresholds.ACCEPTANCE.__annotations__]
-    assert all((line[-1] == "changes") == (len(set(line[-4:-1])) > 1) for line in lines[1:])
+    assert [line[0] for line in lines[1:]] == chosen
+    assert all(bool(line[-1]) == (len(set(line[-4:-1])) > 1) for line in lines[1:])
+
+
+def test_what_matters_is_more_than_what_another_seed_changes():
+    chance = [Tally(10, 5, 7, 0), Tally(10, 5, 7, 0), Tally(10, 6, 9, 0)]
+    assert sensitivity.verdict([Tally(10, 5, 7, 0)], chance) == ""
+    assert sensitivity.verdict([Tally(10, 4, 6, 0)], chance) == "changes"
+    assert sensitivity.verdict([Tally(10, 3, 7, 0)], chance) == "matters"
+    assert sensitivity.verdict([chance[0], Tally(10, 7, 9, 1)], chance) == "matters"
