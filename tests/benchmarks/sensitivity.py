@@ -2,7 +2,7 @@
 
 `python -m tests.benchmarks.sensitivity --root DATA`, DATA with a folder for each data set, prints a line of CSV for
 each constant that takes part in attacks on a kind of client: what comes back as it is, halved and doubled. Counts stay
-at least 1, shares at most 1; a tuple is scaled as a whole. Other seeds of the attack show what chance changes.
+at least 1, shares at most 0.99; a tuple is scaled as a whole. Other seeds of the attack show what chance changes.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from clients.defenses.sparsification import TopK
 from tests.benchmarks.held_out import DATA, Client, Kind, Tally, make_client, mlp
 
 FACTORS = (0.5, 2.0)
+LARGEST_SHARE = 0.99
 # constants of modules that decide what is counted or accepted; those of rounding and of iterations' ends are left out
 OF_MODULES: dict[ModuleType, str] = {
     spectrum: "CLEAR_GAP SMALLEST_GAP NEAR_FLOOR ROUNDING",
@@ -87,7 +88,7 @@ class Constant:
             return tuple(part * factor for part in value)
         if isinstance(value, int):
             return max(1, round(value * factor))
-        return min(1.0, value * factor) if value < 1 else value * factor
+        return min(LARGEST_SHARE, value * factor) if value < 1 else value * factor
 
     @contextmanager
     def set_to(self, value: Any) -> Iterator[None]:

@@ -38,7 +38,7 @@ def test_bounds_are_those_of_clopper_and_pearson():
 @pytest.mark.parametrize(
     ("group", "name", "halved", "doubled"),
     [
-        (thresholds.EVIDENCE, "shared_images", 0.45, 1.0),
+        (thresholds.EVIDENCE, "shared_images", 0.45, 0.99),
         (thresholds.EVIDENCE, "clear_gap", 0.75, 3.0),
         (thresholds.SEARCH, "idle_passes", 1, 4),
         (thresholds.DUAL, "start_shares", (0.25, 0.125, 0.0625), (1.0, 0.5, 0.25)),
