@@ -144,6 +144,7 @@ class ACCEPTANCE(Thresholds):
     few_sparse: float = 0.25  # share of the accepted that pass the sparsity test: fewer prove nothing for the set
     # [matters] half refuses right sets of noisy updates; what is lost as it is: docs/span.md
     unexplained: float = 0.5  # of what as many decoys leave: the most that the set may leave
+    # [matters] half refuses a right set of three rounds
     unexplained_sparse: float = 0.92  # the most over several rounds that are not too few: zeros can repeat there
 
 
