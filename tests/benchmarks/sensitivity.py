@@ -23,9 +23,9 @@ from attacks.span import thresholds
 from attacks.span.search.passes import SearchOptions
 from attacks.update import completion, intervals, spectrum, weight_decay
 from clients.config import TrainingConfig
+from clients.defenses.compression.quantization import Quantization
+from clients.defenses.compression.sparsification import TopK
 from clients.defenses.noise import Noise
-from clients.defenses.quantization import Quantization
-from clients.defenses.sparsification import TopK
 from tests.benchmarks.held_out import DATA, Client, Kind, Tally, make_client, mlp
 
 FACTORS = (0.5, 2.0)
