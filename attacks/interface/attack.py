@@ -39,7 +39,8 @@ class Reconstruction:
     them. num_inferred: the number of private images that the update shows. relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖.
     loss_trace: (iteration, loss) pairs. facts: what the attack measured on its way, by name.
     held: (H, C, H, W), like `images`: further candidates that the attack has and would not vouch for. A veto keeps them
-    out of `images`, not out of the adversary's hands, so they are scored too.
+    out of `images`, not out of the adversary's hands, so they are scored too. groups: (M,) from 0, which images
+    returned are views of one, where there are more of them than private images; None where each stands for itself.
     """
 
     images: Tensor
@@ -53,6 +54,7 @@ class Reconstruction:
     seconds: float = 0.0
     facts: dict[str, float] = field(default_factory=dict)
     held: Tensor | None = None
+    groups: Tensor | None = None
 
     def pixels(self, clamped: bool = True) -> Tensor:
         """Images in [0, 1], clamped: (M, C, H, W). clamped: False keeps what a wrong `pixel_mean` moved outside."""
@@ -76,6 +78,7 @@ class Reconstruction:
             residual=self.residual.detach().float().cpu()[order],
             duals=None if self.duals is None else self.duals.detach().float().cpu()[:, order],
             held=None if self.held is None else self.held.detach().float().cpu(),
+            groups=None if self.groups is None else self.groups.cpu()[order],
         )
 
 

@@ -55,6 +55,7 @@ def told_and_untold(told: Reconstruction, untold: Reconstruction) -> Reconstruct
         held=_held(images, parts),
         residual=torch.cat([best.residual, other.residual[new]]),
         duals=duals,
+        groups=None if len(new) else best.groups,
         warnings=(*best.warnings, *(f"{name} what is known of the defense: {said}" for said in other.warnings)),
         facts=other.facts | best.facts | {"told": float(len(told.images)), "untold": float(len(untold.images))},
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from attacks import Knowledge, Observation, Reconstruction
 from attacks.scoring.images import score_images
@@ -105,11 +106,19 @@ def score(job: Job, observation: Observation, knowledge: Knowledge, found: Recon
     scored = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
     distilled, of_round = (store.load_distilled(round, who) for who in (recorded.clients, recorded.round_clients))
     if distilled is not None and of_round is not None:
-        distances = score_images(truth.private, distilled, truth.pool).l2
-        scored["private"].columns["distilled_l2_median"] = float(np.median(distances))
+        scored["private"].columns.update(copied(truth, distilled))
         truth = replace(truth, private=distilled, pool=replace(truth.pool, private=of_round))
         scored["distilled"] = evaluate(truth, observation, knowledge, found, job.row_key("distilled"))
     return scored
+
+
+def copied(truth: Truth, distilled: Tensor) -> dict[str, float]:
+    """How near distilled images are to the private ones, whoever attacks: columns of the leakage table."""
+    scores = score_images(truth.private, distilled, truth.pool)
+    return {
+        "distilled_l2_median": float(np.median(scores.l2)),
+        "distilled_copies_fraction": float(scores.recovered.mean()),
+    }
 
 
 def lost(job: Job, reason: str, status: str = "failed", **columns: Any) -> JobResult:

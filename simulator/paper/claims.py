@@ -102,7 +102,8 @@ class Templates(string.Formatter):
             return ", ".join(f"{key}: {each:{format_spec}}" for key, each in value.items())
         if isinstance(value, list):
             return ", ".join(f"{each:{format_spec}}" for each in value)
-        return "not measured" if value is None else super().format_field(value, format_spec)
+        missing = value is None or (isinstance(value, float) and math.isnan(value))
+        return "not measured" if missing else super().format_field(value, format_spec)
 
 
 def judge(

@@ -236,6 +236,8 @@ LEAKAGE = Table(
     Column("recovered_group_fraction", NUMBER, "`recovered_group` over `num_private`", BEYOND, SHARE, averaged=True),
     Column("floor_recovered_group_fraction", NUMBER, "`recovered_group_fraction` of the uninformed baseline",
            BASELINE, SHARE, averaged=True),
+    Column("distilled_copies_fraction", NUMBER, "share of the private images that the distilled set itself recovers: "
+           "what it gives away to whoever sees it", BEYOND, SHARE, averaged=True),
     Column("l2_best_exposed", NUMBER, "distance of the most exposed private image to its nearest candidate, returned "
            "or held: of the image where it is smallest relative to `floor_l2`", BEYOND, L2, averaged=True),
     Column("leakage_p95", NUMBER, "95th percentile over private images of what `leakage` is the mean of; of fewer than "

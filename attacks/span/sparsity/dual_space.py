@@ -87,7 +87,9 @@ class DualSpace:
         overlaps.fill_diagonal_(0)
         # for every i the least-norm change that cancels y_i · c_j for all j ≠ i: by the inverse of the Gram matrix of
         # all c, with the one change along c_i free, chosen so that the result has no multiplier there
-        inverse = torch.linalg.inv(directions @ directions.T)
+        gram = directions @ directions.T
+        inverse, singular = torch.linalg.inv_ex(gram)
+        inverse = torch.linalg.pinv(gram, hermitian=True) if singular else inverse  # one direction found twice
         multipliers = overlaps @ inverse
         own = torch.diagonal(multipliers) / torch.diagonal(inverse)
         multipliers = multipliers - own[:, None] * inverse

@@ -23,6 +23,7 @@ from attacks.span.sparsity.dual_space import DualSpace
 from attacks.span.thresholds import ACCEPTANCE, DECOY, DUAL, EVIDENCE, EXTREME, FIT, SEARCH, SPARSITY, constants_of
 from attacks.update.pixel_mean import CONSTANT_MISFIT
 from attacks.update.spectrum import ROUNDING, Spectrum
+from attacks.update.views import group_views
 
 
 def linear_layers_of(observation: Observation) -> DenseNetwork:
@@ -248,10 +249,12 @@ class PixelVariant:
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """The images with ρ at the initial parameters as their residual."""
         refused = () if acceptance.reason is None else (acceptance.reason,)
-        shape = self.observation.input_shape
+        shape, told = self.observation.input_shape, self.knowledge.num_private
+        images = acceptance.images.reshape(-1, *shape)
         return Reconstruction(
-            images=acceptance.images.reshape(-1, *shape),
+            images=images,
             held=acceptance.held.reshape(-1, *shape),
+            groups=group_views(images, told) if told is not None and told < len(images) else None,
             residual=acceptance.residual,
             num_inferred=evidence.inferred,
             relative_residual=acceptance.relative_residual,

@@ -4,18 +4,20 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from attacks import get_attack
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.seeding import derive_seed, torch_generator
 from attacks.kernel.empirical import kernel_duals, kernel_regression
-from attacks.ntk.attack import NTKAttack
 from attacks.scoring.images import matched_l2
 from clients.config import Count, Positive, Section, TrainingConfig
 from clients.defenses.base import TrainingSet
@@ -40,8 +42,8 @@ class OnionSettings(Section):
     """drop: images left out in each stage. until: images of the last stage. width_per_image: of both hidden layers.
     balanced: whether as many of each class are left out. underfit_loss: the loss at which training stops when all
     stages are gone through once more, underfit. draws: random subsets to compare with. reference_images: images of the
-    same onion by |α| at infinite width, which needs neither training nor an attack. iterations, learning_rate: of the
-    attack."""
+    same onion by |α| at infinite width, which needs neither training nor an attack. iterations, learning_rate, attack:
+    of the attack, the last its further options."""
 
     drop: Count = 20
     until: Count = 100
@@ -52,6 +54,7 @@ class OnionSettings(Section):
     reference_images: Count = 500
     iterations: Count = 30_000
     learning_rate: Positive = 0.02
+    attack: dict[str, Any] = Field(default_factory=dict)
 
     def stages(self, images: int) -> list[int]:
         return list(range(images, self.until - 1, -self.drop))
@@ -143,7 +146,8 @@ class Peeling:
         data, private = self.owner.data, self.owner.images[kept]
         observation = Observation(model, ((initial, model.state_dict()),), data.shape)
         knowledge = Knowledge(num_private=len(kept), pixel_mean=data.pixel_mean)
-        attack = NTKAttack(iterations=self.settings.iterations, learning_rate=self.settings.learning_rate)
+        options = {"iterations": self.settings.iterations, "learning_rate": self.settings.learning_rate}
+        attack = get_attack("ntk", **options, **self.settings.attack)
         found = attack.run(observation, knowledge, torch_generator(self.owner.scenario.seed, "onion", len(kept)))
         mean = torch.tensor(data.pixel_mean).view(1, -1, 1, 1)
         l2, _ = matched_l2(private + mean, found.pixels().float())

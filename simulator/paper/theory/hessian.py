@@ -143,7 +143,7 @@ def hessian_statistics(table: pd.DataFrame, slopes: pd.DataFrame, radius: float)
         found[f"{name}_others"] = data[data.output.isin(STEADY)].set_index("output").slope
     found |= hinge_statistics(table, slopes)
     bounds = table.remainder / (0.5 * table.sup_hessian * radius**2)
-    smooth = bounds[(table.activation != "relu") & table.remainder.notna()]
+    smooth = bounds[(table.activation != "relu") & (table.output != HINGE) & table.remainder.notna()]
     found |= {"bounds": list(smooth), "smooth_networks": len(smooth)}
     found |= {"largest_bound": smooth.max(), "median_bound": smooth.median()}
     kinked = bounds[(table.activation == "relu") & (table.output == "linear") & table.remainder.notna()]

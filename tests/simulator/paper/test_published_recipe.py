@@ -10,3 +10,7 @@ def test_the_full_profiles_attack_as_the_authors_do():
         for options in load_file(name, "full", []).data.get("adversary", {}).get("attacks", []):
             if options["name"] == "ntk":
                 assert PUBLISHED.items() <= options.items() and "learning_rate" not in options, name
+
+
+def test_the_onion_too():
+    assert load_file("figure6", "full", []).data["settings"]["attack"] == PUBLISHED

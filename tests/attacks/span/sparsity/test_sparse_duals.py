@@ -38,6 +38,19 @@ def test_a_mixture_that_passes_for_an_image_is_sought_again(federated):
     assert ((exact - images.flatten(1)).norm(dim=1) < 1e-2).all()
 
 
+def test_a_direction_that_was_found_twice_leaves_the_others_exact(federated):
+    images, observation, _ = federated
+    _, duals = first_two(observation)
+    y = duals.coordinates(images.flatten(1))
+    directions = torch.linalg.inv(y).T  # y_i · c_j = 0 for i ≠ j
+    directions /= directions.norm(dim=1, keepdim=True)
+    directions[1] = directions[0]
+    rough = y + 0.02 * y.norm(dim=1, keepdim=True) * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
+    found = duals.disentangle(rough, directions)
+    assert found.isfinite().all()
+    assert (found[2:] @ directions.T - torch.diag_embed((found * directions).sum(1))[2:]).abs().max() < 1e-9
+
+
 def test_what_known_duals_mix_into_one_is_taken_out():
     draws = torch.Generator().manual_seed(0)
     units, count = 200, 6
