@@ -21,7 +21,7 @@ from clients.local_update import ClientUpdate, local_update
 from clients.models.factory import look_in_working_folder
 
 app = ClientApp()
-MEMORY = "defenses"  # in the node's state: what defenses keep between rounds, by cell
+MEMORY = "defenses"  # in the node's state: what defenses keep between rounds, of one cell
 CLIENT_APP_RAISED = 2  # Flower's own code for a ClientApp that raises
 
 
@@ -64,8 +64,8 @@ def trained(message: Message, context: Context) -> RecordDict:
         memory=memory,
         run_mod=run_mod,
     )
-    kept[config.cell] = json.dumps(memory)
-    context.state.config_records[MEMORY] = kept
+    # of this cell alone: the state travels with every message, and cells run one after another
+    context.state.config_records[MEMORY] = ConfigRecord({config.cell: json.dumps(memory)})
     return reply_records(update, client)
 
 
