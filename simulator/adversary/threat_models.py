@@ -6,6 +6,7 @@
 | `server`, secure aggregation | the sum of what the clients returned | the images of all clients of the round |
 | `observer` | the global checkpoint before and after the round | the images of all clients of the round |
 | `history` | what the models beside it look at (alone: `server`), in all rounds so far | the images of all who joined |
+| `server_history` | what `server` looks at, in all rounds so far, whoever is named beside it | as above |
 
 A further threat model is a class with `views` in this file, an entry in `THREAT_MODELS` and its name in
 `ThreatModelName`.
@@ -20,7 +21,7 @@ from typing import ClassVar, Literal
 from clients.defenses.differential_privacy.guarantee import Adversary
 from simulator.results.keys import ALL
 
-ThreatModelName = Literal["server", "observer", "history"]
+ThreatModelName = Literal["server", "observer", "history", "server_history"]
 SECURE_AGGREGATION = (
     "secure aggregation: the server sees the sum of the round's updates only; that is attacked as client -1"
 )
@@ -119,7 +120,17 @@ class History(ThreatModel):
         return [replace(view, threat_model=self.name, all_rounds=True) for view in first.values()]
 
 
-THREAT_MODELS: tuple[ThreatModel, ...] = (Server(), Observer(), History())
+class ServerHistory(ThreatModel):
+    """The server with a memory of all rounds so far: `history` without the union of all clients of an observer, which
+    costs the most where clients change."""
+
+    name = "server_history"
+
+    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
+        return [replace(view, threat_model=self.name, all_rounds=True) for view in Server().views(named, hides_clients)]
+
+
+THREAT_MODELS: tuple[ThreatModel, ...] = (Server(), Observer(), History(), ServerHistory())
 
 
 def all_views(named: Sequence[str], hides_clients: bool) -> list[View]:

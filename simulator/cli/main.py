@@ -67,8 +67,10 @@ def benchmark(
     verbose: Verbose = False,
 ) -> None:
     """Compare defenses: each against every attack and threat model, over several seeds. Resumes where it stopped."""
-    from simulator.reports.benchmark import TABLE, load_benchmark, write_benchmark
-    from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view
+    from simulator.reports.benchmark import load_benchmark
+    from simulator.reports.benchmark_table import TABLE, write_benchmark
+    from simulator.reports.equal_utility import EQUAL, write_equal_utility
+    from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view, equal_utility_view
     from simulator.results.record import Record
     from simulator.run.folder import needs_run
     from simulator.run.plan import make_plan
@@ -81,29 +83,37 @@ def benchmark(
         try:
             simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
         except CellsFailed:  # the other cells are worth comparing
-            write_benchmark(Record(plan.run_dir))
+            write_equal_utility(record := Record(plan.run_dir), write_benchmark(record))
             raise
     record = Record(plan.run_dir)
     table = write_benchmark(record)
+    equal = write_equal_utility(record, table)
     if plan.scenario.output.figures:
         from simulator.reports.benchmark_figures import draw_benchmark
 
         draw(lambda: draw_benchmark(record, table))
     out.print(benchmark_view(table))
     out.print(BENCHMARK_LEGEND)
+    if len(equal):
+        out.print(equal_utility_view(equal))
+        out.print(f"equal utility: {plan.run_dir / EQUAL}", soft_wrap=True)
     out.print(f"figures: {plan.run_dir / 'figures'}", soft_wrap=True)
     out.print(f"table:   {plan.run_dir / TABLE}", soft_wrap=True)
     require_result(plan.run_dir)
 
 
 @cli.command()
-def check(file: ScenarioFile, overrides: Overrides = []) -> None:
-    """Validate a scenario; print what would run and what it would cost."""
+def check(
+    file: ScenarioFile,
+    profile: Annotated[str | None, typer.Option(help="of a benchmark file's benchmark.profiles, e.g. quick")] = None,
+    overrides: Overrides = [],
+) -> None:
+    """Validate a scenario or a benchmark; print what would run and what it would cost."""
+    from simulator.reports.benchmark import load_any
     from simulator.run.estimate import describe_plan
     from simulator.run.plan import make_plan
-    from simulator.scenario.scenario import load_scenario
 
-    out.print(describe_plan(make_plan(load_scenario(file, overrides))))
+    out.print(describe_plan(make_plan(load_any(file, profile, overrides))))
 
 
 for command in (attack, member, diagnose):

@@ -1,123 +1,110 @@
-"""`fedspill benchmark`: defenses × attacks × threat models × seeds as one run, and the table that compares them.
+"""`fedspill benchmark`: defenses × attacks × threat models × seeds as one run.
 
-A benchmark file is a scenario with a section `benchmark`: a list of defense chains, the number of seeds, overrides for
-data of one's own (`with_root`), and named profiles that override the rest. Every chain and seed is a cell of one sweep,
-so cells with the same seed share data, initial weights and client schedule, and a benchmark resumes like any run.
+A benchmark file is a scenario with a section `benchmark`: rows (chains of defenses, or settings), strengths that a
+defense is swept over, the number of seeds, overrides for data of one's own (`with_root`), and named profiles that
+override the rest. Every row and seed is a cell of one sweep, so cells with the same seed share data, initial weights
+and client schedule, and a benchmark resumes like any run. `benchmark_table` compares what came out.
 """
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 from pydantic import Field
-from scipy import stats
 
 from attacks.interface.errors import InputError, nearest
 from clients.config import Count, Section
-from simulator.results.privacy import worst_columns
-from simulator.results.record import Record
-from simulator.results.schema import LEAKAGE, benchmark
-from simulator.results.storage import write_atomically
 from simulator.scenario.error_message import read_section
-from simulator.scenario.scenario import Scenario, load_source, prepare, validate
+from simulator.scenario.scenario import Scenario, apply_overrides, load_source, prepare, validate
+from simulator.scenario.sweep import defense_point
 from simulator.scenario.yaml_source import Source, merge, read_yaml
 
-TABLE = "benchmark.csv"
-KEY = ["defense", "attack", "threat_model", "adaptive", "target"]
+SECTION = "benchmark"
+NAMED, PLACE = "{name: …, option: [values]}", ("sweep", "defenses")
 
 
 class BenchmarkConfig(Section):
-    """Of a benchmark file only (`fedspill benchmark`): it compares chains of defenses."""
+    """Of a benchmark file only (`fedspill benchmark`): it compares chains of defenses, and settings."""
 
-    defenses: list[list[Any] | str] = Field(min_length=1, description="chains: none, a name, or a list of defenses")
-    seeds: Count = Field(3, description="that every chain is run with, from the scenario's `seed` on")
+    defenses: list[list[Any] | str | dict[str, Any]] = Field(
+        min_length=1,
+        description="rows: none, a name, a list of defenses, one defense {name, options …}, or settings "
+        "{label, set: {section.key: value}, defenses: [chain]}",
+    )
+    strengths: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="family: {name, option: [values]}: a defense at every value of one option, from weak to strong; "
+        "each is a row FAMILY=VALUE, and equal_utility.csv compares the families at equal loss of accuracy",
+    )
+    seeds: Count = Field(3, description="that every row is run with, from the scenario's `seed` on")
     with_root: dict[str, Any] = Field(default_factory=dict, description="overrides where data.root is given")
     profiles: dict[str, dict[str, Any]] = Field(default_factory=dict, description="name: overrides, benchmark too")
 
-    def chains(self) -> list[list[Any]]:
-        return [([] if chain == "none" else [chain]) if isinstance(chain, str) else chain for chain in self.defenses]
+    def rows(self) -> list[Any]:
+        """The values of the sweep's axis `defenses`."""
+        return [row_of(entry) for entry in self.defenses] + [
+            row for family, defense in self.strengths.items() for row in strength_rows(family, defense)
+        ]
+
+
+def row_of(entry: list[Any] | str | dict[str, Any]) -> Any:
+    """An entry of `defenses` as a chain, or as a row with settings."""
+    if isinstance(entry, str):
+        return [] if entry == "none" else [entry]
+    return [entry] if isinstance(entry, dict) and "name" in entry else entry
+
+
+def strength_rows(family: str, defense: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """A chain for every value of the option that has a list of them, labelled FAMILY=VALUE."""
+    swept = [option for option, value in defense.items() if isinstance(value, list)]
+    if "name" not in defense or len(swept) != 1:
+        raise InputError(f"benchmark.strengths.{family} is {defense!r}: write {NAMED}, with values of one option")
+    return [[defense | {swept[0]: value, "label": f"{family}={value}"}] for value in defense[swept[0]]]
+
+
+def load_any(path: Path, profile: str | None = None, overrides: list[str] | None = None) -> Scenario:
+    """A scenario file, or a benchmark file as the scenario that it runs."""
+    source = read_yaml(path)
+    if SECTION in source.data:
+        return load_benchmark(path, profile, overrides)
+    if profile is not None:
+        raise InputError(f"{path}: no profile {profile!r}: only a benchmark file has profiles")
+    return load_source(prepare(source, overrides))
 
 
 def load_benchmark(path: Path, profile: str | None = None, overrides: list[str] | None = None) -> Scenario:
-    """The benchmark as a scenario with a sweep over defenses and seeds; InputError says what is wrong with the file."""
+    """The benchmark as a scenario with a sweep over its rows and seeds; InputError says what is wrong with the file."""
     source = read_yaml(path)
-    if "benchmark" not in source.data:
+    if SECTION not in source.data:
         raise InputError(f"{path}: a benchmark has a section `benchmark` with its `defenses`")
-    config = read_section(source, "benchmark", BenchmarkConfig)
+    own, others = _of_benchmark(overrides or [], True), _of_benchmark(overrides or [], False)
+    apply_overrides(source, own)
+    config = read_section(source, SECTION, BenchmarkConfig)
     if profile is not None:
         if profile not in config.profiles:
             known = list(config.profiles)
             raise InputError(f"{path}: no profile {profile!r}{nearest(profile, known)}; there are {', '.join(known)}")
         source.data = merge(source.data, config.profiles[profile])
-        config = read_section(source, "benchmark", BenchmarkConfig)
-    del source.data["benchmark"]
-    given = prepare(Source(source.data, source.lines), overrides)
+        apply_overrides(source, own)  # the command line has the last word
+        config = read_section(source, SECTION, BenchmarkConfig)
+    del source.data[SECTION]
+    given = prepare(source, others)
     data = given.data.get("data")
     if isinstance(data, dict) and data.get("root") and config.with_root:
-        given = prepare(Source(merge(source.data, config.with_root), source.lines), overrides)
+        given = prepare(Source(merge(source.data, config.with_root), source.lines), others)
     if given.data.get("sweep"):
-        where = given.where(("sweep",))
-        prefix = f"{where}: " if where else ""
-        raise InputError(f"{prefix}a benchmark sweeps over its defenses and seeds alone: remove `sweep`")
+        raise InputError(f"{given.prefix(('sweep',))}a benchmark sweeps over its rows and seeds alone: remove `sweep`")
+    rows = config.rows()
+    for index, row in enumerate(rows):
+        try:
+            defense_point(row)
+        except InputError as error:
+            raise InputError(f"{given.prefix((SECTION, 'defenses', index))}{error}") from None
     first = validate(given).seed
-    given.data["sweep"] = {"defenses": config.chains(), "seed": [first + i for i in range(config.seeds)]}
+    given.data["sweep"] = {"defenses": rows, "seed": [first + i for i in range(config.seeds)]}
+    given.lines[PLACE] = given.where((SECTION, "defenses"))
     return load_source(given)
 
 
-def write_benchmark(record: Record) -> pd.DataFrame:
-    """benchmark.csv of a finished run: one row per defense × attack × threat model × target, means over seeds."""
-    table = benchmark_table(record)
-    write_atomically(record.path / TABLE, table.to_csv(index=False))
-    return table
-
-
-def benchmark_table(record: Record) -> pd.DataFrame:
-    """The table that the schema declares; *_ci95 is the half-width of the 95 % confidence interval over seeds.
-
-    Rows are grouped by attack label. An adaptive attack without a label of its own takes the label of its non-adaptive
-    twin; `adaptive` tells them apart. Each seed counts once: its value is the mean over rounds and clients. Clients
-    that a defense hides are left out, attacks that failed or ran out of time count as `failures` and have no value.
-    """
-    given = {f"{config.name}-adaptive": config.name for config in record.scenario.adversary.attacks}
-    leakage = record.leakage[record.leakage.status != "skipped"]
-    leakage = leakage.assign(attack=leakage.attack.map(lambda label: given.get(label, label)))
-    order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
-    costs, utility = client_costs(record), record.utility[record.utility["round"] == record.utility["round"].max()]
-    rows = []
-    for key, group in leakage.groupby(KEY, sort=False):
-        row = dict(zip(KEY, key, strict=True)) | attack_columns(group)
-        row |= utility_columns(utility[utility.defense == row["defense"]])
-        row |= worst_columns(group[group["round"] == group["round"].max()])
-        rows.append(row | costs.loc[row["defense"]].to_dict())
-    table = benchmark().frame(rows)
-    ranked = table.assign(defense=table.defense.map(order)).sort_values(KEY, ascending=[True, True, True, True, False])
-    return table.loc[ranked.index].reset_index(drop=True)
-
-
-def attack_columns(group: pd.DataFrame) -> dict[str, float]:
-    """Of the rows of one attack on one defense: means over seeds, and how many rows have no score."""
-    means = [name for name, column in LEAKAGE.columns.items() if column.averaged and name in group]
-    by_seed = group[group.status == "ok"].groupby("seed")[means].mean()
-    counts = {"seeds": group.seed.nunique(), "failures": int((group.status != "ok").sum())}
-    widths = {f"{name}_ci95": half_width(by_seed[name]) for name in ("leakage", "recovered_fraction")}
-    return counts | {name: by_seed[name].mean() for name in means} | widths
-
-
-def utility_columns(rows: pd.DataFrame) -> dict[str, float]:
-    """Of the last round of one defense, a row per seed."""
-    accuracy, width = rows.test_accuracy.mean(), half_width(rows.test_accuracy)
-    return {"test_accuracy": accuracy, "test_accuracy_ci95": width}
-
-
-def client_costs(record: Record) -> pd.DataFrame:
-    """By defense: bytes that a client sends in a round, and seconds that it trains; NaN where every client failed."""
-    clients = record.clients[record.clients.status == "ok"]
-    costs = clients.groupby("defense").agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))
-    return costs.assign(bytes=costs.bytes.round()).reindex(record.clients.defense.unique())
-
-
-def half_width(values: pd.Series) -> float:
-    """Of the 95 % confidence interval of the mean; NaN for fewer than two values."""
-    count = values.count()
-    return float(stats.t.ppf(0.975, count - 1) * values.std() / np.sqrt(count))
+def _of_benchmark(overrides: list[str], wanted: bool) -> list[str]:
+    """Of the command line's overrides those in the section `benchmark`, or those that are not."""
+    return [one for one in overrides if (one.partition("=")[0].strip().split(".")[0] == SECTION) == wanted]

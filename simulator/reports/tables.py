@@ -8,7 +8,8 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
-from simulator.results.schema import LEAKAGE, NUMBER, TEXT, Column, benchmark
+from simulator.reports.benchmark_table import strongest
+from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, NUMBER, TEXT, Column, benchmark
 from simulator.scenario.sweep import short_keys
 
 MAX_ROWS = 60
@@ -28,8 +29,10 @@ DROPPED = ("precision", "psnr_mean", "l2_median")  # where the terminal is too n
 GAP, WIDE = 2, 10_000  # letters between columns, and of a terminal that has room for all of them
 LONGEST_REMARK = 300  # letters
 BENCHMARK_LEGEND = (
-    "recovered, leakage: of private images, by the attack that recovers most (*: granted the defense in force); "
-    "± half of the 95 % confidence interval over seeds. ε: at the end. kB: what a client sends in a round."
+    "recovered: of private images, by the attack that recovers most in the last attacked round (*: granted the "
+    "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that it would not "
+    "return. accuracy: after that round, ± half of the 95 % interval over seeds; ε: by then, against the row's threat "
+    "model, of one record (r) or a whole client (c). kB: what a client sends in a round."
 )
 Show = Callable[[pd.Series], str]
 
@@ -123,14 +126,28 @@ def _within(width: int, columns: dict[str, Show], frame: pd.DataFrame) -> tuple[
 
 def benchmark_view(table: pd.DataFrame) -> Table:
     """For every defense and threat model the strongest attack, and what the defense costs."""
-    own, columns = table[table.target == "private"], benchmark().printed
+    rows = strongest(table)
+    columns = [column for column in benchmark().printed if column.name != "held_fraction" or _more_is_held(rows)]
     view = _empty_table("Defenses", padding=0)
     for column in columns:  # in 80 columns the defense has room for 18 letters, and folds beyond
         left, fold = column.dtype == TEXT, column.name == "defense"
         view.add_column(column.heading, justify="left" if left else "right", no_wrap=not fold, overflow="fold")
-    for _, rows in own.groupby(["defense", "threat_model"], sort=False):
-        row = rows.sort_values(["recovered_fraction", "leakage"], na_position="first").iloc[-1]
+    for _, row in rows.iterrows():
         view.add_row(*(BENCHMARK_CELLS.get(column.name, _plain(column))(row) for column in columns))
+    return view
+
+
+def equal_utility_view(table: pd.DataFrame) -> Table:
+    """For every swept defense and accepted loss of accuracy the strongest setting, and what it lets through."""
+    columns = EQUAL_UTILITY.printed
+    view = _empty_table("Equal utility: the strongest setting within a loss of accuracy", padding=0)
+    for column in columns:
+        view.add_column(column.heading, justify="left" if column.dtype == TEXT else "right", overflow="fold")
+    for _, row in table.iterrows():
+        cells = (BENCHMARK_CELLS.get(column.name, _plain(column)) for column in columns)
+        view.add_row(
+            *(cell(row) if pd.notna(row[column.name]) else "" for cell, column in zip(cells, columns, strict=True))
+        )
     return view
 
 
@@ -178,6 +195,29 @@ def _granted(row: pd.Series) -> str:
     return ", ".join(json.loads(text)) if isinstance(text, str) and text else ""
 
 
+def _more_is_held(rows: pd.DataFrame) -> bool:
+    """Whether any attack doubts images that it has."""
+    return "held_fraction" in rows and bool((rows.held_fraction > rows.recovered_fraction).any())
+
+
+def _clustered(name: str) -> Show:
+    """With both ends of its interval, written short: 0.50 .38–.62."""
+
+    def end(value: float) -> str:
+        return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1"
+
+    def text(row: pd.Series) -> str:
+        low, high = row[f"{name}_low"], row[f"{name}_high"]
+        return _number(row[name], 2) + ("" if pd.isna(low) else f" {end(low)}–{end(high)}")
+
+    return text
+
+
+def _epsilon(row: pd.Series) -> str:
+    """With the first letter of what it hides: one record, or a whole client."""
+    return "" if pd.isna(row["epsilon"]) else f"{row['epsilon']:.1f} {str(row.get('privacy_unit', ''))[:1]}"
+
+
 def _interval(name: str) -> Show:
     def text(row: pd.Series) -> str:
         width = row[f"{name}_ci95"]
@@ -194,7 +234,8 @@ LEAKAGE_CELLS: dict[str, Show] = {  # what is more than a value and its baseline
 }
 BENCHMARK_CELLS: dict[str, Show] = {
     "attack": lambda row: f"{row['attack']}*" if row["adaptive"] else row["attack"],
-    "recovered_fraction": _interval("recovered_fraction"),
+    "recovered_fraction": _clustered("recovered_fraction"),
     "test_accuracy": _interval("test_accuracy"),
+    "epsilon": _epsilon,
     "bytes": lambda row: _number(row["bytes"] / 1000, 0),
 }

@@ -19,7 +19,9 @@ WORDS = {INTEGER: "integer", COUNT: "integer", NUMBER: "number", FLAG: "true / f
 def reference() -> str:
     """The whole page, Markdown."""
     run = (LEAKAGE, schema.SAMPLES, schema.UTILITY, schema.CLIENTS)
-    return "\n".join([HEAD, *map(section, (*run, schema.benchmark(), schema.CANDIDATES, schema.LAYERS))])
+    return "\n".join(
+        [HEAD, *map(section, (*run, schema.benchmark(), schema.EQUAL_UTILITY, schema.CANDIDATES, schema.LAYERS))]
+    )
 
 
 def section(table: Table) -> str:

@@ -22,6 +22,7 @@ from simulator.scenario.sections import AttackConfig
 
 PROBE_ITERATIONS = 20
 PROBE_STEPS = 3
+LONGEST_PROBE = 20.0  # seconds that an attack without iterations may take to be measured
 STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
 
 
@@ -39,10 +40,9 @@ def describe_plan(plan: RunPlan) -> str:
         for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
     ]
     typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
-    training, attacking = estimate(plan.cells[typical])
+    training, attacking, longer = estimate(plan.cells[typical])
     scale = sum(work) / work[typical]
     federation, adversary = scenario.federation, scenario.adversary
-    uncounted = ", ".join(attack.label for attack in adversary.attacks if iterations_of(attack) is None)
     told = [name for name, value in adversary.knowledge.items() if value is not None and value is not False]
     images = span(size for cell in sizes for size in cell)
     lines = [
@@ -56,7 +56,7 @@ def describe_plan(plan: RunPlan) -> str:
         f"output:  {plan.run_dir}",
         f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on this machine "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "
-        f"attacks {clock(attacking * scale)}), at most{f', not counting {uncounted}' if uncounted else ''}",
+        f"attacks {clock(attacking * scale)}), at most{f', not counting {longer}' if longer else ''}",
     ]
     return "\n".join(lines)
 
@@ -77,8 +77,12 @@ def span(values: Iterable[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def estimate(cell: Cell) -> tuple[float, float]:
-    """(seconds of training, seconds of attacks) of one cell, from a few steps and iterations measured now."""
+def estimate(cell: Cell) -> tuple[float, float, str]:
+    """(seconds of training, seconds of attacks, the attacks that took too long to measure) of one cell.
+
+    Training is measured by a few local steps of one client, an attack on what they made of the network: by a few
+    iterations where it has a number of them, and else by running it.
+    """
     torch.set_num_threads(cell.scenario.engine.threads)
     data, model = check_cell(cell)
     config, federation = cell.client_config(use_gpu=False), cell.scenario.federation
@@ -86,6 +90,7 @@ def estimate(cell: Cell) -> tuple[float, float]:
     inputs, targets = centered(images, data.pixel_mean), load_targets(config, data.task, labels)
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     probe = config.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None, "stop_at_loss": None})
+    train(model, inputs, targets, probe, torch_generator(0, "estimate"))  # the first steps are slow
     taken = train(model, inputs, targets, probe, torch_generator(0, "estimate"))
     steps = sum(planned_steps(config.training, size) for size in data.client_sizes) * federation.fraction
     training = steps * federation.rounds * taken.seconds / taken.steps / (os.cpu_count() or 1)
@@ -93,24 +98,36 @@ def estimate(cell: Cell) -> tuple[float, float]:
     observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
     knowledge = grant(cell.scenario, data, [0], defense_facts(cell, data, cell.scenario.views[0], [0]))
     knowledge = replace(knowledge, num_private=knowledge.num_private or len(images))
-    once = sum(attack_seconds(attack, cell, observation, knowledge) for attack in cell.scenario.attacks)
+    seconds = {one.label: attack_seconds(one, cell, observation, knowledge) for one in cell.scenario.attacks}
     workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1
+    longer = ", ".join(label for label, taken_by in seconds.items() if taken_by is None)
     # a pair more costs an attack about as much as the first
-    return training, once * sum(expected_pairs(cell)) / workers
+    return training, sum(filter(None, seconds.values())) * sum(expected_pairs(cell)) / workers, longer
 
 
-def attack_seconds(attack: AttackConfig, cell: Cell, observation: Observation, knowledge: Knowledge) -> float:
-    """Seconds of one attack on one pair of checkpoints, from a few iterations; 0 where it is not estimated."""
-    if (iterations := iterations_of(attack)) is None:
-        return 0.0
-    short = attack.model_copy(update={"options": attack.options | {"iterations": PROBE_ITERATIONS}})
-    start = time.perf_counter()
-    AttackRun.of(short, cell.scenario).run(observation, knowledge)
-    return (time.perf_counter() - start) * iterations / PROBE_ITERATIONS
+class _TooLong(Exception):
+    """An attack that is measured by running it has not ended in time."""
+
+
+def attack_seconds(attack: AttackConfig, cell: Cell, observation: Observation, knowledge: Knowledge) -> float | None:
+    """Seconds of one attack on one pair of checkpoints; None where that took too long to find out."""
+    start, iterations = time.perf_counter(), iterations_of(attack)
+
+    def stop_when_late(done: int, total: int, loss: float) -> None:
+        if iterations is None and time.perf_counter() - start > LONGEST_PROBE:
+            raise _TooLong
+
+    few = {} if iterations is None else {"iterations": PROBE_ITERATIONS}
+    short = attack.model_copy(update={"options": attack.options | few})
+    try:
+        AttackRun.of(short, cell.scenario).run(observation, knowledge, stop_when_late)
+    except _TooLong:
+        return None
+    return (time.perf_counter() - start) * (1 if iterations is None else iterations / PROBE_ITERATIONS)
 
 
 def iterations_of(attack: AttackConfig) -> int | None:
-    """None where an attack has no such option: what it costs depends on what it finds, and is not estimated."""
+    """None where an attack has no such option: what it costs depends on what it finds."""
     return getattr(attack.make(), "iterations", None)
 
 

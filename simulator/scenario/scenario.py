@@ -53,6 +53,9 @@ class Scenario(Section):
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names the run directory")
+    label: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.=-]*$", description="the column `defense`, instead of the chain's name"
+    )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="of every random stream: data, weights, training, attacks")
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
@@ -90,8 +93,8 @@ class Scenario(Section):
 
     @property
     def defense(self) -> str:
-        """The name of the chain of defenses in the tables."""
-        return "+".join(defense.label for defense in self.defenses) or "none"
+        """The name of the chain of defenses in the tables, or of what stands in its place."""
+        return self.label or "+".join(defense.label for defense in self.defenses) or "none"
 
     @property
     def views(self) -> list[View]:
@@ -186,13 +189,18 @@ class Scenario(Section):
         base = self.model_dump(mode="json", exclude={"sweep"})
         grid = Grid.of(self.sweep)
         where = Source({}) if source is None else source
-        lines = {as_key(key): where.where(("sweep", axis)) for key, axis in grid.axis_of.items()}
         cells: dict[str, Cell] = {}
         for point in grid.points():
             data = base
             for key, value in point.items():
                 data = assign(data, key, value)
-            scenario = validate(Source(data, lines))
+            # what no axis is called by, a row of the defenses sets
+            lines = {as_key(key): where.where(("sweep", grid.axis_of.get(key, "defenses"))) for key in point}
+            try:
+                scenario = validate(Source(data, lines))
+            except InputError as error:
+                row = f" (row {point['label']!r})" if "label" in point else ""
+                raise InputError(f"{error}{row}") from None
             name = grid.name_of(point, scenario.defense)
             if name in cells:
                 raise InputError(f"sweep: two cells are called {name!r}: give each value once, or a `label`")

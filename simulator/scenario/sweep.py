@@ -9,7 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from attacks import InputError
+from attacks.interface.errors import nearest
 
+ROW_KEYS = ("label", "defenses", "set")
+NOT_SET = ("name", "seed", "label", "defenses", "engine", "output", "sweep")  # by a row of the axis `defenses`
 Point = dict[str, Any]
 """What one combination of values sets, by dotted key."""
 
@@ -39,7 +42,7 @@ class Grid:
     def name_of(self, point: Point, defense: str) -> str:
         """The point as a part of a folder's name. defense: how tables call the chain that it leads to."""
         short = short_keys(list(self._values))
-        parts = {short[key]: short_name(value) for key, value in point.items()}
+        parts = {short[key]: short_name(point[key]) for key in self._values}
         if "defenses" in point:
             parts = {"defense": short_name(defense), **parts}
             del parts["defenses"]
@@ -47,11 +50,15 @@ class Grid:
 
     def columns_of(self, point: Point) -> dict[str, Any]:
         """The columns of the tables that tell the points apart; the defenses have one that is always there."""
-        return {key: as_column(value, self._values[key]) for key, value in point.items() if key != "defenses"}
+        return {key: as_column(point[key], values) for key, values in self._values.items() if key != "defenses"}
 
     @cached_property
     def _values(self) -> dict[str, list[Any]]:
-        return {key: [point[key] for point in points] for points in self.axes.values() for key in points[0]}
+        """Of every key that an axis is called by; what a row of `defenses` sets besides goes by the row's label."""
+        return {
+            key: [point[key] for point in points]
+            for axis, points in self.axes.items() for key in axis_keys(axis)
+        }  # fmt: skip
 
 
 def axis_keys(axis: str) -> list[str]:
@@ -62,12 +69,35 @@ def axis_keys(axis: str) -> list[str]:
 def axis_points(axis: str, values: list[Any]) -> list[dict[str, Any]]:
     """What each value of an axis sets, by dotted key; InputError where paired keys have no value each."""
     keys = axis_keys(axis)
+    if axis == "defenses":
+        return [defense_point(value) for value in values]
     if len(keys) == 1:
         return [{axis: value} for value in values]
     for value in values:
         if not isinstance(value, list) or len(value) != len(keys):
             raise InputError(f"sweep: {axis!r} needs a list of {len(keys)} values at each point, not {value!r}")
     return [dict(zip(keys, value, strict=True)) for value in values]
+
+
+def defense_point(value: Any) -> Point:
+    """What one value of the axis `defenses` sets: a chain, or a row {label, defenses, set} with settings of its own.
+
+    label: how tables call the row. set: dotted key -> value. Raises InputError where the row has other keys.
+    """
+    if not isinstance(value, dict):
+        return {"defenses": value}
+    row = {"defenses": [], "set": {}, **value}
+    for key in row:
+        if key not in ROW_KEYS:
+            raise InputError(
+                f"defenses: a row has no key {key!r}{nearest(key, list(ROW_KEYS))}: settings go under `set`"
+            )
+    if not isinstance(row.get("label"), str) or not isinstance(row["set"], dict):
+        raise InputError(f"defenses: the row {value!r} needs a `label`, and `set` with dotted keys and their values")
+    for key in row["set"]:
+        if str(key).partition(".")[0] in NOT_SET:
+            raise InputError(f"defenses: row {row['label']!r} cannot set {key!r}: all rows share it")
+    return {"defenses": row["defenses"], "label": row["label"], **row["set"]}
 
 
 def short_keys(keys: list[str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from clients.defenses.differential_privacy.accounting import epsilon_of, multipl
 from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
 from clients.training import TrainingLoop, planned_steps
 
-LARGEST_EPSILON = 1000.0
+LARGEST_EPSILON = 10_000.0
 
 
 @register

@@ -187,7 +187,7 @@ def test_check_estimates_attacks_that_need_knowledge(fedspill, scenario):
     text = "name: s\nmodel: {width: 16}\nadversary: {%s, %s}\n"
     result = fedspill("check", scenario(text % (attacks, told)))
     assert result.returncode == 0 and "gradient_matching, kkt, mean_image" in result.stdout
-    assert "at most, not counting mean_image, random_public, best_public" in " ".join(result.stdout.split())
+    assert "at most" in result.stdout and "not counting" not in result.stdout  # those without iterations were run once
     result = fedspill("check", scenario(text % (attacks, "knowledge: [num_private]")))
     assert result.returncode == 2 and "needs learning_rate" in result.stderr
 

@@ -12,8 +12,9 @@ import pytest
 from attacks import InputError
 from clients.data.partition import split_data
 from simulator.errors import CellsFailed
-from simulator.reports.benchmark import benchmark_table, half_width, load_benchmark, write_benchmark
-from simulator.reports.benchmark_figures import draw_benchmark, frontier_of
+from simulator.reports.benchmark import load_any, load_benchmark
+from simulator.reports.benchmark_figures import draw_benchmark, frontier_of, styles
+from simulator.reports.benchmark_table import benchmark_table, strongest, write_benchmark
 from simulator.results.ledger import Ledger
 from simulator.run.folder import claimed
 
@@ -21,31 +22,37 @@ COLUMNS = (
     "defense attack threat_model adaptive seeds leakage leakage_ci95 recovered_fraction recovered_fraction_ci95 "
     "psnr_best psnr_mean membership_auc test_accuracy test_accuracy_ci95 epsilon bytes client_seconds target failures "
     "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median delta privacy_unit privacy_against "
-    "adjacency nominal_epsilon guarantees"
+    "adjacency nominal_epsilon guarantees round leakage_low leakage_high recovered_fraction_low "
+    "recovered_fraction_high recovered_difference recovered_difference_low recovered_difference_high recovered_pairs "
+    "recovered_p accuracy_difference accuracy_difference_ci95 prior_success reconstruction_bound held_fraction "
+    "precision recovered_affine_fraction floor_recovered_affine_fraction recovered_group_fraction "
+    "floor_recovered_group_fraction l2_best_exposed leakage_p95 null_recovered_fraction null_leakage"
 )
 DEFENSES = Path(__file__).parents[3] / "scenarios" / "defenses.yaml"
-
-
-def test_half_width_is_student_s():
-    # mean 2, standard deviation 1 of three: t(0.975, 2) = 4.302653 times 1 / √3
-    assert half_width(pd.Series([1.0, 2.0, 3.0])) == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
-    assert math.isnan(half_width(pd.Series([1.0]))) and math.isnan(half_width(pd.Series([1.0, np.nan])))
 
 
 def record(leakage, utility, clients):
     """As much of a record as the table reads."""
     attacks = [SimpleNamespace(label="span", name="span"), SimpleNamespace(label="span-adaptive", name="span")]
     scenario = SimpleNamespace(adversary=SimpleNamespace(attacks=attacks))
-    cells = {name: SimpleNamespace(scenario=SimpleNamespace(defense=name)) for name in ("none", "noise")}
+    scenarios = {name: SimpleNamespace(defense=name, chain=(), hides_clients=False) for name in ("none", "noise")}
+    cells = {name: SimpleNamespace(scenario=one) for name, one in scenarios.items()}
     return SimpleNamespace(leakage=leakage, utility=utility, clients=clients, scenario=scenario, cells=cells)
 
 
-def row(defense, seed, client, recovered, status="ok", attack="span", adaptive=False):
+def row(defense, seed, client, recovered, status="ok", attack="span", adaptive=False, round=1):
     scores = dict.fromkeys(["leakage", "recovered_fraction", "psnr_best", "psnr_mean", "membership_auc"], recovered)
     scores |= dict.fromkeys(
         "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median".split(), 0.0
     )
-    key = {"defense": defense, "seed": seed, "client": client, "round": 1, "threat_model": "server", "attack": attack}
+    key = {
+        "defense": defense,
+        "seed": seed,
+        "client": client,
+        "round": round,
+        "threat_model": "server",
+        "attack": attack,
+    }
     values = scores if status == "ok" else dict.fromkeys(scores, np.nan)
     return key | values | {"status": status, "adaptive": adaptive, "target": "private"}
 
@@ -76,6 +83,33 @@ def test_seeds_are_what_is_averaged_not_clients():
     assert first.recovered_fraction_ci95 == pytest.approx(12.7062 * 0.2, rel=1e-4)  # t(0.975, 1) · 0.2828 / √2
     assert first.test_accuracy == pytest.approx(0.2) and math.isnan(first.epsilon)
     assert second.recovered_fraction == pytest.approx(0.5) and second.bytes == 50
+    # clients that a defense hides are in no pair: the seeds' means are, 0.25 − 0.9 and 0.75 − 0.5
+    assert second.recovered_difference == pytest.approx((-0.65 + 0.25) / 2) and second.recovered_pairs == 2
+    assert first.recovered_difference == 0 and first.recovered_pairs == 3 and math.isnan(first.recovered_p)
+    assert second.accuracy_difference == pytest.approx(0) and second.accuracy_difference_ci95 == pytest.approx(0)
+
+
+def test_leakage_and_utility_of_a_row_are_of_one_round():
+    leakage = pd.DataFrame([row("none", 0, 0, value, round=r) for r, value in ((1, 0.2), (3, 0.6))])
+    utility = pd.DataFrame(
+        [
+            {"round": r, "defense": "none", "seed": 0, "test_accuracy": r / 10}
+            for r in range(6)
+        ]
+    )  # fmt: skip
+    clients = pd.DataFrame([{"defense": "none", "status": "ok", "bytes": 1, "seconds": 1.0}])
+    table = benchmark_table(record(leakage, utility, clients))
+    shown = table[["round", "recovered_fraction", "test_accuracy"]].to_numpy().tolist()
+    assert shown == [[1, 0.2, 0.1], [3, 0.6, 0.3]]
+    assert strongest(table)["round"].tolist() == [3]  # what is printed is of the last attacked round
+
+
+def test_the_history_of_clients_and_of_their_union_are_not_averaged():
+    leakage = pd.DataFrame([row("none", 0, 0, 1.0), row("none", 0, -1, 0.0)]).assign(threat_model="history")
+    utility = pd.DataFrame([{"round": 1, "defense": "none", "seed": 0, "test_accuracy": 0.5, "epsilon": np.nan}])
+    clients = pd.DataFrame([{"defense": "none", "status": "ok", "bytes": 1, "seconds": 1.0}])
+    table = benchmark_table(record(leakage, utility, clients)).set_index("threat_model")
+    assert table.recovered_fraction.to_dict() == {"history": 1.0, "history_all": 0.0}
 
 
 def test_attacks_of_one_name_and_labels_of_their_own_are_not_averaged():
@@ -123,6 +157,11 @@ def test_a_benchmark_with_failed_cells_writes_the_table_of_the_others(tmp_path, 
     assert pd.read_csv(tmp_path / "out" / "benchmark.csv").leakage.tolist() == [0.5]
 
 
+def test_a_defense_looks_the_same_in_every_panel_and_like_no_other():
+    found = styles([*map(str, range(56)), "3"])
+    assert len({(style["color"], style["marker"]) for style in found.values()}) == 56
+
+
 def test_the_frontier_is_what_nothing_beats_in_both():
     rows = pd.DataFrame(
         {
@@ -145,6 +184,54 @@ def test_the_shipped_benchmark_has_every_defense_in_both_profiles():
         assert one.federation.clients * one.partition.images <= 40  # 8x8 digits tell no more apart
 
 
+ROWS = """
+name: x
+benchmark:
+  defenses:
+    - none
+    - {name: noise, scale: 0.5, label: loud}
+    - {label: adam, set: {training.optimizer: adam, training.learning_rate: 0.001}}
+    - {label: quiet, defenses: [{name: noise, scale: 0.01}], set: {model.width: 64}}
+  strengths: {noise: {name: noise, scale: [0.1, 1.0]}}
+  seeds: 1
+  profiles: {quick: {benchmark: {seeds: 2}}}
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "b.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_row_may_set_training_and_model_and_a_strength_is_a_row_for_each_value(tmp_path):
+    scenario = load_benchmark(written(tmp_path, ROWS))
+    cells = {cell.scenario.defense: cell for cell in scenario.cells()}
+    assert list(cells) == ["none", "loud", "adam", "quiet", "noise=0.1", "noise=1.0"]
+    assert cells["adam"].scenario.training.optimizer == "adam" and cells["adam"].scenario.training.learning_rate == 1e-3
+    assert cells["none"].scenario.training.optimizer == "sgd" and cells["none"].scenario.model.options == {}
+    quiet = cells["quiet"].scenario
+    assert quiet.model.options == {"width": 64} and quiet.defenses[0].options == {"scale": 0.01}
+    assert cells["adam"].name == "defense=adam,seed=0" and cells["adam"].swept == {
+        "cell": cells["adam"].name,
+        "seed": 0,
+    }
+    assert cells["noise=1.0"].scenario.defenses[0].options == {"scale": 1.0}
+
+
+def test_the_command_line_has_the_last_word_on_a_benchmark(tmp_path):
+    path = written(tmp_path, ROWS)
+    own = ["benchmark.defenses=[none, noise]", "benchmark.strengths={}", "benchmark.seeds=3", "model.width=77"]
+    cells = load_benchmark(path, "quick", own).cells()
+    assert [cell.scenario.defense for cell in cells] == ["none"] * 3 + ["noise"] * 3
+    assert {cell.scenario.model.options["width"] for cell in cells} == {77}
+    assert len(load_any(path, "quick").cells()) == 12 and len(load_any(path).cells()) == 6
+    with pytest.raises(InputError, match=r"benchmark\.sedes"):
+        load_any(path, None, ["benchmark.sedes=3"])
+    with pytest.raises(InputError, match="only a benchmark file has profiles"):
+        load_any(written(tmp_path, "name: x\n"), "quick")
+
+
 def test_mnist_takes_the_place_of_digits_where_its_folder_is_given():
     scenario = load_benchmark(DEFENSES, None, ["data.root=/somewhere", "model.width=777"])
     assert scenario.data.name == "mnist" and scenario.partition.images == 20 and scenario.model.options["width"] == 777
@@ -163,6 +250,19 @@ def test_mnist_takes_the_place_of_digits_where_its_folder_is_given():
         ("name: x\ndata: digits\nbenchmark: {defenses: [none], with_root: {data: {}}}\n", None, "data is 'digits'"),
         ("name: x\nsweep: {seed: [1]}\nbenchmark: {defenses: [none]}\n", None, "line 2: a benchmark sweeps over its"),
         ("name: x\nbenchmark: {defenses: [cliping]}\n", None, "did you mean 'clipping'?"),
+        (
+            "name: x\nbenchmark:\n  defenses: [{label: a, sett: {}}]\n",
+            None,
+            "line 3: defenses: a row has no key 'sett'; did you mean 'set'?",
+        ),
+        ("name: x\nbenchmark:\n  defenses: [{set: {}}]\n", None, "needs a `label`"),
+        ("name: x\nbenchmark:\n  defenses: [{label: a, set: {seed: 1}}]\n", None, "row 'a' cannot set 'seed'"),
+        (
+            "name: x\nbenchmark:\n  defenses: [{label: a, set: {training.optimiser: adam}}]\n",
+            None,
+            "line 3: unknown key 'training.optimiser'; did you mean 'optimizer'? (row 'a')",
+        ),
+        ("name: x\nbenchmark: {defenses: [none], strengths: {a: {name: noise}}}\n", None, "strengths.a is"),
         (
             "name: x\nbenchmark: {defenses: [[secure_aggregation, central_dp]]}\n",
             None,
@@ -242,6 +342,16 @@ def test_epsilon_is_for_the_eyes_of_the_row_and_of_the_round_attacked(ran):
     assert last.epsilon.between(7.5, 8.0).all()
 
 
+def test_figures_of_a_benchmark_without_a_score(tmp_path):
+    """Every attack failed: no figure, and no error."""
+    leakage = pd.DataFrame([row("none", 0, 0, 1.0, "failed")])
+    utility = pd.DataFrame([{"round": 1, "defense": "none", "seed": 0, "test_accuracy": 0.5, "epsilon": np.nan}])
+    clients = pd.DataFrame([{"defense": "none", "status": "ok", "bytes": 1, "seconds": 1.0}])
+    ran = record(leakage, utility, clients)
+    ran.path = tmp_path
+    assert draw_benchmark(ran, benchmark_table(ran)) == []
+
+
 @pytest.mark.slow
 def test_secure_aggregation_shows_the_server_the_sum_only(ran):
     own = ran.leakage[ran.leakage.defense == "secure_aggregation"]
@@ -255,7 +365,7 @@ def test_secure_aggregation_shows_the_server_the_sum_only(ran):
 @pytest.mark.slow
 def test_a_benchmark_draws_its_frontier_and_its_images(ran):
     paths = draw_benchmark(ran, write_benchmark(ran))
-    assert [path.name for path in paths] == ["frontier.png", "reconstructions.png"]
+    assert [path.name for path in paths] == ["frontier.png", "exposure.png", "reconstructions.png"]
     assert all(path.stat().st_size > 10_000 for path in paths)
 
 

@@ -63,12 +63,14 @@ def test_rows_of_one_attack_say_which_images_they_were_scored_against():
 def test_the_benchmark_names_its_defenses_within_eighty_columns():
     weak = {
         "defense": "secure_aggregation", "threat_model": "observer", "attack": "span", "adaptive": False,
-        "target": "private", "recovered_fraction": 0.25, "recovered_fraction_ci95": 0.125, "leakage": 0.5,
+        "target": "private", "round": 1, "recovered_fraction": 0.25, "recovered_fraction_ci95": 0.125, "leakage": 0.5,
+        "recovered_fraction_low": 0.375, "recovered_fraction_high": 1.0, "held_fraction": 0.62,
+        "privacy_unit": "record",
         "membership_auc": 0.75, "test_accuracy": 0.5, "test_accuracy_ci95": 0.25, "epsilon": 12.34, "bytes": 1204264,
     }  # fmt: skip
     strong = weak | {"attack": "ntk", "adaptive": True, "recovered_fraction": 0.5}
     table = printed(benchmark_view(pd.DataFrame([weak, strong]))).splitlines()
-    assert table[3].split() == "secure_aggregation observer ntk* 0.50 ±0.12 0.50 0.75 0.50 ±0.25 12.3 1204".split()
+    assert table[3].split() == "secure_aggregation observer ntk* 0.50 .38–1 0.62 0.75 0.50 ±0.25 12.3 r 1204".split()
     assert len(table) == 4  # the strongest attack alone
 
 
@@ -78,7 +80,7 @@ def test_the_benchmark_names_its_defenses_within_eighty_columns():
         ("### model.pretrain", "data folder"),
         ("### federation.strategy", "name options"),
         ("### adversary.attacks", "name label adaptive options"),
-        ("## benchmark", "defenses seeds with_root profiles"),
+        ("## benchmark", "defenses strengths seeds with_root profiles"),
     ],
 )
 def test_the_page_of_keys_descends_into_sections_of_sections(section, keys):

@@ -13,7 +13,7 @@ from attacks import Knowledge, Observation, Pool, Reconstruction
 from simulator.evaluation.evaluator import evaluate
 from simulator.evaluation.measures import MEASURES
 from simulator.evaluation.truth import Truth
-from simulator.reports.benchmark import benchmark_table
+from simulator.reports.benchmark_table import benchmark_table
 from simulator.results.ledger import TABLES, Ledger, row_order
 from simulator.results.reference import reference
 from simulator.results.schema import (
@@ -112,7 +112,7 @@ def test_a_metric_that_is_measured_and_declared_is_in_every_table(tmp_path, brig
     assert list(table.columns)[-1] == "brightness"
     assert table.brightness.tolist() == pytest.approx([found.columns["brightness"] for found in evaluations.values()])
     assert "| `brightness` | number, 0 to 1 | mean pixel of what came back |" in reference()
-    cells = {"": SimpleNamespace(scenario=SimpleNamespace(defense="none"))}
+    cells = {"": SimpleNamespace(scenario=SimpleNamespace(defense="none", chain=(), hides_clients=False))}
     record = SimpleNamespace(
         scenario=SimpleNamespace(adversary=SimpleNamespace(attacks=[])),
         cells=cells,

@@ -1,0 +1,117 @@
+"""benchmark.csv of a finished run: what each defense lets through, what it costs, and how far both can be trusted."""
+
+from typing import Any
+
+import pandas as pd
+
+from simulator.reports.intervals import cluster_interval, half_width, paired_difference, sign_test
+from simulator.reports.reconstruction_bound import ReconstructionBounds
+from simulator.results.keys import ALL
+from simulator.results.privacy import worst_columns
+from simulator.results.record import Record
+from simulator.results.schema import LEAKAGE, benchmark
+from simulator.results.storage import write_atomically
+
+TABLE = "benchmark.csv"
+KEY = ["defense", "attack", "threat_model", "adaptive", "target", "round"]
+ORDER = [True, True, True, True, False, True]  # which of them ascend
+NONE = "none"
+
+
+def write_benchmark(record: Record) -> pd.DataFrame:
+    """benchmark.csv of a finished run: a row per defense × attack × threat model × target × attacked round."""
+    table = benchmark_table(record)
+    write_atomically(record.path / TABLE, table.to_csv(index=False))
+    return table
+
+
+def benchmark_table(record: Record) -> pd.DataFrame:
+    """The table that the schema declares: leakage, utility and ε of one and the same round in every row.
+
+    Rows are grouped by attack label. An adaptive attack without a label of its own takes the label of its non-adaptive
+    twin; `adaptive` tells them apart. Each seed counts once: its value is the mean over clients. Clients that a defense
+    hides are left out, attacks that failed or ran out of time count as `failures` and have no value. The pairs of a
+    row's differences are the clients, seeds and round of the same attack on no defense, told nothing.
+    """
+    leakage = attacked(record)
+    order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
+    bounds = ReconstructionBounds(record)
+    costs, groups = client_costs(record), dict(list(leakage.groupby(KEY, sort=False)))
+    rows = []
+    for key, group in groups.items():
+        row = dict(zip(KEY, key, strict=True))
+        plain = row | {"defense": NONE, "adaptive": False}
+        row |= attack_columns(group, groups.get(tuple(plain[name] for name in KEY)))
+        row |= utility_columns(record.utility, row["defense"], row["round"])
+        row |= worst_columns(group)
+        row |= bounds.columns(row["defense"], row["threat_model"], row["round"])
+        rows.append(row | costs.loc[row["defense"]].to_dict())
+    table = benchmark().frame(rows)
+    ranked = table.assign(defense=table.defense.map(order)).sort_values(KEY, ascending=ORDER)
+    return table.loc[ranked.index].reset_index(drop=True)
+
+
+def attacked(record: Record) -> pd.DataFrame:
+    """The rows of the leakage table that the benchmark is about, called as it calls them."""
+    twin = {f"{config.name}-adaptive": config.name for config in record.scenario.adversary.attacks}
+    leakage = record.leakage[record.leakage.status != "skipped"]
+    union = (leakage.threat_model == "history") & (leakage.client == ALL)  # beside the history of single clients
+    return leakage.assign(
+        attack=leakage.attack.map(lambda label: twin.get(label, label)),
+        threat_model=leakage.threat_model.mask(union, "history_all"),
+    )
+
+
+def attack_columns(group: pd.DataFrame, plain: pd.DataFrame | None) -> dict[str, Any]:
+    """Of the rows of one attack on one defense: means over seeds, intervals, and how many rows have no score.
+
+    plain: those of the same attack on no defense.
+    """
+    means = [name for name, column in LEAKAGE.columns.items() if column.averaged and name in group]
+    scores = by_client(group, means)
+    by_seed = scores.groupby(level="seed").mean()
+    columns: dict[str, Any] = {"seeds": group.seed.nunique(), "failures": int((group.status != "ok").sum())}
+    columns |= {name: by_seed[name].mean() for name in means}
+    for name in ("leakage", "recovered_fraction"):
+        columns[f"{name}_ci95"] = half_width(by_seed[name])
+        columns[f"{name}_low"], columns[f"{name}_high"] = cluster_interval(scores[name])
+    if plain is not None:
+        found = paired_difference(scores.recovered_fraction, by_client(plain, means).recovered_fraction)
+        low, high = cluster_interval(found, -1.0, 1.0)
+        columns |= {"recovered_difference": found.groupby(level="seed").mean().mean() if len(found) else None}
+        columns |= {"recovered_difference_low": low, "recovered_difference_high": high}
+        columns |= {"recovered_pairs": len(found), "recovered_p": sign_test(found)}
+    return columns
+
+
+def by_client(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Scores of the attacks that ended well, indexed by (seed, client)."""
+    return rows[rows.status == "ok"].set_index(["seed", "client"])[names].astype(float)
+
+
+def utility_columns(utility: pd.DataFrame, defense: str, round: int) -> dict[str, Any]:
+    """Of one defense after one round, over seeds; differences are to the same seeds without a defense."""
+    by_seed = utility[utility["round"] == round].set_index(["defense", "seed"])
+    if defense not in by_seed.index.levels[0]:
+        return {}
+    own = by_seed.loc[defense]
+    columns = {"test_accuracy": own.test_accuracy.mean(), "test_accuracy_ci95": half_width(own.test_accuracy)}
+    if NONE in by_seed.index.levels[0]:
+        gained = (own.test_accuracy - by_seed.loc[NONE].test_accuracy).dropna()
+        columns |= {"accuracy_difference": gained.mean(), "accuracy_difference_ci95": half_width(gained)}
+    return columns
+
+
+def client_costs(record: Record) -> pd.DataFrame:
+    """By defense: bytes that a client sends in a round, and seconds that it trains; NaN where every client failed."""
+    clients = record.clients[record.clients.status == "ok"]
+    costs = clients.groupby("defense").agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))
+    return costs.assign(bytes=costs.bytes.round()).reindex(record.clients.defense.unique())
+
+
+def strongest(table: pd.DataFrame) -> pd.DataFrame:
+    """For every defense and threat model the row of the attack that recovers most of the private images in the last
+    attacked round; the earlier rounds are in the table."""
+    own = table[(table.target == "private") & (table["round"] == table["round"].max())]
+    ranked = own.sort_values(["recovered_fraction", "leakage"], na_position="first", kind="stable")
+    return ranked.groupby(["defense", "threat_model"], sort=False).tail(1).sort_index()
