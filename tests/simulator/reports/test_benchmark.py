@@ -16,6 +16,7 @@ from simulator.reports.benchmark import load_any, load_benchmark
 from simulator.reports.benchmark_figures import draw_benchmark, frontier_of, styles
 from simulator.reports.benchmark_table import benchmark_table, strongest, write_benchmark
 from simulator.results.ledger import Ledger
+from simulator.results.schema import LEAKAGE
 from simulator.run.folder import claimed
 
 COLUMNS = (
@@ -24,9 +25,7 @@ COLUMNS = (
     "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median delta privacy_unit privacy_against "
     "adjacency nominal_epsilon guarantees round leakage_low leakage_high recovered_fraction_low "
     "recovered_fraction_high recovered_difference recovered_difference_low recovered_difference_high recovered_pairs "
-    "recovered_p accuracy_difference accuracy_difference_ci95 prior_success reconstruction_bound held_fraction "
-    "precision recovered_affine_fraction floor_recovered_affine_fraction recovered_group_fraction "
-    "floor_recovered_group_fraction l2_best_exposed leakage_p95 null_recovered_fraction null_leakage"
+    "recovered_p accuracy_difference accuracy_difference_ci95 prior_success reconstruction_bound"
 )
 DEFENSES = Path(__file__).parents[3] / "scenarios" / "defenses.yaml"
 
@@ -75,7 +74,8 @@ def test_seeds_are_what_is_averaged_not_clients():
         [{"defense": d, "status": "ok", "bytes": b, "seconds": 1.0} for d, b in (("none", 100), ("noise", 50))]
     )
     table = benchmark_table(record(leakage, utility, clients))
-    assert list(table.columns) == COLUMNS.split()
+    others = [name for name, column in LEAKAGE.columns.items() if column.averaged and name not in COLUMNS.split()]
+    assert list(table.columns) == [*COLUMNS.split(), *others]
     keys = list(zip(table.defense, table.attack, table.adaptive, strict=True))
     assert keys == [("none", "span", False), ("noise", "span", False), ("noise", "span", True)]
     first, second, _ = (table.iloc[i] for i in range(3))
@@ -175,13 +175,25 @@ def test_the_frontier_is_what_nothing_beats_in_both():
 
 def test_the_shipped_benchmark_has_every_defense_in_both_profiles():
     wanted = "none clipping noise top_k random_k quantization secure_aggregation central_dp local_dp dp_sgd".split()
-    for profile, seeds in ((None, 3), ("quick", 2)):
-        scenario = load_benchmark(DEFENSES, profile)
-        defenses = {cell.scenario.defense for cell in scenario.cells()}
+    wanted += (
+        "sign_sgd power_sgd percentile svt soteria half_precision secagg_plus personal_layers adam bfloat16".split()
+    )
+    for profile, seeds in ((None, 5), ("quick", 2)):
+        cells = load_benchmark(DEFENSES, profile).cells()
+        defenses = {cell.scenario.defense for cell in cells}
         assert {*wanted, "prune_easiest", "augmentation", "mixup"} <= defenses
-        assert len(scenario.cells()) == seeds * len(defenses)
-        one = scenario.cells()[0].scenario
-        assert one.federation.clients * one.partition.images <= 40  # 8x8 digits tell no more apart
+        assert len(cells) == seeds * len(defenses)
+        one = cells[0].scenario
+        joined = one.federation.clients * one.federation.fraction
+        assert joined * one.partition.images <= 40  # 8x8 digits tell no more apart
+        assert one.adversary.when == [one.federation.rounds]  # accuracy and ε of the table are those of the release
+
+
+def test_every_setting_of_the_sweep_over_strengths_is_a_row_of_its_own():
+    scenario = load_benchmark(DEFENSES.with_name("equal_utility.yaml"), "quick")
+    names = [cell.scenario.defense for cell in scenario.cells()]
+    assert names[:2] == ["none", "none"] and len(names) == 2 * len(set(names))
+    assert {"dp_sgd=10000.0", "dp_sgd=1.0", "noise=0.1", "central_dp=1.0"} <= set(names)
 
 
 ROWS = """
