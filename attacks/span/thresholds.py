@@ -9,7 +9,8 @@ cases in view: those of pixels on MNIST (N = 50 to 100, two hidden layers of 102
 with noise, weight decay and momentum; `DEFENSE` on the defended digits; `FEATURE` and `INVERSION` on LeNet-5 with
 MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10. `python -m tests.benchmarks.sensitivity` halves and doubles each of
 them on images that none was chosen on. Those that changed more than another seed of the attack does say [matters] and
-which way; the others changed no more than that. `FEATURE`, `INVERSION`, `FROZEN_BODY` and `POLISH` were not varied.
+which way; the others changed no more than that. `EXTREME`, `FEATURE`, `INVERSION`, `FROZEN_BODY` and
+`POLISH` were not varied.
 """
 
 from dataclasses import dataclass

@@ -102,6 +102,11 @@ def _round(kind: Kind, model: nn.Module, images: Tensor, labels: Tensor, seed: i
     return sent, returned
 
 
+def pixel_mean(data: str, root: Path) -> tuple[float, ...]:
+    """The mean that clients subtract, per channel."""
+    return tuple(_read(data, str(root))[1].flatten().tolist())
+
+
 @lru_cache(maxsize=len(DATA))
 def _read(data: str, root: str) -> tuple[Dataset, Tensor]:
     """The data set, and the mean (C, 1, 1) that clients subtract."""

@@ -18,7 +18,18 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import State
 from attacks.interface.seeding import derive_seed, torch_generator
 from attacks.membership import MembershipTest
-from tests.benchmarks.held_out import CLASSES, DATA, Client, Kind, Tally, draw_images, make_client, mlp, observe
+from tests.benchmarks.held_out import (
+    CLASSES,
+    DATA,
+    Client,
+    Kind,
+    Tally,
+    draw_images,
+    make_client,
+    mlp,
+    observe,
+    pixel_mean,
+)
 
 OUTSIDERS = 50  # held-out images beside each client, that a membership test has to tell from its own
 NOISE = 0.01  # standard deviation of what is drawn in place of an update
@@ -26,12 +37,18 @@ NOISE = 0.01  # standard deviation of what is drawn in place of an update
 
 @dataclass(frozen=True)
 class Source:
-    """Where clients come from. root: the folder of all data sets. sizes: (smallest, largest) number of images."""
+    """Where clients come from. root: the folder of all data sets. sizes: (smallest, largest) number of images.
+    mean_told: whether the adversary knows the mean that clients subtract, as it does in scenarios by default."""
 
     data: str
     root: Path
     sizes: tuple[int, int] = (4, 10)
     width: int = 128
+    mean_told: bool = False
+
+    def told(self, knowledge: Knowledge) -> Knowledge:
+        """What the adversary knows here."""
+        return replace(knowledge, pixel_mean=pixel_mean(self.data, self.root)) if self.mean_told else knowledge
 
     def kind(self, seed: int, activation: str = "relu") -> Kind:
         """An undefended SGD client of two hidden layers."""
@@ -184,11 +201,12 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--data", nargs="*", default=DATA)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
+    parser.add_argument("--mean-told", action="store_true", help="as scenarios grant by default")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(",".join(("kind", "data", *Count(1).columns())))
     for data in options.data:
-        source = Source(data, options.root, tuple(options.images), options.width)
+        source = Source(data, options.root, tuple(options.images), options.width, options.mean_told)
         for label in options.kinds:
             print_line(label, source, range(options.first, options.first + options.clients))
 
@@ -198,7 +216,7 @@ def print_line(label: str, source: Source, seeds: range) -> None:
     make, told = KINDS[label]
     count = Count()
     for seed in seeds:
-        count.add(make(source, seed), told, seed)
+        count.add(make(source, seed), source.told(told), seed)
     print(f'"{label}",{source.data},' + ",".join(map(str, count.columns().values())), flush=True)
 
 
