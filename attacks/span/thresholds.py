@@ -63,6 +63,7 @@ class EVIDENCE(Thresholds):
     directions_needed: float = 1.2  # directions per image below which ρ cannot hold
     # [matters] half loses images of narrow networks, where it is the bound that holds
     directions_of_width: float = 0.4  # share of the width: more directions fit any image
+    entries_left_out: float = 0.05  # share of zeros beside rows and columns of zeros: entries were left out
 
 
 class DEFENSE(Thresholds):
@@ -117,6 +118,7 @@ class EXTREME(Thresholds):
     constant: float = 1e-4  # of the largest: a pixel that varies less in the span is the same in all images
     independent: float = 0.02  # share of a vertex outside the span of those before it
     directions: int = 300  # random ones, a linear program in each
+    most_of_rank: float = 0.5  # share of the rank that the pixels allow, beyond which every vertex looks like an image
 
 
 class DUAL(Thresholds):

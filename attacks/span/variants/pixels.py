@@ -228,9 +228,10 @@ class PixelVariant:
 
     def _may_be_mixed(self, evidence: PixelEvidence, candidates: Candidates) -> bool:
         """Whether images lack the zeros of their duals though nothing hides these, as where clients mix their images;
-        the range of pixels has to be known."""
+        the range of pixels has to be known, and to bind more pixels than any vertex meets it in."""
         exact = evidence.error <= EVIDENCE.noisy_above and candidates.sparsity_tested
-        return exact and candidates.missing > 0 and self.knowledge.pixel_mean is not None
+        few = evidence.count <= EXTREME.most_of_rank * evidence.defense.highest_rank(evidence.spectrum)
+        return exact and few and candidates.missing > 0 and self.knowledge.pixel_mean is not None
 
     def _with_extreme_points(
         self, candidates: Candidates, acceptance: Acceptance, generator: torch.Generator
@@ -264,8 +265,12 @@ class PixelVariant:
 
 
 def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
-    """Whether the first layer's update (W, in + 1) is a sum over so many inputs: nothing but rounding lies behind, and
-    the pixels allow a much higher rank. Constant ones say what the bias says, whatever made the update."""
+    """Whether the first layer's update (W, in + 1) is a sum over so many inputs: nothing but rounding lies behind, the
+    pixels allow a much higher rank, and no entries were left out, as those of a sum are 0 by rows and columns only.
+    Constant pixels say what the bias says, whatever made the update."""
+    moved = change[change.any(1)][:, change.any(0)]
+    if (moved == 0).float().mean() > EVIDENCE.entries_left_out:
+        return False
     bias = change[:, -1:]
     rest = change - bias * (bias.T @ change) / bias.square().sum()
     varying = int((rest.norm(dim=0) > CONSTANT_MISFIT * change.norm(dim=0)).sum())
