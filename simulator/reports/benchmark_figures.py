@@ -113,6 +113,7 @@ def strength_curves(table: pd.DataFrame, path: Path) -> Path | None:
             axis.axvline(loss, color="0.85", linewidth=0.8, zorder=0)
         axis.set(title=view, ylim=(-0.04, 1.04), xlabel="loss of test accuracy to no defense", ylabel=RECOVERED)
         axis.set_xscale("symlog", linthresh=0.03)
+        axis.set_xlim(-0.02, 1.0)
     _legend(figure, style)
     return save(figure, path)
 

@@ -143,11 +143,9 @@ def equal_utility_view(table: pd.DataFrame) -> Table:
     view = _empty_table("Equal utility: the strongest setting within a loss of accuracy", padding=0)
     for column in columns:
         view.add_column(column.heading, justify="left" if column.dtype == TEXT else "right", overflow="fold")
+    shown = {"recovered_fraction": _clustered("recovered_fraction"), "epsilon": _epsilon, "setting": _setting}
     for _, row in table.iterrows():
-        cells = (BENCHMARK_CELLS.get(column.name, _plain(column)) for column in columns)
-        view.add_row(
-            *(cell(row) if pd.notna(row[column.name]) else "" for cell, column in zip(cells, columns, strict=True))
-        )
+        view.add_row(*(shown.get(column.name, _plain(column))(row) for column in columns))
     return view
 
 
@@ -211,6 +209,10 @@ def _clustered(name: str) -> Show:
         return _number(row[name], 2) + ("" if pd.isna(low) else f" {end(low)}–{end(high)}")
 
     return text
+
+
+def _setting(row: pd.Series) -> str:
+    return row["setting"] if isinstance(row["setting"], str) else "none costs so little"
 
 
 def _epsilon(row: pd.Series) -> str:

@@ -386,7 +386,8 @@ def benchmark() -> Table:
 
 AT_SETTING = (
     "test_accuracy accuracy_difference accuracy_difference_ci95 attack adaptive recovered_fraction "
-    "recovered_fraction_low recovered_fraction_high leakage seeds epsilon reconstruction_bound"
+    "recovered_fraction_low recovered_fraction_high held_fraction leakage seeds epsilon privacy_unit prior_success "
+    "reconstruction_bound"
 )
 EQUAL_UTILITY = Table(
     "equal_utility.csv",
@@ -398,7 +399,7 @@ EQUAL_UTILITY = Table(
     Column("accepted_loss", NUMBER, "of test accuracy, to the same seeds without a defense", EQUAL, SHARE, "loss"),
     Column("setting", TEXT, "the row of benchmark.csv, FAMILY=VALUE", EQUAL),
     *(benchmark().columns[name] for name in AT_SETTING.split()),
-    printed="family threat_model accepted_loss setting test_accuracy recovered_fraction leakage epsilon "
+    printed="family threat_model accepted_loss setting test_accuracy recovered_fraction held_fraction epsilon "
     "reconstruction_bound",
 )
 

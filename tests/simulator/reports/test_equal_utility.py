@@ -4,15 +4,19 @@ import pandas as pd
 import pytest
 
 from simulator.reports.equal_utility import equal_utility, settings, write_equal_utility
+from simulator.reports.tables import equal_utility_view
+from simulator.results.schema import AT_SETTING
+from tests.simulator.reports.test_tables import printed
 
 
 def table(*rows):
     """rows: (defense, accuracy difference, recovered), of one attack that the server runs."""
     frame = pd.DataFrame(rows, columns=["defense", "accuracy_difference", "recovered_fraction"])
     constant = {"threat_model": "server", "target": "private", "round": 6, "attack": "span", "adaptive": False}
-    for name in "recovered_fraction_low recovered_fraction_high leakage epsilon reconstruction_bound seeds".split():
-        constant[name] = 0
-    return frame.assign(**constant, test_accuracy=0.9 + frame.accuracy_difference, accuracy_difference_ci95=0.0)
+    for name in AT_SETTING.split():
+        constant.setdefault(name, 0)
+    constant = {name: value for name, value in constant.items() if name not in frame}
+    return frame.assign(**{**constant, "test_accuracy": 0.9 + frame.accuracy_difference})
 
 
 SWEPT = [("none", 0.0, 1.0), ("noise", -0.5, 0.0), ("noise=0.1", 0.0, 0.9), ("noise=0.3", -0.02, 0.4)]
@@ -25,6 +29,11 @@ def test_the_strongest_setting_within_the_loss_counts():
     assert found.recovered_fraction["noise"].tolist() == [0.9, 0.4, 0.0]
     assert found.setting["dp_sgd"].isna().all()  # every setting costs more
     assert "none" not in found.index.levels[0]
+
+
+def test_the_printed_table_says_where_no_setting_is_cheap_enough():
+    shown = printed(equal_utility_view(equal_utility(table(*SWEPT, ("dp_sgd=1.0", -0.7, 0.0)))))
+    assert "noise=0.3" in shown and shown.count("none costs so little") == 3 and "nan" not in shown
 
 
 def test_a_setting_counts_with_the_attack_that_recovers_most():
