@@ -100,7 +100,7 @@ def test_knowledge_by_name_or_by_value_beside_what_every_participant_knows(write
         ("name: s\ntraining: {epochs: 1, steps: 1}\n", "exclude each other"),
         ("name: s\ntraining: {optimizer: adam, momentum: 0.9}\n", "momentum belongs to sgd"),
         ("name: s\ntraining: {autocast: bfloat16}\nmodel: {precision: float64}\n", "autocast mixes with float32"),
-        ("name: s\nadversary: {threat_models: [servr]}\n", "'server', 'observer' or 'history'"),
+        ("name: s\nadversary: {threat_models: [servr]}\n", "'server', 'observer', 'history' or 'server_history'"),
         ("name: s\nadversary: {attacks: [nkt]}\n", "did you mean 'ntk'?"),
         ("name: s\nadversary: {attacks: [{name: ntk, iteratons: 3}]}\n", "did you mean 'iterations'?"),
         ("name: s\nadversary: {attacks: [{name: ntk, iterations: many}]}\n", "'iterations' is 'many'"),
