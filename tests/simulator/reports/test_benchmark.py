@@ -389,6 +389,8 @@ def test_an_adaptive_attack_repeated_from_the_command_line_knows_the_defense_aga
         result = fedspill("attack", *cell, "--attack", label, "--out", tmp_path / label)
         assert result.returncode == 0, result.stderr
         facts = json.loads((tmp_path / label / "facts.json").read_text())
+        of_participants = {name: facts["knowledge"].pop(name) for name in ("pixel_mean", "pixel_range")}
+        assert of_participants["pixel_range"] == [0.0, 1.0]
         assert facts["knowledge"] == knows
 
 
