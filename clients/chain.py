@@ -17,7 +17,7 @@ from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.training import Batch, TrainingHook, TrainingLoop
 
 RunMod = Callable[[FlowerMod, str, State], State]
-"""Applies a Flower mod, of the defense so called, to the state that is about to be returned."""
+"""Applies a Flower mod, of the defense so called, to the parameters that are about to be returned."""
 
 
 def build_defense(config: DefenseConfig) -> Defense:
@@ -47,20 +47,26 @@ class Link(TrainingHook):
         return self.defense.local_step(batch, generator)
 
     def protect(self, received: State, state: State, run_mod: RunMod | None) -> tuple[State, Metrics]:
-        """(the state that is sent instead of `state`, what the defense reports of it)."""
+        """(the state that is sent instead of `state`, what the defense reports of it).
+
+        A defense acts on parameters. A statistic of BatchNorm is sent as it is, or the one received where the defense
+        withholds it.
+        """
+        kept = {name: received[name] for name in self.defense.withheld_statistics(self.context)}
         mod = self.defense.flower_mod()
         if mod is not None:
             if run_mod is None:
                 raise InputError(
                     f"defense {self.defense.name!r} is a Flower mod: it needs Flower's ClientApp to run in"
                 )
-            return run_mod(mod, self.defense.name, state), {}
+            parameters = {name: state[name] for name, _ in self.context.model.named_parameters()}
+            return {**state, **run_mod(mod, self.defense.name, parameters)}, {}
         trained = [name for name, parameter in self.context.model.named_parameters() if parameter.requires_grad]
         delta = {name: state[name] - received[name] for name in trained}
         protected, reported = self.defense.protect_update(delta, self.context)
         unchanged = all(protected[name] is delta[name] for name in trained)  # no rounding where nothing was done
         sent = {} if unchanged else {name: received[name] + protected[name] for name in trained}
-        return {**state, **sent}, reported
+        return {**state, **sent, **kept}, reported
 
 
 @dataclass(frozen=True)

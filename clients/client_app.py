@@ -95,7 +95,10 @@ def reply_records(update: ClientUpdate, client: int) -> RecordDict:
 
 
 def run_flower_mod(mod: FlowerMod, state: State, message: Message, context: Context) -> State:
-    """What the mod makes of a reply that holds `state`."""
+    """What the mod makes of a reply that holds `state`, some entries of the checkpoint in `message`: it sees no others
+    there either, as mods compare the two entry by entry."""
+    received = message.content.array_records["arrays"]
+    message.content["arrays"] = ArrayRecord({name: received[name] for name in state})
     content = RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 1})})
     reply = Message(content=content, reply_to=message)
     reply = load_mod(mod)(message, context, lambda message, context: reply)

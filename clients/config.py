@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from torch import nn
 
 from attacks.interface.errors import InputError
+from clients.batch_norm import BatchNormMode
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -129,7 +130,15 @@ class TrainingConfig(Section):
     steps: Count | None = Field(None, description="optimizer steps instead of epochs")
     batch_size: Count | None = Field(None, description="images per step; default: all of them")
     stop_at_loss: Positive | None = Field(None, description="stop when the mean loss of an epoch falls below this")
-    dynamics: Literal["standard", "linearized"] = "standard"
+    batch_norm: BatchNormMode = Field(
+        "train",
+        description="train: BatchNorm normalizes with statistics of the batch and moves its running ones, which are "
+        "returned with the update; eval: it normalizes with those received and keeps them",
+    )
+    dynamics: Literal["standard", "linearized"] = Field(
+        "standard",
+        description="linearized: around the checkpoint received; BatchNorm has to be in eval",
+    )
     autocast: Literal["bfloat16"] | None = Field(
         None,
         description="mixed precision: torch computes products of matrices, forwards and backwards, in this type; "
@@ -157,7 +166,7 @@ class ModelOptions(Section):
 
 
 class PretrainConfig(TrainingConfig):
-    """Training on public images before the first round. BatchNorm learns its statistics here."""
+    """Training on public images before the first round."""
 
     data: DataConfig | None = Field(
         None,

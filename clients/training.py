@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.attack import Progress, silent
+from attacks.interface.errors import InputError
+from clients.batch_norm import moving_statistics, training_mode
 from clients.config import TrainingConfig
 from clients.losses import training_loss
 
@@ -89,49 +91,45 @@ def train(
     generator: torch.Generator,
     hooks: Sequence[TrainingHook] = (),
     *,
-    move_statistics: bool = False,
     progress: Progress = silent,
 ) -> TrainingReport:
     """Train `model` in place on images (N, C, H, W) in its input space, in the precision of its parameters.
 
-    generator: shuffles minibatches. hooks: change the loop and then every batch, in this order. move_statistics:
-    whether BatchNorm normalizes with those of the batch and averages them, as in training from scratch; clients keep
-    the ones they received. progress: called with (steps done, steps planned, loss of the last epoch) after every epoch.
+    generator: shuffles minibatches. hooks: change the loop and then every batch, in this order. progress: called with
+    (steps done, steps planned, loss of the last epoch) after every epoch. Raises InputError as `check_dynamics` does.
     """
+    check_dynamics(model, config)
     start = time.perf_counter()
-    model.train()
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not move_statistics:
-            module.eval()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     images, count = images.to(parameters[0].dtype), len(images)
-    loop = TrainingLoop(
-        linearize(model) if config.dynamics == "linearized" else model,
-        make_optimizer(parameters, config),
-        _shuffled(count, min(config.batch_size or count, count), generator, images.device),
-    )
-    for hook in hooks:
-        loop = hook.instrument(loop, count)
-    if config.autocast is not None:
-        loop = replace(loop, predict=mixed_precision(loop.predict, images.device.type, getattr(torch, config.autocast)))
-
-    def make_batch(chosen: Tensor | None) -> Batch:
-        parts = (images, targets) if chosen is None else (images[chosen], targets[chosen])
-        batch = Batch(parts[0], ((1.0, parts[1]),))
+    with training_mode(model, config.batch_norm):
+        loop = TrainingLoop(
+            linearize(model) if config.dynamics == "linearized" else model,
+            make_optimizer(parameters, config),
+            _shuffled(count, min(config.batch_size or count, count), generator, images.device),
+        )
         for hook in hooks:
-            batch = hook.local_step(batch, generator)
-        return batch
+            loop = hook.instrument(loop, count)
+        if config.autocast is not None:
+            mixed = mixed_precision(loop.predict, images.device.type, getattr(torch, config.autocast))
+            loop = replace(loop, predict=mixed)
 
-    limit, steps = planned_steps(config, count), 0
-    losses: list[float] = []
-    while steps < limit:
-        loss, taken = _run_epoch(loop, make_batch, config.loss, at_most=limit - steps)
-        steps += taken
-        losses.append(loss)
-        progress(steps, limit, loss)
-        if not math.isfinite(loss) or (config.stop_at_loss is not None and loss < config.stop_at_loss):
-            break
-    model.eval()
+        def make_batch(chosen: Tensor | None) -> Batch:
+            parts = (images, targets) if chosen is None else (images[chosen], targets[chosen])
+            batch = Batch(parts[0], ((1.0, parts[1]),))
+            for hook in hooks:
+                batch = hook.local_step(batch, generator)
+            return batch
+
+        limit, steps = planned_steps(config, count), 0
+        losses: list[float] = []
+        while steps < limit:
+            loss, taken = _run_epoch(loop, make_batch, config.loss, at_most=limit - steps)
+            steps += taken
+            losses.append(loss)
+            progress(steps, limit, loss)
+            if not math.isfinite(loss) or (config.stop_at_loss is not None and loss < config.stop_at_loss):
+                break
     return TrainingReport(losses[0], losses[-1], steps, time.perf_counter() - start)
 
 
@@ -155,6 +153,15 @@ def _run_epoch(
         if steps == at_most:
             break
     return float(total) / max(seen, 1), steps
+
+
+def check_dynamics(model: nn.Module, config: TrainingConfig) -> None:
+    """Raise InputError where there is nothing to linearize: normalized by a batch, outputs depend on other images."""
+    if config.dynamics == "linearized" and moving_statistics(model, config.batch_norm):
+        raise InputError(
+            "training.dynamics is linearized, and BatchNorm normalizes with the statistics of each batch: set "
+            "training.batch_norm to eval"
+        )
 
 
 def planned_steps(config: TrainingConfig, images: int) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.interface.seeding import torch_generator
+from clients.batch_norm import moving_statistics
 from clients.config import ClientConfig, TrainingConfig
 from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
 from clients.training import Batch, TrainingLoop
@@ -82,6 +83,11 @@ class DefenseContext:
     def generator(self, purpose: str) -> torch.Generator:
         return torch_generator(self.config.seed, f"defense/{purpose}", self.round, self.client)
 
+    @property
+    def statistics(self) -> list[str]:
+        """Names of BatchNorm's statistics that the client's training moves; no defense of the update changes them."""
+        return moving_statistics(self.model, self.config.training.batch_norm)
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -146,6 +152,10 @@ class Defense:
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         """What is sent instead of Δθ (trained parameters only), and what the defense reports of it."""
         return delta, {}
+
+    def withheld_statistics(self, context: DefenseContext) -> list[str]:
+        """Statistics of BatchNorm that stay with the client: those that it received are sent in their place."""
+        return []
 
     def flower_mod(self) -> "FlowerMod | None":
         """The Flower mod that protects the update, where it is one that does."""

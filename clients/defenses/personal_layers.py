@@ -1,5 +1,5 @@
 """Layers that stay with the client: a personal head (FedPer, Arivazhagan et al. 2019) or body (LG-FedAvg, Liang et al.
-2020), or local normalization (FedBN, Li et al. 2021).
+2020), or local normalization (FedBN, Li et al. 2021; its statistics alone: SiloBN, Andreux et al. 2020).
 
 The client trains the whole network and sends the rest of it; what it keeps goes on from round to round. The global
 checkpoint has these layers as the federation started with them, so `test_accuracy`, which is of that checkpoint, is not
@@ -24,46 +24,66 @@ OWN = "own"  # the client's values of its layers, in the defense's memory
 @register
 @dataclass(frozen=True)
 class PersonalLayers(Defense):
-    """patterns: names of the parameters that are kept, with * and ?; default: those of the last layer, as FedPer."""
+    """patterns: names of what is kept, with * and ?, parameters and statistics of BatchNorm; default: the last layer,
+    as FedPer."""
 
     name: ClassVar[str] = "personal_layers"
 
     patterns: list[str] | None = None
 
     def check(self, context: DefenseContext) -> None:
-        names = trained(context.model)
+        parameters = trained(context.model)
+        names = [*parameters, *context.statistics]
         for pattern in self.patterns or []:
             if not fnmatch.filter(names, pattern):
                 near = nearest(pattern, names)
-                raise InputError(f"defense 'personal_layers': {pattern!r} matches no trained parameter{near}")
-        if len(self.own(context.model)) == len(names):
+                raise InputError(f"defense 'personal_layers': {pattern!r} matches nothing that is trained{near}")
+        if set(parameters) <= set(self.own(context)):
             raise InputError("defense 'personal_layers' keeps every parameter: name fewer of them in patterns")
 
-    def own(self, model: nn.Module) -> list[str]:
-        """Names of the parameters that the client keeps."""
-        names = trained(model)
+    def own(self, context: DefenseContext) -> list[str]:
+        """Names of the parameters and statistics that the client keeps."""
+        names = trained(context.model)
         patterns = self.patterns if self.patterns is not None else [f"{names[-1].rpartition('.')[0]}.*"]
-        return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+        moving = [*names, *context.statistics]
+        return [name for name in moving if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
 
     def prepare_data(self, data: TrainingSet, context: DefenseContext) -> tuple[TrainingSet, Metrics]:
+        network = context.model.state_dict()  # the network's own tensors
         with torch.no_grad():  # before anything, a linearization too, starts from the network
             for name, value in from_text(context.memory[OWN]).items() if OWN in context.memory else ():
-                context.model.get_parameter(name).copy_(value)
+                network[name].copy_(value)
         return data, {}
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
-        own = [name for name in self.own(context.model) if name in delta]
-        values = {name: context.model.get_parameter(name).detach() for name in own}
+        own, network = self.own(context), context.model.state_dict()
+        values = {name: network[name] for name in own}
         if values and all(bool(value.isfinite().all()) for value in values.values()):
             context.memory[OWN] = as_text(values)
         return {name: torch.zeros_like(value) if name in own else value for name, value in delta.items()}, {}
 
+    def withheld_statistics(self, context: DefenseContext) -> list[str]:
+        return [name for name in self.own(context) if name in context.statistics]
+
     def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
         sizes = {name: value.numel() for name, value in context.model.state_dict().items() if value.is_floating_point()}
-        share = sum(sizes[name] for name in self.own(context.model)) / sum(sizes.values())
+        share = sum(sizes.get(name, 0) for name in self.own(context)) / sum(sizes.values())
         return Encoding(encoding.fraction * (1 - share), encoding.bits, encoding.indexed)
 
 
 def trained(model: nn.Module) -> list[str]:
     """Names of the parameters that clients train."""
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def check_no_statistics_sent(defense: Defense, context: DefenseContext) -> None:
+    """Raise InputError where a guarantee about the update would leave out statistics of BatchNorm that go with it."""
+    config = context.config
+    chain = [PersonalLayers(**entry.options) for entry in config.defenses if entry.name == PersonalLayers.name]
+    withheld = {name for layers in chain for name in layers.withheld_statistics(context)}
+    if sent := [name for name in context.statistics if name not in withheld]:
+        raise InputError(
+            f"defense {defense.name!r} protects parameters, and statistics of BatchNorm ({sent[0]!r}) would go with "
+            "them as they are: set training.batch_norm to eval, or keep them by personal_layers, patterns "
+            "['*running_*', '*_tracked']"
+        )

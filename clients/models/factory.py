@@ -22,8 +22,14 @@ from clients.models.checkpoint import load_checkpoint
 from clients.models.lenet5 import LeNet5Options
 from clients.models.mlp import MLPOptions, NTKLinear
 from clients.models.resnet18 import ResNet18Options
+from clients.models.vit_tiny import ViTTinyOptions
 
-MODELS: dict[str, type[ModelOptions]] = {"mlp": MLPOptions, "lenet5": LeNet5Options, "resnet18": ResNet18Options}
+MODELS: dict[str, type[ModelOptions]] = {
+    "mlp": MLPOptions,
+    "lenet5": LeNet5Options,
+    "resnet18": ResNet18Options,
+    "vit_tiny": ViTTinyOptions,
+}
 # standard deviation of a normal distribution truncated at ±2σ, by which Flax corrects its initializers
 TRUNCATED_STD = 0.87962566103423978
 

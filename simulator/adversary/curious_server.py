@@ -12,6 +12,7 @@ from attacks.interface.seeding import derive_seed
 from simulator.adversary.participation import ClientReply, Participation
 from simulator.adversary.recorder import Recorder
 from simulator.results.keys import ALL
+from simulator.run.statistics import in_types_of
 from simulator.scenario.sections import WEIGHT
 
 
@@ -53,6 +54,7 @@ class CuriousServer(Strategy):
         # all that the server sees of a round; first: strategies may write into replies
         if self.recorder.hides_clients and messages:
             mean = aggregate_arrayrecords([reply.content for reply in messages], WEIGHT)
+            mean = in_types_of(messages[0].content.array_records["arrays"], mean)
             summed = self.recorder.store.save_sum(server_round, mean.to_torch_state_dict())
         seed = derive_seed(self.recorder.cell.scenario.seed, "aggregation", server_round, ALL)
         np.random.seed(seed % 2**32)  # Flower's DP draws from the global generator

@@ -23,6 +23,7 @@ from simulator.run.cluster import start_ray
 from simulator.run.display import Display
 from simulator.run.plan import RunPlan
 from simulator.run.pretraining import pretrain
+from simulator.run.statistics import StatisticsApart, buffers_of
 from simulator.run.strategies import defended_strategy
 from simulator.run.utility import Utility
 from simulator.scenario.scenario import Cell
@@ -112,7 +113,8 @@ def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue
     utility = Utility(cell, data, model, queue.ledger)
     participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)})
     recorder = Recorder(cell, make_store(plan, cell, data), data, queue.dispatcher.submit, queue.note)
-    strategy = CuriousServer(defended_strategy(scenario), participation, recorder, utility.note)
+    aggregation = StatisticsApart(defended_strategy(scenario), buffers_of(model))
+    strategy = CuriousServer(aggregation, participation, recorder, utility.note)
 
     def after_round(round: int, arrays: ArrayRecord) -> MetricRecord:
         """Flower's evaluation. It is the only moment that this thread has, so finished attacks are fetched here."""

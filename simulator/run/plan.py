@@ -10,6 +10,7 @@ from clients.client_app import load_mod
 from clients.data.partition import FederatedData
 from clients.defenses import DefenseContext
 from clients.local_update import load_data, load_targets, make_model
+from clients.training import check_dynamics
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.run.pretraining import Pretraining
@@ -47,8 +48,9 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     data = load_data(config)
     model = make_model(config, data)
     load_targets(config, data.task, data.public()[1])
+    check_dynamics(model, scenario.training)
     if scenario.model.pretrain is not None:
-        Pretraining.of(config, data).network()
+        check_dynamics(Pretraining.of(config, data).network(), scenario.model.pretrain)
     defended_strategy(scenario)
     for defense in scenario.chain:
         if (mod := defense.flower_mod()) is not None:

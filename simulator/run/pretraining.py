@@ -112,7 +112,7 @@ class Pretraining:
         device = "cuda" if self.config.use_gpu and torch.cuda.is_available() else "cpu"
         network, images, targets = self.network().to(device), self.images.to(device), self.targets.to(device)
         generator = torch_generator(self.config.seed, "pretraining")
-        train(network, images, targets, self.training, generator, move_statistics=True, progress=progress)
+        train(network, images, targets, self.training, generator, progress=progress)
         return network.cpu()
 
 

@@ -115,12 +115,13 @@ def test_proximal_term_pulls_back():
     assert moved[1] < 0.5 * moved[0]
 
 
-def test_frozen_layers_and_batch_norm_statistics_stay():
+def test_frozen_layers_stay_and_so_do_batch_norm_s_statistics_in_evaluation_mode():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2, 1))
     model[0].weight.requires_grad_(False)
     kept = {k: v.clone() for k, v in model.state_dict().items()}
-    train(model, torch.randn(6, 1, 3, 3), torch.randn(6, 1), TrainingConfig(loss="mse", steps=3), generator())
+    config = TrainingConfig(loss="mse", steps=3, batch_norm="eval")
+    train(model, torch.randn(6, 1, 3, 3), torch.randn(6, 1), config, generator())
     after = model.state_dict()
     for name in ("0.weight", "1.running_mean", "1.running_var", "1.num_batches_tracked"):
         assert torch.equal(after[name], kept[name])

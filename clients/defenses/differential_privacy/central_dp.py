@@ -22,6 +22,7 @@ from clients.defenses.base import (
 )
 from clients.defenses.differential_privacy.accounting import epsilon_of, gaussian_epsilon
 from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
+from clients.defenses.personal_layers import check_no_statistics_sent
 
 STRATEGIES = "simulator.run.central_dp"  # Flower's, with noise that fits the replies of a round
 
@@ -46,6 +47,9 @@ class CentralDP(Defense):
 
     def __post_init__(self) -> None:
         check_values(self, positive=("noise_multiplier", "clipping_norm"), below_one=("delta",))
+
+    def check(self, context: DefenseContext) -> None:
+        check_no_statistics_sent(self, context)
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         return (delta if self.clipping == "server" else clipped(delta, self.clipping_norm)[0]), {}

@@ -69,6 +69,11 @@ class DPSGD(Defense):
     def check(self, context: DefenseContext) -> None:
         from opacus.validators import ModuleValidator
 
+        if context.statistics:
+            raise InputError(
+                "defense 'dp_sgd' bounds the gradient of each image, and BatchNorm in training mode mixes those of "
+                "a batch: set training.batch_norm to eval and freeze its factors (model.frozen), or take GroupNorm"
+            )
         problems = ModuleValidator.validate(copy.deepcopy(context.model).train(), strict=False)
         if problems:
             advice = " ".join(str(problems[0]).split())

@@ -8,6 +8,7 @@ from attacks.interface.options import check_values
 from clients.defenses.base import Defense, DefenseContext, Encoding, FlowerMod, Sighting, register
 from clients.defenses.differential_privacy.accounting import gaussian_epsilon
 from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
+from clients.defenses.personal_layers import check_no_statistics_sent
 
 
 @register
@@ -30,6 +31,9 @@ class LocalDP(Defense):
 
     def __post_init__(self) -> None:
         check_values(self, positive=("clipping_norm", "epsilon", "sensitivity"), below_one=("delta",))
+
+    def check(self, context: DefenseContext) -> None:
+        check_no_statistics_sent(self, context)
 
     @property
     def noise_std(self) -> float:

@@ -143,12 +143,13 @@ def test_old_files_without_batch_counters_load(tmp_path):
 
 
 def test_fine_tuning_leaves_frozen_batch_norm_as_it_was():
+    """The paper's protocol: neither its factors nor its statistics move."""
     model = build(frozen=["*bn?.*", "*downsample.1.*"], precision="float64")
     random_statistics(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     generator = torch.Generator().manual_seed(0)
     images, labels = torch.randn(4, *SHAPE, generator=generator), torch.tensor([0, 1, 2, 3])
-    train(model, images, labels, TrainingConfig(steps=3, learning_rate=0.01), generator)
+    train(model, images, labels, TrainingConfig(steps=3, learning_rate=0.01, batch_norm="eval"), generator)
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == {name for name, value in before.items() if value.dim() in (2, 4)} | {"fc.bias"}
     assert model.conv1.weight.dtype == torch.float64
@@ -161,6 +162,6 @@ def test_training_from_scratch_moves_the_statistics():
     generator = torch.Generator().manual_seed(0)
     images = 3 + torch.randn(64, *SHAPE, generator=generator)
     expected = F.conv2d(images, model.conv1.weight.detach(), None, 2, 3).mean((0, 2, 3))
-    train(model, images, torch.zeros(64).long(), TrainingConfig(steps=1), generator, move_statistics=True)
+    train(model, images, torch.zeros(64).long(), TrainingConfig(steps=1), generator)
     assert torch.allclose(model.bn1.running_mean, 0.1 * expected, atol=1e-5)  # PyTorch's momentum of 0.1, from 0
     assert not model.training

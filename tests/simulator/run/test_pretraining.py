@@ -81,7 +81,7 @@ def test_on_the_public_pool_it_is_plain_training_of_the_same_network(tmp_path):
     images, labels = data.public()
     generator = torch_generator(0, "pretraining")
     inputs = images - torch.tensor(data.pixel_mean).view(1, -1, 1, 1)
-    train(other, inputs, labels, config.model.pretrain, generator, move_statistics=True)
+    train(other, inputs, labels, config.model.pretrain, generator)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
     assert (tmp_path / "kept").is_dir() and not (tmp_path / "run").exists()
 
