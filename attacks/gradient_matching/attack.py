@@ -24,6 +24,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
 from attacks.interface.options import check_values
 from attacks.interface.restarts import ReportLoss, Solution, best_of_restarts
+from attacks.networks.batch_norm import as_trained
 from attacks.networks.probing import count_outputs
 
 TRACE_EVERY = 20  # iterations between two looks at the loss: each look waits for a GPU
@@ -131,7 +132,8 @@ class GradientMatchingAttack(Attack):
         simulated = self._simulated_steps(knowledge, like.device)
         rate = (knowledge.learning_rate or 1.0) * simulated.learning_rate_factor
         trained = observation.trainable
-        training = LocalTraining(observation.model, initial, trained, loss, rate, self.momentum, self.coding)
+        model = as_trained(observation.model, observation.initial, observation.final)
+        training = LocalTraining(model, initial, trained, loss, rate, self.momentum, self.coding)
         classes = None
         if knowledge.labels is not None or self.labels == "inferred":
             classes, notes = told_or_inferred_classes(
