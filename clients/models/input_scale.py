@@ -31,4 +31,4 @@ class InputScale(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W) -> the same."""
-        return images / self.scale
+        return images / self.scale.to(images.dtype)  # an attack may compute in another precision than the network has

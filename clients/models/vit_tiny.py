@@ -1,7 +1,8 @@
-"""A small vision transformer (Dosovitskiy et al. 2021), its state dict keyed as timm's VisionTransformer, so that its
-weights load.
+"""A small vision transformer (Dosovitskiy et al. 2021), its layers named as in timm's VisionTransformer but
+for the class token and the positions, which stand in `tokens`.
 
-Attention is written out: torch's fused kernels have no second derivative and no forward mode, which attacks need.
+Attention is written out: torch's fused kernels have no second derivative and no forward mode, which attacks need. Every
+parameter stands in a module without others inside, which is where opacus takes gradients of single images.
 """
 
 from typing import Literal
@@ -77,6 +78,19 @@ class PatchEmbedding(nn.Module):
         return self.proj(images).flatten(2).transpose(1, 2)
 
 
+class Tokens(nn.Module):
+    """A class token before the patches, and a learned position for each of them."""
+
+    def __init__(self, patches: int, width: int):
+        super().__init__()
+        self.cls_token = nn.Parameter(SPREAD * torch.randn(1, 1, width))
+        self.pos_embed = nn.Parameter(SPREAD * torch.randn(1, patches + 1, width))
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """(N, P, D) -> (N, P + 1, D)."""
+        return torch.cat([self.cls_token.expand(len(patches), -1, -1), patches], 1) + self.pos_embed
+
+
 class ViTTiny(nn.Module):
     """Patches and a class token with learned positions, blocks, and a linear head on what the class token became."""
 
@@ -84,19 +98,16 @@ class ViTTiny(nn.Module):
         """shape: (C, H, W) of an image, its sides multiples of the patch."""
         super().__init__()
         width, patch = options.width, options.patch
-        patches = (shape[1] // patch) * (shape[2] // patch)
         self.scale = InputScale(options.input_scale, shape[0])
-        self.cls_token = nn.Parameter(SPREAD * torch.randn(1, 1, width))
-        self.pos_embed = nn.Parameter(SPREAD * torch.randn(1, patches + 1, width))
         self.patch_embed = PatchEmbedding(shape[0], width, patch)
+        self.tokens = Tokens((shape[1] // patch) * (shape[2] // patch), width)
         self.blocks = nn.Sequential(*(Block(width, options.heads) for _ in range(options.depth)))
         self.norm = nn.LayerNorm(width, EPSILON)
         self.head = nn.Linear(width, outputs)
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, outputs)."""
-        patches = self.patch_embed(self.scale(images))
-        tokens = torch.cat([self.cls_token.expand(len(images), -1, -1), patches], 1) + self.pos_embed
+        tokens = self.tokens(self.patch_embed(self.scale(images)))
         return self.head(self.norm(self.blocks(tokens))[:, 0])
 
 
