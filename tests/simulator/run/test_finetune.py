@@ -27,14 +27,20 @@ def test_plans_of_both_profiles_pass_every_check(name, profile, tmp_path):
     assert all(cell.scenario.model.pretrain.data is None for cell in plan.cells)
 
 
-def test_the_scenario_names_what_has_to_be_given():
+def test_the_scenarios_name_what_has_to_be_given():
     scenario = load_scenario("scenarios/finetune.yaml", ["data.root=here", "model.pretrain.data.root=there"])
-    assert scenario.model.pretrain.data.root == str(Path("there").resolve()) and scenario.model.options["head"] == [
-        512,
-        512,
-    ]
+    assert scenario.model.pretrain.data.root == str(Path("there").resolve())
+    assert scenario.training.batch_norm == "eval" and scenario.model.pretrain.batch_norm == "train"
     ready = ["model.pretrain=null", "model.replace_head=true", "model.checkpoint=resnet18.pth"]
     assert load_scenario("scenarios/finetune.yaml", ready).model.pretrain is None
+    federated = load_scenario("scenarios/cifar_resnet.yaml", ["data.root=here", "model.checkpoint=there.safetensors"])
+    assert federated.training.batch_norm == "train" and federated.model.options["stem"] == "cifar"
+
+
+@pytest.mark.parametrize("name", ["figure4", "finetune"])
+@pytest.mark.parametrize("profile", ["quick", "full"])
+def test_the_paper_freezes_batch_norm(name, profile):
+    assert load_source(load_file(name, profile, [])).training.batch_norm == "eval"
 
 
 @pytest.mark.parametrize(("model", "shape", "images"), [("mlp", (1, 8, 8), 200), ("resnet18", (3, 32, 32), 4)])
