@@ -122,6 +122,7 @@ class GradientMatchingAttack(Attack):
         knowledge: with num_private and pixel_mean.
         """
         observation, warnings = observation.one_round()
+        observation = replace(observation, model=as_trained(observation.model, *observation.pairs[0]))
         if observation.threat_model == "observer":
             warnings += ("one client's training is simulated, the update is an average over clients",)
         prepare = partial(cast_state, device=choose_device(self.device), dtype=getattr(torch, self.precision))
@@ -132,8 +133,7 @@ class GradientMatchingAttack(Attack):
         simulated = self._simulated_steps(knowledge, like.device)
         rate = (knowledge.learning_rate or 1.0) * simulated.learning_rate_factor
         trained = observation.trainable
-        model = as_trained(observation.model, observation.initial, observation.final)
-        training = LocalTraining(model, initial, trained, loss, rate, self.momentum, self.coding)
+        training = LocalTraining(observation.model, initial, trained, loss, rate, self.momentum, self.coding)
         classes = None
         if knowledge.labels is not None or self.labels == "inferred":
             classes, notes = told_or_inferred_classes(
