@@ -5,7 +5,8 @@
                                                         θ ← θ − η (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
     AdamW (Loshchilov and Hutter 2019, algorithm 2)     the same, and θ ← θ − η λ θ
 
-Weight decay λ adds λ θ to g, except in AdamW.
+Weight decay λ adds λ θ to g, except in AdamW. Adam's first step is −η g / (|g| + ε), the signs of g wherever |g| is far
+above ε, and signs have no derivative by which images could be moved: a larger ε makes one.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,9 @@ START = Moments(0, {}, {})
 @dataclass(frozen=True)
 class LocalOptimizer:
     """kind: sgd, adam or adamw. learning_rate: η. momentum: μ, of sgd. betas, eps: β₁, β₂ and ε of adam and adamw.
-    weight_decay: λ."""
+    weight_decay: λ. smoothing: is added to ε, in units of the root mean square of √(v / (1 − β₂ᵗ)) over a parameter
+    tensor; 0 is the optimizer as it is.
+    """
 
     kind: str
     learning_rate: float
@@ -45,6 +48,7 @@ class LocalOptimizer:
     betas: tuple[float, float] = BETAS
     weight_decay: float = 0.0
     eps: float = EPS
+    smoothing: float = 0.0
 
     @classmethod
     def believed(cls, knowledge: Knowledge) -> tuple["LocalOptimizer", tuple[str, ...]]:
@@ -107,8 +111,9 @@ class LocalOptimizer:
 
     def _adam(self, moments: Moments, name: str) -> Tensor:
         first, second = (1 - beta**moments.steps for beta in self.betas)
-        scale = root(moments.second[name]) / second**0.5 + self.eps
-        return -self.learning_rate / first * moments.first[name] / scale
+        size = root(moments.second[name]) / second**0.5
+        softened = self.eps + self.smoothing * size.detach().square().mean().sqrt()
+        return -self.learning_rate / first * moments.first[name] / (size + softened)
 
 
 def root(value: Tensor) -> Tensor:

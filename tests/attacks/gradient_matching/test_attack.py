@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
-from attacks.gradient_matching.attack import total_variation, update_distance
+from attacks.gradient_matching.distances import total_variation, update_distance
 from attacks.gradient_matching.local_training import one_hot
 from tests.attacks.conftest import client, digits, generator, mlp, nearest
 
@@ -109,6 +109,17 @@ def test_minibatches_with_momentum_in_a_known_order(outputs):
     knowledge = told(labels=(0, 1, 0, 1), batches=batches, steps=None, num_private=4, momentum=0.5)
     found = run(observation, knowledge, iterations=200)
     assert (nearest(images, found) < 0.5).all()
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_local_adam_is_matched(steps):
+    images, labels = digits(2), torch.arange(2)
+    observation = client(mlp(width=128), images, steps, labels, torch.optim.Adam, lr=1e-3)
+    knowledge = told(learning_rate=1e-3, steps=steps, optimizer="adam", batch_size=2, num_private=2)
+    found = run(observation, knowledge, iterations=250)
+    assert (nearest(images, found) < 0.8).all()  # two different digits are 2.5 to 4 apart
+    assert "labels cannot be counted after adam" in " ".join(found.warnings)
+    assert "torch's defaults were assumed: weight_decay 0.0, betas (0.9, 0.999)" in " ".join(found.warnings)
 
 
 def test_targets_are_coded_as_the_adversary_believes():
