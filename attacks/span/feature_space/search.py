@@ -7,7 +7,6 @@ pixels and made exact there. Decoys, the means of two candidates, say how low ρ
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch.nn.functional import normalize
 
 from attacks.interface.attack import Progress
 from attacks.interface.observation import State
-from attacks.networks.probing import count_outputs
+from attacks.span.feature_space.found_images import UNKNOWN, WORST, Bounds, FoundImages
 from attacks.span.feature_space.inversion import PixelTest, invert_features
 from attacks.span.feature_space.momentum import NO_MOMENTUM, Momentum, fit_factor, next_state
 from attacks.span.feature_space.network import FeatureProblem
@@ -27,45 +26,6 @@ from attacks.span.search.passes import SearchOptions
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from attacks.span.thresholds import ACCEPTANCE, FEATURE, INVERSION, MOMENTUM, SEARCH, Descent
 from attacks.update.first_layer import layer_update
-
-
-class FoundImages(NamedTuple):
-    """Images that were judged.
-
-    images: (F, C, H, W). duals: (F, K), those of the SGD step that first used them. residual, gradient: (F,), ρ and λ.
-    step: (F,), the number of that step.
-    """
-
-    images: Tensor
-    duals: Tensor
-    residual: Tensor
-    gradient: Tensor
-    step: Tensor
-
-    @classmethod
-    def none(cls, update: FeatureUpdate) -> "FoundImages":
-        images = update.rows.new_zeros(0, *update.shape)
-        duals, nothing = images.new_zeros(0, count_outputs(update.network.model, update.shape)), images.flatten()
-        return cls(images, duals.double(), nothing, nothing.double(), nothing.long())
-
-    def at(self, kept: Tensor) -> "FoundImages":
-        """Those of the indices, or of the mask, `kept`."""
-        return FoundImages(*(part[kept] for part in self))
-
-    def join(self, other: "FoundImages") -> "FoundImages":
-        """These and those of `other`."""
-        return FoundImages(*map(torch.cat, zip(self, other, strict=True)))
-
-
-class Bounds(NamedTuple):
-    """The ρ (`residual`) and the λ (`gradient`) below which an image is accepted."""
-
-    residual: float
-    gradient: float
-
-
-UNKNOWN = Bounds(float("nan"), float("nan"))
-WORST = Bounds(float("inf"), float("inf"))
 
 
 @dataclass

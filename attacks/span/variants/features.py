@@ -15,8 +15,9 @@ from attacks.interface.attack import Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.span.acceptance import Acceptance
+from attacks.span.feature_space.found_images import UNKNOWN, FoundImages
 from attacks.span.feature_space.network import FeatureNetwork
-from attacks.span.feature_space.search import UNKNOWN, FeatureSearch, FoundImages
+from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.update import FeatureUpdate
 from attacks.span.search.passes import SearchOptions
 from attacks.span.thresholds import FEATURE, INVERSION, MOMENTUM, SEARCH, constants_of
