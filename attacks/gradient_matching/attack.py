@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from attacks.gradient_matching.batch_order import Batches, Order, SimulatedSteps, check_labels, told_or_inferred_classes
+from attacks.gradient_matching.distances import total_variation, update_distance
+from attacks.gradient_matching.local_optimizer import LocalOptimizer
 from attacks.gradient_matching.local_training import Coding, LocalTraining, Loss
 from attacks.interface.attack import Attack, Progress, Reconstruction, register
 from attacks.interface.devices import cast_state, choose_device
@@ -28,6 +30,8 @@ from attacks.networks.batch_norm import as_trained
 from attacks.networks.probing import count_outputs
 
 TRACE_EVERY = 20  # iterations between two looks at the loss: each look waits for a GPU
+SMOOTHEST, SHARPEST = 1.0, 0.01  # ε of a simulated Adam in typical sizes of a gradient (chosen on four 8x8 digits)
+SHARP_AFTER = 3 / 4  # of the iterations
 DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations: there the step size falls to a tenth (the code of Geiping et al.)
 
 
@@ -40,8 +44,7 @@ class GradientMatchingAttack(Attack):
     `inferred` from the last layer or optimized as `soft` labels. order, where the batches are not told: `fixed`, one
     random order in every epoch, or `drawn`, another one in every epoch and iteration. loss: of local training; auto is
     cross_entropy, for one output mse. coding: targets of mse, of the other classes and of the right one, by default ±1
-    for one output, −0.1 and 0.9 for several. momentum: of local training. max_unrolled: simulate at most so many steps,
-    of a larger learning rate.
+    for one output, −0.1 and 0.9 for several. max_unrolled: simulate at most so many steps, of a larger learning rate.
     optimizer: adam, by the signs of the gradients where `signed`, or lbfgs. learning_rate: of the images' Adam.
     total_variation: weight of Σ |∂x| per pixel. clamp: keep images in the pixel range. image_std: of the random start.
     restarts: independent starts; the one with the smallest distance is returned.
@@ -61,7 +64,6 @@ class GradientMatchingAttack(Attack):
     order: Order = "drawn"
     loss: Literal["auto", "cross_entropy", "mse"] = "auto"
     coding: Coding | None = None
-    momentum: float = 0.0
     max_unrolled: int = 50
     clamp: bool = True
     restarts: int = 1
@@ -74,8 +76,6 @@ class GradientMatchingAttack(Attack):
             ("iterations", "learning_rate", "max_unrolled", "restarts", "image_std"),
             not_negative=("total_variation",),
         )
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"attack {self.name!r}: momentum is {self.momentum}, choose one from 0 to below 1")
         if self.coding is not None and not (isinstance(self.coding, Sequence) and len(set(self.coding)) == 2):
             wanted = "two different targets, of the other classes and of the right one"
             raise InputError(f"attack {self.name!r}: coding is {self.coding}, it has to be {wanted}")
@@ -84,8 +84,7 @@ class GradientMatchingAttack(Attack):
         knowledge.require(self.name, "learning_rate", because="it simulates local training")
         if knowledge.batches is None:
             knowledge.require(self.name, "steps", because="it simulates local training")
-        if knowledge.optimizer not in (None, "sgd"):
-            raise InputError(f"attack {self.name!r} simulates sgd, the clients use {knowledge.optimizer!r} (use 'ntk')")
+        LocalOptimizer.believed(knowledge)
         if knowledge.num_private is not None:
             self._simulated_steps(knowledge, torch.device("cpu"))
             check_labels(knowledge)
@@ -96,8 +95,9 @@ class GradientMatchingAttack(Attack):
         """Looks at the first pair of checkpoints that differ.
 
         learning_rate and steps are needed (or batches, which tell the steps); batch_size, labels and pixel_range are
-        used where known, else inferred or assumed. residual of a candidate: the distance with all over the distance
-        with its image replaced by the mean one; near 0: it cannot be spared.
+        used where known, else inferred or assumed. optimizer, momentum, betas and weight_decay are used where known,
+        else torch's defaults are assumed. Under Adam, labels that are not told are soft. residual of a candidate: the
+        distance with all over the distance with its image replaced by the mean one; near 0: it cannot be spared.
         """
         problem, warnings = self.matching(observation, knowledge, generator)
         best = best_of_restarts(self.restarts, self.iterations, partial(problem.solve, generator), progress)
@@ -131,11 +131,17 @@ class GradientMatchingAttack(Attack):
         outputs = count_outputs(observation.model, observation.input_shape)
         loss: Loss = ("mse" if outputs == 1 else "cross_entropy") if self.loss == "auto" else self.loss
         simulated = self._simulated_steps(knowledge, like.device)
-        rate = (knowledge.learning_rate or 1.0) * simulated.learning_rate_factor
+        optimizer, assumed = LocalOptimizer.believed(knowledge)
+        rate = optimizer.learning_rate * simulated.learning_rate_factor
         trained = observation.trainable
-        training = LocalTraining(observation.model, initial, trained, loss, rate, self.momentum, self.coding)
+        training = LocalTraining(
+            observation.model, initial, trained, loss, replace(optimizer, learning_rate=rate), self.coding
+        )
+        warnings += assumed
         classes = None
-        if knowledge.labels is not None or self.labels == "inferred":
+        if knowledge.labels is None and self.labels == "inferred" and optimizer.adaptive:
+            warnings += (f"labels cannot be counted after {optimizer.kind}: they are optimized beside the images",)
+        elif knowledge.labels is not None or self.labels == "inferred":
             classes, notes = told_or_inferred_classes(
                 observation, replace(knowledge, steps=simulated.client_steps), training, outputs
             )
@@ -152,7 +158,8 @@ class GradientMatchingAttack(Attack):
         ), warnings + simulated.warnings
 
     def _simulated_steps(self, knowledge: Knowledge, device: torch.device) -> SimulatedSteps:
-        simulated = SimulatedSteps.of(knowledge, self.order, self.momentum, self.max_unrolled, device)
+        momentum = LocalOptimizer.believed(knowledge)[0].momentum
+        simulated = SimulatedSteps.of(knowledge, self.order, momentum, self.max_unrolled, device)
         if self.optimizer == "lbfgs" and self.order == "drawn" and simulated.told is None:
             raise InputError(
                 f"attack {self.name!r}: lbfgs cannot follow batches that are drawn anew: set order to fixed"
@@ -196,6 +203,15 @@ class UpdateMatching:
     def simulated(self, images: Tensor, classes: Tensor) -> State:
         return self.training.update(images, classes, self.batches())
 
+    def smoothed(self, share: float) -> "UpdateMatching":
+        """The problem after a share of the iterations: an Adam of the client is smoothed, less and less, as its first
+        step is made of signs, which have no derivative."""
+        if not self.training.optimizer.adaptive:
+            return self
+        smoothing = SMOOTHEST * (SHARPEST / SMOOTHEST) ** min(1.0, share / SHARP_AFTER)
+        optimizer = replace(self.training.optimizer, smoothing=smoothing)
+        return replace(self, training=replace(self.training, optimizer=optimizer))
+
     def solve(self, generator: torch.Generator, report: ReportLoss) -> MatchingSolution:
         """Optimize from a random start, drawn on the CPU so that every device starts alike."""
         options, like = self.options, next(iter(self.observed.values()))
@@ -205,11 +221,12 @@ class UpdateMatching:
         logits = logits.to(like.device).requires_grad_(self.classes is None)
         variables = [images] if self.classes is not None else [images, logits]
         optimizer, schedule = self._optimizer(variables)
+        problem = self
         trace: list[tuple[int, float]] = []
 
         def closure() -> Any:  # torch wants a float, which would wait for the device
             optimizer.zero_grad(set_to_none=True)
-            loss = self.objective(images, self._classes(logits))
+            loss = problem.objective(images, self._classes(logits))
             gradients = torch.autograd.grad(loss, variables)
             for variable, gradient in zip(variables, gradients, strict=True):
                 sign = options.signed and options.optimizer == "adam"
@@ -217,6 +234,7 @@ class UpdateMatching:
             return loss.detach()
 
         for i in range(options.iterations):
+            problem = self.smoothed(i / options.iterations)
             loss = optimizer.step(closure)
             schedule.step()
             if self.bounds is not None:
@@ -257,26 +275,3 @@ class UpdateMatching:
         adam = torch.optim.Adam(variables, lr=options.learning_rate)
         milestones = [int(options.iterations * share) for share in DECAYS]
         return adam, torch.optim.lr_scheduler.MultiStepLR(adam, milestones)
-
-
-def update_distance(kind: Literal["cosine", "euclidean"], simulated: State, observed: State) -> Tensor:
-    """cosine: 1 − ⟨Δ̂, Δ⟩ / (‖Δ̂‖ ‖Δ‖) over all parameters (Geiping et al. 2020). euclidean: ‖Δ̂ − Δ‖² / ‖Δ‖²,
-    which in units of ‖Δ‖² is the distance of gradients of Zhu et al. (2019). A scalar."""
-    squared = sum_over(observed, lambda name: observed[name] ** 2)
-    if kind == "euclidean":
-        return sum_over(observed, lambda name: (simulated[name] - observed[name]) ** 2) / squared
-    lengths = sum_over(observed, lambda name: simulated[name] ** 2) * squared
-    aligned = sum_over(observed, lambda name: simulated[name] * observed[name])
-    return 1 - aligned / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()
-
-
-def sum_over(state: State, term: Callable[[str], Tensor]) -> Tensor:
-    """Σ of the entries of `term(name)` over the names of `state`."""
-    return torch.stack([term(name).sum() for name in state]).sum()
-
-
-def total_variation(images: Tensor) -> Tensor:
-    """Mean absolute difference of vertical and of horizontal neighbours, added; images (M, C, H, W)."""
-    vertical = (images[:, :, 1:] - images[:, :, :-1]).abs()
-    horizontal = (images[:, :, :, 1:] - images[:, :, :, :-1]).abs()
-    return sum((part.mean() for part in (vertical, horizontal) if part.numel()), images.new_zeros(()))

@@ -94,9 +94,11 @@ def told_or_inferred_classes(
     observation: Observation, knowledge: Knowledge, training: LocalTraining, outputs: int
 ) -> tuple[Tensor, tuple[str, ...]]:
     """((N, K) class probabilities as told or inferred from the last layer, warnings). knowledge: with num_private.
-    training: as it is believed to be, with its loss, coding and momentum. outputs: K."""
+    training: as it is believed to be, by SGD, with its loss, coding and momentum. outputs: K."""
     if knowledge.labels is None:
-        found = estimate_label_counts(observation, knowledge, training.loss, training.momentum, training.coding)
+        found = estimate_label_counts(
+            observation, knowledge, training.loss, training.optimizer.momentum, training.coding
+        )
         labels = torch.repeat_interleave(torch.arange(len(found.counts)), found.counts)
         text = f"labels were inferred: {found.counts.tolist()} of each class, confidence {found.confidence:.2f}"
         return one_hot(labels, outputs), (text,)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attacks.gradient_matching.local_optimizer import START, LocalOptimizer
 from attacks.interface.observation import State
 
 Loss = Literal["cross_entropy", "mse"]
@@ -49,7 +50,7 @@ def step_weights(steps: int, momentum: float) -> Tensor:
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """SGD with heavy-ball momentum from `initial`, as torch.optim.SGD takes it.
+    """A client's steps from `initial`.
 
     initial: full state dict, of the dtype and on the device to compute in. trained: the parameters that move. coding:
     of mean squared error, as of `soft_loss`.
@@ -59,8 +60,7 @@ class LocalTraining:
     initial: State
     trained: tuple[str, ...]
     loss: Loss
-    learning_rate: float
-    momentum: float = 0.0
+    optimizer: LocalOptimizer
     coding: Coding | None = None
 
     def update(self, images: Tensor, classes: Tensor, batches: Sequence[Tensor]) -> State:
@@ -70,13 +70,13 @@ class LocalTraining:
         """
         start = {name: self.initial[name].detach().requires_grad_() for name in self.trained}
         delta = {name: torch.zeros_like(value) for name, value in start.items()}
-        velocity: State = {}
+        moments = START
         for batch in batches:
             current = {name: value + delta[name] for name, value in start.items()}
             outputs = torch.func.functional_call(self.model, {**self.initial, **current}, (images[batch],))
             loss = soft_loss(self.loss, outputs.reshape(len(batch), -1), classes[batch], self.coding)
             gradients = torch.autograd.grad(loss, [current[name] for name in self.trained], create_graph=True)
-            for name, gradient in zip(self.trained, gradients, strict=True):
-                velocity[name] = gradient + self.momentum * velocity[name] if name in velocity else gradient
-            delta = {name: delta[name] - self.learning_rate * velocity[name] for name in self.trained}
+            named = dict(zip(self.trained, gradients, strict=True))
+            added, moments = self.optimizer.step(current, named, moments)
+            delta = {name: delta[name] + added[name] for name in self.trained}
         return delta

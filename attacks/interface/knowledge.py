@@ -19,7 +19,8 @@ class Knowledge:
 
     num_private: number of private images. labels: (N,) class of each.
     pixel_mean: per-channel mean that the federation subtracts from pixels in [0, 1]. pixel_range: (low, high) of
-    the raw pixels. learning_rate, steps, batch_size, optimizer: of local training. batches: which images each step
+    the raw pixels. learning_rate, steps, batch_size, weight_decay: of local training. optimizer: sgd, adam or adamw.
+    momentum: of sgd. betas: of adam and adamw, how much of both moments a step keeps. batches: which images each step
     used, as indices into `labels`. public_images: (P, C, H, W) in the model's input space.
 
     Of the defense in force, for an adaptive attacker. clip_norm: of the update or a gradient. noise_scale, noise_std:
@@ -36,6 +37,9 @@ class Knowledge:
     steps: int | None = None
     batch_size: int | None = None
     optimizer: str | None = None
+    momentum: float | None = None
+    betas: tuple[float, float] | None = None
+    weight_decay: float | None = None
     batches: tuple[tuple[int, ...], ...] | None = None
     clip_norm: float | None = None
     noise_scale: float | None = None
@@ -78,6 +82,13 @@ class Knowledge:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InputError(f"knowledge {name} is {value}, it has to be positive and finite")
+        for name in ("momentum", "betas"):
+            value = getattr(self, name)
+            parts = value if isinstance(value, tuple) else () if value is None else (value,)
+            if not all(0 <= part < 1 for part in parts):
+                raise InputError(f"knowledge {name} is {value}, it has to be from 0 to below 1")
+        if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
+            raise InputError(f"knowledge weight_decay is {self.weight_decay}, it has to be 0 or positive, and finite")
         for name, most in (("kept_fraction", 1), ("quantization_bits", MOST_BITS), ("significant_bits", MOST_BITS)):
             value = getattr(self, name)
             if value is not None and value > most:

@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks import InputError, Knowledge
 from clients.data.partition import FederatedData
 from clients.defenses.base import Sighting
 from clients.local_update import centered
-from clients.training import planned_steps
+from clients.training import make_optimizer, planned_steps
 from simulator.adversary.threat_models import Source, View
 from simulator.results.storage import make_knowledge
 from simulator.scenario.scenario import Cell, Scenario
@@ -71,5 +71,8 @@ def _truth(scenario: Scenario, data: FederatedData, clients: Sequence[int], want
         "steps": lambda: max(planned_steps(training, size) for size in sizes),
         "batch_size": lambda: min(training.batch_size or max(sizes), max(sizes)),
         "optimizer": lambda: training.optimizer,
+        "momentum": lambda: training.momentum,
+        "betas": lambda: make_optimizer([nn.Parameter(torch.zeros(1))], training).defaults.get("betas"),
+        "weight_decay": lambda: training.weight_decay,
     }
     return {name: read() for name, read in readers.items() if name in wanted}

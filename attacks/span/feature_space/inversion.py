@@ -46,13 +46,13 @@ class PixelTest:
         return missed / (size if found is None else outside(g, found).square().sum(1) + SEARCH.deflation_floor * size)
 
     def polish(self, images: Tensor, rank: int, descent: Descent, found: Tensor | None = None) -> Tensor:
-        """The images (M, C, H, W) after descent of log ρ + log(1 + weight · prior), ρ as `residual` has it."""
+        """The images (M, C, H, W) after descent of `loss`."""
+        return descend_pixels(lambda x: self.loss(x, rank, found), images, descent)
 
-        def loss(x: Tensor) -> Tensor:
-            value = (self.residual(x, rank, found) + INVERSION.tiny).log()
-            return value + (INVERSION.prior_weight * self._prior(x)).log1p()
-
-        return descend_pixels(loss, images, descent)
+    def loss(self, images: Tensor, rank: int, found: Tensor | None = None) -> Tensor:
+        """log ρ + log(1 + weight · prior) (M,), ρ as `residual` has it."""
+        value = (self.residual(images, rank, found) + INVERSION.tiny).log()
+        return value + (INVERSION.prior_weight * self._prior(images)).log1p()
 
     def _prior(self, images: Tensor) -> Tensor:
         """How rough the images are and how far outside the range of pixels, (M,)."""

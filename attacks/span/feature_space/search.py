@@ -4,9 +4,9 @@ In every pass feature vectors of low ρ are found in the span of the first fully
 pixels and made exact there. Decoys, the means of two candidates, say how low ρ and λ (`sgd_steps`) have to be.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,56 +14,18 @@ from torch.nn.functional import normalize
 
 from attacks.interface.attack import Progress
 from attacks.interface.observation import State
-from attacks.networks.probing import count_outputs
+from attacks.span.feature_space.found_images import UNKNOWN, WORST, Bounds, FoundImages
 from attacks.span.feature_space.inversion import PixelTest, invert_features
+from attacks.span.feature_space.momentum import NO_MOMENTUM, Momentum, fit_factor, next_state
 from attacks.span.feature_space.network import FeatureProblem
-from attacks.span.feature_space.sgd_steps import after_step, output_jacobian
+from attacks.span.feature_space.sgd_steps import output_jacobian, step_of
 from attacks.span.feature_space.update import FeatureUpdate
 from attacks.span.search.candidates import decoys_of
 from attacks.span.search.descent import beside, descend, distinct
 from attacks.span.search.passes import SearchOptions
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
-from attacks.span.thresholds import ACCEPTANCE, FEATURE, INVERSION, SEARCH, Descent
+from attacks.span.thresholds import ACCEPTANCE, FEATURE, INVERSION, MOMENTUM, SEARCH, Descent
 from attacks.update.first_layer import layer_update
-
-
-class FoundImages(NamedTuple):
-    """Images that were judged.
-
-    images: (F, C, H, W). duals: (F, K), those of the SGD step that first used them. residual, gradient: (F,), ρ and λ.
-    step: (F,), the number of that step.
-    """
-
-    images: Tensor
-    duals: Tensor
-    residual: Tensor
-    gradient: Tensor
-    step: Tensor
-
-    @classmethod
-    def none(cls, update: FeatureUpdate) -> "FoundImages":
-        images = update.rows.new_zeros(0, *update.shape)
-        duals, nothing = images.new_zeros(0, count_outputs(update.network.model, update.shape)), images.flatten()
-        return cls(images, duals.double(), nothing, nothing.double(), nothing.long())
-
-    def at(self, kept: Tensor) -> "FoundImages":
-        """Those of the indices, or of the mask, `kept`."""
-        return FoundImages(*(part[kept] for part in self))
-
-    def join(self, other: "FoundImages") -> "FoundImages":
-        """These and those of `other`."""
-        return FoundImages(*map(torch.cat, zip(self, other, strict=True)))
-
-
-class Bounds(NamedTuple):
-    """The ρ (`residual`) and the λ (`gradient`) below which an image is accepted."""
-
-    residual: float
-    gradient: float
-
-
-UNKNOWN = Bounds(float("nan"), float("nan"))
-WORST = Bounds(float("inf"), float("inf"))
 
 
 @dataclass
@@ -72,7 +34,7 @@ class FeatureSearch:
 
     states: the client's parameters before every SGD step that was reached. step: the one at which images are sought.
     idle: how many passes in a row found nothing. bounds: those of the last pass. tried: how many candidates were
-    judged. best: their lowest ρ and λ. held: those that were not accepted.
+    judged. best: their lowest ρ and λ. held: those that were not accepted. momentum: the client's, where it was found.
     """
 
     update: FeatureUpdate
@@ -85,6 +47,7 @@ class FeatureSearch:
     tried: int = 0
     best: Bounds = WORST
     held: FoundImages | None = None
+    momentum: Momentum = NO_MOMENTUM
 
     @property
     def state(self) -> State:
@@ -104,14 +67,16 @@ class FeatureSearch:
     def run(self, generator: torch.Generator, progress: Progress) -> None:
         """Passes at the initial parameters and, where single steps can be told, at those after every step.
 
-        The search ends when all images are found, or when three passes in a row brought nothing.
+        The search ends when all images are found, or when three passes in a row brought nothing and momentum is no
+        reason for that.
         """
         passes = self.options.rounds
         for done in range(passes):
             progress(done, passes, self.bounds.gradient)
             new = self._pass(generator)
             self.idle = 0 if new else self.idle + 1
-            if self.missing <= 0 or self.idle == len(FEATURE.span_directions):
+            idle = self.missing > 0 and self.idle == len(FEATURE.span_directions)
+            if (idle and not self._find_momentum(generator)) or self.missing <= 0:
                 break
             self._change_step(new)
         progress(passes, passes, self.bounds.gradient)
@@ -124,18 +89,52 @@ class FeatureSearch:
 
     def _change_step(self, new: bool) -> None:
         """On to where this step led if it has new images; back if it has none, as the one before is then incomplete."""
-        update, here = self.update, self.found.at(self.found.step == self.step)
-        if new and update.factors.exact:
-            state = after_step(update.network, self.state, update.trained, here.images, here.duals)
-            self.states[self.step + 1 :] = [state]
-            self.step += 1
-        elif self.step and not len(here.images):
+        if new and self.update.factors.exact:
+            self._enter(next_state(self.states[: self.step + 1], self._taken(), self.momentum))
+        elif self.step and not len(self._here().images):
             self.step -= 1
+
+    def _here(self) -> FoundImages:
+        """The images that the current step was the first to use."""
+        return self.found.at(self.found.step == self.step)
+
+    def _taken(self) -> State:
+        """What the images of the current step add to the last parameters (s_t of `momentum`)."""
+        update, here = self.update, self._here()
+        return step_of(update.network, self.state, update.trained, here.images, here.duals)
+
+    def _enter(self, state: State) -> None:
+        """On to the next step, which starts from `state`."""
+        self.states[self.step + 1 :] = [state]
+        self.step += 1
+
+    def _find_momentum(self, generator: torch.Generator) -> bool:
+        """Whether momentum leads from the first step to one with images, where a plain one did not; they are added."""
+        self.step, first = 0, len(self.found.images)
+        if not (self.update.factors.exact and first and bool((self.found.step == 0).all())):
+            return False
+        taken, epochs = self._taken(), len(self.update.rows) / self.update.count
+        steps = epochs * math.ceil(self.update.count / first)
+        for factor in MOMENTUM.factors:
+            momentum, self.step, self.idle = Momentum.of(factor, steps), 0, 0
+            self._enter(next_state(self.states[:1], taken, momentum))
+            images = self._candidates(generator)[: self.missing]
+            if len(images):
+                images, fitted = fit_factor(self.update.pixels(self.states[0]), taken, images, factor)
+                self.momentum = Momentum.of(fitted, steps)
+                self.states[1] = next_state(self.states[:1], taken, self.momentum)
+                if self._accept(images, generator):
+                    return True
+        self.momentum = NO_MOMENTUM
+        return False
 
     def _pass(self, generator: torch.Generator) -> bool:
         """Whether one pass finds images, which are added."""
+        return self._accept(self._candidates(generator), generator)
+
+    def _accept(self, images: Tensor, generator: torch.Generator) -> bool:
+        """Whether some of the images (M, C, H, W) pass the tests at the current step; they are added."""
         known = self.found.images
-        images = self._candidates(generator)
         images = images[are_apart(images.flatten(1), known.flatten(1))]
         together = torch.cat([known, images])
         if len(images) == 0 or len(together) < min(3, self.update.count):

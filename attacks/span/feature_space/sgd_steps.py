@@ -12,9 +12,9 @@ short of its size, both hold exactly, and δ gᵀ is a summand of it exactly if 
 
     gᵀ Δ⁺ δ = 1    (Wedderburn's rank reduction),
 
-which gives α its scale. All images of the step together give the parameters after it, θ + Σ_i Σ_k α_ik ∇f_k(x_i), with
-neither learning rate nor loss nor labels known: images first used at a later step are then sought at the parameters
-that the client had at that time. Momentum makes α too large by a common factor.
+which gives α its scale. All images of the step together give what it adds to the parameters, Σ_i Σ_k α_ik ∇f_k(x_i),
+with neither learning rate nor loss nor labels known: images first used at a later step are then sought at the
+parameters that the client had at that time. Momentum makes α too large by a common factor, which `momentum` finds.
 """
 
 from dataclasses import dataclass
@@ -59,11 +59,10 @@ def output_jacobian(network: FeatureNetwork, state: State, images: Tensor) -> Te
     return torch.stack(rows, 1)
 
 
-def after_step(network: FeatureNetwork, state: State, names: tuple[str, ...], images: Tensor, duals: Tensor) -> State:
-    """The parameters after a step, θ + Σ_i Σ_k α_ik ∇f_k(x_i) in `names`, of images (M, C, H, W) and duals (M, K)."""
+def step_of(network: FeatureNetwork, state: State, names: tuple[str, ...], images: Tensor, duals: Tensor) -> State:
+    """Σ_i Σ_k α_ik ∇f_k(x_i) in the parameters `names`, of images (M, C, H, W) and duals (M, K): what a step adds."""
     moved = {name: state[name].detach().clone().requires_grad_() for name in names}
     with torch.enable_grad():
         outputs = torch.func.functional_call(network.model, {**state, **moved}, (images,)).reshape(len(images), -1)
         gradients = torch.autograd.grad((outputs * duals.to(outputs.dtype)).sum(), list(moved.values()))
-    steps = zip(moved.items(), gradients, strict=True)
-    return {**state, **{name: (value + gradient).detach() for (name, value), gradient in steps}}
+    return {name: gradient.detach() for name, gradient in zip(moved, gradients, strict=True)}

@@ -15,11 +15,12 @@ from attacks.interface.attack import Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.span.acceptance import Acceptance
+from attacks.span.feature_space.found_images import UNKNOWN, FoundImages
 from attacks.span.feature_space.network import FeatureNetwork
-from attacks.span.feature_space.search import UNKNOWN, FeatureSearch, FoundImages
+from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.update import FeatureUpdate
 from attacks.span.search.passes import SearchOptions
-from attacks.span.thresholds import FEATURE, INVERSION, SEARCH, constants_of
+from attacks.span.thresholds import FEATURE, INVERSION, MOMENTUM, SEARCH, constants_of
 from attacks.update.pixel_mean import infer_background
 
 
@@ -51,8 +52,9 @@ class FeatureVariant:
     def accept(self, evidence: FeatureUpdate, candidates: FeatureSearch, generator: torch.Generator) -> Acceptance:
         """The images that every pass accepted by ρ and λ. residual: λ."""
         found, bounds, best = candidates.found, candidates.bounds, candidates.best
-        facts = constants_of(FEATURE, INVERSION, SEARCH) | {
+        facts = constants_of(FEATURE, INVERSION, MOMENTUM, SEARCH) | {
             "steps": float(len(candidates.states)),
+            "momentum": candidates.momentum.value,
             "threshold": bounds.residual,
             "gradient_threshold": bounds.gradient,
         }

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
-from attacks.gradient_matching.attack import total_variation, update_distance
+from attacks.gradient_matching.distances import total_variation, update_distance
 from attacks.gradient_matching.local_training import one_hot
 from tests.attacks.conftest import client, digits, generator, mlp, nearest
 
@@ -106,9 +106,20 @@ def test_minibatches_with_momentum_in_a_known_order(outputs):
     images, labels = digits(4), torch.tensor([0, 1, 0, 1])
     batches = ((2, 0), (1, 3), (3, 2), (0, 1))
     observation = trained(mlp(outputs=outputs, width=128), images, labels, batches, momentum=0.5)
-    knowledge = told(labels=(0, 1, 0, 1), batches=batches, steps=None, num_private=4)
-    found = run(observation, knowledge, iterations=200, momentum=0.5)
+    knowledge = told(labels=(0, 1, 0, 1), batches=batches, steps=None, num_private=4, momentum=0.5)
+    found = run(observation, knowledge, iterations=200)
     assert (nearest(images, found) < 0.5).all()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_local_adam_is_matched(steps):
+    images, labels = digits(2), torch.arange(2)
+    observation = client(mlp(width=128), images, steps, labels, torch.optim.Adam, lr=1e-3)
+    knowledge = told(learning_rate=1e-3, steps=steps, optimizer="adam", batch_size=2, num_private=2)
+    found = run(observation, knowledge, iterations=200)
+    assert (nearest(images, found) < 0.8).all()  # two different digits are 2.5 to 4 apart
+    assert "labels cannot be counted after adam" in " ".join(found.warnings)
+    assert "torch's defaults were assumed: weight_decay 0.0, betas (0.9, 0.999)" in " ".join(found.warnings)
 
 
 def test_targets_are_coded_as_the_adversary_believes():
@@ -178,7 +189,7 @@ def test_what_is_missing_or_wrong_is_refused_by_name():
     for knowledge, message in [
         (Knowledge(), "learning_rate"),
         (Knowledge(learning_rate=LR), "steps"),
-        (told(optimizer="adam"), "simulates sgd"),
+        (told(optimizer="rmsprop"), "optimizer is 'rmsprop': simulated are sgd, adam, adamw"),
         (told(labels=(0,)), "labels has 1 entries for 2"),
         (told(labels=(0, 12)), "labels go up to 12"),
         (told(batches=((0, 7),)), "name image 7: indices go from 0 to 1"),
@@ -189,7 +200,6 @@ def test_what_is_missing_or_wrong_is_refused_by_name():
         told(batches=((0,), ()))
     for options, message in [
         ({"iterations": 0}, "iterations is 0"),
-        ({"momentum": 1.0}, "momentum is 1"),
         ({"distance": "l1"}, "choose cosine or euclidean"),
         ({"device": "tpu"}, "device is 'tpu'"),
     ]:

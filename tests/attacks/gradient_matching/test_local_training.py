@@ -5,7 +5,16 @@ import torch
 from torch import nn
 
 from attacks.gradient_matching.batch_order import shuffled_batches
+from attacks.gradient_matching.local_optimizer import START, LocalOptimizer, root
 from attacks.gradient_matching.local_training import LocalTraining, one_hot, soft_loss, step_weights
+
+OPTIMIZERS = [
+    ("sgd", {}),
+    ("sgd", {"momentum": 0.9, "weight_decay": 0.1}),
+    ("adam", {}),
+    ("adam", {"betas": (0.5, 0.8), "weight_decay": 0.1}),
+    ("adamw", {"betas": (0.8, 0.9), "weight_decay": 0.1}),
+]
 
 
 def network(outputs=3):
@@ -42,15 +51,16 @@ def test_targets_of_another_coding_by_hand():
     )
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_unrolled_steps_are_those_of_torch_sgd(momentum):
+@pytest.mark.parametrize(("kind", "options"), OPTIMIZERS)
+def test_unrolled_steps_are_those_of_torch(kind, options):
     model, x, y = network(), images(), torch.tensor([0, 1, 2, 0, 1, 2])
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     batches = shuffled_batches(torch.tensor([[3, 0, 4, 1, 5, 2]]), 4, 5)
     assert [len(batch) for batch in batches] == [4, 2, 4, 2, 4]
-    training = LocalTraining(model, initial, tuple(initial), "cross_entropy", 0.3, momentum)
+    training = LocalTraining(model, initial, tuple(initial), "cross_entropy", LocalOptimizer(kind, 0.3, **options))
     delta = training.update(x, one_hot(y, 3), batches)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=momentum)
+    made = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
+    optimizer = made(model.parameters(), lr=0.3, **options)
     for batch in batches:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
@@ -59,10 +69,11 @@ def test_unrolled_steps_are_those_of_torch_sgd(momentum):
         assert torch.allclose(delta[name], value - initial[name], atol=1e-14)
 
 
-def test_the_update_is_differentiable_through_every_step():
+@pytest.mark.parametrize(("kind", "options"), [("sgd", {"momentum": 0.5}), ("adam", {"betas": (0.5, 0.8)})])
+def test_the_update_is_differentiable_through_every_step(kind, options):
     model, y = network(), one_hot(torch.tensor([0, 2]), 3)
     initial = {name: value.clone() for name, value in model.state_dict().items()}
-    training = LocalTraining(model, initial, tuple(initial), "cross_entropy", 0.5, 0.5)
+    training = LocalTraining(model, initial, tuple(initial), "cross_entropy", LocalOptimizer(kind, 0.5, **options))
     full = [torch.arange(2)] * 3
 
     def squared(x, p):
@@ -74,3 +85,11 @@ def test_the_update_is_differentiable_through_every_step():
 def test_weights_of_steps_by_hand():
     assert step_weights(3, 0.0).tolist() == [1, 1, 1]
     assert step_weights(3, 0.5).tolist() == [1.75, 1.5, 1.0]  # 1 + ½ + ¼, 1 + ½, 1
+
+
+def test_an_entry_without_a_gradient_stays_and_has_a_finite_derivative():
+    gradient = torch.tensor([0.0, 2.0], dtype=torch.float64, requires_grad=True)
+    added, _ = LocalOptimizer("adam", 0.1).step({"w": torch.zeros(2)}, {"w": gradient}, START)
+    assert added["w"].tolist() == pytest.approx([0.0, -0.1])
+    assert torch.autograd.grad(added["w"].sum(), gradient)[0].isfinite().all()
+    assert torch.autograd.grad(root(gradient).sum(), gradient)[0].tolist() == pytest.approx([0.0, 0.5 / 2**0.5])

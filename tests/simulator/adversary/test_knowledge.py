@@ -36,6 +36,18 @@ def test_true_grants_the_truth_about_exactly_these_clients(granted):
     assert granted("[num_private]", [0, 1])[0].num_private == 11
 
 
+@pytest.mark.parametrize(
+    ("training", "expected"),
+    [
+        ("{momentum: 0.9, weight_decay: 1.0e-3}", {"momentum": 0.9, "weight_decay": 1e-3}),
+        ("{optimizer: adamw}", {"momentum": 0.0, "weight_decay": 0.0, "betas": (0.9, 0.999)}),
+    ],
+)
+def test_the_client_s_optimizer_is_granted_with_its_settings(granted, training, expected):
+    knowledge, _ = granted("[momentum, betas, weight_decay]", [0], training)
+    assert knowledge.given() == expected | {"pixel_mean": knowledge.pixel_mean, "pixel_range": (0.0, 1.0)}
+
+
 def test_a_value_is_what_the_adversary_believes_even_if_wrong(granted):
     assert granted("{num_private: 99}", [0])[0].num_private == 99
     assert granted("{num_private: false}", [0])[0].num_private is None
@@ -70,6 +82,9 @@ def test_true_grants_what_the_defense_in_force_has(granted):
     [
         ("learning_rate", float("nan")),
         ("clip_norm", float("inf")),
+        ("momentum", 1.0),
+        ("betas", (0.9, 1.5)),
+        ("weight_decay", -0.1),
         ("kept_fraction", 5.0),
         ("quantization_bits", 100_000),
         ("pixel_mean", (float("nan"),)),

@@ -1,7 +1,7 @@
 import torch
 
 from attacks.span.feature_space.network import find_feature_network
-from attacks.span.feature_space.sgd_steps import UpdateFactors, after_step, output_jacobian
+from attacks.span.feature_space.sgd_steps import UpdateFactors, output_jacobian, step_of
 from tests.attacks.conftest import digits
 from tests.attacks.span.conftest import Convolutional, client
 
@@ -27,12 +27,12 @@ def test_duals_of_a_step_are_the_step_size_times_the_loss_gradient(minibatches):
     assert gradient[:3].max() < 1e-7 and gradient[3:].min() > 1e-3
 
 
-def test_parameters_after_a_step_are_those_of_sgd():
+def test_a_step_is_that_of_sgd():
     model, images = Convolutional(), digits(3)
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     names = tuple(initial)
     duals = LR / 3 * (torch.eye(10)[:3] - model(images).detach().softmax(1))
     expected = client(model, images, batch=3, epochs=1, lr=LR).final
-    found = after_step(find_feature_network(model, (1, 8, 8)), initial, names, images, duals)
+    found = step_of(find_feature_network(model, (1, 8, 8)), initial, names, images, duals)
     for name in names:
-        torch.testing.assert_close(found[name], expected[name])
+        torch.testing.assert_close(initial[name] + found[name], expected[name])
