@@ -1,5 +1,6 @@
 """The span attack on plain MLPs: the images themselves lie in the row space of the first layer's update."""
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +13,7 @@ from attacks.interface.observation import Observation
 from attacks.networks.mlp import ACTIVATIONS, DenseNetwork, find_dense_network
 from attacks.span.acceptance import Acceptance, ExplanationTest
 from attacks.span.evidence.known_defense import UndoneDefense, undo_defense
-from attacks.span.evidence.layers import FirstLayers, informative_rounds, rounds_with_images
+from attacks.span.evidence.layers import FirstLayers, informative_rounds, rounds_with_images, unmoved_features
 from attacks.span.least_squares import fit_images
 from attacks.span.search.candidates import Candidates
 from attacks.span.search.descent import beside
@@ -100,8 +101,22 @@ class PixelEvidence:
         tests = informative_rounds(layers.second, count)
         size = layers.second.shape[1]
         most = int(min(EVIDENCE.directions_per_image * count, EVIDENCE.directions_of_width * layers.width, size))
+        if not defense.explains_error and outside <= EVIDENCE.noisy_above and count > EVIDENCE.crowded_above * layers.width:
+            needed = math.ceil(EVIDENCE.directions_needed * count)
+            most = count if unmoved_features(tests.values(), count) else max(most, min(needed, int(EVIDENCE.crowded_directions * layers.width)))
         directions = defense.directions(list(tests.values()), count, most, outside)
         return cls(defense, spectrum, inferred, count, tests, directions, outside, doubts)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are so many images for the width that the search has to go its crowded way."""
+        few = self.count <= EVIDENCE.crowded_above * self.defense.layers.width
+        return not few and not self.defense.explains_error and self.outside <= EVIDENCE.noisy_above
+
+    @property
+    def path(self) -> tuple[float, ...]:
+        """Where on the way from the sent parameters (0) to the returned ones (1) features are tested."""
+        return EVIDENCE.path if self.crowded and self.directions != self.count else EVIDENCE.path[:1]
 
     @property
     def error(self) -> float:
@@ -120,7 +135,7 @@ class PixelEvidence:
                 "images, as after SGD (local Adam, much added noise, entries left out, more images than units or "
                 "pixels?)"
             )
-        if self.directions < (needed := EVIDENCE.directions_needed * self.count):
+        if self.directions < (needed := EVIDENCE.directions_needed * self.count) and self.directions != self.count:
             return (
                 f"nothing returned: {self.count} images need {needed:.0f} directions of the second layer's rows, "
                 f"{self.directions} can tell ({EVIDENCE.directions_of_width:g} of the width {width}, and "
@@ -131,7 +146,7 @@ class PixelEvidence:
     @property
     def hopeless(self) -> bool:
         """Whether a search cannot even give candidates to hold: no span of few images, or nothing that tests them."""
-        enough = self.directions >= EVIDENCE.directions_needed * self.count
+        enough = self.directions >= EVIDENCE.directions_needed * self.count or self.directions == self.count
         return not (enough and 1 <= self.count < self.defense.highest_rank(self.spectrum))
 
     @property
@@ -186,10 +201,13 @@ class PixelVariant:
         """Points of the first layer's span with features in the second layer's, and which pass the sparsity test."""
         layers, tests = evidence.defense.layers, evidence.tests
         rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
-        hidden = torch.cat([layers.by_round(layers.initial)[r] for r in tests]).float()
+        starts, ends = layers.by_round(layers.initial), layers.by_round(layers.final)
+        path = evidence.path
+        hidden = torch.cat([torch.lerp(starts[r], ends[r], part) for r in tests for part in path]).float()
+        rows = rows.repeat_interleave(len(path), 0)
         test = SpanTest(hidden, rows, ACTIVATIONS[self.network.activation])
         duals = DualSpace.of(layers.initial, layers.final, evidence.spectrum, evidence.count, layers.rounds)
-        nothing = Candidates.empty(duals, test, sparsity_tested=self.network.activation == "relu")
+        nothing = Candidates.empty(duals, test, sparsity_tested=self.network.activation == "relu", crowded=evidence.crowded)
         passes = self.options.rounds if evidence.refusal is None else min(SEARCH.refused_passes, self.options.rounds)
         return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
 
@@ -201,7 +219,8 @@ class PixelVariant:
         """
         defense, layers = evidence.defense, evidence.defense.layers
         noise = defense.second_noise(list(evidence.tests.values()), evidence.outside)
-        test = ExplanationTest(candidates, layers.second[list(evidence.tests)].float(), noise)
+        update = layers.second[list(evidence.tests)].float().repeat_interleave(len(evidence.path), 0)
+        test = ExplanationTest(candidates, update, noise, len(evidence.tests))
         acceptance = test.judge(candidates.accepted(), generator)
         facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),
