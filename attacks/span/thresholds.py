@@ -63,10 +63,6 @@ class EVIDENCE(Thresholds):
     directions_needed: float = 1.2  # directions per image below which ρ cannot hold
     # [matters] half loses images of narrow networks, where it is the bound that holds
     directions_of_width: float = 0.4  # share of the width: more directions fit any image
-    # The three below: MNIST clients of one step or of 5 epochs of 10 at widths of 128 and 256 (held-out images)
-    crowded_above: float = 0.2  # images per unit of the width from which the search goes its crowded way
-    crowded_directions: float = 0.5  # share of the width: as directions_of_width
-    path: tuple[float, ...] = (0.0, 0.5, 1.0)  # where on the way from sent to returned parameters features are tested
     entries_left_out: float = 0.05  # share of zeros beside rows and columns of zeros: entries were left out
 
 
@@ -91,8 +87,6 @@ class SEARCH(Thresholds):
     # [matters] half loses images of a narrow network, as half the polishing steps do: minima are not reached
     polish_rate: float = 0.1  # share of the learning rate at which settling ends and polishing starts
     complement_after: float = 0.75  # share of the images that passed, from which only what they leave is searched
-    crowded_complement_after: float = 0.0
-    crowded_idle_passes: int = 3
     idle_passes: int = 2  # passes without gain, one after the other, that end the search
     refused_passes: int = 2  # passes where the update is refused already: what they find is held, never returned
 
@@ -111,12 +105,27 @@ class SPARSITY(Thresholds):
     zero_widths: float = 8.0  # standard deviations of its rounding error below which an entry of L c is zero
     clean: float = 0.02  # rms of L c: zeros count only below it; entries so small are chance on 1.6 % of the units
     # [matters] twice leaves images that share too few zeros less exact; half changes nothing
-    crowded_excess: float = 0.03
-    crowded_least: float = 0.3
     free_choices: float = 1.25  # zeros per image that the choice of c can place at will; N − 1 in theory
     chance: float = 0.05  # share of the units whose entry may be zero by chance
     independent: float = 0.05  # length of c outside the span of sparser ones; 0.4 and more for private images
     tested_per_missing: int = 2  # candidates that take the test, per image that is still missing
+
+
+class CROWDED(Thresholds):
+    """The search where images are many for the width (`PixelEvidence.crowded`).
+
+    Chosen with clients of MNIST in view: seed 0 of `tests.benchmarks.width`, one step or 5 epochs of 10 images, widths
+    of 128 and 256, one round and four. Not varied by `sensitivity`.
+    """
+
+    images_of_width: float = 0.2  # images per unit of the width above which the search goes this way
+    path: tuple[float, ...] = (0.0, 0.5, 1.0)  # where from the sent (0) to the returned parameters features are tested
+    directions_of_width: float = 0.5  # share of the width: as EVIDENCE.directions_of_width
+    still_of_width: float = 0.5  # images per unit of the width up to which features at rest are searched
+    idle_passes: int = 3  # as SEARCH.idle_passes
+    least_zeros: float = 0.3  # share of the units: so many zeros a mixture of two duals can have
+    chance: float = 0.03  # as SPARSITY.chance, beside N choices and no more: 3 zeros at most were seen on 384 units
+    all_starts_after: float = 0.5  # share of the images that passed, from which every start in DUAL is tried
 
 
 class EXTREME(Thresholds):
@@ -134,7 +143,6 @@ class DUAL(Thresholds):
 
     avoid_weight: float = 100.0  # of y_j · c = 0 in the start, against the energy of L c on inactive units
     # [matters] half loses images and lets a stray in
-    most_known: float = 0.5
     start_shares: tuple[float, ...] = (0.5, 0.25, 0.125)  # of the inactive units, the surest ones, to start from
     # [matters] half lets a stray in
     reweightings: int = 20  # steps of reweighted least squares

@@ -1,7 +1,7 @@
 """How many images the span attack returns as their number approaches the width of an MLP.
 
 `python -m tests.benchmarks.width --root DATA --widths 128 --images 16 32 48` prints a line of CSV for each client: how
-many of its N images, held-out ones of MNIST, lie within L2 0.5 of a returned image, and how many of one returned or held.
+many of its N images, from MNIST's test split, lie within L2 0.5 of a returned image, and of one returned or held.
 """
 
 import argparse

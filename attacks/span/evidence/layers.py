@@ -107,13 +107,16 @@ def informative_rounds(updates: Tensor, count: int) -> dict[int, Spectrum]:
     return {r: spectrum for r, spectrum in spectra.items() if ranks[r] >= enough}
 
 
-def unmoved_features(spectra: Iterable[Spectrum], count: int) -> bool:
+def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
     """Whether the second layer's rows hold nothing but the features of `count` images as they were at the start, as
     after a single step: behind so many directions comes rounding in every round."""
-    return all(
-        count < len(one.values) and one.values[count] < ROUNDING * one.values[0] < one.values[count - 1] and one.values[count - 1] > CLEAR_GAP * one.values[count]
-        for one in spectra
-    )
+    for one in spectra:
+        if count >= len(one.values):
+            return False
+        last, behind = float(one.values[count - 1] / one.values[0]), float(one.values[count] / one.values[0])
+        if behind > ROUNDING or last < CLEAR_GAP * behind:
+            return False
+    return True
 
 
 def joined_layer(state: State, network: DenseNetwork, index: int, device: torch.device) -> Tensor:

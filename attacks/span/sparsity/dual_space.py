@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.span.thresholds import SPARSITY
+from attacks.span.thresholds import CROWDED, SPARSITY
 from attacks.update.spectrum import Spectrum
 
 
@@ -134,7 +134,7 @@ class DualSpace:
         """How many zeros chance and N − 1 free choices explain, each as often as rounds repeat a unit's duals."""
         width, count = self.left.shape
         free = count * self.repeats
-        crowded = max(SPARSITY.crowded_least * width, free + SPARSITY.crowded_excess * width)
+        crowded = max(CROWDED.least_zeros * width, free + CROWDED.chance * width)
         return min(SPARSITY.free_choices * free + SPARSITY.chance * width, crowded)
 
     def tolerance(self, directions: Tensor) -> Tensor:

@@ -1,15 +1,15 @@
 """The search of `attacks.span.sparsity.sparse_duals` from many candidates at once: one product of matrices per step.
 
-Where there are many images for the width, hardly any candidate is close to one; but the sparsest dual of one in a few
-dozen is that of a private image all the same, and nothing else has as many zeros. So all candidates are tried, each from
-one start, and the number of zeros alone says which led anywhere.
+Where images are many for the width, hardly any candidate is close to one; but the sparsest dual of one candidate in a
+few dozen is that of a private image all the same, and no other dual has as many zeros. So all candidates are tried, and
+the number of zeros alone says which led anywhere.
 """
 
 import torch
 from torch import Tensor
 
 from attacks.span.sparsity.dual_space import DualSpace
-from attacks.span.thresholds import DUAL
+from attacks.span.thresholds import CROWDED, DUAL
 
 
 def sparsest_of_many(space: DualSpace, coordinates: Tensor, known: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ def sparsest_of_many(space: DualSpace, coordinates: Tensor, known: Tensor) -> Te
     own = torch.nn.functional.normalize(coordinates)
     found = own.clone()
     left = torch.arange(len(own), device=own.device)
-    for share in DUAL.start_shares[: 1 if len(known) < DUAL.most_known * space.count else None]:
+    for share in DUAL.start_shares[: 1 if len(known) < CROWDED.all_starts_after * space.count else None]:
         found[left] = _from_start(space, coordinates[left], known, share)
         left = left[space.zeros(found[left]) <= space.explained_zeros()]
     return found
@@ -61,8 +61,7 @@ class PairProducts:
         return cls(left[:, row] * left[:, column], places, left.shape[1])
 
     def gram(self, weights: Tensor) -> Tensor:
-        """Lᵀ diag(w) L, (M, N, N), their lower triangles alone, for weights (M, W), which are first brought to a mean of
-        one."""
+        """The lower triangles of Lᵀ diag(w) L, (M, N, N), for weights (M, W), first brought to a mean of one."""
         scaled = weights / weights.mean(1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
         full = weights.new_zeros(len(weights), self.count, self.count)
         full[:, self.places[0], self.places[1]] = scaled @ self.products
