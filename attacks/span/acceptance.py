@@ -48,6 +48,7 @@ class ExplanationTest:
     candidates: Candidates
     update: Tensor
     noise: float = 0.0
+    rounds: int = 1
 
     def judge(self, images: Tensor, generator: torch.Generator) -> Acceptance:
         """The images (M, in), in float32, with the reason why they may not be returned, if there is one."""
@@ -62,7 +63,7 @@ class ExplanationTest:
         most = ACCEPTANCE.unexplained_sparse if enough else ACCEPTANCE.unexplained
         acceptance = Acceptance(images.float(), images.new_zeros(0), None, left)
         signal, null = (max(share**2 - self.noise**2, 0.0) ** 0.5 for share in (left, by_chance))
-        if signal < most * null or (enough and len(self.update) == 1):
+        if signal < most * null or (enough and self.rounds == 1):
             return acceptance
         reason = (
             f"nothing returned: {len(images)} candidates leave {left:.2g} of the second layer's update, "

@@ -111,6 +111,23 @@ class SPARSITY(Thresholds):
     tested_per_missing: int = 2  # candidates that take the test, per image that is still missing
 
 
+class CROWDED(Thresholds):
+    """The search where images are many for the width (`PixelEvidence.crowded`).
+
+    Chosen with clients of MNIST in view: seed 0 of `tests.benchmarks.width`, one step or 5 epochs of 10 images, widths
+    of 128 and 256, one round and four. Not varied by `sensitivity`.
+    """
+
+    images_of_width: float = 0.2  # images per unit of the width above which the search goes this way
+    path: tuple[float, ...] = (0.0, 0.5, 1.0)  # where from the sent (0) to the returned parameters features are tested
+    directions_of_width: float = 0.5  # share of the width: as EVIDENCE.directions_of_width
+    still_of_width: float = 0.5  # images per unit of the width up to which features at rest are searched
+    idle_passes: int = 3  # as SEARCH.idle_passes
+    least_zeros: float = 0.3  # share of the units: so many zeros a mixture of two duals can have
+    chance: float = 0.03  # as SPARSITY.chance, beside N choices and no more: 3 zeros at most were seen on 384 units
+    all_starts_after: float = 0.5  # share of the images that passed, from which every start in DUAL is tried
+
+
 class EXTREME(Thresholds):
     """Images as vertices of the points with pixels in range (`attacks.span.search.extreme_points`)."""
 

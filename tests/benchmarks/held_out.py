@@ -1,4 +1,5 @@
-"""Clients of held-out images: no constant of the span attack was chosen with any of them in view.
+"""Clients of held-out images: no constant of the span attack was chosen with any of them in view, but those of
+`thresholds.CROWDED` (seed 0 of MNIST, `tests.benchmarks.width`).
 
 The images come from the official test splits of three data sets: MNIST's 10,000, the lossless 932 of CIFAR-10, and of
 Tiny-ImageNet's validation images the last fifth of each class (figure 18 of docs/paper.md has trained on others). No
@@ -26,7 +27,7 @@ from clients.training import train
 
 DATA = ("mnist", "cifar10", "tiny_imagenet")
 USED = {"tiny_imagenet": 0.8}  # share of each class's test images that others may have used
-CLASSES = 20  # outputs of every network: the most that a data set has
+CLASSES = 20  # outputs of a network where nothing else is said: the most that a data set has
 MEAN_OF = 500  # training images whose mean, per channel, every client subtracts
 
 
@@ -40,7 +41,8 @@ PLAIN = TrainingConfig(epochs=5, batch_size=4, learning_rate=0.05)
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of client, and what its attacker is told. rounds: of one client, each from where the last one ended."""
+    """A kind of client, and what its attacker is told. rounds: of one client, each from where the last one ended.
+    classes: outputs of the network."""
 
     name: str
     images: int = 20
@@ -49,6 +51,7 @@ class Kind:
     defense: Defense = field(default_factory=Defense)
     told: Knowledge = field(default_factory=Knowledge)
     rounds: int = 1
+    classes: int = CLASSES
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def unused(labels: np.ndarray, data: str) -> np.ndarray:
 def observe(kind: Kind, images: Tensor, labels: Tensor, seed: int) -> Observation:
     """What a server sees of a client that trains on images (N, C, H, W) of classes (N,), from the seed's network."""
     shape = (images.shape[1], images.shape[2], images.shape[3])
-    model = build_model(kind.model, shape, CLASSES, seed)
+    model = build_model(kind.model, shape, kind.classes, seed)
     return Observation(model, tuple(_round(kind, model, images, labels, seed, r) for r in range(kind.rounds)), shape)
 
 

@@ -43,7 +43,14 @@ SEARCHING: tuple[Group, ...] = (thresholds.SEARCH, thresholds.DECOY, SearchOptio
 JUDGING: tuple[Group, ...] = (thresholds.EVIDENCE, thresholds.ACCEPTANCE)
 ZEROS: tuple[Group, ...] = (thresholds.SPARSITY, thresholds.DUAL)
 # groups that no kind of client here uses: those of networks with convolutions, and the joint polish, which is off
-NOT_RUN = (thresholds.EXTREME, thresholds.FEATURE, thresholds.INVERSION, thresholds.FROZEN_BODY, thresholds.POLISH)
+NOT_RUN = (
+    thresholds.CROWDED,
+    thresholds.EXTREME,
+    thresholds.FEATURE,
+    thresholds.INVERSION,
+    thresholds.FROZEN_BODY,
+    thresholds.POLISH,
+)
 
 LONG = TrainingConfig(epochs=10, batch_size=5, learning_rate=0.05, momentum=0.9)
 DECAYED = TrainingConfig(epochs=5, batch_size=4, learning_rate=0.05, weight_decay=1e-2)

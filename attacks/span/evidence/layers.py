@@ -1,5 +1,6 @@
 """What a client's update shows of the first two layers of an MLP, once weight decay is undone."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -9,7 +10,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
 from attacks.networks.mlp import DenseNetwork
 from attacks.span.thresholds import EVIDENCE
-from attacks.update.spectrum import Spectrum
+from attacks.update.spectrum import CLEAR_GAP, ROUNDING, Spectrum
 from attacks.update.weight_decay import decay_factor, without_decay
 
 NOTHING = "the update of one of the first two layers is zero: there is nothing to attack"
@@ -104,6 +105,18 @@ def informative_rounds(updates: Tensor, count: int) -> dict[int, Spectrum]:
     ranks = {r: spectrum.count() for r, spectrum in spectra.items()}
     enough = min(count, max(ranks.values()))
     return {r: spectrum for r, spectrum in spectra.items() if ranks[r] >= enough}
+
+
+def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
+    """Whether the second layer's rows hold nothing but the features of `count` images as they were at the start, as
+    after a single step: behind so many directions comes rounding in every round."""
+    for one in spectra:
+        if count >= len(one.values):
+            return False
+        last, behind = float(one.values[count - 1] / one.values[0]), float(one.values[count] / one.values[0])
+        if behind > ROUNDING or last < CLEAR_GAP * behind:
+            return False
+    return True
 
 
 def joined_layer(state: State, network: DenseNetwork, index: int, device: torch.device) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from attacks.span.search.descent import beside, distinct
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
+from attacks.span.sparsity.many_duals import sparsest_of_many
 from attacks.span.sparsity.sparse_duals import fewest_zeros, retry_doubtful, sparsest
 from attacks.span.thresholds import ACCEPTANCE, DECOY, SPARSITY
 
@@ -35,13 +36,16 @@ class Candidates:
     threshold: float = 0.0
     decoy_median: float = float("inf")
     sparsity_tested: bool = True
+    crowded: bool = False
     passes: int = 0
 
     @classmethod
-    def empty(cls, duals: DualSpace, test: SpanTest, sparsity_tested: bool = True) -> "Candidates":
+    def empty(
+        cls, duals: DualSpace, test: SpanTest, sparsity_tested: bool = True, crowded: bool = False
+    ) -> "Candidates":
         images, directions = duals.rows.new_zeros(0, duals.rows.shape[1] - 1), duals.values.new_zeros(0, duals.count)
         none = images[:, 0].float()
-        return cls(duals, test, directions, images, images, none, sparsity_tested=sparsity_tested)
+        return cls(duals, test, directions, images, images, none, sparsity_tested=sparsity_tested, crowded=crowded)
 
     @property
     def missing(self) -> int:
@@ -82,11 +86,15 @@ class Candidates:
         if not self.sparsity_tested:
             return found
         duals = self.duals
-        tested = found.loose[: SPARSITY.tested_per_missing * self.missing]
+        tested = found.loose if self.crowded else found.loose[: SPARSITY.tested_per_missing * self.missing]
         rough, known = duals.coordinates(tested), duals.coordinates(self.passed)
-        sure = torch.zeros(len(tested), dtype=torch.bool, device=tested.device)
-        sure[: len(found.below(found.threshold))] = True
-        directions = torch.cat([self.directions, sparsest(duals, rough, sure, known)])
+        if self.crowded:
+            sought = sparsest_of_many(duals, rough, known)
+        else:
+            sure = torch.zeros(len(tested), dtype=torch.bool, device=tested.device)
+            sure[: len(found.below(found.threshold))] = True
+            sought = sparsest(duals, rough, sure, known)
+        directions = torch.cat([self.directions, sought])
         kept = duals.passing(directions)
         directions, rough = directions[kept], torch.cat([known, rough])[kept]
         directions = retry_doubtful(duals, rough, directions)

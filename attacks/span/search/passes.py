@@ -11,7 +11,7 @@ from attacks.interface.attack import Progress
 from attacks.span.search.candidates import Candidates
 from attacks.span.search.descent import Loss, descend, distinct, with_gradient
 from attacks.span.search.problems import AffineSpan, SpanProblem
-from attacks.span.thresholds import SEARCH, Descent
+from attacks.span.thresholds import CROWDED, SEARCH, Descent
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ def find_images(
     """
     best = found = nothing
     idle = passes = 0
-    while passes < options.rounds and idle < SEARCH.idle_passes and found.missing > 0:
+    patience = CROWDED.idle_passes if nothing.crowded else SEARCH.idle_passes
+    while passes < options.rounds and idle < patience and found.missing > 0:
         progress(passes, options.rounds, found.threshold)
         found = found.with_weakest_released() if idle else found
         found = found.merge(_search(found, options, generator), generator)
@@ -50,8 +51,9 @@ def find_images(
 def _search(found: Candidates, options: SearchOptions, generator: torch.Generator) -> Tensor:
     """Distinct minima of ρ, (M, in) in float64; once most images have passed, in the span of the others alone."""
     duals, test = found.duals, found.test
-    complement = len(found.passed) >= SEARCH.complement_after * duals.count
-    span = AffineSpan.of(duals.remaining_rows(found.directions if complement else found.directions[:0]), generator)
+    complement = found.crowded or len(found.passed) >= SEARCH.complement_after * duals.count
+    rows = duals.remaining_rows(found.directions if complement else found.directions[:0])
+    span = AffineSpan.scaled(rows) if found.crowded and len(rows) > 1 else AffineSpan.of(rows, generator)
     problem, size = SpanProblem.of(test, span), len(span.directions)
     if size == 0:
         return span.origin[None, :-1]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.span.thresholds import SPARSITY
+from attacks.span.thresholds import CROWDED, SPARSITY
 from attacks.update.spectrum import Spectrum
 
 
@@ -95,13 +95,18 @@ class DualSpace:
         multipliers = multipliers - own[:, None] * inverse
         return coordinates - multipliers @ directions
 
+    def nearest(self, coordinates: Tensor) -> Tensor:
+        """How near to activation the images of y (M, N) bring every unit, (M, W): the larger of its two inputs at both
+        ends of training. Below 0 a unit is inactive at both."""
+        points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
+        return torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T)
+
     def inactive(self, coordinates: Tensor) -> list[Tensor]:
         """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends.
 
         Those farthest from activation come first: they are the least likely to have been active in between.
         """
-        points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
-        nearest = torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T)
+        nearest = self.nearest(coordinates)
         order, idle = nearest.argsort(dim=1, stable=True), (nearest < 0).sum(1).tolist()
         return [self.left[units[:number]] for units, number in zip(order, idle, strict=True)]
 
@@ -128,7 +133,9 @@ class DualSpace:
     def explained_zeros(self) -> float:
         """How many zeros chance and N − 1 free choices explain, each as often as rounds repeat a unit's duals."""
         width, count = self.left.shape
-        return SPARSITY.free_choices * count * self.repeats + SPARSITY.chance * width
+        free = count * self.repeats
+        crowded = max(CROWDED.least_zeros * width, free + CROWDED.chance * width)
+        return min(SPARSITY.free_choices * free + SPARSITY.chance * width, crowded)
 
     def tolerance(self, directions: Tensor) -> Tensor:
         """Below which an entry of L c is zero, (M, 1), for c (M, N): its rounding error is noise · ‖S⁻¹ c‖."""

@@ -1,5 +1,6 @@
 """The span attack on plain MLPs: the images themselves lie in the row space of the first layer's update."""
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +13,7 @@ from attacks.interface.observation import Observation
 from attacks.networks.mlp import ACTIVATIONS, DenseNetwork, find_dense_network
 from attacks.span.acceptance import Acceptance, ExplanationTest
 from attacks.span.evidence.known_defense import UndoneDefense, undo_defense
-from attacks.span.evidence.layers import FirstLayers, informative_rounds, rounds_with_images
+from attacks.span.evidence.layers import FirstLayers, at_rest, informative_rounds, rounds_with_images
 from attacks.span.least_squares import fit_images
 from attacks.span.search.candidates import Candidates
 from attacks.span.search.descent import beside
@@ -20,7 +21,18 @@ from attacks.span.search.extreme_points import extreme_images
 from attacks.span.search.passes import SearchOptions, find_images
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
-from attacks.span.thresholds import ACCEPTANCE, DECOY, DUAL, EVIDENCE, EXTREME, FIT, SEARCH, SPARSITY, constants_of
+from attacks.span.thresholds import (
+    ACCEPTANCE,
+    CROWDED,
+    DECOY,
+    DUAL,
+    EVIDENCE,
+    EXTREME,
+    FIT,
+    SEARCH,
+    SPARSITY,
+    constants_of,
+)
 from attacks.update.pixel_mean import CONSTANT_MISFIT
 from attacks.update.spectrum import ROUNDING, Spectrum
 from attacks.update.views import group_views
@@ -66,6 +78,8 @@ class PixelEvidence:
     spectrum: of the first layer, in all rounds together. inferred: N as the spectrum shows it. count: N as it is used.
     tests: the rounds whose second layer tests candidates, with its spectrum. directions: k, how many directions of each
     of these hold the images' features. outside: ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer. doubts: warnings on the number.
+    crowded: whether there are so many images for the width that the search goes a way of its own, and still: whether
+    their features did not move, so that N directions hold them exactly.
     """
 
     defense: UndoneDefense
@@ -76,10 +90,15 @@ class PixelEvidence:
     directions: int
     outside: float
     doubts: tuple[str, ...] = ()
+    crowded: bool = False
+    still: bool = False
 
     @classmethod
-    def of(cls, defense: UndoneDefense, spectrum: Spectrum, inferred: int, num_private: int | None) -> "PixelEvidence":
-        """inferred: the rank of the first layer before the defense. num_private: N where known."""
+    def of(
+        cls, defense: UndoneDefense, spectrum: Spectrum, inferred: int, num_private: int | None, relu: bool
+    ) -> "PixelEvidence":
+        """inferred: the rank of the first layer before the defense. num_private: N where known. relu: whether the
+        network's activation is ReLU."""
         count = num_private or inferred
         doubts: tuple[str, ...] = ()
         if defense.count is not None:
@@ -100,8 +119,24 @@ class PixelEvidence:
         tests = informative_rounds(layers.second, count)
         size = layers.second.shape[1]
         most = int(min(EVIDENCE.directions_per_image * count, EVIDENCE.directions_of_width * layers.width, size))
+        exact = relu and not defense.explains_error and outside <= EVIDENCE.noisy_above
+        crowded = exact and count > CROWDED.images_of_width * layers.width
+        still = crowded and count <= CROWDED.still_of_width * layers.width and at_rest(tests.values(), count)
+        if crowded:
+            wanted = min(EVIDENCE.directions_needed * count, CROWDED.directions_of_width * layers.width)
+            most = count if still else max(most, min(math.ceil(wanted), size))
         directions = defense.directions(list(tests.values()), count, most, outside)
-        return cls(defense, spectrum, inferred, count, tests, directions, outside, doubts)
+        return cls(defense, spectrum, inferred, count, tests, directions, outside, doubts, crowded, still)
+
+    @property
+    def path(self) -> tuple[float, ...]:
+        """Where features are tested on the way from the sent parameters (0) to the returned ones (1)."""
+        return CROWDED.path if self.crowded and not self.still else CROWDED.path[:1]
+
+    @property
+    def enough_directions(self) -> bool:
+        """Whether the second layer's rows can test candidates."""
+        return self.still or self.directions >= EVIDENCE.directions_needed * self.count
 
     @property
     def error(self) -> float:
@@ -120,10 +155,12 @@ class PixelEvidence:
                 "images, as after SGD (local Adam, much added noise, entries left out, more images than units or "
                 "pixels?)"
             )
-        if self.directions < (needed := EVIDENCE.directions_needed * self.count):
+        if not self.enough_directions:
+            needed = EVIDENCE.directions_needed * self.count
+            share = CROWDED.directions_of_width if self.crowded else EVIDENCE.directions_of_width
             return (
                 f"nothing returned: {self.count} images need {needed:.0f} directions of the second layer's rows, "
-                f"{self.directions} can tell ({EVIDENCE.directions_of_width:g} of the width {width}, and "
+                f"{self.directions} can tell ({share:g} of the width {width}, and "
                 "no more than the layer's outputs)"
             )
         return None
@@ -131,8 +168,7 @@ class PixelEvidence:
     @property
     def hopeless(self) -> bool:
         """Whether a search cannot even give candidates to hold: no span of few images, or nothing that tests them."""
-        enough = self.directions >= EVIDENCE.directions_needed * self.count
-        return not (enough and 1 <= self.count < self.defense.highest_rank(self.spectrum))
+        return not (self.enough_directions and 1 <= self.count < self.defense.highest_rank(self.spectrum))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -157,7 +193,8 @@ class PixelEvidence:
     @property
     def facts(self) -> dict[str, float]:
         read = {"k": float(self.directions), "used_num_private": float(self.count), "outside_span": self.outside}
-        return self.defense.layers.facts | read | constants_of(EVIDENCE)
+        used = (EVIDENCE, CROWDED) if self.crowded else (EVIDENCE,)
+        return self.defense.layers.facts | read | constants_of(*used)
 
 
 @dataclass(frozen=True)
@@ -180,16 +217,23 @@ class PixelVariant:
         inferred = spectrum.count()
         if len(rounds) > 1 and (most := defense.layers.most_images()) < EVIDENCE.shared_images * inferred:
             return RoundsApart(rounds, inferred, most)
-        return PixelEvidence.of(defense, spectrum, inferred, self.knowledge.num_private)
+        return PixelEvidence.of(
+            defense, spectrum, inferred, self.knowledge.num_private, self.network.activation == "relu"
+        )
 
     def search(self, evidence: PixelEvidence, generator: torch.Generator, progress: Progress) -> Candidates:
         """Points of the first layer's span with features in the second layer's, and which pass the sparsity test."""
         layers, tests = evidence.defense.layers, evidence.tests
         rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
-        hidden = torch.cat([layers.by_round(layers.initial)[r] for r in tests]).float()
+        starts, ends = layers.by_round(layers.initial), layers.by_round(layers.final)
+        path = evidence.path
+        hidden = torch.cat([torch.lerp(starts[r], ends[r], part) for r in tests for part in path]).float()
+        rows = rows.repeat_interleave(len(path), 0)
         test = SpanTest(hidden, rows, ACTIVATIONS[self.network.activation])
         duals = DualSpace.of(layers.initial, layers.final, evidence.spectrum, evidence.count, layers.rounds)
-        nothing = Candidates.empty(duals, test, sparsity_tested=self.network.activation == "relu")
+        nothing = Candidates.empty(
+            duals, test, sparsity_tested=self.network.activation == "relu", crowded=evidence.crowded
+        )
         passes = self.options.rounds if evidence.refusal is None else min(SEARCH.refused_passes, self.options.rounds)
         return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
 
@@ -201,7 +245,8 @@ class PixelVariant:
         """
         defense, layers = evidence.defense, evidence.defense.layers
         noise = defense.second_noise(list(evidence.tests.values()), evidence.outside)
-        test = ExplanationTest(candidates, layers.second[list(evidence.tests)].float(), noise)
+        update = layers.second[list(evidence.tests)].float().repeat_interleave(len(evidence.path), 0)
+        test = ExplanationTest(candidates, update, noise, len(evidence.tests))
         acceptance = test.judge(candidates.accepted(), generator)
         facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),

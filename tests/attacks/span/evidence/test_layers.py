@@ -3,7 +3,8 @@ import torch
 
 from attacks import InputError, Observation
 from attacks.networks.mlp import find_dense_network
-from attacks.span.evidence.layers import FirstLayers, rounds_with_images
+from attacks.span.evidence.layers import FirstLayers, at_rest, rounds_with_images
+from attacks.update.spectrum import Spectrum
 from tests.attacks.conftest import digits
 from tests.attacks.span.conftest import SHAPE, history, mlp
 
@@ -40,3 +41,12 @@ def test_weight_decay_is_undone_and_said():
         and "weight decay was undone" in layers.warnings[0]
     )
     assert float((layers.change - plain.change).norm() / plain.change.norm()) < 1e-2 and plain.facts == {}
+
+
+def test_features_are_at_rest_where_rounding_follows_behind_the_images():
+    vectors = torch.eye(4).double()
+    still = Spectrum(torch.tensor([1.0, 1e-2, 1e-6, 1e-7]).double(), vectors, 4, 4)
+    moved = Spectrum(torch.tensor([1.0, 1e-2, 1e-3, 1e-7]).double(), vectors, 4, 4)
+    assert at_rest([still], 2)
+    assert not at_rest([still, moved], 2)
+    assert not at_rest([still], 4)

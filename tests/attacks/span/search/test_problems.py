@@ -31,6 +31,21 @@ def test_gradient_is_that_of_the_deflated_residual(federated):
     torch.testing.assert_close(problem.value_and_gradient(point)[0], test.residual(span.images(point)))
 
 
+def test_scaled_coordinates_reach_every_point_of_the_span():
+    draws = torch.Generator().manual_seed(0)
+    rows = (
+        torch.diag(torch.tensor([100.0, 4.0, 1.0]).double())
+        @ torch.linalg.qr(torch.randn(6, 3, generator=draws, dtype=torch.float64))[0].T
+    )
+    span = AffineSpan.scaled(rows)
+    points = span.origin + torch.randn(4, 3, generator=draws, dtype=torch.float64) @ span.directions
+    assert torch.allclose(points[:, -1], torch.ones(4).double())
+    assert torch.linalg.matrix_rank(torch.cat([points, rows])) == 3
+    assert torch.linalg.matrix_rank(span.directions) == 2
+    lengths = (span.directions.T @ span.directions).trace() / 3
+    assert torch.allclose(lengths, span.origin.square().sum())  # a coordinate is worth the origin's length, in rms
+
+
 def test_what_exact_images_leave_free_has_the_gradient_of_the_residual(federated):
     images, observation, _ = federated
     test, _ = first_two(observation)

@@ -1,6 +1,7 @@
 import torch
 
 from attacks.span.sparsity.dual_space import DualSpace
+from attacks.span.sparsity.many_duals import PairProducts, sparsest_of_many
 from attacks.span.sparsity.sparse_duals import purified, retry_doubtful, sparsest
 from tests.attacks.span.conftest import first_two
 
@@ -64,3 +65,31 @@ def test_what_known_duals_mix_into_one_is_taken_out():
     pure = purified(duals, torch.nn.functional.normalize(mixed))
     assert torch.allclose((pure * true).sum(1).abs(), torch.ones(count).double(), atol=1e-10)
     assert duals.zeros(pure).tolist() == (sparse == 0).sum(0).tolist()
+
+
+def test_gram_matrices_of_many_weights_are_those_of_each():
+    draws = torch.Generator().manual_seed(0)
+    left = torch.randn(9, 4, generator=draws, dtype=torch.float64)
+    weights = torch.rand(3, 9, generator=draws, dtype=torch.float64)
+    found = PairProducts.of(left).gram(weights)
+    for gram, weight in zip(found, weights, strict=True):
+        assert torch.allclose(gram, (left.T @ torch.diag(weight / weight.mean()) @ left).tril())
+
+
+def test_many_rough_images_become_exact_at_once(federated):
+    images, observation, _ = federated
+    _, duals = first_two(observation)
+    noise = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) @ duals.rows[:, :-1]
+    y = duals.coordinates(images.flatten(1) + 0.5 * noise / noise.norm(dim=1, keepdim=True))
+    directions = sparsest_of_many(duals, y, y[:0])
+    exact = duals.images(duals.disentangle(y, directions))
+    assert len(duals.passing(directions)) == 8
+    assert ((exact - images.flatten(1)).norm(dim=1) < 1e-2).all()
+    assert len(sparsest_of_many(duals, y[:0], y)) == 0
+
+
+def test_what_zeros_explain_falls_where_images_are_many_for_the_width():
+    values, ends = torch.ones(1).double(), torch.zeros(0, 0).double()
+    for width, count, zeros in ((1000, 200, 300.0), (1000, 100, 175.0), (1000, 250, 300.0), (1000, 400, 430.0)):
+        duals = DualSpace(torch.zeros(width, count), values, values, 0.0, (ends, ends))
+        assert abs(duals.explained_zeros() - zeros) < 1e-9
