@@ -1,0 +1,88 @@
+"""Networks whose gradients reach what is switched off: for descents on the input of a network with frozen weights.
+
+A ReLU that is off passes no gradient, and max pooling passes it to one entry of a window alone, so a descent from
+elsewhere stays in local minima where the wrong units are on and the wrong entries are largest. Within `relaxed` a ReLU
+keeps its value and passes a share of the gradient where it is off, as if it were leaky in the backward pass alone; and
+max pooling takes a smooth maximum.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.modules.utils import _pair
+from torch.overrides import TorchFunctionMode
+
+RELUS = (torch.relu, torch.relu_, functional.relu, torch.Tensor.relu, torch.Tensor.relu_)
+MAX_POOLS = (functional.max_pool2d, torch.max_pool2d)
+
+
+class _LeakyBackward(torch.autograd.Function):
+    """relu(x), whose derivative is `leak` instead of 0 where x is not above 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, leak: float) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x > 0)
+        ctx.leak = leak
+        return x.clamp_min(0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (on,) = ctx.saved_tensors
+        return torch.where(on, gradient, ctx.leak * gradient), None
+
+
+def smooth_max_pool(
+    x: Tensor,
+    sharpness: float,
+    kernel_size: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+) -> Tensor:
+    """Max pooling of maps (M, C, H, W) with log mean exp(β u) / β as the maximum of a window u: the mean for small β,
+    the maximum for large ones, and u where a window is constant.
+
+    β is the sharpness divided by the standard deviation of each image's own maps.
+    """
+    kernel, dilated = _pair(kernel_size), _pair(dilation)
+    steps, around = _pair(kernel_size if stride is None or stride == [] else stride), _pair(padding)
+    size = [
+        (length + 2 * edge - spread * (side - 1) - 1) // step + 1
+        for length, edge, spread, side, step in zip(x.shape[2:], around, dilated, kernel, steps, strict=True)
+    ]
+    beta = sharpness / x.detach().flatten(1).std(1).clamp_min(1e-12).view(-1, 1, 1)
+    filled = functional.pad(x, (around[1], around[1], around[0], around[0]), value=-math.inf)
+    windows = functional.unfold(filled.flatten(0, 1)[:, None], kernel, dilated, 0, steps)
+    windows = windows.view(len(x), x.shape[1], windows.shape[1], -1)
+    maximum = (beta[..., None] * windows).logsumexp(2) - math.log(windows.shape[2])
+    return (maximum / beta).view(*x.shape[:2], *size)
+
+
+class relaxed(TorchFunctionMode):
+    """Within it a ReLU that is off passes the share `leak` of its gradient, and max pooling is smooth with `sharpness`
+    where that is finite, however the network calls them.
+
+    In-place ReLUs give a new tensor: their result has to be used, as torch's own modules do. Pooling with `ceil_mode`
+    or `return_indices` stays what it is.
+    """
+
+    def __init__(self, leak: float, sharpness: float = math.inf) -> None:
+        super().__init__()
+        self.leak, self.sharpness = leak, sharpness
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: Mapping | None = None
+    ) -> Any:
+        own = dict(kwargs or {})
+        if self.leak and function in RELUS:
+            return _LeakyBackward.apply(args[0] if args else own["input"], self.leak)
+        if math.isfinite(self.sharpness) and function in MAX_POOLS:
+            asked = {name: own.pop(name, False) for name in ("ceil_mode", "return_indices")}
+            if len(args) <= 5 and not any(asked.values()):
+                x, *rest = args if args else (own.pop("input"),)
+                return smooth_max_pool(x, self.sharpness, *rest, **own)
+        return function(*args, **(kwargs or {}))

@@ -1,0 +1,247 @@
+"""From the maps of images to the images, by descent through the frozen part of the network.
+
+    min_x ‖maps(x) − wanted‖² / ‖wanted‖² + w · TV(x),     w falling from smooth images to exact ones
+
+Three things make this find the image where plain descent stays in local minima. The image is a sum of images of all
+scales from one pixel to full resolution, and every scale has its own coordinates for Adam: coarse structure moves as
+one coordinate and needs no agreement of thousands of pixels. ReLUs that are off pass part of their gradient
+(`attacks.networks.relaxation`). And there are several starts, of which the one with the nearest maps is kept.
+
+Whether an image may be returned is measured on decoys (`attacks.span.maps.decoys`), inverted from maps with noise of
+the size of its own residual.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, pad
+
+from attacks.interface.attack import Progress, silent
+from attacks.networks.relaxation import relaxed
+from attacks.span.maps.decoys import dead_leaves
+from attacks.span.thresholds import MAP_INVERSION, Descent
+
+TINY = 1e-12  # keeps quotients and roots finite
+
+Maps = Callable[[Tensor], Tensor]
+"""The maps (M, …) of images (M, C, H, W) in the model's input space, differentiable."""
+
+
+@dataclass(frozen=True)
+class MapTarget:
+    """What is known of images: their maps at one place of the network.
+
+    maps: at the attacked parameters. wanted: (M, …), the maps that were recovered, one for each image. cost:
+    multiply-adds that the maps of one image take.
+    """
+
+    maps: Maps
+    wanted: Tensor
+    cost: float = 0.0
+
+    def misfit(self, images: Tensor) -> Tensor:
+        """‖maps(x) − wanted‖² / ‖wanted‖² (S · M,) of images (S · M, C, H, W): S starts for each of the M wanted maps,
+        start by start."""
+        wanted = self.wanted.flatten(1)
+        starts = len(images) // len(wanted)
+        missed = self.maps(images).flatten(1).view(starts, *wanted.shape) - wanted
+        return (missed.square().sum(2) / wanted.square().sum(1)).flatten()
+
+
+@dataclass(frozen=True)
+class Inverted:
+    """Images with the wanted maps, as far as the descent came.
+
+    images: (M, C, H, W), of every map's starts the one with the smallest residual. residual: (M,), ‖maps(x) − wanted‖ /
+    ‖wanted‖. decoy_error: (M,), ‖x' − d‖ / ‖d − its mean colour‖ of a decoy d that was inverted to x' from maps as
+    inexact as this image's.
+    """
+
+    images: Tensor
+    residual: Tensor
+    decoy_error: Tensor
+
+    @property
+    def trusted(self) -> Tensor:
+        """(M,) bool: whether an image may be returned: where the decoys whose maps are as exact as its own, or more,
+        came back with more than half of the energy of their contrast, in the mean over these decoys."""
+        order = self.residual.argsort(stable=True)
+        lost = self.decoy_error[order].square()
+        counted = torch.arange(1, len(lost) + 1, device=lost.device)
+        trusted = lost.cumsum(0) / counted < MAP_INVERSION.most_energy_lost
+        return torch.empty_like(trusted).index_copy_(0, order, trusted)
+
+
+def invert_maps(
+    target: MapTarget,
+    shape: tuple[int, int, int],
+    bounds: tuple[Tensor, Tensor] | None,
+    generator: torch.Generator,
+    progress: Progress = silent,
+) -> Inverted | None:
+    """Images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from each of
+    `MAP_INVERSION.starts` random starts, all in one batch; then as many decoys, from one start each.
+
+    None where the work would exceed `MAP_INVERSION.most_work`, or where a pilot, a short descent for the maps of a few
+    decoys, ends no nearer to them than their mean colours, as with random weights: the full descent would not find
+    images either.
+
+    shape: (C, H, W). bounds: lowest and highest value of the input, (1, C, 1, 1) each; pixels of range 1 are assumed
+    where they are not known. generator: of starts and decoys, on the CPU. progress: is told the residual.
+    """
+    own, pixels, wanted = MAP_INVERSION, PixelSpace(shape, bounds), target.wanted
+    descent = _affordable(target)
+    if descent is None:
+        return None
+    middle = pixels.decoys(own.pilot_decoys, generator).to(wanted)
+    if float(_decoy_error(target, middle, wanted.new_zeros(()), pixels, own.pilot, generator).mean()) >= 1:
+        return None
+    images, residual = _descended(target, pixels, descent, own.starts, generator, progress)
+    best = residual.view(own.starts, -1).argmin(0) * len(wanted) + torch.arange(len(wanted), device=wanted.device)
+    images, residual = images[best], residual[best]
+    decoys = pixels.decoys(len(wanted), generator).to(wanted)
+    decoys = _with_contrast_of(images, decoys)
+    return Inverted(images, residual, _decoy_error(target, decoys, residual, pixels, descent, generator, progress))
+
+
+def _affordable(target: MapTarget) -> Descent | None:
+    """`MAP_INVERSION.descent` with as many of its steps as `most_work` allows; None where these are too few. A step
+    costs three times as much as a forward pass."""
+    images = len(target.wanted) * (MAP_INVERSION.starts + 1)
+    steps = int(min(MAP_INVERSION.descent.steps, MAP_INVERSION.most_work / max(1.0, 3 * target.cost * images)))
+    few = min(MAP_INVERSION.fewest_steps, MAP_INVERSION.descent.steps)
+    return None if steps < few else replace(MAP_INVERSION.descent, steps=steps)
+
+
+def _with_contrast_of(images: Tensor, decoys: Tensor) -> Tensor:
+    """The decoys (M, C, H, W) with the mean colour and the contrast of each of the images."""
+    contrast = _length(_centred(images)) / _length(_centred(decoys)).clamp_min(TINY)
+    return images.mean((2, 3), keepdim=True) + contrast.view(-1, 1, 1, 1) * _centred(decoys)
+
+
+def _decoy_error(
+    target: MapTarget,
+    decoys: Tensor,
+    noise: Tensor,
+    pixels: "PixelSpace",
+    descent: Descent,
+    generator: torch.Generator,
+    progress: Progress = silent,
+) -> Tensor:
+    """‖x − d‖ / ‖d − its mean colour‖ (D,) of the images x that the maps of decoys d (D, C, H, W) are inverted to.
+    noise: of the maps, relative to their length, (D,) or one for all."""
+    with torch.no_grad():
+        maps = target.maps(decoys)
+    drawn = torch.randn(maps.shape, generator=generator).to(maps).flatten(1)
+    drawn = drawn * (noise * _length(maps) / _length(drawn))[:, None]
+    back, _ = _descended(MapTarget(target.maps, maps + drawn.view_as(maps)), pixels, descent, 1, generator, progress)
+    return _length(back - decoys) / _length(_centred(decoys)).clamp_min(TINY)
+
+
+@dataclass(frozen=True)
+class PixelSpace:
+    """The space of images. shape: (C, H, W). bounds: lowest and highest value, (1, C, 1, 1) each, None where they are
+    not known."""
+
+    shape: tuple[int, int, int]
+    bounds: tuple[Tensor, Tensor] | None
+
+    @property
+    def range(self) -> float:
+        """Highest minus lowest value, 1 where they are not known."""
+        return 1.0 if self.bounds is None else float((self.bounds[1] - self.bounds[0]).mean())
+
+    def inside(self, images: Tensor) -> Tensor:
+        """The images (M, C, H, W) with every value moved into the bounds, where there are any."""
+        return images if self.bounds is None else torch.minimum(torch.maximum(images, self.bounds[0]), self.bounds[1])
+
+    def decoys(self, count: int, generator: torch.Generator) -> Tensor:
+        """Images of nobody (count, C, H, W) with the contrast of photographs, about the middle of the bounds."""
+        leaves = dead_leaves(count, self.shape, generator)
+        middle = torch.zeros(1, 1, 1, 1) if self.bounds is None else (self.bounds[0] + self.bounds[1]).cpu() / 2
+        return middle + self.range * MAP_INVERSION.decoy_contrast * leaves
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Images as sums of images of several sizes, each scaled up bilinearly to the full one.
+
+    sizes: (h, w) from 1 x 1, each twice the one before, to the full size. channels: C.
+    """
+
+    channels: int
+    sizes: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, int, int]) -> "Scales":
+        """Those of images (C, H, W)."""
+        channels, height, width = shape
+        count = math.ceil(math.log2(max(height, width)))
+        halved = [(math.ceil(height / 2**k), math.ceil(width / 2**k)) for k in range(count, -1, -1)]
+        return cls(channels, tuple(halved))
+
+    def random(self, count: int, generator: torch.Generator) -> list[Tensor]:
+        """Coordinates of `count` random images, one tensor (count, C, h, w) for each size."""
+        shapes = [(count, self.channels, *size) for size in self.sizes]
+        return [MAP_INVERSION.start_deviation * torch.randn(shape, generator=generator) for shape in shapes]
+
+    def images(self, coordinates: list[Tensor]) -> Tensor:
+        """The images (M, C, H, W) with the coordinates of every size."""
+        *coarse, full = coordinates
+        return sum((interpolate(part, self.sizes[-1], mode="bilinear") for part in coarse), full)
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """The mean over pixels of the length of the gradient, of all channels together, (M,): edges cost least where all
+    channels have them (coupled total variation, Blomgren and Chan 1998)."""
+    across, down = pad(images.diff(dim=3), (0, 1)), pad(images.diff(dim=2), (0, 0, 0, 1))
+    return (across.square() + down.square()).sum(1).add(TINY).sqrt().mean((1, 2))
+
+
+def _descended(
+    target: MapTarget,
+    pixels: PixelSpace,
+    descent: Descent,
+    starts: int,
+    generator: torch.Generator,
+    progress: Progress,
+) -> tuple[Tensor, Tensor]:
+    """Images (S · M, C, H, W) after Adam from S random starts for each wanted map, and their residuals."""
+    own, steps = MAP_INVERSION, descent.steps
+    scales = Scales.of(pixels.shape)
+    start = scales.random(starts * len(target.wanted), generator)
+    coordinates = [(pixels.range * part.to(target.wanted)).requires_grad_() for part in start]
+    adam = torch.optim.Adam(coordinates, betas=(own.betas[0], own.betas[1]))
+    for step in range(steps):
+        done = step / steps
+        adam.param_groups[0]["lr"] = pixels.range * descent.rate * (0.5 + 0.5 * math.cos(math.pi * done))
+        weight = own.first_variation * (own.last_variation / own.first_variation) ** done
+        with torch.enable_grad():
+            images = scales.images(coordinates)
+            early = done / own.leaking_share
+            blunt, sharp = own.pooling_sharpness
+            sharpness = blunt * (sharp / blunt) ** early if early < 1 else math.inf
+            with relaxed(own.leak * max(0.0, 1 - early), sharpness):
+                misfit = target.misfit(images)
+            outside = ((images - pixels.inside(images)) / pixels.range).square().flatten(1).mean(1)
+            loss = misfit + weight / pixels.range * total_variation(images) + own.bounds_weight * outside
+            gradients = torch.autograd.grad(loss.sum(), coordinates)
+        for part, gradient in zip(coordinates, gradients, strict=True):
+            part.grad = gradient
+        adam.step()
+        progress(step, steps, float(misfit.detach().mean().sqrt()))
+    with torch.no_grad():
+        images = pixels.inside(scales.images(coordinates))
+        return images, target.misfit(images).sqrt()
+
+
+def _length(images: Tensor) -> Tensor:
+    return images.flatten(1).norm(dim=1)
+
+
+def _centred(images: Tensor) -> Tensor:
+    """The images without their mean colours."""
+    return images - images.mean((2, 3), keepdim=True)

@@ -1,0 +1,78 @@
+import pytest
+import torch
+from torch.nn.functional import conv2d
+
+from attacks.span.maps.decoys import dead_leaves
+from attacks.span.maps.inversion import Inverted, MapTarget, Scales, invert_maps, total_variation
+from attacks.span.thresholds import MAP_INVERSION, Descent
+from tests.attacks.conftest import digits
+
+MEAN = 0.3  # what `digits` subtracts
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    monkeypatch.setattr(MAP_INVERSION, "descent", Descent(200, 0.05))
+    monkeypatch.setattr(MAP_INVERSION, "pilot", Descent(100, 0.05))
+
+
+def inverted(maps, images, seed=0):
+    bounds = torch.full((1, 1, 1, 1), -MEAN), torch.full((1, 1, 1, 1), 1 - MEAN)
+    generator = torch.Generator().manual_seed(seed)
+    return invert_maps(MapTarget(maps, maps(images)), (1, 8, 8), bounds, generator)
+
+
+def test_images_are_found_through_rectified_maps_that_determine_them():
+    """Both signs of 3 x 3 convolutions behind a ReLU, stride 2: 16 · 16 entries for 64 pixels."""
+    kernels = torch.randn(8, 1, 3, 3, generator=torch.Generator().manual_seed(1))
+    images = digits(3).view(3, 1, 8, 8)
+    found = inverted(lambda x: conv2d(x, torch.cat([kernels, -kernels]), stride=2, padding=1).relu(), images)
+    assert ((found.images - images).square().mean((1, 2, 3)) < 0.01).all()  # 20 dB
+    assert (found.residual < 0.1).all() and found.trusted.all()
+    assert found.images.min() >= -MEAN and found.images.max() <= 1 - MEAN
+
+
+def test_nothing_is_inverted_where_decoys_are_not_found():
+    """Waves of much shorter length than the range of pixels: everywhere is a local minimum."""
+    mixing = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
+    found = inverted(lambda x: (20 * x.flatten(1) @ mixing).sin(), digits(3).view(3, 1, 8, 8))
+    assert found is None
+
+
+def test_the_same_generator_gives_the_same_bits(monkeypatch):
+    monkeypatch.setattr(MAP_INVERSION, "descent", Descent(20, 0.05))
+    maps = lambda x: x[:, :, ::2]  # noqa: E731
+    images = digits(2).view(2, 1, 8, 8)
+    assert torch.equal(inverted(maps, images).images, inverted(maps, images).images)
+
+
+def test_sizes_are_halved_up_to_one_pixel_and_added_up():
+    scales = Scales.of((3, 5, 8))
+    assert scales.sizes == ((1, 1), (2, 2), (3, 4), (5, 8))
+    ones = [torch.ones(2, 3, *size) for size in scales.sizes]
+    assert torch.allclose(scales.images(ones), torch.full((2, 3, 5, 8), 4.0))
+
+
+def test_the_total_variation_is_coupled_over_channels():
+    """One step of height 1 in both of two channels, along 4 of 16 pixels: √2 · 4 / 16."""
+    image = torch.zeros(1, 2, 4, 4)
+    image[..., 2:] = 1
+    assert total_variation(image).item() == pytest.approx(2**0.5 / 4, abs=1e-4)
+
+
+def test_the_misfit_is_relative_to_each_wanted_map():
+    target = MapTarget(lambda x: x, torch.tensor([1.0, 2.0]).view(2, 1, 1, 1))
+    images = torch.tensor([0.0, 0.0, 1.0, 1.0]).view(4, 1, 1, 1)
+    assert target.misfit(images).tolist() == pytest.approx([1, 1, 0, 0.25])
+
+
+def test_an_image_is_trusted_where_decoys_of_more_exact_maps_come_back():
+    found = Inverted(torch.zeros(4, 1, 1, 1), torch.tensor([0.3, 0.1, 0.4, 0.2]), torch.tensor([1.5, 0.2, 0.3, 0.5]))
+    assert found.trusted.tolist() == [False, True, False, True]
+
+
+def test_decoys_are_drawn_by_the_generator_and_have_unit_contrast():
+    decoys = dead_leaves(3, (3, 8, 12), torch.Generator().manual_seed(0))
+    assert decoys.shape == (3, 3, 8, 12) and decoys.mean((1, 2, 3)).abs().max() < 1e-5
+    assert torch.allclose(decoys.std((1, 2, 3)), torch.ones(3))
+    assert torch.equal(decoys, dead_leaves(3, (3, 8, 12), torch.Generator().manual_seed(0)))
