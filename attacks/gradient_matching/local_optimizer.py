@@ -59,7 +59,7 @@ class LocalOptimizer:
         kind = knowledge.optimizer or "sgd"
         if kind not in KINDS:
             raise InputError(f"knowledge optimizer is {kind!r}: simulated are {', '.join(KINDS)} (use 'ntk')")
-        given = {"optimizer": knowledge.optimizer, "weight_decay": knowledge.weight_decay}
+        given: dict[str, object] = {"optimizer": knowledge.optimizer, "weight_decay": knowledge.weight_decay}
         given |= {"momentum": knowledge.momentum} if kind == "sgd" else {"betas": knowledge.betas}
         assumed = {"optimizer": kind, "weight_decay": 0.0, "momentum": 0.0, "betas": BETAS}
         unknown = ", ".join(f"{name} {assumed[name]}" for name, value in given.items() if value is None)

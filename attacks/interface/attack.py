@@ -24,6 +24,9 @@ from attacks.update.private_set import (
 Progress = Callable[[int, int, float], None]
 """Called with (iterations done, iterations in all, current loss)."""
 
+Facts = dict[str, float | str]
+"""What an attack measured, by name, and the names of the layers it measured at."""
+
 
 def silent(done: int, total: int, loss: float) -> None:
     """The progress callback of those who do not look."""
@@ -41,6 +44,8 @@ class Reconstruction:
     held: (H, C, H, W), like `images`: further candidates that the attack has and would not vouch for. A veto keeps them
     out of `images`, not out of the adversary's hands, so they are scored too. groups: (M,) from 0, which images
     returned are views of one, where there are more of them than private images; None where each stands for itself.
+    features: (F, …), what was recovered of private images inside the network, at the parameters sent, where an attack
+    finds that before it finds pixels; the best first, and of all images found, returned or held.
     """
 
     images: Tensor
@@ -52,9 +57,10 @@ class Reconstruction:
     loss_trace: tuple[tuple[int, float], ...] = ()
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
-    facts: dict[str, float] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
     held: Tensor | None = None
     groups: Tensor | None = None
+    features: Tensor | None = None
 
     def pixels(self, clamped: bool = True) -> Tensor:
         """Images in [0, 1], clamped: (M, C, H, W). clamped: False keeps what a wrong `pixel_mean` moved outside."""
@@ -79,6 +85,7 @@ class Reconstruction:
             duals=None if self.duals is None else self.duals.detach().float().cpu()[:, order],
             held=None if self.held is None else self.held.detach().float().cpu(),
             groups=None if self.groups is None else self.groups.cpu()[order],
+            features=None if self.features is None else self.features.detach().float().cpu(),
         )
 
 

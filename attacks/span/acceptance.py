@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from attacks.interface.attack import Facts
 from attacks.span.search.candidates import Candidates, decoys_of
 from attacks.span.search.problems import outside
 from attacks.span.thresholds import ACCEPTANCE
@@ -23,7 +24,7 @@ class Acceptance:
     residual: Tensor
     reason: str | None = None
     relative_residual: float = float("nan")
-    facts: dict[str, float] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
     held: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     @classmethod

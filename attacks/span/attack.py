@@ -11,11 +11,13 @@ client is never simulated: learning rate, steps, batches, labels and loss need n
     accept    the images that explain the update, fitted exactly where noise hides zeros (`attacks.span.acceptance`)
     report    what was found, measured and assumed,
 
-which are the four methods of three variants (`attacks.span.variants`): pixels, where linear layers start at the images;
-features, where they follow a convolutional body; and a frozen body, of which only the head is trained. Every tuned
-constant stands in `attacks.span.thresholds`. docs/span.md says what the attack withstands.
+which are the four methods of four variants (`attacks.span.variants`): pixels, where linear layers start at the images;
+features, where they follow a convolutional body; a frozen body, of which only the head is trained; and maps, where
+convolutions tell what they were fed. Every tuned constant stands in `attacks.span.thresholds`. docs/span.md and
+docs/convnets.md say what the attack withstands.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -33,7 +35,9 @@ from attacks.span.joining import of_rounds, told_and_untold
 from attacks.span.joint_polish import polish_jointly
 from attacks.span.search.passes import SearchOptions
 from attacks.span.variants.features import FeatureVariant
+from attacks.span.variants.few_features import FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
+from attacks.span.variants.maps import MapVariant, map_networks_of
 from attacks.span.variants.pixels import PixelVariant, RoundsApart, linear_layers_of
 from attacks.update.pixel_mean import infer_pixel_mean
 
@@ -136,8 +140,11 @@ class SpanAttack(SearchOptions, Attack):
         layers = () if network is None else network.layers[:2]
         needed = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
         if network is None or len(layers) < 2 or not needed <= set(observation.trainable):
+            if map_networks_of(observation):
+                return MapVariant(observation, knowledge)
             return PixelVariant(observation, knowledge, self, linear_layers_of(observation))
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), observation, network)
-        return FeatureVariant(observation, knowledge, self, network)
+        few = has_few_features(network, math.prod(observation.input_shape))
+        return (FewFeaturesVariant if few else FeatureVariant)(observation, knowledge, self, network)

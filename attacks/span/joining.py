@@ -33,7 +33,7 @@ def of_rounds(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruct
             "a round): each was attacked alone",
             *warnings,
         ),
-        facts={"used_num_private": float(evidence.together)} | constants_of(EVIDENCE),
+        facts=constants_of(EVIDENCE) | {"used_num_private": float(evidence.together)},
     )
 
 

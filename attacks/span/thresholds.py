@@ -15,6 +15,8 @@ doubles each of them on images that none was chosen on. Those that changed more 
 
 from dataclasses import dataclass
 
+from attacks.interface.attack import Facts
+
 
 @dataclass(frozen=True)
 class Descent:
@@ -28,10 +30,10 @@ class Thresholds:
     """A group of constants."""
 
 
-def constants_of(*groups: type[Thresholds]) -> dict[str, float]:
+def constants_of(*groups: type[Thresholds]) -> Facts:
     """Every constant of the groups as `threshold_<group>_<name>`. The parts of a value that has several are counted
     from 1, those of a `Descent` are its steps and its rate."""
-    found: dict[str, float] = {}
+    found: Facts = {}
     for group in groups:
         for name in group.__annotations__:
             key, value = f"threshold_{group.__name__.lower()}_{name}", getattr(group, name)
@@ -227,6 +229,29 @@ class INVERSION(Thresholds):
     tiny: float = 1e-11  # ρ below which it is rounding error of float32
 
 
+class MAP_INVERSION(Thresholds):
+    """From the maps of a convolution to pixels (`attacks.span.maps.inversion`); pixels of range 1."""
+
+    starts: int = 2  # random images from which each map is inverted
+    start_deviation: float = 0.05  # standard deviation of a start's coordinates at every size
+    descent: Descent = Descent(2500, 0.05)
+    betas: tuple[float, ...] = (0.9, 0.99)  # of Adam
+    first_variation: float = 0.5  # weight of the total variation beside ‖maps(x) − wanted‖² / ‖wanted‖²
+    last_variation: float = 3e-4  # that at the end; it falls geometrically
+    leak: float = 0.2  # share of its gradient that a ReLU passes where it is off, at the start
+    leaking_share: float = 0.7  # share of the steps by which that has fallen to 0, and pooling is a maximum
+    pooling_sharpness: tuple[float, float] = (1.0, 100.0)  # of the smooth maximum, in standard deviations of the maps
+    bounds_weight: float = 1.0  # of the mean squared distance from the bounds of pixels
+    most_work: float = 6e12  # multiply-adds of all steps together: three minutes at 33 of them per nanosecond
+    fewest_steps: int = 600  # that are worth their time
+    pilot: Descent = Descent(300, 0.05)  # for decoys, before anything else is inverted
+    pilot_decoys: int = 2
+    most_energy_lost: float = 0.5  # share of the energy of a decoy's contrast up to which its inversion is trusted
+    decoy_contrast: float = 0.2  # standard deviation of a decoy's pixels, about that of photographs
+    leaves: int = 60  # discs of a decoy
+    leaf_color: float = 0.25  # standard deviation of a disc's colours from its grey, pixel range 1
+
+
 class FROZEN_BODY(Thresholds):
     """Inversion of exact features (`attacks.span.variants.frozen_body`): first smooth images, then these features."""
 
@@ -235,6 +260,40 @@ class FROZEN_BODY(Thresholds):
     smooth_blur: float = 3.0  # weight of the roughness
     exact: Descent = Descent(100, 0.02)
     exact_blur: float = 0.01
+
+
+class MAP_KERNEL(Thresholds):
+    """Maps all of whose patches lie in a span (`attacks.span.maps.eigenvectors`, `attacks.span.maps.update`)."""
+
+    degree: int = 160  # of the Chebyshev polynomial that makes the smallest eigenvectors e¹⁶ times as large as others
+    rescaled_every: int = 20  # products, after which the filtered vectors are brought back to length 1
+    margin: float = 1.02  # of the bound on the eigenvalues: nothing may lie above it
+    cut: float = 0.01  # eigenvalue below which a direction is one of maps: after one step others begin at 0.02
+    clear_gap: float = 5.0  # ratio of neighbouring singular values that shows the rank of a single step
+    floor: float = 3.0  # times the rounding of float32 parameters, below which what follows that gap has to lie
+    most_left: float = 0.1  # of an update without a gap by half of its rank: more patches than channels leave 0.17
+    most_rows: int = 256  # rows that are used where no gap shows the rank: more cost more than they tell
+    directions: float = 1.2  # per row, tried first for the kernel; doubled while all are of it
+    most_directions: int = 256  # tried for the kernel at most
+
+
+class MAP_SEARCH(Thresholds):
+    """The search for private maps in that kernel (`attacks.span.maps.search`)."""
+
+    starts: int = 64  # random points
+    search: Descent = Descent(150, 0.1)  # from each; the step size in the root mean square coordinate of a map
+    search_of_differences: Descent = Descent(400, 0.1)  # where the span is one of differences of patches
+    rounds: int = 4  # searches at most, while images are missing
+    scale_free: float = 1e-3  # change of ρ at twice the length, below which a map's length is not known
+    polished_besides: int = 2  # points from which L-BFGS goes on, the best that are distinct, beside one for each image
+    polish: int = 250  # steps of it
+    flat: float = 1e-12  # a change of ρ, or a slope, that ends them
+    history: int = 30  # of these steps, from which curvature is read
+    reported_every: int = 10  # steps between two reports of progress
+    same_direction: float = 0.95  # cosine above which two candidates count as one
+    accepting_share: float = 0.05  # of the decoys' median ρ, below which a candidate is accepted
+    decoys: int = 200  # images that are no private ones
+    ridge: float = 1e-3  # of the mean square, in the regression of how maps moved
 
 
 class POLISH(Thresholds):

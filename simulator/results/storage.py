@@ -219,13 +219,15 @@ def make_knowledge(given: dict[str, Any]) -> Knowledge:
 
 def save_reconstruction(path: Path, found: Reconstruction) -> None:
     """images: (M, C, H, W) pixels in [0, 1], best first; held: (H, C, H, W), the candidates that the attack would not
-    vouch for; residual: (M,); duals, and groups (M,) of views of one image, where the attack has them."""
+    vouch for; residual: (M,); duals, groups (M,) of views of one image, and features (F, …), where there are any."""
     pixels, held = (images.numpy().astype(np.float32) for images in (found.pixels(), found.held_pixels()))
     arrays: dict[str, Any] = {"images": pixels, "held": held, "residual": found.residual.numpy()}
     if found.duals is not None:
         arrays["duals"] = found.duals.numpy()
     if found.groups is not None:
         arrays["groups"] = found.groups.numpy()
+    if found.features is not None:
+        arrays["features"] = found.features.numpy()
     partial = path.with_name(f".{path.name}")
     with partial.open("wb") as file:
         np.savez_compressed(file, **arrays)

@@ -66,8 +66,11 @@ def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowl
     images, held = found.images, found.images[:0] if found.held is None else found.held
     if pixels:
         images, held = found.pixels(), found.held_pixels()
+    arrays = {"images": images, "residual": found.residual, "held": held}
+    if found.features is not None:
+        arrays["features"] = found.features
     np.savez_compressed(
-        out / "reconstructions.npz", images=images.numpy(), residual=found.residual.numpy(), held=held.numpy()
+        out / "reconstructions.npz", allow_pickle=False, **{name: array.numpy() for name, array in arrays.items()}
     )
     facts = {
         "attack": attack,

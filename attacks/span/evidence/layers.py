@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from attacks.interface.attack import Facts
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
 from attacks.networks.mlp import DenseNetwork
@@ -28,7 +29,7 @@ class FirstLayers:
     final: Tensor
     second: Tensor
     warnings: tuple[str, ...] = ()
-    facts: dict[str, float] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
 
     @classmethod
     def of(cls, observation: Observation, network: DenseNetwork, device: torch.device) -> "FirstLayers":
@@ -50,7 +51,7 @@ class FirstLayers:
         shrunk = f"weight decay was undone: parameters shrank by {1 - kept:.2g} in all, as the first layer shows"
         return layers if kept == 1 else layers.noting((shrunk,), {"decay_factor": kept})
 
-    def noting(self, warnings: tuple[str, ...], facts: dict[str, float]) -> "FirstLayers":
+    def noting(self, warnings: tuple[str, ...], facts: Facts) -> "FirstLayers":
         """With further warnings and facts."""
         return replace(self, warnings=(*self.warnings, *warnings), facts=self.facts | facts)
 

@@ -173,7 +173,7 @@ class FeatureSearch:
         """Distinct polished images (M, C, H, W), lowest ρ first; those found are deflated."""
         update, pixels, found = self.update, self.pixels, self.found.images
         number = int(FEATURE.inverted_per_missing * self.missing) + FEATURE.inverted_besides
-        features = None if update.test is None else self._features(update.test, generator)[:number]
+        features = None if update.test is None else self.feature_vectors(update.test, generator)[:number]
         noise = torch.randn((number if features is None else len(features), *update.shape), generator=generator)
         images = INVERSION.start_deviation * noise.to(update.rows.device)
         if features is None:
@@ -195,7 +195,7 @@ class FeatureSearch:
         duals, gradient = self.update.factors.duals(jacobian, points)
         return FoundImages(images, duals, residual, gradient, torch.full_like(residual, self.step, dtype=torch.long))
 
-    def _features(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+    def feature_vectors(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         """Feature vectors (M, D) in the first layer's span with low ρ of the second's rows (k, W + 1), best first."""
         update, network, found = self.update, self.update.network, self.found.images
         first = layer_update(self.state, network.layers[0])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attacks.interface.attack import Progress, Reconstruction
+from attacks.interface.attack import Facts, Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.span.acceptance import Acceptance
@@ -74,7 +74,7 @@ class FeatureVariant:
         said = () if acceptance.reason is None else (acceptance.reason,)
         if 0 < len(images) < evidence.count:
             said = (f"{len(images)} of {evidence.count} images found: the others pass neither test or one only",)
-        facts = {
+        facts: Facts = {
             "used_num_private": float(evidence.count),
             "rank": float(len(evidence.rows)),
             "steps": 1.0,

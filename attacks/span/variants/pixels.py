@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attacks.interface.attack import Progress, Reconstruction
+from attacks.interface.attack import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
@@ -191,7 +191,7 @@ class PixelEvidence:
         return tuple(found)
 
     @property
-    def facts(self) -> dict[str, float]:
+    def facts(self) -> Facts:
         read = {"k": float(self.directions), "used_num_private": float(self.count), "outside_span": self.outside}
         used = (EVIDENCE, CROWDED) if self.crowded else (EVIDENCE,)
         return self.defense.layers.facts | read | constants_of(*used)

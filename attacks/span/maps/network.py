@@ -1,0 +1,223 @@
+"""Convolutions that tell their input maps: one whose update holds the maps, and the one behind it that tests them.
+
+Both are found by running a network of any class and watching what its convolutions are fed. A pair can be used where
+everything between the two depends on the first one's input alone (normalization, activation, pooling), not on a
+shortcut around it.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from attacks.interface.observation import State
+from attacks.networks.probing import evaluating, random_images
+
+PROBES = 3  # maps that take the place of a single image's, told by their number
+
+
+class _Reached(Exception):
+    """The network was run as far as it had to be."""
+
+
+@dataclass(frozen=True)
+class MapNetwork:
+    """A pair of consecutive convolutions of a network.
+
+    first, second: their names. chain: names of the modules from the first to the one before the second which, run one
+    after the other and followed by a ReLU where `rectified`, are all that lies between; empty where it is not that
+    simple. shape: (C, H, W) of the maps that `first` is fed. positions: P, at which it sees a patch
+    of each. image_shape: (C, H, W) of the network's input. nonnegative: whether no entry of random images' maps is
+    negative, as behind a ReLU.
+    """
+
+    model: nn.Module
+    first: str
+    second: str
+    shape: tuple[int, int, int]
+    positions: int
+    image_shape: tuple[int, int, int]
+    nonnegative: bool
+    chain: tuple[str, ...] = ()
+    rectified: bool = False
+
+    def convolution(self, name: str) -> nn.Conv2d:
+        """One of the two convolutions."""
+        module = self.model.get_submodule(name)
+        assert isinstance(module, nn.Conv2d)
+        return module
+
+    def maps(self, state: State, images: Tensor) -> Tensor:
+        """The maps (M, C, H, W) that the first convolution is fed for images, at the parameters `state`."""
+        return _run(self.model, state, images, self.first)
+
+    def between(self, state: State, maps: Tensor) -> Tensor:
+        """What the second convolution is fed, (M, C', H', W'), where the first one is fed `maps` (M, C, H, W).
+
+        Without a chain one image of zeros takes the way to the first convolution, and the maps take its place there.
+        """
+        if self.chain:
+            for name in self.chain:
+                own = {key.removeprefix(f"{name}."): state[key] for key in state if key.startswith(f"{name}.")}
+                maps = torch.func.functional_call(self.model.get_submodule(name), own, (maps,))
+            return maps.relu() if self.rectified else maps
+        image = maps.new_zeros(1, *self.image_shape)
+        with _fed(self.model.get_submodule(self.first), maps):
+            return _run(self.model, state, image, self.second)
+
+    def cost(self) -> float:
+        """Multiply-adds of the convolutions that lie between an image and its maps."""
+        image = random_images(self.image_shape, 1).to(next(self.model.parameters()))
+        before = itertools.takewhile(lambda call: call[0] != self.first, _calls(self.model, image).items())
+        layers = ((self.convolution(name).weight[0].numel(), given) for name, (_, given) in before)
+        return float(sum(weights * given.numel() for weights, given in layers))
+
+    @property
+    def most_rank(self) -> int:
+        """The rank that the first convolution's update can have, in each group of channels."""
+        layer = self.convolution(self.first)
+        return min(layer.out_channels // layer.groups, layer.weight[0].numel())
+
+    @property
+    def most_images(self) -> int:
+        """The largest N with N·P below that rank."""
+        return (self.most_rank - 1) // self.positions
+
+
+def find_map_networks(model: nn.Module, image_shape: tuple[int, int, int]) -> tuple[MapNetwork, ...]:
+    """The pairs of convolutions that tell the maps of at least one image, in the order of their use."""
+    found: list[MapNetwork] = []
+    image = random_images(image_shape, 1).to(next(model.parameters()))
+    with evaluating(model), torch.no_grad():
+        calls = _calls(model, image)
+        for name, (fed, given) in calls.items():
+            maps, positions = tuple(fed.shape[1:]), given.shape[2] * given.shape[3]
+            nonnegative = bool((fed >= 0).all())
+            pair = MapNetwork(model, name, "", (maps[0], maps[1], maps[2]), positions, image_shape, nonnegative)
+            if _is_plain(pair.convolution(name)) and pair.most_images > 0:
+                found += _behind(pair, image, tuple(calls))
+    return tuple(found)
+
+
+def _is_plain(layer: nn.Conv2d) -> bool:
+    """Whether patches are cut with zeros around the map."""
+    return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+
+
+def _calls(model: nn.Module, image: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """(input, output) of every convolution that is used once, by name, in the order of use."""
+    seen: list[tuple[str, Tensor, Tensor]] = []
+
+    def watch(name: str) -> Callable[..., None]:
+        return lambda module, inputs, output: seen.append((name, inputs[0].clone(), output.clone()))
+
+    convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
+    handles = [module.register_forward_hook(watch(name)) for name, module in convolutions.items()]
+    try:
+        model(image)
+    finally:
+        for handle in handles:
+            handle.remove()
+    names = [name for name, _, _ in seen]
+    return {name: (fed, given) for name, fed, given in seen if names.count(name) == 1 and fed.dim() == 4}
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The modules without parts that were fed so many maps at once, in order, the last one a convolution, and what that
+    was fed."""
+
+    modules: tuple[str, ...]
+    fed: Tensor
+
+
+def _behind(pair: MapNetwork, image: Tensor, names: tuple[str, ...]) -> list[MapNetwork]:
+    """The pair with the next convolution that depends on the first one's input, if it depends on nothing else of the
+    image."""
+    maps = random_images(pair.shape, PROBES).to(image)
+    maps = maps.relu() if pair.nonnegative else maps
+    later = names[names.index(pair.first) + 1 :]
+    ways: list[_Way] = []
+    for other in (image, image.flip(3) + 1):
+        with _fed(pair.model.get_submodule(pair.first), maps):
+            reached = _way(pair.model, other, later, PROBES)
+        if reached is None:
+            return []
+        ways.append(reached)
+    one, two = ways
+    second = one.modules[-1]
+    if one.modules != two.modules or not torch.allclose(one.fed, two.fed, atol=1e-5):
+        return []
+    layer = pair.convolution(second)
+    if not _is_plain(layer) or (layer.groups > 1 and pair.convolution(pair.first).groups > 1):
+        return []  # with groups in both, groups of several images' maps make one that passes
+    found = replace(pair, second=second)
+    state = {**dict(pair.model.named_parameters()), **dict(pair.model.named_buffers())}
+    for rectified in (True, False):
+        simple = replace(found, chain=one.modules[:-1], rectified=rectified)
+        try:
+            if torch.allclose(simple.between(state, maps), one.fed, atol=1e-5):
+                return [simple]
+        except RuntimeError:  # shapes change on the way between modules
+            break
+    return [found]
+
+
+def _way(model: nn.Module, image: Tensor, names: tuple[str, ...], count: int) -> _Way | None:
+    """The way to the first of the convolutions `names` that is fed so many maps at once; None where none is."""
+    seen: list[str] = []
+    last: list[Tensor] = []
+
+    def watch(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if len(inputs[0]) == count:
+                seen.append(name)
+                if name in names:
+                    last.append(inputs[0].clone())
+                    raise _Reached
+
+        return hook
+
+    leaves = {name: module for name, module in model.named_modules() if not list(module.children())}
+    handles = [module.register_forward_pre_hook(watch(name)) for name, module in leaves.items()]
+    try:
+        model(image)
+    except _Reached:
+        return _Way(tuple(seen), last[0])
+    except RuntimeError:  # the maps do not fit what they meet on a way around the convolution
+        return None
+    finally:
+        for handle in handles:
+            handle.remove()
+    return None
+
+
+@contextmanager
+def _fed(layer: nn.Module, maps: Tensor) -> Iterator[None]:
+    """Within it the layer is fed `maps`, whatever reaches it."""
+    handle = layer.register_forward_pre_hook(lambda module, inputs: (maps, *inputs[1:]))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _run(model: nn.Module, state: State, images: Tensor, until: str) -> Tensor:
+    """What the layer called `until` is fed; nothing behind it is run."""
+    seen: list[Tensor] = []
+
+    def stop(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        seen.append(inputs[0])
+        raise _Reached
+
+    handle = model.get_submodule(until).register_forward_pre_hook(stop)
+    try:
+        torch.func.functional_call(model, state, (images,))
+    except _Reached:
+        pass
+    finally:
+        handle.remove()
+    return seen[0]

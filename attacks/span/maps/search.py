@@ -1,0 +1,172 @@
+"""Private maps among all maps whose patches lie in the first convolution's span.
+
+Those maps form a linear space, the kernel of G = Σ_p U_pᵀ (I − P) U_p: mixtures of private maps lie in it, and shifts
+of them. What tells the private ones is the convolution behind: normalization and ReLU make patches of a mixture leave
+its span. From random points ρ of that span is minimized within the kernel, and where maps follow a ReLU a share of
+negative entries beside it.
+
+Which ρ is good by chance say decoys: maps of images that are no private ones, projected onto the kernel. A candidate is
+accepted where its ρ is a small share of theirs: local minima, which were minimized as it was, end at a quarter of it
+and above (docs/convnets.md has the rate of false positives).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, relu
+
+from attacks.interface.attack import Progress
+from attacks.span.maps.eigenvectors import smallest_eigenvectors
+from attacks.span.maps.update import MapUpdate
+from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, Descent
+
+
+@dataclass(frozen=True)
+class MapCandidates:
+    """Points of low ρ in the kernel, distinct and best first.
+
+    maps: (M, C, H, W). residual: (M,), ρ with the share of negative entries. decoys: (D,), the same of projected maps
+    of other images. dimensions: of the kernel, eigenvalue: its largest.
+    """
+
+    maps: Tensor
+    residual: Tensor
+    decoys: Tensor
+    dimensions: int
+    eigenvalue: float
+
+    @property
+    def bound(self) -> float:
+        """ρ below which a candidate is accepted."""
+        return MAP_SEARCH.accepting_share * float(self.decoys.median())
+
+    @property
+    def num_accepted(self) -> int:
+        return int((self.residual < self.bound).sum())
+
+
+def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, progress: Progress) -> MapCandidates:
+    """Candidates for private maps. decoys: (D, C, H, W), maps of images that are no private ones, at `update.seen`."""
+    basis, eigenvalues = _kernel(update, generator)
+    size = float(decoys.flatten(1).norm(dim=1).mean())
+    by_chance = _residual(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
+    bound = MAP_SEARCH.accepting_share * float(by_chance.median())
+    exact = update.to(torch.float64)
+    points, residual = basis.new_zeros(0, len(basis)).double(), by_chance[:0].double()
+    for _ in range(MAP_SEARCH.rounds if len(basis) else 0):
+        accepted = int((residual < bound).sum())
+        new = _searched(update, basis, size, generator, progress)
+        new = _polished(exact, basis.double(), new.double(), size)
+        points = torch.cat([points, new])
+        residual = _residual(exact, points @ basis.double())
+        order = _best_distinct(points, residual, len(points))
+        points, residual = points[order], residual[order]
+        found = int((residual < bound).sum())
+        if found >= update.most_images or (not update.single_step and found == accepted):
+            break
+    if _is_scale_free(exact, points @ basis.double()):
+        points = size * normalize(points)
+    maps = (points @ basis.double()).view(-1, *update.network.shape).float()
+    return MapCandidates(maps, residual, by_chance, len(basis), float(eigenvalues.max()) if len(basis) else math.nan)
+
+
+def _searched(update: MapUpdate, basis: Tensor, size: float, generator: torch.Generator, progress: Progress) -> Tensor:
+    """The best points (M, d) that are distinct, a few more than there are images, by descent from random ones."""
+    points = torch.randn(MAP_SEARCH.starts, len(basis), generator=generator).to(basis)
+    descent = MAP_SEARCH.search_of_differences if update.training_mode else MAP_SEARCH.search
+    points = _descended(update, basis, size * normalize(points), size, descent, progress)
+    most = update.most_images + MAP_SEARCH.polished_besides
+    return points[_best_distinct(points, _residual(update, points @ basis), most)]
+
+
+def _is_scale_free(update: MapUpdate, points: Tensor) -> bool:
+    """Whether ρ is the same for points (M, C·H·W) twice as long, as in front of GroupNorm or LayerNorm, which take the
+    length out: maps are then known up to theirs."""
+    residual, doubled = _residual(update, points), _residual(update, 2 * points)
+    return bool(((doubled - residual).abs() < MAP_SEARCH.scale_free).all())
+
+
+def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """(orthonormal rows (d, C·H·W), their eigenvalues) of the maps whose patches lie in the span.
+
+    How many there are is not known beforehand: more directions are tried until some are none of them. Where no gap
+    shows the rank, eigenvalues have none either, and the smallest ones are taken.
+    """
+    shape, rank = update.network.shape, update.ranks[0]
+
+    def apply(rows: Tensor) -> Tensor:
+        return update.holds.outside(rows.view(-1, *shape)).flatten(1)
+
+    tried = int(MAP_KERNEL.directions * rank) + 1
+    while True:
+        tried = min(tried, math.prod(shape), MAP_KERNEL.most_directions)
+        start = torch.randn(tried, math.prod(shape), generator=generator).to(update.holds.filters)
+        values, basis = smallest_eigenvectors(apply, start, update.holds.largest, MAP_KERNEL.cut)
+        if values[-1] > MAP_KERNEL.cut or tried in (math.prod(shape), MAP_KERNEL.most_directions):
+            break
+        tried *= 2
+    kept = values < MAP_KERNEL.cut
+    return (basis[kept], values[kept]) if update.single_step else (basis, values)
+
+
+def _residual(update: MapUpdate, points: Tensor) -> Tensor:
+    """ρ of what the second convolution is fed, and ‖relu(−F)‖² / ‖F‖² where maps are not negative, of F (M, C·H·W)."""
+    maps = points.view(-1, *update.network.shape)
+    value = update.tests.share_outside(update.network.between(update.seen, maps))
+    if not update.network.nonnegative:
+        return value
+    return value + relu(-points).square().sum(1) / points.square().sum(1)
+
+
+def _descended(
+    update: MapUpdate, basis: Tensor, points: Tensor, size: float, descent: Descent, progress: Progress
+) -> Tensor:
+    """Adam on the coordinates (M, d) of points in the kernel. size: length of a map."""
+    rate = descent.rate * size / math.sqrt(points.shape[1])
+    points = points.clone().requires_grad_()
+    adam = torch.optim.Adam([points], lr=rate)
+    for step in range(descent.steps):
+        adam.param_groups[0]["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * step / descent.steps))
+        with torch.enable_grad():
+            residual = _residual(update, points @ basis)
+            (points.grad,) = torch.autograd.grad(residual.sum(), points)
+        adam.step()
+        if step % MAP_SEARCH.reported_every == 0:
+            progress(step, descent.steps, float(residual.detach().min()))
+    return points.detach()
+
+
+def _polished(update: MapUpdate, basis: Tensor, points: Tensor, size: float) -> Tensor:
+    """Points (M, d) made exact by L-BFGS, in float64: near a private map ρ is a smooth function with a minimum of
+    zero, flat in the directions of a few entries."""
+    scaled = (points / size).requires_grad_()
+    search = torch.optim.LBFGS(
+        [scaled],
+        max_iter=MAP_SEARCH.polish,
+        tolerance_grad=MAP_SEARCH.flat,
+        tolerance_change=MAP_SEARCH.flat,
+        history_size=MAP_SEARCH.history,
+        line_search_fn="strong_wolfe",
+    )
+
+    def value() -> float:
+        with torch.enable_grad():
+            residual = _residual(update, size * scaled @ basis).sum()
+            (scaled.grad,) = torch.autograd.grad(residual, scaled)
+        return float(residual.detach())
+
+    search.step(value)
+    return size * scaled.detach()
+
+
+def _best_distinct(points: Tensor, residual: Tensor, most: int) -> list[int]:
+    """Indices of the points (M, d) of smallest residual (M,) that point elsewhere than every better one."""
+    unit, kept = normalize(points), list[int]()
+    for i in residual.argsort(stable=True).tolist():
+        if len(kept) == most or not math.isfinite(float(residual[i])):
+            break
+        if not kept or float((unit[kept] @ unit[i]).max()) < MAP_SEARCH.same_direction:
+            kept.append(i)
+    return kept

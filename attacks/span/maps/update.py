@@ -1,0 +1,190 @@
+"""What the update of a pair of convolutions tells: the spans of the patches they saw, and the number of images.
+
+Under SGD the update of a convolution is ΔW = Σ_t Σ_n Σ_p δ_np(t) (U_p F_n(t))ᵀ over steps t, images n and positions p.
+One step gives rank N·P, with a gap of four to five orders of magnitude behind it in float32; BatchNorm in training mode
+takes one off, as the signals δ of a channel then add up to zero over the batch, and leaves differences of patches.
+Several steps add the directions in which maps moved: the gap closes, and what the rows then hold best are the maps at
+the middle of the way.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attacks.interface.devices import cast_state
+from attacks.interface.errors import InputError
+from attacks.interface.observation import Observation, State
+from attacks.span.maps.network import MapNetwork, find_map_networks
+from attacks.span.maps.patches import PatchSpan
+from attacks.span.maps.statistics import read_statistics
+from attacks.span.thresholds import MAP_KERNEL
+from attacks.update.spectrum import Spectrum
+
+
+@dataclass(frozen=True)
+class MapUpdate:
+    """The evidence for the maps of private images at one pair of convolutions.
+
+    sent: the parameters and statistics at which maps are returned. seen: those at which they are sought: the same for
+    one step, else the middle of the way. holds: the span of the patches of maps; tests: that of what the second
+    convolution was fed. count: N, where the rank shows it. ranks: of the two updates. training_mode: whether BatchNorm
+    normalized by the batch. ignored: on what was left out.
+    """
+
+    network: MapNetwork
+    sent: State
+    seen: State
+    holds: PatchSpan
+    tests: PatchSpan
+    count: int | None
+    ranks: tuple[int, int]
+    training_mode: bool
+    ignored: tuple[str, ...] = ()
+
+    def to(self, dtype: torch.dtype) -> "MapUpdate":
+        """The same in another precision."""
+        sent, seen = ({name: value.to(dtype) if value.is_floating_point() else value for name, value in state.items()}
+                      for state in (self.sent, self.seen))  # fmt: skip
+        return replace(self, sent=sent, seen=seen, holds=self.holds.to(dtype), tests=self.tests.to(dtype))
+
+    @property
+    def single_step(self) -> bool:
+        """Whether the update is one step's, as a gap at the number of patches shows."""
+        return self.count is not None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing that is found may be returned; None: candidates are judged one by one."""
+        return None
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether a search makes no sense."""
+        return False
+
+    @property
+    def maps_shape(self) -> tuple[int, int, int]:
+        return self.network.shape
+
+    @property
+    def most_images(self) -> int:
+        """The largest number of images whose maps could be told apart here."""
+        return self.count or self.network.most_images
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """Of the updates of a pair: the right singular vectors of each group up to the rank, N where it shows, whether the
+    rank is one less than its patches, and what half of the rank leaves of the first update."""
+
+    rows: tuple[Tensor, Tensor]
+    count: int | None
+    one_less: bool
+    left: float
+
+
+def read_update(observation: Observation) -> MapUpdate:
+    """The evidence at the earliest pair whose rank shows the number of images; else at the earliest one whose update
+    half of its rank explains, as it does where there are more output channels than patches. Raises InputError where no
+    pair of convolutions that moved can be used."""
+    observation, ignored = observation.one_round()
+    model = observation.model
+    device = next(model.parameters()).device
+    initial, final = (cast_state(state, device, torch.float32) for state in observation.pairs[0])
+    delta = observation.delta()
+    pairs = [
+        pair
+        for pair in find_map_networks(model, observation.input_shape)
+        if all(f"{name}.weight" in delta and bool(delta[f"{name}.weight"].any()) for name in (pair.first, pair.second))
+    ]
+    if not pairs:
+        raise InputError("span: no two consecutive convolutions have moved and more output channels than positions")
+    ranks = [_ranks(pair, delta, final) for pair in pairs]
+    order = sorted(range(len(pairs)), key=lambda i: (ranks[i].count is None, ranks[i].left > MAP_KERNEL.most_left, i))
+    pair, found = pairs[order[0]], ranks[order[0]]
+    statistics = read_statistics(model, initial, final)
+    sent = initial if statistics is None else statistics.at(model, observation.input_shape, found.count or 2)
+    training_mode = statistics is not None or found.one_less
+    seen = sent if found.count is not None else _middle(observation, sent, final)
+    rows = [part.float().to(device) for part in found.rows]
+    fed = pair.between(seen, torch.zeros(1, *pair.shape, device=device))
+    sizes = (pair.shape[1:], (fed.shape[2], fed.shape[3]))
+    spans = [
+        PatchSpan.of(pair.convolution(name), part, size, training_mode)
+        for name, part, size in zip((pair.first, pair.second), rows, sizes, strict=True)
+    ]
+    return MapUpdate(
+        network=pair,
+        sent=sent,
+        seen=seen,
+        holds=spans[0],
+        tests=spans[1],
+        count=found.count,
+        ranks=(rows[0].shape[1], rows[1].shape[1]),
+        training_mode=training_mode,
+        ignored=ignored,
+    )
+
+
+def _middle(observation: Observation, sent: State, final: State) -> State:
+    """Trained parameters half way between those sent and those returned; statistics as they are."""
+    return {**sent, **{name: (sent[name] + final[name]) / 2 for name in observation.trainable}}
+
+
+def _ranks(pair: MapNetwork, delta: State, final: State) -> _Ranks:
+    """The rows of both updates, cut behind a gap that shows a whole number of images, else at rounding."""
+    names = (pair.first, pair.second)
+    spectra = [_spectra(pair, name, delta) for name in names]
+    rounding = [_rounding(final[f"{name}.weight"]) for name in names]
+    ranks = [max(_rank_at_gap(one, noise) for one in group) for group, noise in zip(spectra, rounding, strict=True)]
+    per_image = pair.positions
+    whole = [less for less in (0, 1) if ranks[0] and (ranks[0] + less) % per_image == 0]
+    shown = bool(whole) and 0 < ranks[0] < pair.most_rank
+    count = (ranks[0] + whole[0]) // per_image if shown else None
+    kept = [
+        rank if shown and rank else max(_rank_above_rounding(one, noise) for one in group)
+        for rank, group, noise in zip(ranks, spectra, rounding, strict=True)
+    ]
+    first, second = (
+        torch.stack([_padded(spectrum.vectors[:rank], rank) for spectrum in group])
+        for rank, group in zip(kept, spectra, strict=True)
+    )
+    left = max(spectrum.relative_residual(len(spectrum.values) // 2) for spectrum in spectra[0])
+    return _Ranks((first, second), count, bool(whole) and whole[0] == 1 and shown, left)
+
+
+def _spectra(pair: MapNetwork, name: str, delta: State) -> list[Spectrum]:
+    """The spectrum of a convolution's update, group by group."""
+    update = delta[f"{name}.weight"]
+    groups = pair.convolution(name).groups
+    return [Spectrum.of(part) for part in update.flatten(1).view(groups, len(update) // groups, -1)]
+
+
+def _rank_at_gap(spectrum: Spectrum, rounding: float) -> int:
+    """The rank in front of the widest gap that ends at rounding, 0 where there is none."""
+    values = spectrum.values.clamp_min(rounding)
+    if len(values) < 2:
+        return 0
+    ratios = values[:-1] / values[1:]
+    gap = int(ratios.argmax())
+    ends = values[gap + 1] < MAP_KERNEL.floor * rounding
+    return gap + 1 if ends and ratios[gap] > MAP_KERNEL.clear_gap else 0
+
+
+def _rank_above_rounding(spectrum: Spectrum, rounding: float) -> int:
+    """How many rows may hold something, and no more than are worth their cost."""
+    return min(int((spectrum.values > rounding).sum()), MAP_KERNEL.most_rows)
+
+
+def _rounding(weight: Tensor) -> float:
+    """The largest singular value that rounding alone leaves in an update of a convolution (O, C, k, k) in float32: its
+    errors are uniform, up to half a unit in the last place of the parameters."""
+    rows, columns = len(weight), weight[0].numel()
+    deviation = float(weight.square().mean().sqrt()) * torch.finfo(torch.float32).eps / 12**0.5
+    return deviation * (rows**0.5 + columns**0.5)
+
+
+def _padded(rows: Tensor, count: int) -> Tensor:
+    """With rows of zeros up to so many."""
+    return torch.cat([rows, rows.new_zeros(count - len(rows), rows.shape[1])])

@@ -1,0 +1,153 @@
+"""The span attack on networks of convolutions: feature maps first, then the images that have them.
+
+The update of a convolution spans the patches of the maps that it was fed, the update of the next one tells those maps
+from mixtures (`attacks.span.maps`). Maps are the proof and are returned as such; an image is what descent through the
+layers in front of them makes of a map, and is returned where its map determines it.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from attacks.interface.attack import Facts, Progress, Reconstruction
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
+from attacks.span.acceptance import Acceptance
+from attacks.span.maps.drift import at_parameters_sent
+from attacks.span.maps.inversion import Inverted, MapTarget, PixelSpace, invert_maps
+from attacks.span.maps.network import MapNetwork, find_map_networks
+from attacks.span.maps.search import MapCandidates, find_maps
+from attacks.span.maps.update import MapUpdate, read_update
+from attacks.span.thresholds import MAP_INVERSION, MAP_KERNEL, MAP_SEARCH, constants_of
+
+
+@dataclass(frozen=True)
+class MapAcceptance(Acceptance):
+    """Images that may be returned, with the maps (F, C, H, W) of all private images that were found, as they were at
+    the parameters sent."""
+
+    maps: Tensor = field(default_factory=lambda: torch.zeros(0))
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class MapVariant:
+    """Maps of private images from a pair of consecutive convolutions, and images from the maps.
+
+    Only the first round whose update is not zero is used. Nothing has to be known; pixels are kept in their range where
+    pixel_mean is, and public_images are decoys in the place of synthetic ones.
+    """
+
+    observation: Observation
+    knowledge: Knowledge
+
+    def read(self, generator: torch.Generator) -> MapUpdate:
+        """The spans of the patches that both convolutions saw, and N where the rank shows it."""
+        return read_update(self.observation)
+
+    @torch.no_grad()
+    def search(self, evidence: MapUpdate, generator: torch.Generator, progress: Progress) -> MapCandidates:
+        """Maps in the first convolution's span that the second one's holds."""
+        decoys = evidence.network.maps(evidence.seen, self._decoys(evidence, generator))
+        return find_maps(evidence, decoys, generator, progress)
+
+    def accept(self, evidence: MapUpdate, candidates: MapCandidates, generator: torch.Generator) -> MapAcceptance:
+        """The maps below the decoys' bound, no more of them than there are images, and the images that they determine;
+        residual: ρ of an image's map."""
+        accepted = candidates.num_accepted if evidence.count is None else min(candidates.num_accepted, evidence.count)
+        facts = constants_of(MAP_KERNEL, MAP_SEARCH, MAP_INVERSION) | _facts(evidence, candidates, accepted)
+        maps, residual = candidates.maps[:accepted], candidates.residual[:accepted]
+        if not accepted:
+            lowest = float(candidates.residual[0]) if len(candidates.residual) else float("nan")
+            vetoed = f"nothing returned: the lowest ρ of a map is {lowest:.2g}, decoys demand {candidates.bound:.2g}"
+            return MapAcceptance(maps, residual, vetoed, 1.0, facts, maps=maps)
+        found = self._inverted(evidence, maps, generator)
+        kept = found.trusted
+        reason: str | None = None
+        if not kept.all():
+            reason = (
+                f"{int((~kept).sum())} of {accepted} images are not returned: their maps were found, but neither they "
+                "nor decoys come back from maps (random weights, fewer entries than pixels, or too large a network?)"
+            )
+        return MapAcceptance(
+            images=found.images[kept],
+            residual=residual[kept],
+            reason=reason,
+            facts=facts | {"map_misfit": float(found.residual.nanmedian())},
+            held=found.images[~kept & found.residual.isfinite()],
+            maps=at_parameters_sent(evidence, maps, found.images, kept, self._decoys(evidence, generator)),
+            count=accepted,
+        )
+
+    def report(self, evidence: MapUpdate, acceptance: Acceptance) -> Reconstruction:
+        """Images with ρ of their maps as residual, and the maps as features."""
+        assert isinstance(acceptance, MapAcceptance)
+        shape = self.observation.input_shape
+        said = () if acceptance.reason is None else (acceptance.reason,)
+        if evidence.count is None:
+            said = (*said, "several local steps: the number of images is that of the maps that were accepted")
+        return Reconstruction(
+            images=acceptance.images.reshape(-1, *shape),
+            held=acceptance.held.reshape(-1, *shape),
+            features=acceptance.maps,
+            residual=acceptance.residual,
+            pixel_mean=self.knowledge.pixel_mean or (),
+            num_inferred=evidence.count or acceptance.count or None,
+            warnings=(*evidence.ignored, *said),
+            facts=acceptance.facts,
+        )
+
+    def _inverted(self, evidence: MapUpdate, maps: Tensor, generator: torch.Generator) -> Inverted:
+        """Images with these maps at the parameters at which they were found; black ones with residuals of NaN where
+        maps of this network cannot be inverted, or not at the price that is paid for it."""
+        network, seen = evidence.network, evidence.seen
+        target = MapTarget(lambda images: network.maps(seen, images), maps, network.cost())
+        space = self._pixels(maps)
+        found = invert_maps(target, space.shape, space.bounds, generator)
+        if found is None:
+            nothing = maps.new_full((len(maps),), float("nan"))
+            return Inverted(maps.new_zeros(len(maps), *space.shape), nothing, nothing)
+        return found
+
+    def _decoys(self, evidence: MapUpdate, generator: torch.Generator) -> Tensor:
+        """Images of nobody: public ones where they are known, else synthetic ones."""
+        public, like = self.knowledge.public_images, evidence.holds.filters
+        if public is not None:
+            return public[: MAP_SEARCH.decoys].to(like)
+        return self._pixels(like).decoys(MAP_SEARCH.decoys, generator).to(like)
+
+    def _pixels(self, like: Tensor) -> PixelSpace:
+        """The space of images; bounded where the mean that was subtracted is known."""
+        known = self.knowledge
+        bounds = None if known.pixel_mean is None else known.input_bounds(like)
+        return PixelSpace(self.observation.input_shape, bounds)
+
+
+def _facts(evidence: MapUpdate, candidates: MapCandidates, accepted: int) -> Facts:
+    """What was measured on the way."""
+    residual = candidates.residual
+    next_one = float(residual[accepted]) if len(residual) > accepted else float("nan")
+    return {
+        "layer": evidence.network.first,
+        "tested_by": evidence.network.second,
+        "positions": float(evidence.network.positions),
+        "rank": float(evidence.ranks[0]),
+        "rank_of_test": float(evidence.ranks[1]),
+        "training_mode": float(evidence.training_mode),
+        "single_step": float(evidence.single_step),
+        "kernel_dimensions": float(candidates.dimensions),
+        "kernel_eigenvalue": candidates.eigenvalue,
+        "maps_accepted": float(accepted),
+        "rho_accepted": float(residual[:accepted].max()) if accepted else float("nan"),
+        "rho_next": next_one,
+        "rho_decoys": float(candidates.decoys.median()),
+        "rho_bound": candidates.bound,
+    }
+
+
+def map_networks_of(observation: Observation) -> tuple[MapNetwork, ...]:
+    """The pairs of consecutive convolutions that were trained and tell the maps of at least one image."""
+    trained = set(observation.trainable)
+    pairs = find_map_networks(observation.model, observation.input_shape)
+    return tuple(pair for pair in pairs if {f"{pair.first}.weight", f"{pair.second}.weight"} <= trained)

@@ -1,0 +1,85 @@
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks.span.maps.network import find_map_networks
+from tests.attacks.span.maps.networks import SHAPE, Block, plain
+
+
+def pairs(model, shape=SHAPE):
+    return [(pair.first, pair.second) for pair in find_map_networks(model, shape)]
+
+
+def test_a_pair_needs_more_channels_than_positions():
+    """16 positions of 64 channels in both convolutions behind the first, which is fed 64 positions."""
+    (pair,) = find_map_networks(plain(), SHAPE)
+    assert (pair.first, pair.second) == ("3", "6")
+    assert pair.shape == (8, 8, 8) and pair.positions == 16 and pair.most_images == 3 and pair.nonnegative
+
+
+def test_what_lies_between_is_what_the_network_computes():
+    model = plain()
+    (pair,) = find_map_networks(model, SHAPE)
+    images = torch.randn(2, *SHAPE)
+    state = dict(model.state_dict())
+    maps = pair.maps(state, images)
+    assert torch.equal(maps, model[:3](images))
+    assert torch.allclose(pair.between(state, maps), model[:6](images), atol=1e-6)
+
+
+def test_a_way_around_the_first_convolution_leaves_no_pair():
+    """The second convolution of a residual block adds to what the block was fed: the next one sees that too."""
+    stem = [nn.Conv2d(1, 70, 3, stride=2, padding=1), nn.ReLU()]
+    model = nn.Sequential(*stem, Block(70), Block(70), nn.Flatten(), nn.Linear(70 * 16, 2))
+    assert pairs(model) == [("2.conv1", "2.conv2"), ("3.conv1", "3.conv2")]
+
+
+def test_pooling_may_lie_between_and_a_convolution_of_one_by_one_may_test():
+    """The first convolution has 64 positions and patches of 9 entries."""
+    pooled = [nn.Conv2d(1, 80, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(80, 80, 3, padding=1), nn.ReLU()]
+    model = nn.Sequential(*pooled, nn.MaxPool2d(2), nn.Conv2d(80, 80, 1), nn.Flatten(), nn.Linear(320, 2))
+    assert pairs(model) == [("3", "6")]
+
+
+def test_a_convolution_that_is_used_twice_is_left_out():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.again = nn.Conv2d(1, 64, 3, 2, 1), nn.Conv2d(64, 64, 3, 1, 1)
+
+        def forward(self, x):
+            return self.again(F.relu(self.again(F.relu(self.first(x))))).mean((2, 3))
+
+    assert pairs(Twice()) == []
+
+
+def test_groups_in_both_convolutions_leave_no_pair():
+    """Groups of channels of several images' maps would pass together."""
+    grouped = [nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 64, 3, 2, 1, groups=2), nn.ReLU()]
+    for groups, found in ((1, [("2", "4")]), (2, [])):
+        behind = [nn.Conv2d(64, 64, 3, padding=1, groups=groups), nn.Flatten(), nn.Linear(1024, 2)]
+        assert pairs(nn.Sequential(*grouped, *behind)) == found
+
+
+def test_modules_between_are_run_alone_where_they_are_all_there_is():
+    (pair,) = find_map_networks(plain(), SHAPE)
+    assert pair.chain == ("3", "4", "5")
+
+
+def test_where_something_else_lies_between_the_whole_network_is_run():
+    class Doubled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(1, 70, 3, 2, 1), nn.Conv2d(70, 2, 4)
+
+        def forward(self, x):
+            return self.second(2 * F.relu(self.first(x).exp() - 1)).flatten(1)
+
+    model, maps = Doubled(), torch.randn(3, *SHAPE)
+    assert pairs(model) == []  # 16 positions of patches with 9 entries
+    model.first = nn.Conv2d(4, 70, 3, 2, 1)
+    (pair,) = find_map_networks(model, (4, 8, 8))
+    maps = torch.randn(3, 4, 8, 8)
+    assert not pair.chain
+    expected = 2 * F.relu(model.first(maps).exp() - 1)
+    assert torch.allclose(pair.between(dict(model.state_dict()), maps), expected, atol=1e-6)

@@ -1,0 +1,53 @@
+import pytest
+import torch
+
+from attacks.interface.errors import InputError
+from attacks.interface.observation import Observation
+from attacks.span.maps.update import read_update
+from tests.attacks.conftest import digits
+from tests.attacks.span.maps.networks import SHAPE, calibrated, plain, trained
+
+
+def update_of(count=2, **training):
+    images = digits(count).view(count, *SHAPE)
+    model = calibrated(plain(), digits(60).view(60, *SHAPE))
+    states = trained(model, images, torch.arange(count), **training)
+    return read_update(Observation(model, (states,), SHAPE)), model, images
+
+
+def test_one_step_shows_the_number_of_images():
+    update, _, images = update_of(2)
+    assert update.count == 2 and update.ranks == (32, 32) and not update.training_mode
+    maps = update.network.maps(update.sent, images)
+    assert update.holds.share_outside(maps).max() < 1e-4
+    assert update.tests.share_outside(update.network.between(update.sent, maps)).max() < 1e-4
+    others = update.network.maps(update.sent, digits(20).view(20, *SHAPE)[10:])
+    assert update.holds.share_outside(others).min() > 0.01
+
+
+def test_training_mode_shows_in_the_rank_and_gives_away_the_statistics():
+    update, model, images = update_of(2, mode="train")
+    assert update.count == 2 and update.ranks == (31, 31) and update.training_mode
+    model.train()
+    seen = model[:3](images)
+    assert torch.allclose(update.network.maps(update.sent, images), seen, atol=1e-4)
+    assert update.holds.share_outside(seen).max() < 1e-4
+
+
+def test_several_steps_are_read_at_the_middle_of_the_way():
+    update, _, _ = update_of(2, steps=8, rate=0.05)
+    assert update.count is None and not update.single_step
+    (initial, final), name = update_pair(steps=8, rate=0.05), "3.weight"
+    assert torch.allclose(update.seen[name], (initial[name] + final[name]) / 2)
+
+
+def update_pair(**training):
+    images = digits(2).view(2, *SHAPE)
+    return trained(calibrated(plain(), digits(60).view(60, *SHAPE)), images, torch.arange(2), **training)
+
+
+def test_an_update_that_left_the_convolutions_alone_is_refused():
+    model = plain()
+    final = {name: value + (1.0 if name.startswith("11") else 0.0) for name, value in model.state_dict().items()}
+    with pytest.raises(InputError, match="no two consecutive convolutions"):
+        read_update(Observation(model, ((model.state_dict(), final),), SHAPE))

@@ -1,0 +1,58 @@
+"""The span attack on networks of convolutions: maps, images, and what it makes of updates that hold neither."""
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import Knowledge, Observation, get_attack, torch_generator
+from attacks.span.thresholds import MAP_INVERSION, Descent
+from tests.attacks.conftest import digits
+from tests.attacks.span.maps.networks import SHAPE, calibrated, plain, trained
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    monkeypatch.setattr(MAP_INVERSION, "descent", Descent(200, 0.05))
+
+
+def attacked(model, states):
+    observation = Observation(model, (states,), SHAPE)
+    return get_attack("span").run(observation, Knowledge(pixel_mean=(0.3,)), torch_generator(0, "attack"))
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_one_step_gives_the_maps_of_all_images(mode):
+    images = digits(2).view(2, *SHAPE)
+    model = calibrated(plain(), digits(60).view(60, *SHAPE))
+    found = attacked(model, trained(model, images, torch.arange(2), mode=mode))
+    model.train(mode == "train")
+    with torch.no_grad():
+        maps = model[:3](images).flatten(1)
+    distance = torch.cdist(maps, found.features.flatten(1)).min(1).values / maps.norm(dim=1)
+    assert found.num_inferred == 2 and len(found.features) == 2
+    assert distance.max() < 0.01
+    assert found.facts["layer"] == "3" and found.facts["tested_by"] == "6"
+    assert found.facts["rho_accepted"] < found.facts["rho_bound"] < found.facts["rho_decoys"]
+
+
+def test_one_image_is_found_and_a_length_that_normalization_takes_out_is_that_of_decoys():
+    images = digits(1).view(1, *SHAPE)
+    model = plain(norm=lambda channels: nn.GroupNorm(4, channels))
+    found = attacked(model, trained(model, images, torch.arange(1)))
+    with torch.no_grad():
+        maps = model[:3](images).flatten(1)
+    assert found.num_inferred == 1 and len(found.features) == 1
+    assert torch.cosine_similarity(maps, found.features.flatten(1)).item() > 0.999
+
+
+def test_random_rows_of_the_same_rank_give_nothing():
+    model = calibrated(plain(), digits(60).view(60, *SHAPE))
+    generator = torch.Generator().manual_seed(0)
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    final = dict(initial)
+    for name in ("3.weight", "6.weight"):
+        left, right = (torch.randn(size, 32, generator=generator) for size in (64, initial[name][0].numel()))
+        final[name] = initial[name] + 1e-3 * (left @ right.T).view_as(initial[name])
+    found = attacked(model, (initial, final))
+    assert not len(found.images) and not len(found.features)
+    assert "nothing returned" in found.warnings[0]

@@ -1,0 +1,38 @@
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from attacks import Knowledge, Observation
+from attacks.span.thresholds import MAP_INVERSION, Descent
+from tests.attacks.span.conftest import run
+
+
+def pooled_client(count, epochs=5):
+    """Max pooling, then 48 features of 576 pixels; batches of 2, or the whole of one."""
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    body = (nn.Conv2d(1, 12, 5), nn.ReLU(), nn.MaxPool2d(10))
+    model = nn.Sequential(
+        *body, nn.Flatten(), nn.Linear(48, 40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 10)
+    )
+    images = torch.rand(count, 1, 24, 24, generator=generator) - 0.5
+    sent = {name: value.clone() for name, value in model.state_dict().items()}
+    features = model[:4](images).detach()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(epochs):
+        for batch in torch.randperm(count, generator=generator).split(2):
+            optimizer.zero_grad()
+            cross_entropy(model(images[batch]), batch % 10).backward()
+            optimizer.step()
+    return Observation(model, pairs=((sent, model.state_dict()),), input_shape=(1, 24, 24)), features
+
+
+def test_features_are_found_and_no_image_is_returned(monkeypatch):
+    monkeypatch.setattr(MAP_INVERSION, "pilot", Descent(20, 0.05))  # decoys do not come back
+    for count in (1, 4):
+        observation, features = pooled_client(count)
+        found = run(observation, Knowledge(num_private=count), starts=60)
+        assert len(found.images) == 0 and "features were found" in found.warnings[-1]
+        assert found.features.shape == (count, 48)
+        distance = torch.cdist(features, found.features).min(1).values / features.norm(dim=1)
+        assert (distance < 0.1).all()

@@ -1,0 +1,102 @@
+"""How often the span attack accepts feature maps of updates that hold none.
+
+    python -m tests.benchmarks.map_strays [--tries 200] [--images 4]
+
+Updates of two consecutive convolutions (64 to 128 channels, 8 x 8 to 4 x 4) of the rank that the patches of so many
+images have, of random rows; and right updates of one network's images beside the maps of as many others, projected onto
+the kernel. One thread. Prints what was accepted, and how far the lowest ρ stays above the bound.
+"""
+
+import argparse
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import Observation
+from attacks.span.maps.inversion import PixelSpace
+from attacks.span.maps.search import find_maps
+from attacks.span.maps.update import read_update
+
+SHAPE = (3, 32, 32)
+
+
+def network() -> nn.Module:
+    """Three convolutions to 64 channels at 8 x 8, then the pair; untrained, with BatchNorm's statistics of decoys."""
+    torch.manual_seed(0)
+    widths, modules = [3, 16, 64, 64, 128, 128], []
+    for i, (inputs, outputs) in enumerate(pairwise(widths)):
+        modules += [nn.Conv2d(inputs, outputs, 3, 2 if i in (1, 2, 3) else 1, 1, bias=False)]
+        modules += [nn.BatchNorm2d(outputs), nn.ReLU()]
+    model = nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)).train()
+    with torch.no_grad():
+        for _ in range(30):
+            model(decoys(128, 0))
+    return model.eval()
+
+
+def decoys(count: int, seed: int) -> torch.Tensor:
+    return 4 * PixelSpace(SHAPE, None).decoys(count, torch.Generator().manual_seed(seed))
+
+
+def searched(model: nn.Module, final: dict[str, torch.Tensor], seed: int) -> tuple[int, float]:
+    """(maps accepted, lowest ρ over the bound)."""
+    states = ((dict(model.state_dict()), final),)
+    update, generator = read_update(Observation(model, states, SHAPE)), torch.Generator().manual_seed(seed)
+    maps = update.network.maps(update.seen, decoys(100, 10_000 + seed))
+    with torch.no_grad():
+        found = find_maps(update, maps, generator, lambda *done: None)
+    lowest = float(found.residual[0]) if len(found.residual) else float(found.decoys.min())
+    return found.num_accepted, lowest / found.bound
+
+
+def of_others(model: nn.Module, final: dict[str, torch.Tensor], seed: int) -> float:
+    """The lowest ρ, over the bound, of 100 maps of images that the client does not hold, projected onto the kernel."""
+    update = read_update(Observation(model, ((dict(model.state_dict()), final),), SHAPE))
+    with torch.no_grad():
+        maps = update.network.maps(update.seen, decoys(100, 20_000 + seed))
+        found = find_maps(update, maps, torch.Generator().manual_seed(seed), lambda *done: None)
+    return float(found.decoys.min() / found.bound)
+
+
+def random_update(model: nn.Module, images: int, seed: int) -> dict[str, torch.Tensor]:
+    """The parameters after an update of random rows, as many as the images have patches."""
+    generator = torch.Generator().manual_seed(seed)
+    final = {name: value.clone() for name, value in model.state_dict().items()}
+    for name in ("9.weight", "12.weight"):
+        left = torch.randn(len(final[name]), 16 * images, generator=generator)
+        right = torch.randn(16 * images, final[name][0].numel(), generator=generator)
+        final[name] += 1e-4 * (left @ right).view_as(final[name])
+    return final
+
+
+def right_update(model: nn.Module, images: int, seed: int) -> dict[str, torch.Tensor]:
+    """The parameters after one step on so many images."""
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    F.cross_entropy(model(decoys(images, seed)), torch.arange(images)).backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.01 * parameter.grad
+            parameter.grad = None
+    final = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(initial)
+    return final
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tries", type=int, default=200)
+    parser.add_argument("--images", type=int, default=4)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    model = network()
+    tried = [searched(model, random_update(model, options.images, seed), seed) for seed in range(options.tries)]
+    accepted, ratios = zip(*tried, strict=True)
+    print(f"random rows: {sum(accepted)} maps accepted in {options.tries} updates, lowest ρ / bound {min(ratios):.2g}")
+    others = [of_others(model, right_update(model, options.images, seed), seed) for seed in range(options.tries // 10)]
+    print(f"maps of others, projected: lowest ρ / bound {min(others):.2g} in {100 * len(others)}")
+
+
+if __name__ == "__main__":
+    main()
