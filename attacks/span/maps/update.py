@@ -29,7 +29,8 @@ class MapUpdate:
     sent: the parameters and statistics at which maps are returned. seen: those at which they are sought: the same for
     one step, else the middle of the way. holds: the span of the patches of maps; tests: that of what the second
     convolution was fed. count: N, where the rank shows it. ranks: of the two updates. training_mode: whether BatchNorm
-    normalized by the batch. ignored: on what was left out.
+    normalized by the batch. left: ‖Δ − Δ_r‖ / ‖Δ‖ of the first update, r half of its rank. ignored: on what was left
+    out.
     """
 
     network: MapNetwork
@@ -40,6 +41,7 @@ class MapUpdate:
     count: int | None
     ranks: tuple[int, int]
     training_mode: bool
+    left: float
     ignored: tuple[str, ...] = ()
 
     def to(self, dtype: torch.dtype) -> "MapUpdate":
@@ -55,13 +57,18 @@ class MapUpdate:
 
     @property
     def refusal(self) -> str | None:
-        """Why nothing that is found may be returned; None: candidates are judged one by one."""
-        return None
+        """Why a search makes no sense."""
+        if self.single_step or self.left <= MAP_KERNEL.most_left:
+            return None
+        return (
+            f"nothing returned: half of the rank of the update of {self.network.first!r} leaves {self.left:.2g} of it: "
+            f"more than {self.network.most_images} images, local Adam, many steps or noise"
+        )
 
     @property
     def hopeless(self) -> bool:
-        """Whether a search makes no sense."""
-        return False
+        """Whether a search makes no sense: always where nothing could be returned."""
+        return self.refusal is not None
 
     @property
     def maps_shape(self) -> tuple[int, int, int]:
@@ -123,6 +130,7 @@ def read_update(observation: Observation) -> MapUpdate:
         count=found.count,
         ranks=(rows[0].shape[1], rows[1].shape[1]),
         training_mode=training_mode,
+        left=found.left,
         ignored=ignored,
     )
 

@@ -28,7 +28,6 @@ class MapAcceptance(Acceptance):
     the parameters sent."""
 
     maps: Tensor = field(default_factory=lambda: torch.zeros(0))
-    count: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,23 +76,22 @@ class MapVariant:
             facts=facts | {"map_misfit": float(found.residual.nanmedian())},
             held=found.images[~kept & found.residual.isfinite()],
             maps=at_parameters_sent(evidence, maps, found.images, kept, self._decoys(evidence, generator)),
-            count=accepted,
         )
 
     def report(self, evidence: MapUpdate, acceptance: Acceptance) -> Reconstruction:
         """Images with ρ of their maps as residual, and the maps as features."""
-        assert isinstance(acceptance, MapAcceptance)
         shape = self.observation.input_shape
+        maps = acceptance.maps if isinstance(acceptance, MapAcceptance) else None
         said = () if acceptance.reason is None else (acceptance.reason,)
-        if evidence.count is None:
+        if evidence.count is None and evidence.refusal is None:
             said = (*said, "several local steps: the number of images is that of the maps that were accepted")
         return Reconstruction(
             images=acceptance.images.reshape(-1, *shape),
             held=acceptance.held.reshape(-1, *shape),
-            features=acceptance.maps,
+            features=maps,
             residual=acceptance.residual,
             pixel_mean=self.knowledge.pixel_mean or (),
-            num_inferred=evidence.count or acceptance.count or None,
+            num_inferred=evidence.count or (len(maps) if maps is not None else 0) or None,
             warnings=(*evidence.ignored, *said),
             facts=acceptance.facts,
         )

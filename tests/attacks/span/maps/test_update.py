@@ -41,6 +41,17 @@ def test_several_steps_are_read_at_the_middle_of_the_way():
     assert torch.allclose(update.seen[name], (initial[name] + final[name]) / 2)
 
 
+def test_noise_of_full_rank_is_refused():
+    model = plain()
+    initial, generator = model.state_dict(), torch.Generator().manual_seed(0)
+    final = {
+        name: value + 1e-3 * torch.randn(value.shape, generator=generator) if value.is_floating_point() else value
+        for name, value in initial.items()
+    }
+    update = read_update(Observation(model, ((initial, final),), SHAPE))
+    assert update.hopeless and "'3'" in update.refusal
+
+
 def update_pair(**training):
     images = digits(2).view(2, *SHAPE)
     return trained(calibrated(plain(), digits(60).view(60, *SHAPE)), images, torch.arange(2), **training)
