@@ -34,7 +34,8 @@ class MapAcceptance(Acceptance):
 class MapVariant:
     """Maps of private images from a pair of consecutive convolutions, and images from the maps.
 
-    Only the first round whose update is not zero is used. Nothing has to be known; pixels are kept in their range where
+    Only the first round whose update is not zero is used. Nothing has to be known; num_private is believed where the
+    rank does not show it, pixels are kept in their range where
     pixel_mean is, and public_images are decoys in the place of synthetic ones.
     """
 
@@ -54,7 +55,8 @@ class MapVariant:
     def accept(self, evidence: MapUpdate, candidates: MapCandidates, generator: torch.Generator) -> MapAcceptance:
         """The maps below the decoys' bound, no more of them than there are images, and the images that they determine;
         residual: ρ of an image's map."""
-        accepted = candidates.num_accepted if evidence.count is None else min(candidates.num_accepted, evidence.count)
+        most = evidence.count or self.knowledge.num_private or candidates.num_accepted
+        accepted = min(candidates.num_accepted, most)
         facts = constants_of(MAP_KERNEL, MAP_SEARCH, MAP_INVERSION) | _facts(evidence, candidates, accepted)
         maps, residual = candidates.maps[:accepted], candidates.residual[:accepted]
         if not accepted:
