@@ -49,6 +49,10 @@ NOT_RUN = (
     thresholds.FEATURE,
     thresholds.INVERSION,
     thresholds.FROZEN_BODY,
+    thresholds.MAP_INVERSION,
+    thresholds.MAP_KERNEL,
+    thresholds.MAP_SEARCH,
+    thresholds.MOMENTUM,
     thresholds.POLISH,
 )
 

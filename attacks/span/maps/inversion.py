@@ -104,7 +104,7 @@ def invert_maps(
     images, residual = images[best], residual[best]
     decoys = pixels.decoys(len(wanted), generator).to(wanted)
     decoys = _with_contrast_of(images, decoys)
-    return Inverted(images, residual, _decoy_error(target, decoys, residual, pixels, descent, generator, progress))
+    return Inverted(images, residual, _decoy_error(target, decoys, residual, pixels, descent, generator))
 
 
 def _affordable(target: MapTarget) -> Descent | None:
@@ -129,7 +129,6 @@ def _decoy_error(
     pixels: "PixelSpace",
     descent: Descent,
     generator: torch.Generator,
-    progress: Progress = silent,
 ) -> Tensor:
     """‖x − d‖ / ‖d − its mean colour‖ (D,) of the images x that the maps of decoys d (D, C, H, W) are inverted to.
     noise: of the maps, relative to their length, (D,) or one for all."""
@@ -137,7 +136,7 @@ def _decoy_error(
         maps = target.maps(decoys)
     drawn = torch.randn(maps.shape, generator=generator).to(maps).flatten(1)
     drawn = drawn * (noise * _length(maps) / _length(drawn))[:, None]
-    back, _ = _descended(MapTarget(target.maps, maps + drawn.view_as(maps)), pixels, descent, 1, generator, progress)
+    back, _ = _descended(MapTarget(target.maps, maps + drawn.view_as(maps)), pixels, descent, 1, generator, silent)
     return _length(back - decoys) / _length(_centred(decoys)).clamp_min(TINY)
 
 

@@ -45,7 +45,7 @@ def test_patterns_name_what_is_kept_and_it_costs_no_bytes():
 
 def test_patterns_that_fit_nothing_or_everything_are_refused():
     model = make_model(config(), load_data(config()))
-    with pytest.raises(InputError, match=r"'7.weight' matches no trained parameter"):
+    with pytest.raises(InputError, match=r"'7.weight' matches nothing that is trained"):
         make("personal_layers", patterns=["7.weight"]).check(context(model=model))
     with pytest.raises(InputError, match="keeps every parameter"):
         make("personal_layers", patterns=["*"]).check(context(model=model))

@@ -32,7 +32,7 @@ def test_features_are_found_and_no_image_is_returned(monkeypatch):
     for count in (1, 4):
         observation, features = pooled_client(count)
         found = run(observation, Knowledge(num_private=count), starts=60)
-        assert len(found.images) == 0 and "features were found" in found.warnings[-1]
+        assert len(found.images) == 0 and any("features were found" in said for said in found.warnings)
         assert found.features.shape == (count, 48)
         distance = torch.cdist(features, found.features).min(1).values / features.norm(dim=1)
         assert (distance < 0.1).all()
