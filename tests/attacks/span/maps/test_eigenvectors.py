@@ -11,4 +11,4 @@ def test_the_smallest_eigenvectors_of_a_matrix_that_is_never_formed():
         lambda x: (x @ turned * values) @ turned.T, torch.randn(3, 100, generator=generator).double(), 4.0, cut=0.005
     )
     assert torch.allclose(found, values[:3], atol=1e-6)
-    assert torch.allclose((rows @ turned[:, :3]).square().sum(0), torch.ones(3).double(), atol=1e-4)  # they span the same
+    assert torch.allclose((rows @ turned[:, :3]).square().sum(0), torch.ones(3).double(), atol=1e-4)
