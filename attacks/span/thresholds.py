@@ -7,10 +7,12 @@ names.
 All were chosen by hand while the results of docs/span.md and docs/finetune.md were measured, with the truth of those
 cases in view: those of pixels on MNIST (N = 50 to 100, two hidden layers of 1024) and on the 8x8 digits (N = 8 to 120),
 with noise, weight decay and momentum; `DEFENSE` on the defended digits; `FEATURE`, `MOMENTUM` and `INVERSION` on
-LeNet-5 with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10. `python -m tests.benchmarks.sensitivity` halves and
-doubles each of them on images that none was chosen on. Those that changed more than another seed of the attack does say
-[matters] and which way; the others changed no more than that. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`,
-`FROZEN_BODY` and `POLISH` were not varied.
+LeNet-5 with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10; `MAP_KERNEL` and `MAP_SEARCH` on two clients each of a
+narrow pretrained ResNet-18 and a full one with random weights, CIFAR-10, and on small networks; `MAP_INVERSION` on
+CIFAR-10's training split. `python -m tests.benchmarks.sensitivity` halves and doubles each of them on images that none
+was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
+changed no more than that. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and those of maps were
+not varied.
 """
 
 from dataclasses import dataclass
@@ -274,7 +276,7 @@ class MAP_KERNEL(Thresholds):
     most_left: float = 0.1  # of an update without a gap by half of its rank: more patches than channels leave 0.17
     most_rows: int = 256  # rows that are used where no gap shows the rank: more cost more than they tell
     directions: float = 1.2  # per row, tried first for the kernel; doubled while all are of it
-    most_directions: int = 256  # tried for the kernel at most
+    most_directions: int = 256  # taken of it where no gap shows the rank
 
 
 class MAP_SEARCH(Thresholds):

@@ -40,7 +40,7 @@ class MapCandidates:
     @property
     def bound(self) -> float:
         """ρ below which a candidate is accepted."""
-        return MAP_SEARCH.accepting_share * float(self.decoys.median())
+        return _bound(self.decoys)
 
     @property
     def num_accepted(self) -> int:
@@ -52,7 +52,7 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
     basis, eigenvalues = _kernel(update, generator)
     size = float(decoys.flatten(1).norm(dim=1).mean())
     by_chance = _residual(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
-    bound = MAP_SEARCH.accepting_share * float(by_chance.median())
+    bound = _bound(by_chance)
     exact = update.to(torch.float64)
     points, residual = basis.new_zeros(0, len(basis)).double(), by_chance[:0].double()
     for _ in range(MAP_SEARCH.rounds if len(basis) else 0):
@@ -70,6 +70,11 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
         points = size * normalize(points)
     maps = (points @ basis.double()).view(-1, *update.network.shape).float()
     return MapCandidates(maps, residual, by_chance, len(basis), float(eigenvalues.max()) if len(basis) else math.nan)
+
+
+def _bound(by_chance: Tensor) -> float:
+    """ρ below which a candidate is accepted, from that of decoys (D,)."""
+    return MAP_SEARCH.accepting_share * float(by_chance.median())
 
 
 def _searched(update: MapUpdate, basis: Tensor, size: float, generator: torch.Generator, progress: Progress) -> Tensor:
@@ -99,12 +104,13 @@ def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tens
     def apply(rows: Tensor) -> Tensor:
         return update.holds.outside(rows.view(-1, *shape)).flatten(1)
 
+    most = math.prod(shape) if update.single_step else min(math.prod(shape), MAP_KERNEL.most_directions)
     tried = int(MAP_KERNEL.directions * rank) + 1
     while True:
-        tried = min(tried, math.prod(shape), MAP_KERNEL.most_directions)
+        tried = min(tried, most)
         start = torch.randn(tried, math.prod(shape), generator=generator).to(update.holds.filters)
         values, basis = smallest_eigenvectors(apply, start, update.holds.largest, MAP_KERNEL.cut)
-        if values[-1] > MAP_KERNEL.cut or tried in (math.prod(shape), MAP_KERNEL.most_directions):
+        if values[-1] > MAP_KERNEL.cut or tried == most:
             break
         tried *= 2
     kept = values < MAP_KERNEL.cut
