@@ -20,19 +20,9 @@ RELUS = (torch.relu, torch.relu_, functional.relu, torch.Tensor.relu, torch.Tens
 MAX_POOLS = (functional.max_pool2d, torch.max_pool2d)
 
 
-class _LeakyBackward(torch.autograd.Function):
-    """relu(x), whose derivative is `leak` instead of 0 where x is not above 0."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, leak: float) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(x > 0)
-        ctx.leak = leak
-        return x.clamp_min(0)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        (on,) = ctx.saved_tensors
-        return torch.where(on, gradient, ctx.leak * gradient), None
+def leaky_backward(x: Tensor, leak: float) -> Tensor:
+    """relu(x), whose derivative is `leak` instead of 0 where x is not above 0: x − x is 0 and has a derivative."""
+    return torch.where(x > 0, x, leak * (x - x.detach()))
 
 
 def smooth_max_pool(
@@ -79,7 +69,7 @@ class relaxed(TorchFunctionMode):
     ) -> Any:
         own = dict(kwargs or {})
         if self.leak and function in RELUS:
-            return _LeakyBackward.apply(args[0] if args else own["input"], self.leak)
+            return leaky_backward(args[0] if args else own["input"], self.leak)
         if math.isfinite(self.sharpness) and function in MAX_POOLS:
             asked = {name: own.pop(name, False) for name in ("ceil_mode", "return_indices")}
             if len(args) <= 5 and not any(asked.values()):

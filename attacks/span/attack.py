@@ -140,11 +140,12 @@ class SpanAttack(SearchOptions, Attack):
         layers = () if network is None else network.layers[:2]
         needed = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
         if network is None or len(layers) < 2 or not needed <= set(observation.trainable):
-            if map_networks_of(observation):
-                return MapVariant(observation, knowledge)
+            if pairs := map_networks_of(observation):
+                return MapVariant(observation, knowledge, pairs)
             return PixelVariant(observation, knowledge, self, linear_layers_of(observation))
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), observation, network)
+        features = FeatureVariant(observation, knowledge, self, network)
         few = has_few_features(network, math.prod(observation.input_shape))
-        return (FewFeaturesVariant if few else FeatureVariant)(observation, knowledge, self, network)
+        return FewFeaturesVariant(features) if few else features

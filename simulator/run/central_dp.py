@@ -17,10 +17,11 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from simulator.run.wrapped import Wrapped, weights_of
 from simulator.scenario.sections import WEIGHT
 
 
-class FittedNoise(Strategy):
+class FittedNoise(Wrapped):
     """Around Flower's wrapper, whose divisor of the noise it sets to Σ wᵢ / max wᵢ: the number of replies where all
     weigh the same."""
 
@@ -37,8 +38,9 @@ class FittedNoise(Strategy):
         """expected_clients: where each client takes part by a coin of its own, their number in expectation. All weights
         are one then, and the sum of the updates and its noise are divided by that number: neither who came nor how many
         may scale what is released, and a round in which nobody came releases noise."""
-        self.strategy, self.expected_clients = strategy, expected_clients
+        super().__init__(strategy)
         self.flower = self.kind(strategy, noise_multiplier, clipping_norm, num_sampled_clients)
+        self.expected_clients = expected_clients
         self.deviation = noise_multiplier * clipping_norm  # of the noise on a sum of weights 1
         self.sent = ArrayRecord()
 
@@ -71,17 +73,9 @@ class FittedNoise(Strategy):
 
     def _aggregate(self, server_round: int, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The weighted mean of clipped updates and noise in proportion to the largest weight."""
-        weights = [float(str(next(iter(reply.content.metric_records.values()))[WEIGHT])) for reply in replies]
+        weights = weights_of(replies)
         self.flower.num_sampled_clients = cast(int, sum(weights) / max(weights))  # Flower divides by it, no more
         return self.flower.aggregate_train(server_round, replies)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return self.flower.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return self.flower.aggregate_evaluate(server_round, replies)
 
 
 class ServerSideClipping(FittedNoise):

@@ -12,22 +12,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from simulator.scenario.sections import WEIGHT
+from simulator.run.wrapped import Wrapped, weights_of
 
 ARRAYS = "arrays"  # the record of a message that holds the checkpoint
 
 
-class StatisticsApart(Strategy):
+class StatisticsApart(Wrapped):
     """Around any strategy, which then sees parameters only: buffers become their mean over the replies, weighted by
     images, in float64 and in the type that they were sent in."""
 
     def __init__(self, strategy: Strategy, buffers: Sequence[str]):
         """buffers: names of what no client trains."""
-        self.strategy, self.buffers = strategy, frozenset(buffers)
+        super().__init__(strategy)
+        self.buffers = frozenset(buffers)
         self.sent: dict[str, Array] = {}
-
-    def summary(self) -> None:
-        self.strategy.summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -48,14 +46,6 @@ class StatisticsApart(Strategy):
         arrays, metrics = self.strategy.aggregate_train(server_round, replies)
         return (None if arrays is None else self._whole(arrays, buffers)), metrics
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return self.strategy.aggregate_evaluate(server_round, replies)
-
     def _parameters(self, arrays: Mapping[str, Array]) -> ArrayRecord:
         return ArrayRecord({name: array for name, array in arrays.items() if name not in self.buffers})
 
@@ -65,7 +55,7 @@ class StatisticsApart(Strategy):
 
     def _mean(self, replies: Sequence[Message]) -> ArrayRecord:
         records = [reply.content.array_records[ARRAYS] for reply in replies]
-        weights = [float(str(next(iter(reply.content.metric_records.values()))[WEIGHT])) for reply in replies]
+        weights = weights_of(replies)
         means = {
             name: Array(np.asarray(np.average([record[name].numpy() for record in records], axis=0, weights=weights)))
             for name in self.buffers

@@ -17,7 +17,8 @@ from torch import nn
 from attacks import Observation
 from attacks.span.maps.inversion import PixelSpace
 from attacks.span.maps.search import find_maps
-from attacks.span.maps.update import read_update
+from attacks.span.maps.update import MapUpdate, read_update
+from attacks.span.variants.maps import map_networks_of
 
 SHAPE = (3, 32, 32)
 
@@ -40,10 +41,15 @@ def decoys(count: int, seed: int) -> torch.Tensor:
     return 4 * PixelSpace(SHAPE, None).decoys(count, torch.Generator().manual_seed(seed))
 
 
+def read(model: nn.Module, final: dict[str, torch.Tensor]) -> MapUpdate:
+    """The evidence in the step from the network's own parameters to `final`."""
+    observation = Observation(model, ((dict(model.state_dict()), final),), SHAPE)
+    return read_update(observation, map_networks_of(observation))
+
+
 def searched(model: nn.Module, final: dict[str, torch.Tensor], seed: int) -> tuple[int, float]:
     """(maps accepted, lowest ρ over the bound)."""
-    states = ((dict(model.state_dict()), final),)
-    update, generator = read_update(Observation(model, states, SHAPE)), torch.Generator().manual_seed(seed)
+    update, generator = read(model, final), torch.Generator().manual_seed(seed)
     maps = update.network.maps(update.seen, decoys(100, 10_000 + seed))
     with torch.no_grad():
         found = find_maps(update, maps, generator, lambda *done: None)
@@ -53,7 +59,7 @@ def searched(model: nn.Module, final: dict[str, torch.Tensor], seed: int) -> tup
 
 def of_others(model: nn.Module, final: dict[str, torch.Tensor], seed: int) -> float:
     """The lowest ρ, over the bound, of 100 maps of images that the client does not hold, projected onto the kernel."""
-    update = read_update(Observation(model, ((dict(model.state_dict()), final),), SHAPE))
+    update = read(model, final)
     with torch.no_grad():
         maps = update.network.maps(update.seen, decoys(100, 20_000 + seed))
         found = find_maps(update, maps, torch.Generator().manual_seed(seed), lambda *done: None)

@@ -21,8 +21,6 @@ def at_parameters_sent(update: MapUpdate, maps: Tensor, images: Tensor, trusted:
     images: (M, C, H, W), what they were inverted to, and trusted: (M,) bool, where that may be relied on. decoys:
     (D, C, H, W), images of nobody.
     """
-    if update.single_step:
-        return maps
     before, after = (update.network.maps(state, decoys) for state in (update.seen, update.sent))
     moved = maps + _linear(before, after - before, maps)
     followed = maps + update.network.maps(update.sent, images) - update.network.maps(update.seen, images)

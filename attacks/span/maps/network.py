@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.observation import State
-from attacks.networks.probing import evaluating, random_images
+from attacks.networks.probing import evaluating, probe, random_images
 
 PROBES = 3  # maps that take the place of a single image's, told by their number
 
@@ -110,17 +110,9 @@ def _is_plain(layer: nn.Conv2d) -> bool:
 def _calls(model: nn.Module, image: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """(input, output) of every convolution that is used once, by name, in the order of use."""
     seen: list[tuple[str, Tensor, Tensor]] = []
-
-    def watch(name: str) -> Callable[..., None]:
-        return lambda module, inputs, output: seen.append((name, inputs[0].clone(), output.clone()))
-
     convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
-    handles = [module.register_forward_hook(watch(name)) for name, module in convolutions.items()]
-    try:
-        model(image)
-    finally:
-        for handle in handles:
-            handle.remove()
+    # what follows may change an output in place
+    probe(model, image, convolutions, lambda name, fed, given: seen.append((name, fed.clone(), given.clone())))
     names = [name for name, _, _ in seen]
     return {name: (fed, given) for name, fed, given in seen if names.count(name) == 1 and fed.dim() == 4}
 

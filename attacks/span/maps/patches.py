@@ -31,12 +31,9 @@ class PatchSpan:
     @classmethod
     def of(cls, layer: nn.Conv2d, rows: Tensor, size: tuple[int, int], differences: bool = False) -> "PatchSpan":
         """rows: (G, R, D), orthonormal ones for each group, D = C / G · k · k. size: (H, W) of the layer's input."""
+        geometry, ones = _geometry(layer), rows.new_ones(1, 1, *size)
         filters = rows.reshape(-1, *layer.weight.shape[1:]).contiguous()
-        ones = rows.new_ones(1, 1, *size)
-        window = rows.new_ones(1, 1, *layer.kernel_size)
-        seen = F.conv2d(ones, window, None, layer.stride, layer.padding, layer.dilation)
-        rest = cls(layer, filters, ones, differences)
-        return cls(layer, filters, rest._transposed(torch.ones_like(seen), window, 1, size), differences)
+        return cls(layer, filters, F.fold(F.unfold(ones, *geometry), size, *geometry), differences)
 
     def to(self, dtype: torch.dtype) -> "PatchSpan":
         """The same in another precision."""
@@ -58,12 +55,11 @@ class PatchSpan:
 
     def outside(self, maps: Tensor) -> Tensor:
         """G F (M, C, H, W) with G = Σ_p U_pᵀ (I − P) U_p, P the projection on the span; Fᵀ G F is what lies outside."""
-        inside, size = self.coefficients(maps), (maps.shape[2], maps.shape[3])
-        left = maps * self.multiplicity - self._transposed(inside, self.filters, self.layer.groups, size)
+        inside = self.coefficients(maps)
+        left = maps * self.multiplicity - self._adjoint(inside)
         if self.differences:
-            count = inside[0, 0].numel()
-            layer, patch = self.layer, self._mean_patch(maps)[:, :, None].expand(-1, -1, count)
-            left = left - F.fold(patch, size, layer.kernel_size, layer.dilation, self._padding, layer.stride)
+            patch = self._mean_patch(maps)[:, :, None].expand(-1, -1, inside[0, 0].numel())
+            left = left - F.fold(patch, (maps.shape[2], maps.shape[3]), *_geometry(self.layer))
         return left
 
     @property
@@ -73,20 +69,22 @@ class PatchSpan:
 
     def _mean_patch(self, maps: Tensor) -> Tensor:
         """The mean of a map's patches, (M, C·k·k)."""
-        layer = self.layer
-        return F.unfold(maps, layer.kernel_size, layer.dilation, self._padding, layer.stride).mean(2)
+        return F.unfold(maps, *_geometry(self.layer)).mean(2)
 
-    @property
-    def _padding(self) -> tuple[int, int]:
-        """Rows and columns of zeros around a map; layers whose padding is called by a name are not used."""
-        return cast(tuple[int, int], self.layer.padding)
+    def _adjoint(self, coefficients: Tensor) -> Tensor:
+        """Σ_p U_pᵀ Σ_r c_rp r (M, C, H, W) of coefficients c (M, G·R, H', W')."""
+        window, spread, padding, stride = _geometry(self.layer)
+        sides = zip(self.multiplicity.shape[2:], coefficients.shape[2:], window, spread, padding, stride, strict=True)
+        # a stride leaves the last rows and columns of a map out where they fill no window
+        unseen = [full - ((n - 1) * step - 2 * zeros + d * (k - 1) + 1) for full, n, k, d, zeros, step in sides]
+        groups = self.layer.groups
+        return F.conv_transpose2d(coefficients, self.filters, None, stride, padding, unseen, groups, spread)
 
-    def _transposed(self, values: Tensor, filters: Tensor, groups: int, size: tuple[int, int]) -> Tensor:
-        """The adjoint of a convolution with `filters`, for an input of the size (H, W)."""
-        layer = self.layer
-        smallest = F.conv_transpose2d(
-            values[:1, :1], filters.new_ones(1, 1, *layer.kernel_size), None, layer.stride, self._padding, 0, 1,
-            layer.dilation,
-        )  # fmt: skip
-        extra = (size[0] - smallest.shape[2], size[1] - smallest.shape[3])
-        return F.conv_transpose2d(values, filters, None, layer.stride, self._padding, extra, groups, layer.dilation)
+
+Pair = tuple[int, int]
+
+
+def _geometry(layer: nn.Conv2d) -> tuple[Pair, Pair, Pair, Pair]:
+    """(kernel, dilation, padding, stride) as `unfold` and `fold` take them; no padding is called by a name here."""
+    pairs = (layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+    return cast(tuple[Pair, Pair, Pair, Pair], pairs)

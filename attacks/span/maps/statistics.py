@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.interface.observation import State
+from attacks.networks.probing import probe
 
 
 @dataclass(frozen=True)
@@ -42,43 +44,42 @@ class BatchStatistics:
 
 def read_statistics(model: nn.Module, initial: State, final: State) -> BatchStatistics | None:
     """None where no running statistic moved: there is none, or the client kept it, or used the one it received."""
-    layers = tuple(
-        name
+    moved = {
+        name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if isinstance(module, _BatchNorm)
         and module.track_running_stats
         and not torch.equal(initial[f"{name}.running_mean"], final[f"{name}.running_mean"])
-    )
-    if not layers:
+    }
+    if not moved:
         return None
-    counted = f"{layers[0]}.num_batches_tracked"
-    steps = max(1, int(final[counted]) - int(initial[counted])) if counted in final else 1
     state = dict(initial)
-    for name in layers:
-        momentum = getattr(model.get_submodule(name), "momentum")  # noqa: B009 - of no type that mypy knows
-        left = 1 - 1 / steps if momentum is None else 1 - momentum  # None: a plain mean over the steps
-        left = 0.0 if momentum is None else left**steps
-        for part in ("running_mean", "running_var"):
-            before, after = (given[f"{name}.{part}"].double() for given in (initial, final))
-            state[f"{name}.{part}"] = ((after - left * before) / (1 - left)).to(initial[f"{name}.{part}"])
-    return BatchStatistics(state, layers, steps)
+    for name, module in moved.items():
+        before, after = _batches(name, initial, final)
+        # without a momentum, running statistics are the plain mean over all batches ever seen
+        left = before / after if module.momentum is None else (1 - module.momentum) ** (after - before)
+        for key in (f"{name}.running_mean", f"{name}.running_var"):
+            averaged = (final[key].double() - left * initial[key].double()) / (1 - left)
+            state[key] = averaged.to(initial[key])
+    before, after = _batches(next(iter(moved)), initial, final)
+    return BatchStatistics(state, tuple(moved), after - before)
+
+
+def _batches(layer: str, initial: State, final: State) -> tuple[int, int]:
+    """How many batches a layer had seen before and after training; one apart where that is not returned."""
+    counted = f"{layer}.num_batches_tracked"
+    if counted not in initial or counted not in final:
+        return 0, 1
+    before = int(initial[counted])
+    return before, max(before + 1, int(final[counted]))
 
 
 def _positions(model: nn.Module, layers: tuple[str, ...], image_shape: tuple[int, int, int]) -> dict[str, int]:
     """How many positions of an image a BatchNorm layer averages over."""
     seen: dict[str, int] = {}
 
-    def watch(name: str) -> object:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            seen[name] = inputs[0][0, 0].numel()
+    def visit(name: str, given: Tensor, output: Tensor) -> None:
+        seen[name] = given[0, 0].numel()
 
-        return hook
-
-    handles = [model.get_submodule(name).register_forward_pre_hook(watch(name)) for name in layers]  # type: ignore[arg-type]
-    try:
-        with torch.no_grad():
-            model(next(model.parameters()).new_zeros(1, *image_shape))
-    finally:
-        for handle in handles:
-            handle.remove()
+    probe(model, torch.zeros(1, *image_shape), {name: model.get_submodule(name) for name in layers}, visit)
     return seen

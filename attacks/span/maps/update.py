@@ -7,6 +7,7 @@ Several steps add the directions in which maps moved: the gap closes, and what t
 the middle of the way.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from attacks.interface.devices import cast_state
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
-from attacks.span.maps.network import MapNetwork, find_map_networks
+from attacks.span.maps.network import MapNetwork
 from attacks.span.maps.patches import PatchSpan
 from attacks.span.maps.statistics import read_statistics
 from attacks.span.thresholds import MAP_KERNEL
@@ -46,8 +47,8 @@ class MapUpdate:
 
     def to(self, dtype: torch.dtype) -> "MapUpdate":
         """The same in another precision."""
-        sent, seen = ({name: value.to(dtype) if value.is_floating_point() else value for name, value in state.items()}
-                      for state in (self.sent, self.seen))  # fmt: skip
+        device = self.holds.filters.device
+        sent, seen = (cast_state(state, device, dtype) for state in (self.sent, self.seen))
         return replace(self, sent=sent, seen=seen, holds=self.holds.to(dtype), tests=self.tests.to(dtype))
 
     @property
@@ -71,10 +72,6 @@ class MapUpdate:
         return self.refusal is not None
 
     @property
-    def maps_shape(self) -> tuple[int, int, int]:
-        return self.network.shape
-
-    @property
     def most_images(self) -> int:
         """The largest number of images whose maps could be told apart here."""
         return self.count or self.network.most_images
@@ -91,10 +88,12 @@ class _Ranks:
     left: float
 
 
-def read_update(observation: Observation) -> MapUpdate:
-    """The evidence at the earliest pair whose rank shows the number of images; else at the earliest one whose update
-    half of its rank explains, as it does where there are more output channels than patches. Raises InputError where no
-    pair of convolutions that moved can be used."""
+def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> MapUpdate:
+    """The evidence at one of the pairs of convolutions, given in the order of their use.
+
+    It is the earliest pair whose rank shows the number of images; else the earliest one whose update half of its rank
+    explains, as it does where there are more output channels than patches. Raises InputError where no pair moved.
+    """
     observation, ignored = observation.one_round()
     model = observation.model
     device = next(model.parameters()).device
@@ -102,7 +101,7 @@ def read_update(observation: Observation) -> MapUpdate:
     delta = observation.delta()
     pairs = [
         pair
-        for pair in find_map_networks(model, observation.input_shape)
+        for pair in networks
         if all(f"{name}.weight" in delta and bool(delta[f"{name}.weight"].any()) for name in (pair.first, pair.second))
     ]
     if not pairs:
@@ -111,6 +110,7 @@ def read_update(observation: Observation) -> MapUpdate:
     order = sorted(range(len(pairs)), key=lambda i: (ranks[i].count is None, ranks[i].left > MAP_KERNEL.most_left, i))
     pair, found = pairs[order[0]], ranks[order[0]]
     statistics = read_statistics(model, initial, final)
+    # over several steps N is not known yet; a batch has two images at least
     sent = initial if statistics is None else statistics.at(model, observation.input_shape, found.count or 2)
     training_mode = statistics is not None or found.one_less
     seen = sent if found.count is not None else _middle(observation, sent, final)

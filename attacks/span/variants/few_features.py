@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.attack import Facts, Progress, Reconstruction
+from attacks.networks.probing import linear_layers
 from attacks.span.acceptance import Acceptance
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.feature_space.search import FeatureSearch, FoundImages
@@ -42,13 +43,22 @@ class FeatureAcceptance(Acceptance):
 
 
 @dataclass(frozen=True)
-class FewFeaturesVariant(FeatureVariant):
-    """Feature vectors accepted by ρ, at the parameters that were sent, and images that have them."""
+class FewFeaturesVariant:
+    """Feature vectors accepted by ρ, at the parameters that were sent, and images that have them.
 
-    def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundFeatures:  # type: ignore[override]
+    features: the variant for networks with more of them, which reads and reports in the same way.
+    """
+
+    features: FeatureVariant
+
+    def read(self, generator: torch.Generator) -> FeatureUpdate:
+        """The row spaces of the first two fully connected layers' updates."""
+        return self.features.read(generator)
+
+    def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundFeatures:
         """The feature vectors of lowest ρ in the first layer's span, as many as there are images."""
         assert evidence.test is not None
-        search = FeatureSearch(evidence, self.options, [evidence.initial], FoundImages.none(evidence))
+        search = FeatureSearch(evidence, self.features.options, [evidence.initial], FoundImages.none(evidence))
         features = search.feature_vectors(evidence.test, generator)
         test = self._test(evidence)
         features = features[test.residual(features).argsort(stable=True)][: evidence.count]
@@ -56,7 +66,7 @@ class FewFeaturesVariant(FeatureVariant):
         bound = float(decoys.quantile(FEATURE.accepting_quantile)) if len(decoys) else 0.0
         return FoundFeatures(features, test.residual(features), bound)
 
-    def accept(  # type: ignore[override]
+    def accept(
         self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator
     ) -> FeatureAcceptance:
         """The images of accepted features that decoys vouch for. residual: ρ of their features."""
@@ -85,7 +95,7 @@ class FewFeaturesVariant(FeatureVariant):
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
         """The images with the ρ of their features as residual, and the features of all."""
-        found = super().report(evidence, acceptance)
+        found = self.features.report(evidence, acceptance)
         features = acceptance.features if isinstance(acceptance, FeatureAcceptance) else None
         said = () if acceptance.reason is None else (acceptance.reason,)
         return replace(found, features=features, warnings=(*evidence.ignored, *said))
@@ -100,5 +110,5 @@ class FewFeaturesVariant(FeatureVariant):
 def has_few_features(network: FeatureNetwork, pixels: int) -> bool:
     """Whether the fully connected layers are fed too few numbers of an image of so many pixels to tell it from others;
     two such layers are needed, with an activation between."""
-    features = network.model.get_submodule(network.layers[0]).in_features
-    return network.activation is not None and float(features) < FEATURE.few_features * pixels  # type: ignore[arg-type]
+    features = linear_layers(network.model)[network.layers[0]].in_features
+    return network.activation is not None and features < FEATURE.few_features * pixels

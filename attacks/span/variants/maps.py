@@ -35,16 +35,17 @@ class MapVariant:
     """Maps of private images from a pair of consecutive convolutions, and images from the maps.
 
     Only the first round whose update is not zero is used. Nothing has to be known; num_private is believed where the
-    rank does not show it, pixels are kept in their range where
-    pixel_mean is, and public_images are decoys in the place of synthetic ones.
+    rank does not show it, pixels are kept in their range where pixel_mean is known, and public_images are decoys in the
+    place of synthetic ones.
     """
 
     observation: Observation
     knowledge: Knowledge
+    networks: tuple[MapNetwork, ...]
 
     def read(self, generator: torch.Generator) -> MapUpdate:
         """The spans of the patches that both convolutions saw, and N where the rank shows it."""
-        return read_update(self.observation)
+        return read_update(self.observation, self.networks)
 
     @torch.no_grad()
     def search(self, evidence: MapUpdate, generator: torch.Generator, progress: Progress) -> MapCandidates:
@@ -77,7 +78,7 @@ class MapVariant:
             reason=reason,
             facts=facts | {"map_misfit": float(found.residual.nanmedian())},
             held=found.images[~kept & found.residual.isfinite()],
-            maps=at_parameters_sent(evidence, maps, found.images, kept, self._decoys(evidence, generator)),
+            maps=maps if evidence.single_step else self._at_sent(evidence, maps, found, generator),
         )
 
     def report(self, evidence: MapUpdate, acceptance: Acceptance) -> Reconstruction:
@@ -109,6 +110,11 @@ class MapVariant:
             nothing = maps.new_full((len(maps),), float("nan"))
             return Inverted(maps.new_zeros(len(maps), *space.shape), nothing, nothing)
         return found
+
+    def _at_sent(self, evidence: MapUpdate, maps: Tensor, found: Inverted, generator: torch.Generator) -> Tensor:
+        """The maps as they were before the steps that moved them."""
+        decoys = self._decoys(evidence, generator)
+        return at_parameters_sent(evidence, maps, found.images, found.trusted, decoys)
 
     def _decoys(self, evidence: MapUpdate, generator: torch.Generator) -> Tensor:
         """Images of nobody: public ones where they are known, else synthetic ones."""

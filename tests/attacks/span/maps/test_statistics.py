@@ -44,6 +44,19 @@ def test_several_steps_tell_a_weighted_mean_of_theirs():
     assert torch.allclose(found.state["1.running_mean"], (weights[:, None] * means).sum(0), atol=1e-5)
 
 
+def test_a_plain_mean_over_all_batches_tells_those_of_training():
+    """Three batches were seen before: (3 · old + 2 · mean) / 5."""
+    network, batches = model(), list(torch.randn(5, 4, 1, 6, 6))
+    network[1].momentum = None
+    network.train()
+    for batch in batches[:3]:
+        network(batch)
+    found = read_statistics(network, *after(network, batches[3:]))
+    means = torch.stack([network[0](batch).mean((0, 2, 3)) for batch in batches[3:]])
+    assert found.steps == 2
+    assert torch.allclose(found.state["1.running_mean"], means.mean(0), atol=1e-5)
+
+
 def test_statistics_that_did_not_move_tell_nothing():
     network = model()
     state = network.state_dict()

@@ -4,15 +4,21 @@ import torch
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation
 from attacks.span.maps.update import read_update
+from attacks.span.variants.maps import map_networks_of
 from tests.attacks.conftest import digits
 from tests.attacks.span.maps.networks import SHAPE, calibrated, plain, trained
+
+
+def read(model, states):
+    observation = Observation(model, (states,), SHAPE)
+    return read_update(observation, map_networks_of(observation))
 
 
 def update_of(count=2, **training):
     images = digits(count).view(count, *SHAPE)
     model = calibrated(plain(), digits(60).view(60, *SHAPE))
     states = trained(model, images, torch.arange(count), **training)
-    return read_update(Observation(model, (states,), SHAPE)), model, images
+    return read(model, states), model, images
 
 
 def test_one_step_shows_the_number_of_images():
@@ -48,7 +54,7 @@ def test_noise_of_full_rank_is_refused():
         name: value + 1e-3 * torch.randn(value.shape, generator=generator) if value.is_floating_point() else value
         for name, value in initial.items()
     }
-    update = read_update(Observation(model, ((initial, final),), SHAPE))
+    update = read(model, (initial, final))
     assert update.hopeless and "'3'" in update.refusal
 
 
@@ -61,4 +67,4 @@ def test_an_update_that_left_the_convolutions_alone_is_refused():
     model = plain()
     final = {name: value + (1.0 if name.startswith("11") else 0.0) for name, value in model.state_dict().items()}
     with pytest.raises(InputError, match="no two consecutive convolutions"):
-        read_update(Observation(model, ((model.state_dict(), final),), SHAPE))
+        read(model, (model.state_dict(), final))
