@@ -30,6 +30,7 @@ class _KnowledgeFields(Knowledge):
 
 
 KNOWLEDGE = TypeAdapter(_KnowledgeFields)
+PER_CHANNEL = ("pixel_mean", "pixel_std")  # fields of knowledge
 
 
 def check_out(path: Path) -> None:
@@ -204,8 +205,8 @@ class CellStore:
 
 def make_knowledge(given: dict[str, Any]) -> Knowledge:
     """Knowledge from plain values, as `given()` wrote them or a user typed them; InputError names a wrong one."""
-    mean = given.get("pixel_mean")
-    values = given | {"pixel_mean": [mean]} if isinstance(mean, int | float) else given
+    one_channel = {name: [given[name]] for name in PER_CHANNEL if isinstance(given.get(name), int | float)}
+    values = given | one_channel
     text = as_json(values, "knowledge")
     try:
         return Knowledge(**vars(KNOWLEDGE.validate_json(text, strict=True)))
