@@ -27,8 +27,8 @@ class ObservationOptions:
     """The options that name an observation, as they were typed."""
 
     model: Annotated[str | None, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module")] = None
-    initial: Annotated[Path | None, typer.Option(help="checkpoint sent (safetensors state dict)")] = None
-    final: Annotated[Path | None, typer.Option(help="checkpoint returned (safetensors state dict)")] = None
+    initial: Annotated[Path | None, typer.Option(help="checkpoint sent: safetensors, .pt or npz")] = None
+    final: Annotated[Path | None, typer.Option(help="checkpoint returned, likewise")] = None
     shape: Annotated[str | None, typer.Option(help="of an input image: channels,height,width")] = None
     run: Annotated[Path | None, typer.Option(help="a recorded run instead of two checkpoints")] = None
     round: Annotated[int, typer.Option(help="with --run")] = 1
@@ -149,7 +149,7 @@ def diagnose(
     if evaluator and (which.run is None or images is not None):
         raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
     observation, knowledge, record = which.observe()
-    seed = record.cells[which.cell].scenario.seed if record is not None else 0
+    seed = record.seed(which.cell) if record is not None else 0
     view = "evaluator" if evaluator else "adversary"
     if evaluator and record is not None:
         inputs, source = diagnosis.private_images(record, observation, which.cell), "the private ones"

@@ -64,10 +64,8 @@ def norms_of(observation: Observation) -> dict[str, Any]:
 def membership(attack: FinishedAttack) -> dict[str, Any]:
     """How well the adversary tells the private images from public ones; InputError where it cannot."""
     truth = attack.truth
-    if not truth.told_apart:
-        raise InputError("whose images these are is not known for sure: give the images of each client by themselves")
-    if not len(truth.pool.public):
-        raise InputError("no other images to tell the private ones from: give public ones")
+    if truth.no_membership:
+        raise InputError(truth.no_membership)
     members, outsiders = (
         truth.normalization.inputs(images) for images in (truth.private, truth.pool.public[:OUTSIDERS])
     )

@@ -22,8 +22,8 @@ class Truth:
 
     diagnosed: whether rows get the columns that say how far the update is in the kernel regime. views: what clients
     augment their images by, where they do. numbers: (N,) what the samples table calls the images, from 0 where nothing
-    is given. told_apart: whether the private set is known for sure, so that membership can be scored against others.
-    notes: what `detail` has to say of it.
+    is given. no_membership: why membership cannot be scored on them; empty where it can be. notes: what `detail` has to
+    say of it.
     """
 
     private: Tensor
@@ -33,7 +33,7 @@ class Truth:
     diagnosed: bool = True
     views: tuple[Transformation, ...] = ()
     numbers: tuple[int, ...] | None = None
-    told_apart: bool = True
+    no_membership: str = ""
     notes: tuple[str, ...] = ()
 
     @classmethod
