@@ -27,8 +27,8 @@ class ObservationOptions:
     """The options that name an observation, as they were typed."""
 
     model: Annotated[str | None, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module")] = None
-    initial: Annotated[Path | None, typer.Option(help="checkpoint sent (safetensors state dict)")] = None
-    final: Annotated[Path | None, typer.Option(help="checkpoint returned (safetensors state dict)")] = None
+    initial: Annotated[Path | None, typer.Option(help="checkpoint sent: safetensors, .pt or npz")] = None
+    final: Annotated[Path | None, typer.Option(help="checkpoint returned, likewise")] = None
     shape: Annotated[str | None, typer.Option(help="of an input image: channels,height,width")] = None
     run: Annotated[Path | None, typer.Option(help="a recorded run instead of two checkpoints")] = None
     round: Annotated[int, typer.Option(help="with --run")] = 1
