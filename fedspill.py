@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attacks import Attack, InputError, Knowledge, Observation, Reconstruction, get_attack
+    from simulator.audit.record import Record
     from simulator.results.run import Run, load
 
 __version__ = "0.2.0"
@@ -29,6 +30,7 @@ HOME = {
     "Observation": "attacks",
     "Reconstruction": "attacks",
     "get_attack": "attacks",
+    "Record": "simulator.audit.record",
     "Run": "simulator.results.run",
     "load": "simulator.results.run",
 }
@@ -38,6 +40,7 @@ __all__ = [
     "Knowledge",
     "Observation",
     "Reconstruction",
+    "Record",
     "Run",
     "attack",
     "get_attack",

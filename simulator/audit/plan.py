@@ -95,7 +95,7 @@ class AuditPlan:
         return hashlib.sha256(content.encode()).hexdigest()[:10]
 
     def knowledge(self, key: ObservationKey) -> Knowledge:
-        """What the adversary of an observation is told: by the recording, by the normalization, and as --know has it."""
+        """What the adversary of an observation is told: by the recording, the normalization, and as --know has it."""
         told = self.recording.knowledge(key)
         if self.normalization is not None:
             mean, std = self.normalization.mean, self.normalization.std

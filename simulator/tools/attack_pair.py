@@ -34,7 +34,7 @@ def observe_pair(model: str | None, initial: Path | None, final: Path | None, sh
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:
-    """ "1,28,28" -> (1, 28, 28)."""
+    """(1, 28, 28) of the text 1,28,28."""
     parts = text.split(",")
     if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--shape {text!r}: write channels,height,width, e.g. 1,28,28")
