@@ -162,22 +162,32 @@ def member(
     candidates: Annotated[Path, typer.Option(metavar="FILE.npz", help="with an array `images`, (Q, C, H, W)")],
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for membership.csv")],
     which: ObservationOptions,
+    public: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="with an array `images`, no members: calibrates the false-positive rate"),
+    ] = None,
 ) -> None:
-    """Score candidate images by whether an update was trained on them; a higher score means a member.
+    """Say which candidate images an update was trained on; a higher score means a member.
 
-    Candidates are in the model's input space beside two checkpoints, in [0, 1] with --run.
+    Images are pixels in [0, 1] with --mean, --std or --run, and else in the model's input space.
     """
-    from attacks.membership import MembershipTest
-    from simulator.tools.candidates import load_candidates, to_input_space, write_membership
+    import torch
 
-    images = load_candidates(candidates)
-    observation, knowledge, record = which.observe()
-    if record is not None:
-        images = to_input_space(images, observation, knowledge)
-    test = MembershipTest.of(observation, knowledge, images)
-    write_membership(out_dir, test.residual(images))
-    show_warnings(test.warnings)
-    out.print(f"{len(images)} candidates, {test.num_private} private images: {out_dir / 'membership.csv'}")
+    from attacks.membership import MembershipTest
+    from simulator.tools.candidates import load_candidates, scale_warning, to_input_space, write_membership
+    from simulator.tools.membership_words import membership_words
+
+    files = [load_candidates(candidates), *([load_candidates(public, "public images")] if public is not None else [])]
+    observation, knowledge, _ = which.observe()
+    if which.in_pixels:
+        files = [to_input_space(images, observation, knowledge) for images in files]
+    test = MembershipTest.of(observation, knowledge, torch.cat(files))
+    residual, *outsiders = [test.residual(images) for images in files]
+    write_membership(out_dir, residual)
+    show_warnings((*test.warnings, *filter(None, [scale_warning(files[0], observation)])))
+    for sentence in membership_words(residual, next(iter(outsiders), None), test.num_private):
+        out.print(sentence, soft_wrap=True)
+    out.print(f"{len(residual)} candidates, {test.num_private} private images: {out_dir / 'membership.csv'}")
 
 
 @with_observation_options
@@ -189,11 +199,13 @@ def diagnose(
     ] = None,
     evaluator: Annotated[bool, typer.Option("--evaluator", help="with --run: on the private images")] = False,
 ) -> None:
-    """Say whether an update is in the kernel regime, and so which attack to expect something of.
+    """Say which attack to expect something of, and whether the update is in the kernel regime.
 
-    Images are in the model's input space beside two checkpoints, in [0, 1] with --run.
+    Images are pixels in [0, 1] with --mean, --std or --run, and else in the model's input space.
     """
     from simulator.tools import diagnosis
+    from simulator.tools.advice import advice
+    from simulator.tools.candidates import scale_warning
 
     if evaluator and (which.run is None or images is not None):
         raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
@@ -203,13 +215,16 @@ def diagnose(
     if evaluator and record is not None:
         inputs, source = diagnosis.private_images(record, observation, which.cell), "the private ones"
     else:
-        inputs, source = diagnosis.adversary_images(images, observation, knowledge, record is not None)
+        inputs, source = diagnosis.adversary_images(images, observation, knowledge, which.in_pixels)
     found = diagnosis.measure_regime(observation, inputs, evaluator, seed)
+    show_warnings(tuple(filter(None, [scale_warning(inputs, observation)])))
     diagnosis.write_diagnosis(out_dir, found, view, source)
     out.print(f"{view}'s version, {found.on_images.images} images: {source}", soft_wrap=True)
     for table in diagnosis.diagnosis_tables(found):
         out.print(table)
     out.print(found.verdict, soft_wrap=True)
+    for line in advice(observation, knowledge, found):
+        out.print(line, soft_wrap=True, markup=False)
     out.print(f"written: {out_dir / 'diagnose.json'}", soft_wrap=True)
 
 
