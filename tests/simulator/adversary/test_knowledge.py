@@ -13,7 +13,8 @@ def granted(tmp_path):
         path = tmp_path / "s.yaml"
         path.write_text(
             f"name: s\npartition: {{images: [4, 7]}}\nfederation: {{clients: 2}}\n"
-            f"data: {{public: 30, test: 30{std}}}\ntraining: {training}\ndefenses: {defenses}\nadversary: {{knowledge: {knowledge}}}\n"
+            f"data: {{public: 30, test: 30{std}}}\ntraining: {training}\n"
+            f"defenses: {defenses}\nadversary: {{knowledge: {knowledge}}}\n"
         )
         scenario = load_scenario(path)
         data = load_data(scenario.cells()[0].client_config(use_gpu=False))
