@@ -15,7 +15,7 @@ from simulator.paper.claims import Claim, judge
 from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
 from simulator.paper.files import load_claims, load_file
 from simulator.paper.measures import seeds_in_words
-from simulator.reports.figures import draw_strips
+from simulator.reports.strips import draw_strips
 from simulator.results.storage import write_atomically
 from simulator.run.display import Bars, step_bar
 from simulator.run.estimate import clock

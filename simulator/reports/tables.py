@@ -31,7 +31,7 @@ LONGEST_REMARK = 300  # letters
 BENCHMARK_LEGEND = (
     "recovered: of private images, by the attack that recovers most in the last attacked round (*: granted the "
     "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that it would not "
-    "return. accuracy: after that round, ± half of the 95 % interval over seeds; ε: by then, against the row's threat "
+    "return. accuracy: after that round, with the 95 % interval over seeds; ε: by then, against the row's threat "
     "model, of one record (r) or a whole client (c). kB: what a client sends in a round."
 )
 Show = Callable[[pd.Series], str]
@@ -220,6 +220,157 @@ def _epsilon(row: pd.Series) -> str:
     return "" if pd.isna(row["epsilon"]) else f"{row['epsilon']:.1f} {str(row.get('privacy_unit', ''))[:1]}"
 
 
+LEAKAGE_CELLS.get(column.name, _beside_baseline(column)) for column in columns}
+
+
+def legend(headings: Iterable[str]) -> str:
+    """What the columns of a table mean, as far as that needs saying."""
+    return " ".join([LEGEND, *(MORE[heading] for heading in headings if heading in MORE)])
+
+
+def remarks(frame: pd.DataFrame, most: int | None = None) -> list[str]:
+    """What `detail` says, once for all rows that say it with other numbers; first of those without a result.
+
+    most: lines; the last one says how much more there is.
+    """
+    found: dict[str, tuple[str, int]] = {}
+    for _, row in frame.sort_values("status", key=lambda status: status == "ok", kind="stable").iterrows():
+        detail, good = row["detail"] if isinstance(row["detail"], str) else "", row["status"] == "ok"
+        for text in detail.split("; ") if good else [f"{row['status']}: {detail}"]:
+            kind = re.sub(r"[\d.]+", "#", text)
+            first, count = found.get(kind, (text, 0))
+            found[kind] = (first, count + 1)
+    said = [
+        f"{count} row{'s' * (count > 1)}: {text if len(text) <= LONGEST_REMARK else text[:LONGEST_REMARK] + ' …'}"
+        for text, count in found.values()
+        if text
+    ]
+    if most is None or len(said) <= most:
+        return said
+    return [*said[: most - 1], f"{len(said) - most + 1} more remarks: column `detail` of leakage.csv"]
+
+
+def _texts(frame: pd.DataFrame, show: Show) -> list[str]:
+    return [show(row) for _, row in frame.iterrows()]
+
+
+def _differs(frame: pd.DataFrame, name: str) -> bool:
+    """Whether a score says in any row what `recovered` does not; older runs have none of these."""
+    if name not in frame:
+        return False
+    than = 1 if name == "precision" else frame.recovered
+    return bool((frame[name].notna() & (frame[name] != than)).any())
+
+
+def _within(width: int, columns: dict[str, Show], frame: pd.DataFrame) -> tuple[dict[str, Show], int]:
+    """(the columns without as many of the least telling ones as it takes to fit, spaces between them)."""
+    needed = {name: max(map(len, [name, *_texts(frame, show)])) for name, show in columns.items()}
+
+    def fits(gap: int) -> bool:
+        return sum(needed.values()) + gap * (len(needed) - 1) <= width
+
+    for name in DROPPED:
+        if not fits(GAP):
+            needed.pop(LEAKAGE.columns[name].heading, None)
+    return {name: columns[name] for name in needed}, GAP if fits(GAP) else 1
+
+
+def benchmark_view(table: pd.DataFrame) -> Table:
+    """For every defense and threat model the strongest attack, and what the defense costs."""
+    rows = strongest(table)
+    columns = [column for column in benchmark().printed if column.name != "held_fraction" or _more_is_held(rows)]
+    view = _empty_table("Defenses", padding=0)
+    for column in columns:  # in 80 columns the defense has room for 18 letters, and folds beyond
+        left, fold = column.dtype == TEXT, column.name == "defense"
+        view.add_column(column.heading, justify="left" if left else "right", no_wrap=not fold, overflow="fold")
+    for _, row in rows.iterrows():
+        view.add_row(*(BENCHMARK_CELLS.get(column.name, _plain(column))(row) for column in columns))
+    return view
+
+
+def equal_utility_view(table: pd.DataFrame) -> Table:
+    """For every swept defense and accepted loss of accuracy the strongest setting, and what it lets through."""
+    columns = EQUAL_UTILITY.printed
+    view = _empty_table("Equal utility: the strongest setting within a loss of accuracy", padding=0)
+    for column in columns:
+        view.add_column(column.heading, justify="left" if column.dtype == TEXT else "right", overflow="fold")
+    shown = {"recovered_fraction": _clustered("recovered_fraction"), "epsilon": _epsilon, "setting": _setting}
+    for _, row in table.iterrows():
+        view.add_row(*(shown.get(column.name, _plain(column))(row) for column in columns))
+    return view
+
+
+def _empty_table(title: str, padding: int) -> Table:
+    """padding: spaces between columns."""
+    return Table(
+        title=title, title_justify="left", box=box.SIMPLE, padding=(0, padding, 0, 0), pad_edge=False, show_edge=False
+    )
+
+
+def _number(value: float, digits: int) -> str:
+    return "" if pd.isna(value) else f"{value:.{digits}f}"
+
+
+def _plain(column: Column) -> Show:
+    """Numbers rounded, all else as it is."""
+    name, digits, is_number = column.name, column.digits, column.dtype == NUMBER
+    return lambda row: _number(row[name], digits) if is_number else str(row[name])
+
+
+def _beside_baseline(column: Column) -> Show:
+    """With the uninformed baseline in parentheses where the score has one: the better of as many public images and of
+    their mean, which older runs lack."""
+
+    def text(row: pd.Series) -> str:
+        known = [row.get(f"{prefix}_{column.name}") for prefix in ("floor", "mean_image")]
+        baselines = [baseline for baseline in known if not pd.isna(baseline)]
+        shown = _plain(column)(row)
+        return f"{shown} ({_number(column.better(baselines), column.digits)})" if shown and baselines else shown
+
+    return text
+
+
+def _recovered(row: pd.Series) -> str:
+    return f"{row['recovered']} of {row['num_private']}" if row["status"] == "ok" else str(row["status"])
+
+
+def _count(name: str) -> Show:
+    return lambda row: "" if pd.isna(row[name]) else str(int(row[name]))
+
+
+def _granted(row: pd.Series) -> str:
+    """The names of the granted fields, from the table's JSON."""
+    text = row["knowledge"]
+    return ", ".join(json.loads(text)) if isinstance(text, str) and text else ""
+
+
+def _more_is_held(rows: pd.DataFrame) -> bool:
+    """Whether any attack doubts images that it has."""
+    return "held_fraction" in rows and bool((rows.held_fraction > rows.recovered_fraction).any())
+
+
+def _clustered(name: str) -> Show:
+    """With both ends of its interval, written short: 0.50 .38–.62."""
+
+    def end(value: float) -> str:
+        return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1"
+
+    def text(row: pd.Series) -> str:
+        low, high = row[f"{name}_low"], row[f"{name}_high"]
+        return _number(row[name], 2) + ("" if pd.isna(low) else f" {end(low)}–{end(high)}")
+
+    return text
+
+
+def _setting(row: pd.Series) -> str:
+    return row["setting"] if isinstance(row["setting"], str) else "none costs so little"
+
+
+def _epsilon(row: pd.Series) -> str:
+    """With the first letter of what it hides: one record, or a whole client."""
+    return "" if pd.isna(row["epsilon"]) else f"{row['epsilon']:.1f} {str(row.get('privacy_unit', ''))[:1]}"
+
+
 def _interval(name: str) -> Show:
     def text(row: pd.Series) -> str:
         width = row[f"{name}_ci95"]
@@ -237,7 +388,7 @@ LEAKAGE_CELLS: dict[str, Show] = {  # what is more than a value and its baseline
 BENCHMARK_CELLS: dict[str, Show] = {
     "attack": lambda row: f"{row['attack']}*" if row["adaptive"] else row["attack"],
     "recovered_fraction": _clustered("recovered_fraction"),
-    "test_accuracy": _interval("test_accuracy"),
+    "test_accuracy": _clustered("test_accuracy"),
     "epsilon": _epsilon,
     "bytes": lambda row: _number(row["bytes"] / 1000, 0),
 }

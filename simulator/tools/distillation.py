@@ -196,7 +196,7 @@ def accuracy_lines(facts: dict[str, Any]) -> list[str]:
 
 def write(out: Path, found: Distilled, pixel_mean: tuple[float, ...], facts: dict[str, Any]) -> None:
     """distilled.npz: `images` in the model's input space, `targets`, and the `pixel_mean` that makes them pixels."""
-    from simulator.reports.figures import image_sheet
+    from simulator.reports.strips import image_sheet
 
     make_out(out)
     arrays = {"images": found.images.numpy(), "targets": found.targets.numpy(), "pixel_mean": np.array(pixel_mean)}
