@@ -28,7 +28,7 @@ def draw_benchmark(record: Record, table: pd.DataFrame, say: Callable[[str], Non
     look = styles(list(table.defense))
     drawings: dict[str, Callable[[Path], Drawn | None]] = {
         "frontier": partial(frontier, table, look),
-        "exposure": partial(exposure, table, look),
+        "exposure": partial(exposure, table),
         "reconstructions": partial(defense_grid, record),
         "equal_utility": partial(strength_curves, table),
         "epsilon": partial(epsilon_curves, table),
@@ -57,17 +57,16 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
         own = rows[rows.threat_model == view]
         points = zip(own.defense, zip(own.test_accuracy, own.recovered_fraction, strict=True), strict=True)
         name_points(axis, dict(points), look)
-    best = frontier_of(rows).sort_values("recovered_fraction")
+    said = [
+        f"{row.defense} ({row.threat_model}): accuracy {row.test_accuracy:.2f}, recovered {row.recovered_fraction:.2f}"
+        for row in frontier_of(rows).sort_values("recovered_fraction").itertuples()
+    ]
     return Drawn(
         save(figure, path),
-        "What a defense protects against what it costs: the lower right corner is best. Dashed: the defenses that no other "
-        "one beats in both. Grey: 95 % intervals.",
-        "Test accuracy against images recovered. "
-        + "; ".join(
-            f"{row.defense} ({row.threat_model}): accuracy {row.test_accuracy:.2f}, recovered {row.recovered_fraction:.2f}"
-            for row in best.itertuples()
-        ) + ".",
-    )  # fmt: skip
+        "What a defense protects against what it costs: the lower right corner is best. Dashed: the defenses that no "
+        "other one beats in both. Grey: 95 % intervals.",
+        f"Test accuracy against images recovered. {'; '.join(said)}.",
+    )
 
 
 def frontier_of(rows: pd.DataFrame) -> pd.DataFrame:
@@ -78,7 +77,7 @@ def frontier_of(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[~(at_least & better).any(0)]
 
 
-def exposure(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn | None:
+def exposure(table: pd.DataFrame, path: Path) -> Drawn | None:
     """For each defense what the attacker has who knows nothing of it, who knows it, and what he holds and doubts."""
     own = table[(table.target == "private") & (table["round"] == table["round"].max())]
     own = own.dropna(subset=["recovered_fraction"])
@@ -98,9 +97,7 @@ def exposure(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
                 heights = best.index.map(place) + shift
                 axis.scatter(best, heights, c=colour, marker=marker, s=38, label=label, alpha=0.9)
         axis.set(title=view, xlim=LIMITS, xlabel="share of private images", yticks=list(place.values()))
-        axis.set_yticklabels(names)
-        for tick, name in zip(axis.get_yticklabels(), names, strict=True):
-            tick.set_color(look[name]["color"])
+    axes[0].set_yticklabels(names)
     figure.tight_layout()
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
@@ -152,8 +149,11 @@ def epsilon_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
         return None
     groups = list(rows.groupby(["family", "threat_model"], sort=False))
     figure, axes = panels(len(groups), sharey=True)
-    lines = {"reconstruction_bound": ("upper bound", "black", "v"), "recovered_fraction": ("recovered", COLOURS[1], "s"),
-             "test_accuracy": (ACCURACY, COLOURS[0], "o")}  # fmt: skip
+    lines = {
+        "reconstruction_bound": ("upper bound", "black", "v"),
+        "recovered_fraction": ("recovered", COLOURS[1], "s"),
+        "test_accuracy": (ACCURACY, COLOURS[0], "o"),
+    }
     for axis, ((family, view), own) in zip(axes, groups, strict=True):
         own = own.sort_values("epsilon")
         for column, (label, colour, marker) in lines.items():

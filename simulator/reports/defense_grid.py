@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from simulator.evaluation.truth import Truth
-from simulator.reports.drawing import UNDEFENDED, Drawn, save, styles
+from simulator.reports.drawing import UNDEFENDED, Drawn, save
 from simulator.reports.strips import show, who
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.record import Record
@@ -47,14 +47,14 @@ def defense_grid(record: Record, path: Path) -> Drawn | None:
     client, order = int(first["client"]), list(dict.fromkeys(cell.scenario.defense for cell in record.cells.values()))
     images = matches(record, first).sort_values("l2", kind="stable").image.head(COLUMNS).tolist()
     private = _private(record, str(first.get("cell", "")), [client] if client != ALL else _clients(record, first))
-    lines = [_line(record, ranked[ranked.defense == defense], client, images) for defense in order]
-    lines = [line for line in lines if line is not None]
+    tried = (_line(record, ranked[ranked.defense == defense], client, images) for defense in order)
+    lines = [line for line in tried if line is not None]
     _draw(private[images], lines, path)
     of = f"{who(client)}, round {first['round']}, seed {first['seed']}"
     return Drawn(
         path,
-        f"The same {len(images)} of {len(private)} private images ({of}) and what the best attack makes of them under each "
-        "defense. An empty frame: nothing returned that matches the image.",
+        f"The same {len(images)} of {len(private)} private images ({of}) and what the best attack makes of them under "
+        "each defense. An empty frame: nothing returned that matches the image.",
         f"{of}: {'; '.join(f'{line.defense}: {line.outcome}' for line in lines)}.",
     )
 
@@ -102,25 +102,23 @@ def _draw(private: Tensor, lines: Sequence[Line], path: Path) -> None:
     tall = -(-len(lines) // across)
     width, step = NAMES + private.shape[0] * (IMAGE + GAP) + 0.2, IMAGE + 2 * GAP
     figure = plt.figure(figsize=(width * across, step * (tall + 1) + 0.1))
-    look = styles([line.defense for line in lines])
     for number in range(across):
         left = number * width
-        _row(figure, (left, 0.0), "private", "", "black", list(private))
+        _row(figure, (left, 0.0), "private", "", list(private))
         for place, line in enumerate(lines[number * tall : (number + 1) * tall]):
-            colour = look[line.defense]["color"]
-            _row(figure, (left, step * (place + 1) + 0.06), line.defense, line.outcome, colour, line.guesses)
+            _row(figure, (left, step * (place + 1) + 0.06), line.defense, line.outcome, line.guesses)
     save(figure, path)
 
 
 def _row(
-    figure: plt.Figure, corner: tuple[float, float], name: str, outcome: str, colour: str, images: Sequence[Tensor | None]
+    figure: plt.Figure, corner: tuple[float, float], name: str, outcome: str, images: Sequence[Tensor | None]
 ) -> None:
     """Name and outcome, and images right of them; corner: (from the left, from the top), in inches."""
     width, height = figure.get_size_inches()
     left, bottom = corner[0] + NAMES, height - corner[1] - IMAGE
     middle, lift = (bottom + IMAGE / 2) / height, 0.09 / height if outcome else 0.0
     edge = (left - 0.08) / width
-    figure.text(edge, middle + lift, name, fontsize=9, color=colour, weight="bold", ha="right", va="center")
+    figure.text(edge, middle + lift, name, fontsize=9, weight="bold", ha="right", va="center")
     figure.text(edge, middle - 0.09 / height, outcome, fontsize=9, color="0.3", ha="right", va="center")
     for column, image in enumerate(images):
         place = (left + column * (IMAGE + GAP), bottom)

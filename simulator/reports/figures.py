@@ -10,7 +10,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from simulator.reports.drawing import BASELINES, COLOURS, FLOOR_COLOUR, MOST_PANELS, Drawn, attempt, panels, save, themed
+from simulator.reports.drawing import (
+    BASELINES,
+    COLOURS,
+    FLOOR_COLOUR,
+    MOST_PANELS,
+    Drawn,
+    attempt,
+    panels,
+    save,
+    themed,
+)
 from simulator.reports.leakage_figure import leakage_figure
 from simulator.reports.panel_titles import panel_titles
 from simulator.reports.strips import image_grid
@@ -64,12 +74,12 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
     figure.tight_layout()
-    more = f" {len(shown)} of {len(order)} settings are shown, the most exposed first." if len(order) > len(shown) else ""
+    some = f" {len(shown)} of {len(order)} settings are shown, the most exposed first."
     best = titled.groupby("panel").l2.median()[shown[0]]
     return Drawn(
         save(figure, path),
         "How far each reconstruction is from its private image; a line is one update. At 0 it is an exact copy, on the "
-        f"grey lines no better than the guess of somebody who never saw the update.{more}",
+        f"grey lines no better than the guess of somebody who never saw the update.{some if len(order) > len(shown) else ''}",
         f"Curves of L2 distances. Lowest: {shown[0]}, median {best:.2g}, uninformed guess "
         f"{samples.floor_l2.median():.2g}.",
     )
@@ -85,12 +95,15 @@ def _curves_of(axis: plt.Axes, rows: pd.DataFrame) -> None:
     for _, update in updates:
         rank = np.arange(1, len(update) + 1)
         for name in _floors(rows):
-            axis.plot(rank, np.sort(update[name]), color=FLOOR_COLOUR, linestyle=BASELINES[name][0], linewidth=1, alpha=faint)
+            dashes = {"linestyle": BASELINES[name][0], "linewidth": 1, "color": FLOOR_COLOUR}
+            axis.plot(rank, np.sort(update[name]), alpha=faint, **dashes)
         axis.plot(rank, np.sort(update.l2), color=COLOURS[0], marker="o", markersize=3, alpha=faint)
     axis.plot([], [], color=COLOURS[0], marker="o", markersize=3, label="reconstructed")
     for name in _floors(rows):
         axis.plot([], [], color=FLOOR_COLOUR, linestyle=BASELINES[name][0], label=BASELINES[name][1])
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if (rows.match < 0).all():
+        axis.text(0.03, 0.04, "nothing returned: scored as the mean image", transform=axis.transAxes, style="italic")
 
 
 def _distance_axis(axis: plt.Axes, largest: float) -> None:

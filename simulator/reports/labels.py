@@ -1,4 +1,4 @@
-"""Names beside a panel, each joined to its point by a thin line: colours alone name nothing."""
+"""Names beside a panel, each with its marker and joined to its point by a thin line: colours alone name nothing."""
 
 from collections.abc import Sequence
 
@@ -27,11 +27,11 @@ def name_points(axis: plt.Axes, points: dict[str, tuple[float, float]], look: di
     names = sorted(points, key=lambda name: (points[name][1], points[name][0], name))
     wanted = [float(axis.transAxes.inverted().transform(axis.transData.transform(points[name]))[1]) for name in names]
     for name, y in zip(names, apart(wanted, LINE / height), strict=True):
-        colour = look[name]["color"]
-        axis.annotate(
-            name, points[name], (NEAR, y), textcoords="axes fraction", va="center", fontsize=9, color=colour,
-            annotation_clip=False, arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6},
-        )  # fmt: skip
+        style = look[name]
+        line = {"arrowstyle": "-", "color": style["color"], "linewidth": 0.6, "alpha": 0.7, "shrinkA": 0, "shrinkB": 0}
+        axis.annotate("", points[name], (NEAR, y), textcoords="axes fraction", annotation_clip=False, arrowprops=line)
+        axis.plot(NEAR, y, transform=axis.transAxes, clip_on=False, markersize=5, **style)
+        axis.text(NEAR + 0.02, y, name, transform=axis.transAxes, va="center", fontsize=9)
 
 
 def apart(wanted: Sequence[float], gap: float) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Leakage of every update: over rounds, over what a sweep moves, or, of a single round, over its clients."""
 
+import itertools
 import textwrap
 from pathlib import Path
 
@@ -7,9 +8,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from simulator.reports.drawing import FLOOR_COLOUR, MOST_PANELS, UNDEFENDED, Drawn, Style, panels, save, styles
+from simulator.reports.drawing import (
+    COLOURS,
+    FLOOR_COLOUR,
+    MARKERS,
+    MOST_PANELS,
+    UNDEFENDED,
+    Drawn,
+    Style,
+    panels,
+    save,
+    styles,
+)
 from simulator.reports.panel_titles import panel_titles, short, swept_keys
 from simulator.reports.strips import who
+from simulator.results.keys import ALL
 
 SPREAD = 0.32  # of a place on the x axis, to either side: updates that coincide stand beside each other
 MOST_NAMED = 10  # clients in a legend
@@ -35,17 +48,18 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn:
         axis.xaxis.set_tick_params(labelbottom=True)
         axis.xaxis.label.set_visible(True)
     figure.tight_layout()
-    if x not in (CLIENT, DEFENSE) and 1 < len(look) <= MOST_NAMED:
-        handles = [plt.Line2D([], [], linestyle="", label=name, **style) for name, style in look.items()]
-        figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=5, frameon=False)
-    more = f" {len(shown)} of {len(order)} settings are shown, the worst first." if len(order) > len(shown) else ""
+    named = look if x not in (CLIENT, DEFENSE) and 1 < len(look) <= MOST_NAMED else {}
+    handles = [plt.Line2D([], [], linestyle="", label=name, **style) for name, style in named.items()]
+    handles.append(plt.Line2D([], [], linestyle="--", color=FLOOR_COLOUR, label="uninformed baseline"))
+    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=5, frameon=False)
+    some = f" {len(shown)} of {len(order)} settings are shown, the worst first." if len(order) > len(shown) else ""
     worst = frame.loc[frame.leakage.idxmax()]
     return Drawn(
         save(figure, path),
-        "Leakage of every update: 1 is an exact copy of every image, 0 no better than a random draw of public images. Grey "
-        f"dashes: the uninformed baseline, the best guess of who never saw the update.{more}",
-        f"Leakage by {'client' if x == CLIENT else short(x)}: from {frame.leakage.min():.2f} to {worst['leakage']:.2f}, the "
-        f"highest of {worst['who']} in round {worst['round']} by {worst['attack']} ({worst['threat_model']}).",
+        "Leakage of every update: 1 is an exact copy of every image, 0 no better than a random draw of public images. "
+        f"Grey dashes: the uninformed baseline, the best guess of who never saw the update.{some}",
+        f"Leakage by {'client' if x == CLIENT else short(x)}: from {frame.leakage.min():.2f} to {worst['leakage']:.2f}, "
+        f"the highest of {worst['who']} in round {worst['round']} by {worst['attack']} ({worst['threat_model']}).",
     )
 
 
@@ -81,8 +95,10 @@ def spread(frame: pd.DataFrame, x: str) -> pd.Series:
 
 def _client_styles(frame: pd.DataFrame) -> dict[str, Style]:
     """A colour and a marker for each client by its number, black for all of them together."""
-    names, pairs = places_of(frame, CLIENT), list(styles(f"client {number}" for number in range(50)).values())
-    return {name: {"color": "black", "marker": "*"} if name == who(-1) else pairs[index % 50] for index, name in enumerate(names)}
+    names = places_of(frame, CLIENT)
+    pairs = itertools.cycle(zip(COLOURS, MARKERS, strict=False))
+    look = {name: {"color": colour, "marker": marker} for name, (colour, marker) in zip(names, pairs, strict=False)}
+    return look | {who(ALL): {"color": "black", "marker": "*"}} if who(ALL) in names else look
 
 
 def _panel(axis: plt.Axes, rows: pd.DataFrame, x: str, look: dict[str, Style]) -> None:

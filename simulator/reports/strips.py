@@ -157,21 +157,8 @@ def _height(line: Strip, image: float, captions: bool) -> float:
     title = TITLE if line.title else 0.0
     if not len(line):
         return 2 * TITLE
-    images = image + GAP if line.private is None else 2 * (image + GAP)
-    return title + images + (CAPTION if captions else 0.0) + 0.12
-
-
-def _draw_line(figure: plt.Figure, line: Strip, corner: tuple[float, float], image: float, captions: bool) -> None:
-    """One line of pairs, its upper left corner at `corner`, in inches."""
-    width, height = figure.get_size_inches()
-    left, top = corner[0] + LABEL, corner[1]
-    if line.title:
-        figure.text(left / width, (top - 0.13) / height, line.title, fontsize=9.5, va="center")
-        top -= TITLE
-    if not len(line):
-        figure.text(left / width, (top - 0.08) / height, NOTHING, fontsize=9, va="center", color="0.4", style="italic")
-        return
-    images = {"reconstructed": line.guesses} if line.private is None else {line.label: line.private, "reconstructed": line.guesses}
+    images = {} if line.private is None else {line.label: line.private}
+    images["reconstructed"] = line.guesses
     for label, pixels in images.items():
         middle = (top - image / 2) / height
         figure.text((left - 0.04) / width, middle, label, fontsize=9, rotation=90, va="center", ha="right")
