@@ -12,14 +12,14 @@ from simulator.reports.defense_grid import defense_grid
 from simulator.reports.drawing import COLOURS, Drawn, Style, attempt, panels, save, styles, themed
 from simulator.reports.equal_utility import settings, undefended
 from simulator.reports.labels import height_for, name_points
-from simulator.results.record import Record
+from simulator.results.run import Run
 
 ACCURACY, RECOVERED = "test accuracy", "share of private images recovered"
 LIMITS = (-0.05, 1.05)  # of an axis that shows a share
 WIDTH = 6.6  # inches of a panel beside which names stand
 
 
-def draw_benchmark(record: Record, table: pd.DataFrame, say: Callable[[str], None] = print) -> list[Drawn]:
+def draw_benchmark(record: Run, table: pd.DataFrame, say: Callable[[str], None] = print) -> list[Drawn]:
     """The figures of a benchmark, in `figures/`; one that has nothing to show is left out, and one that cannot be
     drawn costs a line, which `say` is given."""
     folder = record.path / "figures"

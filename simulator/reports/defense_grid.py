@@ -13,7 +13,7 @@ from simulator.evaluation.truth import Truth
 from simulator.reports.drawing import UNDEFENDED, Drawn, save
 from simulator.reports.strips import show, who
 from simulator.results.keys import ALL, ObservationKey
-from simulator.results.record import Record
+from simulator.results.run import Run
 from simulator.results.storage import load_images
 
 COLUMNS = 8  # of images
@@ -31,7 +31,7 @@ class Line:
     guesses: Sequence[Tensor | None]
 
 
-def defense_grid(record: Record, path: Path) -> Drawn | None:
+def defense_grid(record: Run, path: Path) -> Drawn | None:
     """The same private images of one client for every defense, above what the best attack makes of them.
 
     At the first seed and the last attacked round: the client from which most is recovered without a defense.
@@ -59,7 +59,7 @@ def defense_grid(record: Record, path: Path) -> Drawn | None:
     )
 
 
-def matches(record: Record, row: pd.Series) -> pd.DataFrame:
+def matches(record: Run, row: pd.Series) -> pd.DataFrame:
     """The private images of a row of the leakage table, one line for each: `image`, `match` and `l2`."""
     keys = ["round", "client", "threat_model", "attack", "target", *(["cell"] if row.get("cell") else [])]
     own = record.samples
@@ -68,7 +68,7 @@ def matches(record: Record, row: pd.Series) -> pd.DataFrame:
     return own
 
 
-def _line(record: Record, rows: pd.DataFrame, client: int, images: Sequence[int]) -> Line | None:
+def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -> Line | None:
     """Of one defense, from its rows, the strongest attack last. A defense that hides the client is attacked as the
     union of its round, where the client's images have other places."""
     own = rows[rows.client == client]
@@ -88,11 +88,11 @@ def _line(record: Record, rows: pd.DataFrame, client: int, images: Sequence[int]
     return Line(row["defense"], f"{row['recovered']} of {row['num_private']} ({union}{row['attack']})", guesses)
 
 
-def _clients(record: Record, row: pd.Series) -> list[int]:
+def _clients(record: Run, row: pd.Series) -> list[int]:
     return list(record.store(str(row.get("cell", ""))).recorded(ObservationKey.of(row)).clients)
 
 
-def _private(record: Record, cell: str, clients: Sequence[int]) -> Tensor:
+def _private(record: Run, cell: str, clients: Sequence[int]) -> Tensor:
     return Truth.of(record.cells[cell].scenario, clients, clients).private
 
 

@@ -53,12 +53,12 @@ def attempt(draw: Callable[[Path], Drawn | None], path: Path, say: Callable[[str
 
 
 def panels(
-    count: int, most: int = PANEL_COLUMNS, width: float = 4.6, height: float = 3.2, **shared: bool
+    count: int, most: int = PANEL_COLUMNS, width: float = 4.6, height: float = 3.2, sharey: bool = False
 ) -> tuple[plt.Figure, list[plt.Axes]]:
     """A figure with so many panels in rows of at most `most`; the rest of the last row is left empty."""
     columns = min(count, most)
     rows = -(-count // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False, **shared)
+    figure, axes = plt.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False, sharey=sharey)
     for axis in axes.flat[count:]:
         axis.remove()
     return figure, list(axes.flat[:count])

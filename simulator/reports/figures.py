@@ -16,6 +16,7 @@ from simulator.reports.drawing import (
     FLOOR_COLOUR,
     MOST_PANELS,
     Drawn,
+    Style,
     attempt,
     panels,
     save,
@@ -24,13 +25,13 @@ from simulator.reports.drawing import (
 from simulator.reports.leakage_figure import leakage_figure
 from simulator.reports.panel_titles import panel_titles
 from simulator.reports.strips import image_grid
-from simulator.results.record import Record
+from simulator.results.run import Run
 
 NEARLY_EXACT = 0.01  # L2: below it the axis of the curves is linear and reaches 0
 LINES = 6  # of this many or fewer, each is seen well
 
 
-def draw_figures(record: Record, say: Callable[[str], None] = print) -> list[Drawn]:
+def draw_figures(record: Run, say: Callable[[str], None] = print) -> list[Drawn]:
     """Draw every figure of a run into its `figures/` folder.
 
     One that cannot be drawn costs a line, which `say` is given, and nothing else.
@@ -62,7 +63,7 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
     titled = samples.assign(panel=samples.threat_model + ", " + panel_titles(samples))
     order = titled.groupby("panel").l2.median().sort_values(kind="stable").index  # the most exposed first
     shown = list(order[:MOST_PANELS])
-    figure, axes = panels(len(shown), sharex=False, sharey=True)
+    figure, axes = panels(len(shown), sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _curves_of(axis, titled[titled.panel == panel])
         axis.set_title("\n".join(textwrap.wrap(panel, 60)))
@@ -95,7 +96,7 @@ def _curves_of(axis: plt.Axes, rows: pd.DataFrame) -> None:
     for _, update in updates:
         rank = np.arange(1, len(update) + 1)
         for name in _floors(rows):
-            dashes = {"linestyle": BASELINES[name][0], "linewidth": 1, "color": FLOOR_COLOUR}
+            dashes: Style = {"linestyle": BASELINES[name][0], "linewidth": 1, "color": FLOOR_COLOUR}
             axis.plot(rank, np.sort(update[name]), alpha=faint, **dashes)
         axis.plot(rank, np.sort(update.l2), color=COLOURS[0], marker="o", markersize=3, alpha=faint)
     axis.plot([], [], color=COLOURS[0], marker="o", markersize=3, label="reconstructed")

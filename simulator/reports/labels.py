@@ -23,7 +23,7 @@ def name_points(axis: plt.Axes, points: dict[str, tuple[float, float]], look: di
     """
     if not points:
         return
-    height = axis.get_position().height * axis.figure.get_size_inches()[1]
+    height = axis.bbox.height / axis.figure.dpi
     names = sorted(points, key=lambda name: (points[name][1], points[name][0], name))
     wanted = [float(axis.transAxes.inverted().transform(axis.transData.transform(points[name]))[1]) for name in names]
     for name, y in zip(names, apart(wanted, LINE / height), strict=True):

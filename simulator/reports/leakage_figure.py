@@ -37,7 +37,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn:
     order = frame.groupby("panel").leakage.max().sort_values(ascending=False, kind="stable").index
     shown, places = list(order[:MOST_PANELS]), places_of(frame, x)
     look = styles(places) if x == DEFENSE else _client_styles(frame)
-    figure, axes = panels(len(shown), most=1 if len(places) > MOST_NAMED else 2, sharey=True, sharex=False)
+    figure, axes = panels(len(shown), most=1 if len(places) > MOST_NAMED else 2, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _panel(axis, frame[frame.panel == panel], x, look)
         axis.set_title("\n".join(textwrap.wrap(panel, 60)))
@@ -58,8 +58,8 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn:
         save(figure, path),
         "Leakage of every update: 1 is an exact copy of every image, 0 no better than a random draw of public images. "
         f"Grey dashes: the uninformed baseline, the best guess of who never saw the update.{some}",
-        f"Leakage by {'client' if x == CLIENT else short(x)}: from {frame.leakage.min():.2f} to {worst['leakage']:.2f}, "
-        f"the highest of {worst['who']} in round {worst['round']} by {worst['attack']} ({worst['threat_model']}).",
+        f"Leakage by {'client' if x == CLIENT else short(x)}: from {frame.leakage.min():.2f} to "
+        f"{worst['leakage']:.2f}, the highest of {worst['who']} in round {worst['round']} by {worst['attack']} ({worst['threat_model']}).",
     )
 
 

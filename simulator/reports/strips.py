@@ -12,7 +12,7 @@ from torch import Tensor
 from simulator.evaluation.truth import Truth
 from simulator.reports.drawing import Drawn, panels, save
 from simulator.results.keys import ObservationKey
-from simulator.results.record import Record
+from simulator.results.run import Run
 from simulator.results.storage import load_images
 
 GRID_COLUMNS, FEWEST_COLUMNS = 10, 6  # fewer would cut the titles
@@ -53,7 +53,7 @@ class Strip:
             yield replace(self, title=title, private=private, guesses=self.guesses[part], l2=self.l2[part], total=0)
 
 
-def strip_of(record: Record, row: pd.Series, title: str, label: str = "private", most: int = GRID_COLUMNS) -> Strip:
+def strip_of(record: Run, row: pd.Series, title: str, label: str = "private", most: int = GRID_COLUMNS) -> Strip:
     """Of one row of the leakage table at most `most` matched reconstructions, the closest first, with their images:
     private ones or distilled ones, as the row's target says. Where the row was compared with none: the best ones."""
     cell, key = row.get("cell", ""), ObservationKey.of(row)
@@ -70,7 +70,7 @@ def strip_of(record: Record, row: pd.Series, title: str, label: str = "private",
     return Strip(title, private, found[shown.match.tolist()], shown.l2.to_numpy(), label, len(matched))
 
 
-def scored_against(record: Record, row: pd.Series) -> Tensor:
+def scored_against(record: Run, row: pd.Series) -> Tensor:
     """The images (N, C, H, W) that a row was scored against, in the order of the column `image` of samples."""
     cell, key = row.get("cell", ""), ObservationKey.of(row)
     store = record.store(cell)
@@ -107,7 +107,7 @@ def worst_first(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values(["recovered_fraction", "leakage"], ascending=False, kind="stable", na_position="last")
 
 
-def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Drawn:
+def image_grid(record: Run, rows: pd.DataFrame, path: Path) -> Drawn:
     """Each row's private (or distilled) images, above what was made of them: the worst rows, the best images first."""
     shown = worst_first(rows).head(MOST_STRIPS)
     label = str(rows["target"].iloc[0])
@@ -157,6 +157,20 @@ def _height(line: Strip, image: float, captions: bool) -> float:
     title = TITLE if line.title else 0.0
     if not len(line):
         return 2 * TITLE
+    images = image + GAP if line.private is None else 2 * (image + GAP)
+    return title + images + (CAPTION if captions else 0.0) + 0.12
+
+
+def _draw_line(figure: plt.Figure, line: Strip, corner: tuple[float, float], image: float, captions: bool) -> None:
+    """One line of pairs, its upper left corner at `corner`, in inches."""
+    width, height = figure.get_size_inches()
+    left, top = corner[0] + LABEL, corner[1]
+    if line.title:
+        figure.text(left / width, (top - 0.13) / height, line.title, fontsize=9.5, va="center")
+        top -= TITLE
+    if not len(line):
+        figure.text(left / width, (top - 0.08) / height, NOTHING, fontsize=9, va="center", color="0.4", style="italic")
+        return
     images = {} if line.private is None else {line.label: line.private}
     images["reconstructed"] = line.guesses
     for label, pixels in images.items():
