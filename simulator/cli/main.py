@@ -89,9 +89,9 @@ def benchmark(
     table = write_benchmark(record)
     equal = write_equal_utility(record, table)
     if plan.scenario.output.figures:
-        from simulator.reports.benchmark_figures import draw_benchmark
+        from simulator.reports.html_report import write_benchmark_report
 
-        draw(lambda: draw_benchmark(record, table))
+        draw(lambda: write_benchmark_report(record, table, equal, say))
     out.print(benchmark_view(table))
     out.print(BENCHMARK_LEGEND)
     if len(equal):

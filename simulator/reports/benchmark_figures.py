@@ -63,6 +63,7 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
     ]
     return Drawn(
         save(figure, path),
+        "Protection against cost",
         "What a defense protects against what it costs: the lower right corner is best. Dashed: the defenses that no "
         "other one beats in both. Grey: 95 % intervals.",
         f"Test accuracy against images recovered. {'; '.join(said)}.",
@@ -104,6 +105,7 @@ def exposure(table: pd.DataFrame, path: Path) -> Drawn | None:
     worst = own.loc[own.recovered_fraction.idxmax()]
     return Drawn(
         save(figure, path),
+        "What each defense lets through",
         "What each defense lets through, to an attacker who was told nothing of it and to one who knows it; held: also "
         "what the attack has and would not vouch for.",
         f"Share of private images recovered under {len(names)} defenses, from {own.recovered_fraction.min():.2f} to "
@@ -136,6 +138,7 @@ def strength_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
         name_points(axis, dict(points), look)
     return Drawn(
         save(figure, path),
+        "Equal utility",
         "Each defense from its weakest setting to its strongest: what it lets through over the accuracy that it costs. "
         "Dotted: no defense.",
         f"Images recovered over loss of accuracy for {', '.join(look)}.",
@@ -164,6 +167,7 @@ def epsilon_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
     figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
     return Drawn(
         save(figure, path),
+        "What ε is worth",
         "What a guarantee of ε is worth: images recovered, the most that any attacker can recover, and test accuracy.",
         f"Images recovered, their upper bound and test accuracy over ε for {', '.join(dict.fromkeys(rows.family))}.",
     )

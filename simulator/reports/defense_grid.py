@@ -53,6 +53,7 @@ def defense_grid(record: Run, path: Path) -> Drawn | None:
     of = f"{who(client)}, round {first['round']}, seed {first['seed']}"
     return Drawn(
         path,
+        "The same images under every defense",
         f"The same {len(images)} of {len(private)} private images ({of}) and what the best attack makes of them under "
         "each defense. An empty frame: nothing returned that matches the image.",
         f"{of}: {'; '.join(f'{line.defense}: {line.outcome}' for line in lines)}.",

@@ -29,17 +29,18 @@ Style = dict[str, Any]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure in a file. caption: what it shows and how to read it; alt: what is seen, for who cannot see it."""
+    """A figure in a file. caption: how to read it; alt: what is seen, for who cannot see it."""
 
     path: Path
+    title: str
     caption: str
     alt: str
 
 
 def themed() -> None:
-    sns.set_theme(context="paper", style="whitegrid", palette=list(COLOURS))
-    sizes = dict.fromkeys(["font.size", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"], 9)
-    plt.rcParams.update(sizes | {"axes.titlesize": 10, "axes.labelsize": 9.5, "axes.titlelocation": "left"})
+    sizes: Style = dict.fromkeys(["font.size", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"], 9)
+    sizes |= {"axes.titlesize": 10, "axes.labelsize": 9.5, "axes.titlelocation": "left"}
+    sns.set_theme(context="paper", style="whitegrid", palette=list(COLOURS), rc=sizes)
 
 
 def attempt(draw: Callable[[Path], Drawn | None], path: Path, say: Callable[[str], None]) -> Drawn | None:

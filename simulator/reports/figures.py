@@ -79,6 +79,7 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
     best = titled.groupby("panel").l2.median()[shown[0]]
     return Drawn(
         save(figure, path),
+        "Distance of every reconstruction",
         "How far each reconstruction is from its private image; a line is one update. At 0 it is an exact copy, on the "
         f"grey lines no better than the guess of somebody who never saw the update.{some if len(order) > len(shown) else ''}",
         f"Curves of L2 distances. Lowest: {shown[0]}, median {best:.2g}, uninformed guess "

@@ -56,6 +56,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn:
     worst = frame.loc[frame.leakage.idxmax()]
     return Drawn(
         save(figure, path),
+        "Leakage of every update",
         "Leakage of every update: 1 is an exact copy of every image, 0 no better than a random draw of public images. "
         f"Grey dashes: the uninformed baseline, the best guess of who never saw the update.{some}",
         f"Leakage by {'client' if x == CLIENT else short(x)}: from {frame.leakage.min():.2f} to "

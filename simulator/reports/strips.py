@@ -117,7 +117,12 @@ def image_grid(record: Run, rows: pd.DataFrame, path: Path) -> Drawn:
     draw_strips(strips, path, columns=columns, title=of)
     first = shown.iloc[0]
     what = f"What {first['attack']} made of what the {first['threat_model']} sees: {label} images above reconstructions"
-    return Drawn(path, f"{what}{'; ' + of if of else ''}.", f"{what}. {'; '.join(strip.heading for strip in strips)}.")
+    return Drawn(
+        path,
+        "Reconstructions",
+        f"{what}{'; ' + of if of else ''}.",
+        f"{what}. {'; '.join(strip.heading for strip in strips)}.",
+    )
 
 
 def draw_strips(
