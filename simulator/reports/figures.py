@@ -75,13 +75,15 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
     figure.tight_layout()
-    some = f" {len(shown)} of {len(order)} settings are shown, the most exposed first."
+    some = (
+        f" {len(shown)} of {len(order)} settings are shown, the most exposed first." if order[MOST_PANELS:].size else ""
+    )
     best = titled.groupby("panel").l2.median()[shown[0]]
     return Drawn(
         save(figure, path),
         "Distance of every reconstruction",
         "How far each reconstruction is from its private image; a line is one update. At 0 it is an exact copy, on the "
-        f"grey lines no better than the guess of somebody who never saw the update.{some if len(order) > len(shown) else ''}",
+        f"grey lines no better than the guess of somebody who never saw the update.{some}",
         f"Curves of L2 distances. Lowest: {shown[0]}, median {best:.2g}, uninformed guess "
         f"{samples.floor_l2.median():.2g}.",
     )

@@ -35,8 +35,8 @@ def name_points(axis: plt.Axes, points: dict[str, tuple[float, float]], look: di
 
 
 def apart(wanted: Sequence[float], gap: float) -> np.ndarray:
-    """Heights at least `gap` apart, in the order of `wanted`, which ascends, and near to it; between 0 and 1 where there
-    is room for all."""
+    """Heights at least `gap` apart, in the order of `wanted`, which ascends, and near to it; between 0 and 1
+    where there is room for all."""
     steps = gap * np.arange(len(wanted))
     free = np.maximum.accumulate(np.asarray(wanted) - steps)  # without the gaps: may coincide, may not descend
     return np.clip(free, 0.0, max(0.0, 1.0 - steps[-1])) + steps

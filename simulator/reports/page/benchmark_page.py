@@ -10,7 +10,7 @@ from simulator.reports.drawing import Drawn
 from simulator.reports.page.pictures import chart_of
 from simulator.reports.page.rows import NUMERIC
 from simulator.reports.page.run_page import Say, run_page
-from simulator.reports.page.view import Grid, Heading, Page
+from simulator.reports.page.view import Grid, Heading, Others, Page
 from simulator.results.run import Run
 from simulator.results.schema import EQUAL_UTILITY, NUMBER, Column, benchmark
 
@@ -30,7 +30,7 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     if len(equal):
         folded.insert(0, grid_of("Defenses at equal utility", equal, EQUAL_UTILITY.printed))
     return replace(
-        own, kind="benchmark", utility=replace(defenses, note=note), more=(), not_shown="",
+        own, kind="benchmark", utility=replace(defenses, note=note), others=Others(),
         charts=tuple(map(chart_of, drawn)), tables=(*folded, *own.tables),
         repeat=f"fedspill benchmark FILE --out runs/{run.path.name}-again",
         repeat_needs="FILE is the benchmark file; the scenario above lists every row and seed of it as a sweep.",
@@ -51,6 +51,8 @@ def _text(row: pd.Series, column: Column) -> str:
         return ""
     if column.dtype != NUMBER:
         return str(value)
+    if column.heading == "kB":
+        return f"{value / 1000:.0f}"
     low, high = (row.get(f"{column.name}_{end}") for end in ("low", "high"))
     if column.name not in INTERVALS or pd.isna(low) or pd.isna(high):
         return f"{value:.{column.digits}f}"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from simulator.reports.drawing import DPI, Drawn
 from simulator.reports.page.view import Chart, Pair, Picture, Tile
-from simulator.reports.strips import NOTHING, Strip, strip_of, where_of
+from simulator.reports.strips import Strip, strip_of, where_of
 from simulator.results.run import Run
 
 LARGEST = 128  # pixels of a side: a page with many images stays small enough to be mailed
@@ -41,40 +41,38 @@ def picture_of(run: Run, row: pd.Series, most: int, noun: str = "image") -> Pict
     pairs = [_pair(strip, place) for place in range(len(strip))]
     together = min(TOGETHER, -(-len(pairs) // 2)) if len(pairs) > TOGETHER else max(len(pairs), 1)
     groups = tuple(tuple(pairs[start : start + together]) for start in range(0, len(pairs), together))
-    where = where_of(row)
-    return Picture(where[:1].upper() + where[1:], caption_of(row, strip, noun), strip.label, groups)
+    return Picture(where_of(row), caption_of(row, strip, noun), strip.label, groups)
 
 
 def _pair(strip: Strip, place: int) -> Pair:
-    l2 = float(strip.l2[place])
     if strip.private is None:
         return Pair(None, tile(strip.guesses[place], f"reconstruction {place + 1}"), "")
+    l2 = f"L2 {distance(float(strip.l2[place]))}"
     upper = tile(strip.private[place], f"{strip.label} image {place + 1}")
-    lower = tile(strip.guesses[place], f"reconstruction of {strip.label} image {place + 1}, L2 {distance(l2)}")
-    return Pair(upper, lower, f"L2 {distance(l2)}")
+    return Pair(upper, tile(strip.guesses[place], f"reconstruction of {strip.label} image {place + 1}, {l2}"), l2)
 
 
 def distance(l2: float) -> str:
-    """Two digits where that says something; an exact copy is no 0.00."""
+    """Two digits where that says something; what is nearly an exact copy is no 0.00."""
     return f"{l2:.2f}" if l2 >= 0.005 or l2 == 0 else f"{l2:.0e}".replace("e-0", "e-")
 
 
 def caption_of(row: pd.Series, strip: Strip, noun: str) -> str:
     """What is seen, as somebody would say it who sees it."""
-    where, attack = where_of(row), row["attack"]
+    where, attack = sentence(where_of(row))[:-1], row["attack"]
     if not len(strip):
-        return f"{where[:1].upper()}{where[1:]}: {attack} {NOTHING.replace('nothing returned', 'returned nothing')}."
+        return f"{where}: {attack} returned nothing."
     of = f" of {strip.total}" if strip.total > len(strip) else ""
     nouns = noun if len(strip) == 1 else f"{noun}s"
     if strip.private is None:
-        return f"{where[:1].upper()}{where[1:]}: {len(strip)}{of} {nouns} that {attack} found. Nobody compared them with the truth."
+        return f"{where}: {len(strip)}{of} {nouns} that {attack} found. Nobody compared them with the truth."
     count = int(row["recovered"])
-    told = "all" if count == row["num_private"] > 1 else f"{count} of {row['num_private']}"
+    recovered = "all" if count == row["num_private"] > 1 else f"{count} of {row['num_private']}"
     floors = [row.get("floor_l2_median"), row.get("mean_image_l2_median")]
-    floor = min((value for value in floors if not pd.isna(value)), default=np.nan)
+    floor = min((float(value) for value in floors if pd.notna(value)), default=np.nan)
     beside = "" if np.isnan(floor) else f" where a guess that saw nothing has {distance(floor)}"
     return (
-        f"{where[:1].upper()}{where[1:]}: {len(strip)}{of} {row['target']} {nouns} above what {attack} made of the update; {told} "
+        f"{where}: {len(strip)}{of} {row['target']} {nouns} above what {attack} made of the update; {recovered} "
         f"recovered. Median L2 distance {distance(row['l2_median'])}{beside}."
     )
 

@@ -2,11 +2,12 @@
 
 import pandas as pd
 
+from simulator.reports.drawing import UNDEFENDED
 from simulator.reports.exposure_rows import exposure_rows, settings_of, worst_of
 from simulator.reports.page.view import Grid, Heading
 from simulator.reports.panel_titles import short, swept_keys
 from simulator.reports.strips import who, worst_first
-from simulator.reports.verdict_words import percent, told, viewer
+from simulator.reports.verdict_words import sentence, told, viewer
 from simulator.results.schema import COUNT, INTEGER, LEAKAGE, NUMBER, Column
 
 MOST_ROWS = 2000
@@ -23,37 +24,28 @@ FLOORS = ("floor_{}", "mean_image_{}")
 
 def leakage_grid(leakage: pd.DataFrame) -> Grid:
     """Every row, those that expose most first, each score beside its uninformed baseline."""
-    keys = [
-        name for name in ("defense", "seed", "target", *swept_keys(leakage)) if leakage[name].nunique(dropna=False) > 1
-    ]
+    candidates = ("defense", "seed", "target", *swept_keys(leakage))
+    keys = [name for name in candidates if leakage[name].nunique(dropna=False) > 1]
     shown = [column for column in LEAKAGE.printed if column.name in leakage and leakage[column.name].notna().any()]
-    names = [column for column in shown if column.name != "knowledge"]
-    cells: dict[Heading, list[str]] = {}
     rows = worst_first(leakage).head(MOST_ROWS)
+    cells: dict[Heading, list[str]] = {}
     for key in keys:
-        numeric = pd.api.types.is_numeric_dtype(leakage[key])
-        cells[Heading(short(key), numeric)] = [str(value) for value in rows[key]]
-    for column in names:
-        cells[Heading(column.heading, column.dtype in NUMERIC, column.meaning)] = [
-            _text(column, row) for _, row in rows.iterrows()
-        ]
+        cells[Heading(short(key), pd.api.types.is_numeric_dtype(leakage[key]))] = [str(value) for value in rows[key]]
+    for column in shown:
+        if column.name == "knowledge":
+            continue
+        heading = Heading(column.heading, column.dtype in NUMERIC, column.meaning)
+        cells[heading] = [_text(column, row) for _, row in rows.iterrows()]
         if any(floor.format(column.name) in leakage for floor in FLOORS):
-            better = Heading("(baseline)", True, f"the better of the two uninformed baselines of {column.heading}")
-            cells[Heading(f"{column.heading} (baseline)", True, better.meaning)] = [
-                _floor(column, row) for _, row in rows.iterrows()
-            ]
-    cells[Heading("told", meaning="what the attack was granted")] = [
-        told(value).removeprefix("told ") for value in rows.knowledge
-    ]
+            baseline = Heading(f"{column.heading} (baseline)", True, "the better of the two uninformed baselines")
+            cells[baseline] = [_floor(column, row) for _, row in rows.iterrows()]
+    told_column = Heading("told", meaning="what the attack was granted beyond the checkpoints")
+    cells[told_column] = [told(value).removeprefix("told ") for value in rows.knowledge]
     cells[Heading("status")] = [str(value) for value in rows.status]
-    cells[Heading("remarks", meaning="the reason, warnings of the attack and notes on the scores")] = [
-        value if isinstance(value, str) else "" for value in rows.detail
-    ]
-    note = (
-        f"The {MOST_ROWS} rows that expose most, of {len(leakage)}: the rest is in leakage.csv."
-        if len(leakage) > len(rows)
-        else ""
-    )
+    remarks = Heading("remarks", meaning="the reason, warnings of the attack and notes on the scores")
+    cells[remarks] = [value if isinstance(value, str) else "" for value in rows.detail]
+    some = f"The {MOST_ROWS} rows that expose most, of {len(leakage)}: the rest is in leakage.csv."
+    note = some if len(leakage) > len(rows) else ""
     return Grid("All rows of leakage.csv", tuple(cells), tuple(zip(*cells.values(), strict=True)), note)
 
 
@@ -90,11 +82,9 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
             (viewer(str(threat_model)), SEES.get(str(threat_model), ""), str(worst.attack), known.removeprefix("told "),
              f"{worst.best:.0f}{of}", where, "" if pd.isna(auc) else f"{auc:.2f}")
         )  # fmt: skip
-    columns = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC")
-    numeric = {"images at worst", "membership AUC"}
-    return Grid(
-        "Who can do it, and knowing what", tuple(Heading(name, name in numeric) for name in columns), tuple(lines)
-    )
+    names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC")
+    columns = tuple(Heading(name, name in ("images at worst", "membership AUC")) for name in names)
+    return Grid("Who can do it, and knowing what", columns, tuple(lines))
 
 
 def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
@@ -104,31 +94,32 @@ def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
     last, first = utility["round"].max(), utility["round"].min()
     views = list(dict.fromkeys(rows.threat_model))
     lines = []
-    for values, own in utility.groupby(keys, sort=False, dropna=False):
+    groups = utility.groupby(keys, sort=False, dropna=False)
+    for values, own in sorted(groups, key=lambda group: UNDEFENDED not in group[0]):
         attacked = rows[(rows[keys] == list(values)).all(axis=1) & (rows.status == "ok")]
-        at = [own[own["round"] == number].test_accuracy.mean() for number in (first, last)]
-        worst = [attacked[attacked.threat_model == view].share.max() for view in views]
-        epsilon = own[own["round"] == last].epsilon.max()
-        lines.append((*map(str, values), *(_share(one) for one in at), *("" if pd.isna(one) else percent(one) for one in worst),
-                      "" if pd.isna(epsilon) else f"{epsilon:.1f}"))  # fmt: skip
-    columns = (*(Heading(short(key)) for key in keys),
-               *(Heading(f"accuracy after round {number}", True) for number in (first, last)),
-               *(Heading(f"taken at worst by {viewer(view).partition(' (')[0]}", True) for view in views),
-               Heading("ε", True))  # fmt: skip
+        at = [_number(own[own["round"] == number].test_accuracy.mean(), 2) for number in (first, last)]
+        most = [_number(100 * attacked[attacked.threat_model == view].share.max(), 0) for view in views]
+        epsilon = _number(own[own["round"] == last].epsilon.max(), 1)
+        lines.append((*map(str, values), *at, *(number and f"{number} %" for number in most), epsilon))
+    columns = (
+        *(Heading(short(key)) for key in keys),
+        *(Heading(f"accuracy after round {number}", True) for number in (first, last)),
+        *(Heading(f"taken at worst by {viewer(view).partition(' (')[0]}", True) for view in views),
+        Heading("ε", True),
+    )
     used = [index for index in range(len(columns)) if any(line[index] not in ("", "none") for line in lines)]
     return Grid(
-        "Utility and defenses", tuple(columns[index] for index in used),
+        "Utility and defenses",
+        tuple(columns[index] for index in used),
         tuple(tuple(line[index] for index in used) for line in lines),
-        "Accuracy on test images, a mean over seeds; taken: the largest share of a client's images that any attack has.",
-    )  # fmt: skip
+        "Accuracy: on test images, mean over seeds. Taken: the largest share of a client's images that any attack has.",
+    )
 
 
-def _share(value: float) -> str:
-    return "" if pd.isna(value) else f"{value:.2f}"
+def _number(value: float, digits: int) -> str:
+    return "" if pd.isna(value) else f"{value:.{digits}f}"
 
 
 def legend_of(grid: Grid) -> tuple[tuple[str, str], ...]:
     """What the columns mean that are not plain."""
-    return tuple(
-        (column.name, f"{column.meaning[:1].upper()}{column.meaning[1:]}.") for column in grid.columns if column.meaning
-    )
+    return tuple((column.name, sentence(column.meaning)) for column in grid.columns if column.meaning)

@@ -11,7 +11,7 @@ from simulator.reports.exposure_rows import exposure_rows, worst_of
 from simulator.reports.page.description import SCENARIO, facts_of, noun_of, summary_of
 from simulator.reports.page.pictures import OTHERS, WORST, chart_of, picture_of
 from simulator.reports.page.rows import exposure_grid, leakage_grid, legend_of, utility_grid
-from simulator.reports.page.view import Grid, Page, Picture
+from simulator.reports.page.view import Grid, Others, Page, Picture
 from simulator.reports.strips import worst_first
 from simulator.reports.verdict import verdict
 from simulator.results.run import Run
@@ -27,19 +27,19 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
     kind = "run" if SCENARIO in description else "audit"
     name = str(description.get(SCENARIO, description).get("name") or run.path.name)
     rows = leakage_grid(leakage)
-    worst, more, not_shown = pictures(run, noun_of(description), say)
+    worst, others = pictures(run, noun_of(description), say)
     charts = tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS))
     return Page(
         kind, name, summary_of(description), verdict(leakage), worst, exposure_grid(leakage), utility_of(run), charts,
-        more, not_shown, facts_of(description), (rows,), legend_of(rows), *repeat(run, kind, name), *source(run, kind),
+        others, facts_of(description), (rows,), legend_of(rows), *repeat(run, kind, name), *source(run, kind),
     )  # fmt: skip
 
 
-def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, tuple[Picture, ...], str]:
-    """(the update that exposes most, the worst of each other client, how many clients are left out)."""
+def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
+    """The update that exposes most, and the worst of each other client."""
     good = run.leakage[run.leakage.status == "ok"]
     if good.empty:
-        return None, (), ""
+        return None, Others()
     ranked = exposure_rows(run.leakage)
     first = worst_of(ranked[ranked.status == "ok"])
     keys = ["round", "client", "threat_model", "attack", *(["cell"] if "cell" in good else [])]
@@ -50,11 +50,13 @@ def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, tuple[Pictu
     others = others[~alike].drop_duplicates(groups)
     shown = others.head(MOST_PICTURES)
     worst = _attempt(run, good[same].iloc[0], WORST, noun, say)
-    more = [_attempt(run, row, OTHERS, noun, say) for _, row in shown.iterrows()]
+    tried = [_attempt(run, row, OTHERS, noun, say) for _, row in shown.iterrows()]
+    more = [one for one in tried if one is not None]
     left = len(others) - len(shown)
     what = "clients and defenses" if len(groups) > 1 else "clients"
     text = f"{left} more {what} are not shown; figures/ and reconstructions/ have them." if left else ""
-    return worst, tuple(one for one in more if one is not None), text
+    kept = tuple(one for one in more if one.groups)
+    return worst, Others(kept, tuple(one.title for one in more if not one.groups), text)
 
 
 def _attempt(run: Run, row: pd.Series, most: int, noun: str, say: Say) -> Picture | None:

@@ -74,13 +74,22 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Others:
+    """Clients beside the one exposed worst: their pictures, the names of those of whom nothing came back, and a line
+    that says how many more there are than there is room for."""
+
+    pictures: tuple[Picture, ...] = ()
+    returned_nothing: tuple[str, ...] = ()
+    not_shown: str = ""
+
+
+@dataclass(frozen=True)
 class Page:
     """Everything on the page, in its order; what is empty is left out with its heading.
 
-    kind: run, audit or benchmark. summary: one line below the title. worst: the pictures of the client exposed worst,
-    more: those of others, `not_shown` says how many of them there is no room for. exposures: who can do it and knowing
-    what. tables: everything else in rows, folded. repeat: the command, and what it needs. source: the file that says
-    what was done, as text.
+    kind: run, audit or benchmark. summary: one line below the title. worst: the pictures of the client exposed worst.
+    exposures: who can do it and knowing what. tables: everything else in rows, folded. repeat: the command, and what
+    it needs. source: the file that says what was done, as text.
     """
 
     kind: str
@@ -91,8 +100,7 @@ class Page:
     exposures: Grid
     utility: Grid | None
     charts: tuple[Chart, ...]
-    more: tuple[Picture, ...]
-    not_shown: str
+    others: Others
     facts: tuple[Facts, ...]
     tables: tuple[Grid, ...]
     legend: tuple[tuple[str, str], ...]
