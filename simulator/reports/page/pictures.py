@@ -11,6 +11,7 @@ from torch import Tensor
 from simulator.reports.drawing import DPI, Drawn
 from simulator.reports.page.view import Chart, Pair, Picture, Tile
 from simulator.reports.strips import Strip, strip_of, where_of
+from simulator.reports.verdict_words import sentence
 from simulator.results.run import Run
 
 LARGEST = 128  # pixels of a side: a page with many images stays small enough to be mailed
