@@ -66,11 +66,11 @@ def test_the_benchmark_names_its_defenses_within_eighty_columns():
         "target": "private", "round": 1, "recovered_fraction": 0.25, "recovered_fraction_ci95": 0.125, "leakage": 0.5,
         "recovered_fraction_low": 0.375, "recovered_fraction_high": 1.0, "held_fraction": 0.62,
         "privacy_unit": "record",
-        "membership_auc": 0.75, "test_accuracy": 0.5, "test_accuracy_ci95": 0.25, "epsilon": 12.34, "bytes": 1204264,
+        "membership_auc": 0.75, "test_accuracy": 0.5, "test_accuracy_low": 0.25, "test_accuracy_high": 0.75, "epsilon": 12.34, "bytes": 1204264,
     }  # fmt: skip
     strong = weak | {"attack": "ntk", "adaptive": True, "recovered_fraction": 0.5}
     table = printed(benchmark_view(pd.DataFrame([weak, strong]))).splitlines()
-    assert table[3].split() == "secure_aggregation observer ntk* 0.50 .38–1 0.62 0.75 0.50 ±0.25 12.3 r 1204".split()
+    assert table[3].split() == "secure_aggregation observer ntk* 0.50 .38–1 0.62 0.75 0.50 .25–.75 12.3 r 1204".split()
     assert len(table) == 4  # the strongest attack alone
 
 
