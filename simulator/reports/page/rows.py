@@ -18,7 +18,7 @@ SEES = {
     "server_history": "the updates of all rounds so far",
 }
 NUMERIC = (INTEGER, COUNT, NUMBER)
-COUNTS = {"recovered_fraction": "recovered", "held_fraction": "held"}  # columns that are shown as counts
+OF_ALL = ("recovered", "held", "recovered_affine", "recovered_group")  # counts of the private images
 FLOORS = ("floor_{}", "mean_image_{}")
 
 
@@ -51,12 +51,12 @@ def leakage_grid(leakage: pd.DataFrame) -> Grid:
 
 def _text(column: Column, row: pd.Series) -> str:
     value = row[column.name]
-    if column.name in COUNTS and pd.notna(row.get(COUNTS[column.name])):
-        return f"{row[COUNTS[column.name]]} of {row['num_private']}"
     if column.name == "client":
         return "all" if value < 0 else str(value)
     if pd.isna(value):
         return ""
+    if column.name in OF_ALL:
+        return f"{value} of {row['num_private']}"
     return f"{value:.{column.digits}f}" if column.dtype == NUMBER else str(value)
 
 

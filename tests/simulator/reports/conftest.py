@@ -79,6 +79,10 @@ def sample_rows(row, exact=False):
 
 @pytest.fixture
 def large(tmp_path):
+    return large_run(tmp_path)
+
+
+def large_run(path):
     """10 rounds of 10 clients by two attacks, and their union; without any file."""
     generator = np.random.default_rng(0)
     rows = [
@@ -88,4 +92,4 @@ def large(tmp_path):
     samples = [sample for row in rows for sample in sample_rows(row)]
     utility = [utility_row(round, test_accuracy=round / 20) for round in range(11)]
     tables = (LEAKAGE.frame(rows), SAMPLES.frame(samples), UTILITY.frame(utility))
-    return FakeRun(tmp_path, validate(Source(CONTENT)), *tables)
+    return FakeRun(path, validate(Source(CONTENT)), *tables)

@@ -42,7 +42,9 @@ def test_targets_have_lines_panels_and_files_of_their_own(record, drawn):
 
 
 def test_an_exact_attack_is_inside_the_frame_of_the_curves(drawn, tmp_path):
-    samples = SAMPLES.frame([*sample_rows(leakage_row(1, 0), exact=True), *sample_rows(leakage_row(1, 1, attack="ntk"))])
+    samples = SAMPLES.frame(
+        [*sample_rows(leakage_row(1, 0), exact=True), *sample_rows(leakage_row(1, 1, attack="ntk"))]
+    )
     curves(samples, tmp_path / "curves.png")
     axes = drawn["curves"].axes
     exact = next(line for line in axes[0].lines if len(line.get_ydata()) and not np.any(line.get_ydata()))
