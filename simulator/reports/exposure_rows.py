@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from simulator.reports.verdict_words import PARTICIPANTS
 from simulator.results.keys import ALL
 from simulator.results.schema import COUNT, LEAKAGE, NUMBER
 
@@ -77,8 +78,8 @@ def in_this_setting(row: pd.Series, rows: pd.DataFrame) -> str:
 
 
 def _grants(knowledge: Any) -> int:
-    """How many fields the column `knowledge` grants."""
-    return len(json.loads(knowledge)) if isinstance(knowledge, str) and knowledge else 0
+    """How many fields the column `knowledge` grants beyond those that every participant knows."""
+    return len(json.loads(knowledge).keys() - PARTICIPANTS) if isinstance(knowledge, str) and knowledge else 0
 
 
 def _setting(rows: pd.DataFrame) -> pd.Series:
