@@ -54,16 +54,24 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     )  # fmt: skip
 
 
+def ranked(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `exposure_rows`, those that expose most first, those without a result last.
+
+    By share of images; of equals the one that needed less comes first (no defense, a single client, fewer grants),
+    then by leakage, AUC and the earlier round.
+    """
+    order = pd.DataFrame({
+        "failed": rows.status != "ok", "share": -rows.share,
+        "vouched": -(rows.recovered / rows.num_private).fillna(0.0), "defended": rows.defense != "none",
+        "union": rows.client == ALL, "grants": rows.knowledge.map(_grants), "leakage": -rows.leakage.fillna(0.0),
+        "auc": -rows.membership_auc.fillna(0.0), "round": rows["round"], "client": rows.client,
+    }, index=rows.index)  # fmt: skip
+    return rows.loc[order.sort_values(list(order), kind="stable").index]
+
+
 def worst_of(rows: pd.DataFrame) -> pd.Series:
-    """The row that exposes most: by share of images; of equals the one that needed less (no defense, a single client,
-    fewer grants), then by leakage, AUC and the earlier round."""
-    order = rows.assign(
-        first_share=-rows.share, vouched=-(rows.recovered / rows.num_private).fillna(0.0),
-        least_leakage=-rows.leakage.fillna(0.0), least_auc=-rows.membership_auc.fillna(0.0),
-        defended=rows.defense != "none", union=rows.client == ALL, grants=rows.knowledge.map(_grants),
-    )  # fmt: skip
-    by = ["first_share", "vouched", "defended", "union", "grants", "least_leakage", "least_auc", "round", "client"]
-    return rows.loc[order.sort_values(by, kind="stable").index[0]]
+    """The row that exposes most."""
+    return ranked(rows).iloc[0]
 
 
 def settings_of(rows: pd.DataFrame) -> list[str]:
