@@ -67,7 +67,8 @@ def _by_name(section: Schema, known: Mapping[str, Schema]) -> Schema:
     shared = section["properties"]
     options = {name: schema.get("properties", {}) for name, schema in known.items()}
     every: Schema = {option: {} for own in options.values() for option in own if option not in shared}
-    rules = [_rule({"properties": {"name": {"const": name}}, "required": ["name"]}, shared, own)
+    taken_back: Schema = {option: {"type": "null"} for option in every}
+    rules = [_rule({"properties": {"name": {"const": name}}, "required": ["name"]}, shared, taken_back | _or_null(own))
              for name, own in options.items()]  # fmt: skip
     rules.append(_rule({"not": {"required": ["name"]}}, shared, every))
     named = shared | {"name": shared["name"] | {"examples": sorted(known)}}
@@ -76,5 +77,8 @@ def _by_name(section: Schema, known: Mapping[str, Schema]) -> Schema:
 
 def _rule(where: Schema, shared: Iterable[str], options: Schema) -> Schema:
     """There, the keys are the shared ones and these options."""
-    or_null = {option: {"anyOf": [schema, {"type": "null"}]} for option, schema in options.items()}
-    return {"if": where, "then": {"properties": or_null, "propertyNames": {"enum": [*shared, *options]}}}
+    return {"if": where, "then": {"properties": options, "propertyNames": {"enum": [*shared, *options]}}}
+
+
+def _or_null(options: Schema) -> Schema:
+    return {option: {"anyOf": [schema, {"type": "null"}]} for option, schema in options.items()}

@@ -67,7 +67,8 @@ def test_a_sweep_of_two_keys_has_a_line_for_every_cell_and_client_with_its_keys_
 def test_the_widest_rows_fold_their_texts_and_leave_out_what_tells_least():
     rows = frame(
         {"num_private": 100, "recovered": 90, "held": 95, "recovered_affine": 99, "recovered_group": 98,
-         "precision": 0.5, "attack": "gradient_matching-adaptive", "threat_model": "server_history", "defense": "clipping+noise"},
+         "precision": 0.5, "attack": "gradient_matching-adaptive", "threat_model": "server_history",
+         "defense": "clipping+noise"},
         {"num_private": 100, "recovered": 91, "knowledge": '{"labels": [1], "num_private": 8}', "seed": 1},
     )  # fmt: skip
     assert granted_lines(rows) == [
