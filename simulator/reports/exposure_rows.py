@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from simulator.reports.verdict_words import PARTICIPANTS
 from simulator.results.keys import ALL
 from simulator.results.schema import COUNT, LEAKAGE, NUMBER
 
@@ -53,16 +54,24 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     )  # fmt: skip
 
 
+def ranked(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `exposure_rows`, those that expose most first, those without a result last.
+
+    By share of images; of equals the one that needed less comes first (no defense, a single client, fewer grants),
+    then by leakage, AUC and the earlier round.
+    """
+    order = pd.DataFrame({
+        "failed": rows.status != "ok", "share": -rows.share,
+        "vouched": -(rows.recovered / rows.num_private).fillna(0.0), "defended": rows.defense != "none",
+        "union": rows.client == ALL, "grants": rows.knowledge.map(_grants), "leakage": -rows.leakage.fillna(0.0),
+        "auc": -rows.membership_auc.fillna(0.0), "round": rows["round"], "client": rows.client,
+    }, index=rows.index)  # fmt: skip
+    return rows.loc[order.sort_values(list(order), kind="stable").index]
+
+
 def worst_of(rows: pd.DataFrame) -> pd.Series:
-    """The row that exposes most: by share of images; of equals the one that needed less (no defense, a single client,
-    fewer grants), then by leakage, AUC and the earlier round."""
-    order = rows.assign(
-        first_share=-rows.share, vouched=-(rows.recovered / rows.num_private).fillna(0.0),
-        least_leakage=-rows.leakage.fillna(0.0), least_auc=-rows.membership_auc.fillna(0.0),
-        defended=rows.defense != "none", union=rows.client == ALL, grants=rows.knowledge.map(_grants),
-    )  # fmt: skip
-    by = ["first_share", "vouched", "defended", "union", "grants", "least_leakage", "least_auc", "round", "client"]
-    return rows.loc[order.sort_values(by, kind="stable").index[0]]
+    """The row that exposes most."""
+    return ranked(rows).iloc[0]
 
 
 def settings_of(rows: pd.DataFrame) -> list[str]:
@@ -77,8 +86,8 @@ def in_this_setting(row: pd.Series, rows: pd.DataFrame) -> str:
 
 
 def _grants(knowledge: Any) -> int:
-    """How many fields the column `knowledge` grants."""
-    return len(json.loads(knowledge)) if isinstance(knowledge, str) and knowledge else 0
+    """How many fields the column `knowledge` grants beyond those that every participant knows."""
+    return len(json.loads(knowledge).keys() - PARTICIPANTS) if isinstance(knowledge, str) and knowledge else 0
 
 
 def _setting(rows: pd.DataFrame) -> pd.Series:

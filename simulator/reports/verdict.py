@@ -187,12 +187,12 @@ def _reconciled(good: pd.DataFrame) -> str:
     mute = good[(by_update.share.transform("max") == 0) & (good.membership_auc >= TELLING.sure) & good.tells_members]
     if mute.empty:
         return ""
-    row = mute.loc[mute.membership_auc.idxmax()]
+    row = mute.sort_values(["leakage", "membership_auc"], ascending=[True, False]).iloc[0]
     leakage = "" if pd.isna(row.leakage) else f"leakage {row.leakage:.2f} beside "
     return (
         f"{leakage}a membership AUC of {row.membership_auc:.2f} ({whose(row.client)}, round {row['round']}) is no "
-        "contradiction: no attack that ran could draw an image out of that update, yet the update tells whoever has an "
-        "image already whether it was trained on"
+        "contradiction: no attack that ran could draw an image out of that update, yet it tells whoever has an image "
+        "already whether it was trained on"
     )
 
 

@@ -25,7 +25,8 @@ COLUMNS = (
     "floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median delta privacy_unit privacy_against "
     "adjacency nominal_epsilon guarantees round leakage_low leakage_high recovered_fraction_low "
     "recovered_fraction_high recovered_difference recovered_difference_low recovered_difference_high recovered_pairs "
-    "recovered_p test_accuracy_low test_accuracy_high accuracy_difference accuracy_difference_ci95 prior_success reconstruction_bound"
+    "recovered_p test_accuracy_low test_accuracy_high accuracy_difference accuracy_difference_ci95 "
+    "prior_success reconstruction_bound"
 )
 DEFENSES = Path(__file__).parents[3] / "scenarios" / "defenses.yaml"
 

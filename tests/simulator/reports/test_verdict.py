@@ -44,7 +44,8 @@ def test_the_headline_says_who_when_to_whom_by_what_knowing_what_and_how_many():
         (None, "told nothing."),
         ('{"pixel_mean": [0.3]}', "told nothing but the mean of the pixels, which every participant knows."),
         ('{"num_private": 8, "steps": 3}', "told the number of private images and the number of steps."),
-        ('{"labels": [1], "optimizer": "sgd", "pixel_mean": [0]}', "told their labels and optimizer, and the mean of the pixels, which every participant knows."),
+        ('{"labels": [1], "pixel_range": [0, 1]}', "told their labels, and the range of the pixels, "
+         "which every participant knows."),
     ],
 )  # fmt: skip
 def test_what_the_attacker_was_told_is_in_words(knowledge, words):
@@ -53,9 +54,8 @@ def test_what_the_attacker_was_told_is_in_words(knowledge, words):
 
 def test_of_equal_rows_the_one_that_needed_less_is_the_worst():
     more = {"knowledge": '{"num_private": 8, "pixel_mean": [0.3]}', "client": 0}
-    found = verdict(
-        table(recovered(8, client=-1, threat_model="observer"), recovered(8, **more), recovered(8, client=5))
-    )
+    union = {"client": -1, "threat_model": "observer"}
+    found = verdict(table(recovered(8, **union), recovered(8, **more), recovered(8, client=5)))
     assert found.headline.startswith("Client 5 is exposed worst")
 
 

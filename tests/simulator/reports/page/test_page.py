@@ -41,14 +41,8 @@ def test_a_page_says_what_was_found_and_needs_nothing_else(record):
     text = render(run_page(record, draw_figures(record)))
     assert text.lstrip().startswith("<!doctype html>") and '<html lang="en">' in text
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text) and "url(" not in text and "@import" not in text
-    for needle in (
-        "viewport",
-        "prefers-color-scheme",
-        "@media print",
-        "<figcaption>",
-        "<details",
-        "fedspill run s.yaml",
-    ):
+    wanted = ("viewport", "prefers-color-scheme", "@media print", "<figcaption>", "<details", "fedspill run s.yaml")
+    for needle in wanted:
         assert needle in text
     assert all(re.findall(r'<img [^>]*alt="[^"]{8,}"', image) for image in re.findall(r"<img [^>]*>", text))
     assert "Client 0, round 1: 1 private digit above what mean_image made of the update; 0 of 3 recovered" in text
