@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
+from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.attack import Progress, silent
 from attacks.interface.errors import nearest
 from simulator.adversary.attack_run import AttackRun
+from simulator.evaluation.truth import Truth
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell, Scenario, validate
@@ -69,6 +71,12 @@ class Run:
     def cells(self) -> dict[str, Cell]:
         """The cells of the sweep by name; one cell called "" without a sweep."""
         return {cell.name: cell for cell in self.scenario.cells()}
+
+    def private_images(self, key: ObservationKey, cell: str = "") -> Tensor | None:
+        """The images (N, C, H, W) in [0, 1] that the column `image` of the samples counts; None where nobody knows
+        them. For reports on what was scored, not for an attack."""
+        clients = self.store(cell).recorded(key).clients
+        return Truth.of(self.cells[cell].scenario, clients, clients).private
 
     def store(self, cell: str = "") -> CellStore:
         if cell not in self.cells:
