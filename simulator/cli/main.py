@@ -203,10 +203,10 @@ def list_names() -> None:
     from clients.models import MODELS
     from simulator.run.strategies import known_strategies
 
-    out.print("attacks:    " + ", ".join(sorted(ATTACKS)))
-    out.print("defenses:   " + ", ".join(sorted(DEFENSES)) + ", package.module:mod of Flower")
-    out.print("data:       " + ", ".join(SOURCES) + ", OWNER/NAME of the Hugging Face hub")
-    out.print("models:     " + ", ".join(MODELS) + ", package.module:factory, FILE.py:factory")
+    out.print("attacks:    " + ", ".join(ATTACKS.known()))
+    out.print("defenses:   " + ", ".join(DEFENSES.known()) + ", package.module:mod of Flower")
+    out.print("data:       " + ", ".join(SOURCES.known()) + ", OWNER/NAME of the Hugging Face hub")
+    out.print("models:     " + ", ".join(MODELS.known()) + ", package.module:factory, FILE.py:factory")
     out.print("strategies: " + ", ".join(known_strategies()))
 
 
