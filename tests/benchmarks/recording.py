@@ -71,21 +71,6 @@ def measure(folder: Path, clients: int = CLIENTS, rounds: int = ROUNDS, width: i
     return float(np.median(alone)), float(np.median(recorded))
 
 
-def main(grid: Grid, context: Context) -> None:
-        for turn in range(TURNS):
-            for found in (alone, recorded) if turn % 2 else (recorded, alone):
-                strategy = own = Timed(clients)
-                if found is recorded:
-                    strategy = Record(own, folder / str(turn))
-                strategy.start(grid, ArrayRecord(stranger.net(width).state_dict()), num_rounds=rounds)
-                own.rounds.append(time.perf_counter())
-                found.extend(np.diff(own.rounds)[1:])
-
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(app, stranger.app, num_supernodes=clients, backend_config=resources)
-    return float(np.median(alone)), float(np.median(recorded))
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         alone, recorded = measure(Path(folder))
