@@ -151,7 +151,7 @@ def test_an_installed_package_offers_its_parts_by_name(package, tmp_path):
     registries = {"attacks": ATTACKS, "defenses": DEFENSES, "data": SOURCES, "models": MODELS}
     for group, own in PLUGINS.items():
         registry = registries[group.removeprefix("fedspill.")]
-        assert not set(own) & set(registry) and set(own) <= set(registry.known())  # named, and not imported yet
+        assert not set(own) & set(registry) and set(own) == set(registry.offered())  # named, and not imported yet
     assert not any(name.startswith("mine.") for name in sys.modules)
     assert get_attack("first_layer_rows", smallest_bias=1e-6).smallest_bias == 1e-6
     file = tmp_path / "s.yaml"

@@ -37,7 +37,12 @@ class Registry(dict[str, Part]):
 
     def known(self) -> list[str]:
         """All names, those of installed packages included, sorted."""
-        return sorted({*self, *entry_points(group=self.group).names})
+        return sorted({*self, *self.offered()})
+
+    def offered(self) -> dict[str, str]:
+        """What installed packages offer that is not loaded yet: the name, and where it is from."""
+        points = sorted(entry_points(group=self.group), key=lambda point: point.name)
+        return {point.name: f"{point.value}, of an installed package." for point in points if point.name not in self}
 
     def _load(self, name: str) -> Part:
         found: object

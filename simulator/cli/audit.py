@@ -5,9 +5,13 @@ from typing import Annotated
 
 import typer
 
-from attacks.interface.errors import InputError
+from simulator.cli.options import FailAbove, ShowAll
+from simulator.cli.output import Answer, command
+
+DEFAULT_NAMES, THREAT_MODELS = ("span", "ntk"), ("server", "observer", "history")  # that --fail-above may name
 
 
+@command
 def audit(
     recording: Annotated[Path, typer.Argument(metavar="RECORDING", help="the folder that fedspill.Record wrote")],
     model: Annotated[str, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module of the federation")],
@@ -45,22 +49,29 @@ def audit(
     workers: Annotated[
         int | None, typer.Option(min=1, help="attacks at a time; default one per core, 1 does without Ray")
     ] = None,
+    fail_above: FailAbove = [],
+    show_all: ShowAll = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished audit again")] = False,
-) -> Path:
+) -> Answer:
     """Attack what a server recorded: every round, client and threat model. No private image is needed; with --truth,
-    what comes out is scored. Goes on where it stopped. Exit code 3 is no result at all."""
-    from rich.console import Console
+    what comes out is scored. Goes on where it stopped.
 
+    Exit code 2: bad input; 3: no result at all; 4: above --fail-above.
+    """
     from simulator.audit import audit as audits
-    from simulator.run.display import Bars
-    from simulator.tools.attack_pair import parse_fields, parse_shape
+    from simulator.cli.finish import Shown, finish_run
+    from simulator.reports.gate import parse_limits
+    from simulator.run.display import run_display
+    from simulator.tools.attack_pair import parse_fields, parse_numbers, parse_shape
 
+    named = {*attacks, *DEFAULT_NAMES, *threat_models, *THREAT_MODELS, "none"}
+    shown = Shown(show_all, parse_limits(fail_above, named))
     run = audits.audit(
         recording,
         model,
         parse_shape(shape),
-        mean=numbers("--mean", mean),
-        std=numbers("--std", std),
+        mean=parse_numbers("--mean", mean),
+        std=parse_numbers("--std", std),
         truth=truth,
         public=public,
         attacks=attacks,
@@ -73,14 +84,6 @@ def audit(
         timeout=timeout,
         workers=workers,
         overwrite=overwrite,
-        display=Bars(Console(stderr=True)),
+        display=run_display(),
     )
-    return run.path
-
-
-def numbers(option: str, text: str | None) -> tuple[float, ...]:
-    """`0.5` or `0.4914,0.4822,0.4465`; nothing where the option is not given."""
-    try:
-        return tuple(float(part) for part in text.split(",")) if text is not None else ()
-    except ValueError:
-        raise InputError(f"{option} {text!r}: write one number, or one for each channel, e.g. 0.49,0.48,0.45") from None
+    return finish_run(run.path, figures=True, shown=shown)

@@ -54,14 +54,17 @@ def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
 
 
 def adversary_images(
-    file: Path | None, observation: Observation, knowledge: Knowledge, in_run: bool
+    file: Path | None, observation: Observation, knowledge: Knowledge, in_pixels: bool
 ) -> tuple[Tensor, str]:
-    """(images of the file, or the public ones that the adversary knows, in the model's input space; what they are)."""
+    """(images of the file, or the public ones that the adversary knows, in the model's input space; what they are).
+
+    in_pixels: whether the file has pixels in [0, 1].
+    """
     if file is not None:
         images = load_candidates(file, "images")
-        return to_input_space(images, observation, knowledge) if in_run else images, str(file)
+        return to_input_space(images, observation, knowledge) if in_pixels else images, str(file)
     if knowledge.public_images is None:
-        evaluator = ", or --evaluator to measure on the private ones" if in_run else ""
+        evaluator = ", or --evaluator to measure on the private ones" if in_pixels else ""
         raise InputError(f"diagnose needs images to measure on: --images FILE.npz (public or reconstructed){evaluator}")
     return knowledge.public_images, "public images"
 
@@ -79,14 +82,14 @@ def write_diagnosis(out: Path, found: Linearity, view: str, source: str) -> None
 def diagnosis_tables(found: Linearity) -> list[Table]:
     """For a terminal of 80 columns: the numbers, and the layers."""
     numbers = Table(box=box.SIMPLE, show_edge=False, show_header=False)
-    numbers.add_column()
-    numbers.add_column(justify="right")
+    numbers.add_column(overflow="fold")
+    numbers.add_column(justify="right", overflow="fold")
     facts = found.facts()
     for name, label in ROWS.items():
         numbers.add_row(label, _text(facts[name]))
     layers = Table(box=box.SIMPLE, show_edge=False)
     for name in ("layer", "shape", "‖Δ‖₂", "‖Δ‖∞", "rank", "gap"):
-        layers.add_column(name, justify="left" if name == "layer" else "right")
+        layers.add_column(name, justify="left" if name == "layer" else "right", overflow="fold")
     for layer in found.update.layers:
         rank = f"{layer.rank}" if layer.has_spectral_gap else f"{layer.rank}, not clear"
         shape = f"{layer.rows} × {layer.columns}"
