@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from simulator.scenario.sections import AttackConfig
 
 Shape = tuple[int, int, int]
-OPERATIONS = 2e11  # that a short `ntk` may take: about ten seconds of one core
+OPERATIONS = 1e11  # that a short `ntk` may take: five to ten seconds of one core
 PASSES = 24  # forward passes that an iteration on one candidate costs: the tangent kernel, and its gradients
 CANDIDATES = 2  # for each private image
 FEWEST, MOST = 50, 2_000  # iterations

@@ -16,6 +16,10 @@ from simulator.results.keys import ObservationKey
 
 GREY = 0.5  # of the only image that who knows no image at all can guess
 NO_OTHERS = "the uninformed baseline is a grey image: give --public for a better one"
+UNTOLD = (
+    "how inputs are normalized was not told, and a deviation of 1 assumed: where it is another, images are off in "
+    "brightness and contrast, and count as not recovered; give --mean and --std"
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class AuditTruth:
                 return None
             chosen = [number for client in clients for number in files.numbers(self.owners[client])]
             notes, unsure = [], ""
+        if self.normalization is None:
+            notes = [*notes, UNTOLD]
         others = self._others(files.images, chosen)
         if not len(others):
             notes, unsure = [*notes, NO_OTHERS], unsure or "there are no others: give --public"
