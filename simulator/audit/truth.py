@@ -9,6 +9,7 @@ from torch import Tensor
 from attacks import InputError, Pool
 from attacks.interface.normalization import Normalization
 from attacks.membership import MembershipTest
+from attacks.scoring.identification import Identification
 from attacks.scoring.images import distances, score_images
 from simulator.audit.images import ImageFiles, Shape, read_images, read_truth
 from simulator.evaluation.truth import Attacked, Truth
@@ -80,7 +81,8 @@ class AuditTruth:
 
     def _among_all(self, files: ImageFiles, attacked: Attacked) -> tuple[list[int], list[str]]:
         """(which images of one pool count as the row's, notes): as many as the client said, those first that the attack
-        recovered, since whatever came out of an update was in it, then those that the update tells to be members."""
+        recovered, with their brightness and contrast or without, since whatever came out of an update was in it, then
+        those that the update tells to be members."""
         images, found = files.images, attacked.found
         told = self.counts.get(attacked.recorded.key)
         count = min(told or found.num_inferred or len(images), len(images))
@@ -88,7 +90,8 @@ class AuditTruth:
             return list(range(count)), []
         candidates = torch.cat([found.pixels(clamped=False), found.held_pixels(clamped=False)]).float()
         recovered = torch.from_numpy(score_images(images, candidates, Pool(images, images)).recovered)
-        order = (self._strangeness(images, attacked) - 1e6 * recovered).argsort(stable=True)
+        alike = torch.from_numpy(Identification(images, candidates).affine_hits(candidates).any(1))
+        order = (self._strangeness(images, attacked) - 1e6 * recovered - 1e5 * alike).argsort(stable=True)
         first, known = int(recovered.sum()), "the client says" if told else "the update shows"
         return sorted(order[:count].tolist()), [
             f"{len(images)} images were given for all clients: the {count} of this row, as many as {known}, are the "

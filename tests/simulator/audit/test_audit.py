@@ -81,7 +81,7 @@ def test_of_pooled_images_a_row_s_are_those_recovered_as_many_as_the_client_says
 
 def test_without_mean_and_deviation_brightness_and_contrast_are_wrong_and_detail_says_so(recorded, pooled):
     row = audited(recorded, "unsaid", truth=pooled, mean=(), std=(), clients=[0]).leakage.iloc[0]
-    assert row.recovered < row.recovered_affine and "give --mean and --std" in row.detail
+    assert row.recovered < row.recovered_affine == 10 and "give --mean and --std" in row.detail
 
 
 def test_files_of_clients_are_told_by_the_updates(recorded):
