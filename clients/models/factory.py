@@ -30,6 +30,7 @@ MODELS: dict[str, type[ModelOptions]] = {
     "resnet18": ResNet18Options,
     "vit_tiny": ViTTinyOptions,
 }
+MOST_PARAMETERS = 2**31
 # standard deviation of a normal distribution truncated at ±2σ, by which Flax corrects its initializers
 TRUNCATED_STD = 0.87962566103423978
 
@@ -144,7 +145,12 @@ def _load_file(path: Path):
 def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Module:
     """The bare network, its weights whatever its constructor made them. A factory of the user's own ignores outputs."""
     if ":" not in config.name:
-        return model_options(config).build(shape, outputs)
+        options = model_options(config)
+        with torch.device("meta"):  # without memory
+            size = sum(parameter.numel() for parameter in options.build(shape, outputs).parameters())
+        if size > MOST_PARAMETERS:
+            raise InputError(f"model {config.name!r} would have {size:,} parameters, at most {MOST_PARAMETERS:,} do")
+        return options.build(shape, outputs)
     factory = load_factory(config.name)
     try:
         model = factory(**config.options)

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Iterator
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -177,21 +178,21 @@ def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> int:
 
 def expected_attacks(cell: Cell) -> int:
     """How many attacks a cell will run if no client fails."""
-    return sum(len(cell.scenario.attacks_by(view.adversary)) for view, _ in _expected_observations(cell))
+    attacks = cell.scenario.attacks_by
+    return sum(count * len(attacks(view.adversary)) for view, _, count in _expected_observations(cell))
 
 
-def expected_pairs(cell: Cell) -> list[int]:
-    """How many pairs of checkpoints each observation will hold, at most and if no client fails."""
-    return [pairs for _, pairs in _expected_observations(cell)]
+def expected_pairs(cell: Cell) -> int:
+    """How many pairs of checkpoints all observations of a cell will hold together, at most and if no client fails."""
+    return sum(count * pairs for _, pairs, count in _expected_observations(cell))
 
 
-def _expected_observations(cell: Cell) -> list[tuple[View, int]]:
-    """(whose eyes, number of pairs) of each."""
+def _expected_observations(cell: Cell) -> Iterator[tuple[View, int, int]]:
+    """(whose eyes, pairs of checkpoints in each, how many of them), of every round and view."""
     federation, adversary = cell.scenario.federation, cell.scenario.adversary
     clients = max(1, int(federation.clients * federation.fraction))
-    return [
-        (view, round if view.all_rounds else 1)
-        for round in range(1, federation.rounds + 1) if adversary.attacks_in(round)
-        for view in cell.scenario.views if view.hidden_by is None
-        for _ in range(clients if view.shows(0) else 1)
-    ]  # fmt: skip
+    views = [view for view in cell.scenario.views if view.hidden_by is None]
+    for round in range(1, federation.rounds + 1):
+        if adversary.attacks_in(round):
+            for view in views:
+                yield view, round if view.all_rounds else 1, clients if view.shows(0) else 1

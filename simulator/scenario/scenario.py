@@ -279,9 +279,16 @@ def _absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
     for key, value in leaves(data):
         if key in PATHS and value and isinstance(value, str) and (key[-1] != "name" or ".py:" in value):
             file, colon, factory = value.partition(".py:")
-            path = str(Path(file + colon.rstrip(":")).expanduser().resolve())
+            path = _resolved(".".join(map(str, key)), file + colon.rstrip(":"))
             data = assign(data, ".".join(map(str, key)), f"{path}:{factory}" if colon else path)
     return data
+
+
+def _resolved(key: str, path: str) -> str:
+    try:
+        return str(Path(path).expanduser().resolve())
+    except (OSError, RuntimeError, ValueError) as error:  # nobody's home, links in a circle, too long
+        raise InputError(f"{key} is {path[:100]!r}: no path ({error})") from None
 
 
 def validate(source: Source) -> Scenario:
