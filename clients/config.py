@@ -14,7 +14,7 @@ from clients.batch_norm import BatchNormMode
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 # no experiment needs as much: what is beyond is a slip of the finger, and is refused before memory is asked for it
-Positive = Annotated[float, Field(gt=0, le=1e12)]
+Positive = Annotated[float, Field(gt=0, le=1e36)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Crowd = Annotated[int, Field(ge=1, le=10**6)]  # of rounds, of clients
 Seconds = Annotated[float, Field(gt=0, le=365 * 86400)]  # at most a year: timers take no more than a time of day can

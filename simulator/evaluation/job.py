@@ -16,6 +16,7 @@ from torch import Tensor
 from attacks import Knowledge, Observation, Reconstruction
 from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
+from simulator.errors import one_line
 from simulator.evaluation.evaluator import Evaluation, evaluate
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Truth
@@ -84,14 +85,14 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
         save_reconstruction(store.reconstruction_path(job.key, job.attack.label), found)
         scored = score(job, observation, knowledge, found)
     except Exception as error:
-        status, detail = "failed", " ".join(f"{type(error).__name__}: {error}".split())
+        status, detail = "failed", one_line(f"{type(error).__name__}: {error}")
         if isinstance(error, TimeoutError):
             status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
         spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
         return _result(job, {"private": {"status": status, "detail": "; ".join([detail, *notes]), **spent, **privacy}})
     rows, samples = {}, []
     for target, scores in scored.items():
-        detail = " ".join("; ".join([*found.warnings, *scores.notes, *notes]).split())
+        detail = one_line("; ".join([*found.warnings, *scores.notes, *notes]), most=10_000)
         spent = {"knowledge": told, "seconds": round(found.seconds, 3)}  # without scoring
         rows[target] = scores.columns | {"status": "ok", "detail": detail} | spent | privacy
         samples += scores.samples
@@ -123,7 +124,7 @@ def copied(truth: Truth, distilled: Tensor) -> dict[str, float]:
 
 def lost(job: Job, reason: str, status: str = "failed", **columns: Any) -> JobResult:
     """The row of a job that gave no result, or was never started. columns: what is known of it all the same."""
-    return _result(job, {"private": {"status": status, "detail": " ".join(reason.split())[:300], **columns}})
+    return _result(job, {"private": {"status": status, "detail": one_line(reason), **columns}})
 
 
 def _result(job: Job, rows: dict[str, dict[str, Any]], samples: Iterable[dict[str, Any]] = ()) -> JobResult:

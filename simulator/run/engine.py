@@ -16,7 +16,7 @@ from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.serverapp import Grid, ServerApp
 
 from simulator.errors import RunError
-from simulator.run.cluster import backend_config, start_ray, stop_ray
+from simulator.run.cluster import backend_config, start_ray
 from simulator.run.display import Display
 from simulator.run.federation import run_federation
 from simulator.run.folder import claimed
@@ -41,15 +41,16 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
 
     for name, level in (("flwr", logging.CRITICAL), ("ray", logging.ERROR)):  # they speak up when something is wrong
         logging.getLogger(name).setLevel(logging.INFO if verbose else level)
-    start_ray(plan.scenario.engine)
-    resources = backend_config(plan.scenario.engine)
-    with claimed(plan, overwrite), warnings.catch_warnings(), contextlib.ExitStack() as stack:
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore", DeprecationWarning)
+        stack.enter_context(interruptible(display))
+        start_ray(plan.scenario.engine)
+        resources = backend_config(plan.scenario.engine)
+        stack.enter_context(claimed(plan, overwrite))
         if not verbose:  # Ray prints the fate of every worker, ended on purpose or not
             log = stack.enter_context((plan.run_dir / "ray.log").open("a"))
             stack.enter_context(contextlib.redirect_stdout(log))
         try:
-            stack.enter_context(interruptible(display))
             stack.enter_context(killing_backend())
             run_simulation(server_app, client_app, plan.clients, backend_config=resources)
         except Exception as error:
@@ -61,26 +62,28 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
 
 @contextlib.contextmanager
 def interruptible(display: Display) -> Iterator[None]:
-    """Ctrl-C ends the process at once, with exit code 130.
+    """Ctrl-C and SIGTERM end the process at once, with exit codes 130 and 143.
 
-    Flower would wait for its server's thread, that is until the run is done. Rows and files are complete when they are
-    written, so leaving at any time loses nothing but the attacks and the rounds in progress.
+    Flower would wait for its server's thread, that is until the run is done, and Ray for locks that the interrupted
+    call holds. Rows and files are complete when they are written, so leaving at any time loses nothing but the attacks
+    and the rounds in progress; `janitor` ends what was started.
     """
 
     def leave(signum: int, frame: Any) -> None:
+        for one in before:
+            signal.signal(one, lambda again, frame: os._exit(128 + again))
         display.stop()
         print("fedspill: interrupted; the same command goes on from here", file=sys.stderr, flush=True)
-        stop_ray()
-        os._exit(130)
+        os._exit(128 + signum)
 
-    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, leave)
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # signals are the main thread's
+        before = {one: signal.signal(one, leave) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 class KillingBackend(raybackend.RayBackend):
