@@ -5,6 +5,7 @@ import datetime
 import platform
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 import torch
 import yaml
@@ -12,20 +13,22 @@ from filelock import FileLock, Timeout
 
 from attacks import InputError
 from simulator.errors import RunError
-from simulator.results.ledger import JOURNAL, TABLES, finished_cells
+from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells
 from simulator.results.record import DESCRIPTION, read_description
 from simulator.results.storage import check_out, make_out, write_atomically
 from simulator.run.plan import RunPlan
 from simulator.scenario.scenario import Scenario
 
 LOCK = ".lock"
+TABLE_FILES = ("leakage.csv", *(f"{table}.parquet" for table in TABLES))
 RECORDED_VERSIONS = ("fedspill", "torch", "numpy", "flwr", "ray", "flwr-datasets", "scipy", "scikit-image")
 
 
 def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
-    """Whether the run directory is free, or holds this scenario unfinished. Nothing is written.
+    """Whether the run directory is free, or holds this scenario unfinished.
 
     False where this scenario already finished there and is to be kept; InputError where something else lies there.
+    Nothing is written but tables that are missing: those of a run that ended between its last row and them.
     """
     check_out(plan.run_dir)
     if not plan.run_dir.exists() or not any(path.name != LOCK for path in plan.run_dir.iterdir()):
@@ -36,7 +39,12 @@ def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
         raise InputError(f"{str(plan.run_dir)!r} holds something that is no fedspill run: choose another --out")
     if found != plan.scenario.digest:
         raise InputError(f"{str(plan.run_dir)!r} already holds another scenario's run: choose another --out")
-    return overwrite or not {cell.name for cell in plan.cells} <= finished_cells(plan.run_dir)
+    if overwrite or not {cell.name for cell in plan.cells} <= finished_cells(plan.run_dir):
+        return True
+    if not all((plan.run_dir / name).exists() for name in TABLE_FILES):
+        with locked(plan.run_dir):
+            Ledger(plan.run_dir, swept=plan.cells[0].swept).write_tables()
+    return False
 
 
 @contextlib.contextmanager
@@ -46,18 +54,25 @@ def claimed(plan: RunPlan, overwrite: bool = False) -> Iterator[None]:
     Inside, other processes are kept out: two runs would write over each other's journal. RunError where one is in.
     """
     make_out(plan.run_dir)
-    try:
-        lock = FileLock(plan.run_dir / LOCK, timeout=0).acquire()
-    except Timeout:
-        raise RunError(
-            f"another process is running in {str(plan.run_dir)!r}: wait for it, or choose another --out"
-        ) from None
-    with lock:
+    with locked(plan.run_dir):
         if overwrite:
-            for name in (JOURNAL, "leakage.csv", *(f"{table}.parquet" for table in TABLES)):
+            for name in (JOURNAL, *TABLE_FILES):
                 (plan.run_dir / name).unlink(missing_ok=True)
         text = yaml.safe_dump(describe(plan.scenario), sort_keys=False, allow_unicode=True)
         write_atomically(plan.run_dir / DESCRIPTION, text)
+        yield
+
+
+@contextlib.contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Keep other processes out of a run directory; RunError where one is in."""
+    try:
+        lock = FileLock(run_dir / LOCK, timeout=0).acquire()
+    except Timeout:
+        raise RunError(
+            f"another process is running in {str(run_dir)!r}: wait for it, or choose another --out"
+        ) from None
+    with lock:
         yield
 
 
