@@ -119,10 +119,11 @@ class KillingBackend(raybackend.RayBackend):
     """Flower's Ray backend, whose actors can be killed: those that hang, and all of them before Ray is shut down.
 
     Flower waits for an actor as long as it takes: one client that hangs would take a worker from all the others in
-    every later round, and keep the simulation from ending. And it ends its actors by a task that exits its own actor
-    and shuts Ray down at once. Such a task counts as failed, and Ray retries and reports it. Where the report comes after
-    the shutdown it finds no raylet, and Ray ends the whole process without a word, its tables written and nothing said.
-    Killing an actor leaves no task behind.
+    every later round, and keep the simulation from ending.
+
+    It ends its actors by a task that exits its own actor, and shuts Ray down at once. Such a task counts as failed, and
+    Ray retries and reports it. Where the report comes after the shutdown it finds no raylet, and Ray ends the whole
+    process without a word, its tables written and nothing said. Killing an actor leaves no task behind.
     """
 
     def replace_busy(self) -> None:
