@@ -19,6 +19,7 @@ from clients.defenses.differential_privacy.guarantee import to_json
 from clients.environment import code_version, whereabouts
 from clients.local_update import ClientUpdate, local_update
 from clients.models.factory import look_in_working_folder
+from clients.own_code import require_allowed
 
 app = ClientApp()
 MEMORY = "defenses"  # in the node's state: what defenses keep between rounds, of one cell
@@ -108,7 +109,8 @@ def run_flower_mod(mod: FlowerMod, state: State, message: Message, context: Cont
 
 
 def load_mod(mod: FlowerMod) -> Any:
-    """The Flower mod behind an import path; InputError where there is none."""
+    """The Flower mod behind an import path; InputError where there is none, or where it may not run."""
+    require_allowed(mod.path)
     look_in_working_folder()
     module, _, attribute = mod.path.partition(":")
     try:

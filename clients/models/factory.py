@@ -23,6 +23,7 @@ from clients.models.lenet5 import LeNet5Options
 from clients.models.mlp import MLPOptions, NTKLinear
 from clients.models.resnet18 import ResNet18Options
 from clients.models.vit_tiny import ViTTinyOptions
+from clients.own_code import require_allowed
 
 MODELS: dict[str, type[ModelOptions]] = {
     "mlp": MLPOptions,
@@ -105,8 +106,9 @@ def initialize(model: nn.Module, scheme: str, generator: torch.Generator) -> Non
 
 
 def load_factory(name: str) -> Callable[..., nn.Module]:
-    """The callable behind `package.module:factory` or `FILE.py:factory`."""
+    """The callable behind `package.module:factory` or `FILE.py:factory`; InputError where it may not run."""
     source, _, attribute = name.rpartition(":")
+    require_allowed(name)
     look_in_working_folder()
     try:
         module = _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)

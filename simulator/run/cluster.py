@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from ray._private.authentication_test_utils import reset_auth_token_state
 
+from clients.own_code import VARIABLE
 from simulator.errors import InputError, one_line
 from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share
 from simulator.run.janitor import marking
@@ -92,7 +93,8 @@ def worker_environment(threads: int) -> dict[str, str]:
     """Variables of the workers' processes: the packages come from here, whatever their working directory holds."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
+    allowed = os.environ.get(VARIABLE, "")
+    return {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads), VARIABLE: allowed}
 
 
 def backend_config(engine: EngineConfig) -> dict:

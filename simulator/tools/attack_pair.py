@@ -9,6 +9,7 @@ from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.errors import nearest
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
+from clients.own_code import allow_code
 from simulator.results.storage import load_state, make_knowledge, make_out, write_json
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value
@@ -27,6 +28,7 @@ def observe_pair(model: str | None, initial: Path | None, final: Path | None, sh
     if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--shape {shape!r}: write channels,height,width, e.g. 1,28,28")
     size = (int(parts[0]), int(parts[1]), int(parts[2]))
+    allow_code(model)  # it was typed
     module = construct(ModelConfig(name=model), size, outputs=0)
     outputs_of(module, model, size)
     return Observation(module, ((load_state(initial), load_state(final)),), size, round=1, client=0)
