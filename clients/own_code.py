@@ -2,8 +2,8 @@
 
 A scenario may come from a colleague, a run directory by mail. What they hold is data: a network or a Flower mod that
 they name, `FILE.py:factory` or `package.module:name`, could be any program. Whoever has read it allows it: on the
-command line with `--allow-code`, in a process of one's own with `allow_code()`. What the user names herself, as `--model`,
-needs no more. The permission stands in the environment, so that Ray's workers have it too.
+command line with `--allow-code`, in a process of one's own with `allow_code()`. What the user types herself needs no
+more. The permission stands in the environment, so that Ray's workers have it too.
 """
 
 import os
