@@ -85,6 +85,10 @@ class DataConfig(Section):
     mean: Literal["public", "none"] | list[float] = Field(
         "public", description="per-channel mean that every client subtracts: of the public pool, none, or given"
     )
+    std: list[Positive] = Field(
+        default_factory=list,
+        description="per-channel deviation that every client divides by after that, e.g. [0.3081]; default none",
+    )
     image_column: str = Field("image", description="hub data sets: column of the images")
     label_column: str = Field("label", description="hub data sets: column of the labels")
 
@@ -195,7 +199,7 @@ class ModelConfig(Section):
     )
     precision: Literal["float32", "float64"] = Field("float32", description="of parameters, training and checkpoints")
     checkpoint: str | None = Field(
-        None, description="file that the federation starts from: safetensors, or a .pt or .pth state dict"
+        None, description="file that the federation starts from: safetensors, a .pt or .pth state dict, or npz"
     )
     replace_head: bool = Field(False, description="draw the last linear layers anew after checkpoint and pretraining")
     pretrain: PretrainConfig | None = Field(None, description="train on public images before the first round")
