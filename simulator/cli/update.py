@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -17,7 +17,9 @@ from attacks.interface.errors import InputError
 
 if TYPE_CHECKING:
     from attacks import Knowledge, Observation
+    from simulator.audit.plan import AuditOptions
     from simulator.results.run import Run
+    from simulator.scenario.sections import AttackConfig
 
 out = Console(highlight=False)
 
@@ -30,12 +32,19 @@ class ObservationOptions:
     initial: Annotated[Path | None, typer.Option(help="checkpoint sent: safetensors, .pt or npz")] = None
     final: Annotated[Path | None, typer.Option(help="checkpoint returned, likewise")] = None
     shape: Annotated[str | None, typer.Option(help="of an input image: channels,height,width")] = None
+    mean: Annotated[str | None, typer.Option(metavar="M,…", help="that clients subtract from pixels in [0, 1]")] = None
+    std: Annotated[str | None, typer.Option(metavar="S,…", help="that clients divide by after that")] = None
     run: Annotated[Path | None, typer.Option(help="a recorded run instead of two checkpoints")] = None
     round: Annotated[int, typer.Option(help="with --run")] = 1
     client: Annotated[int, typer.Option(help="with --run; -1 is the union of a round's clients")] = -1
     threat_model: Annotated[str | None, typer.Option(help="with --run; default server, for -1 observer")] = None
     cell: Annotated[str, typer.Option(help="with --run: which cell of a sweep")] = ""
     know: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="what the adversary is told")] = None
+
+    @property
+    def in_pixels(self) -> bool:
+        """Whether images are given as pixels in [0, 1]: where it is told how these become inputs."""
+        return self.run is not None or self.mean is not None or self.std is not None
 
     def observe(self) -> tuple["Observation", "Knowledge", "Run | None"]:
         """(the observation, what its adversary was granted, the run it is of: None beside two checkpoints).
@@ -44,12 +53,14 @@ class ObservationOptions:
         """
         from simulator.results.keys import ALL
         from simulator.results.run import Run
-        from simulator.tools.attack_pair import observe_pair, parse_knowledge
+        from simulator.tools.attack_pair import normalized, observe_pair, parse_knowledge
 
         knowledge = parse_knowledge(self.know or [])
         pair = {"--model": self.model, "--initial": self.initial, "--final": self.final, "--shape": self.shape}
+        pair |= {"--mean": self.mean, "--std": self.std}
         if self.run is None:
-            return observe_pair(self.model, self.initial, self.final, self.shape), knowledge, None
+            observation = observe_pair(self.model, self.initial, self.final, self.shape)
+            return observation, normalized(knowledge, self.mean, self.std, observation.input_shape), None
         if given := ", ".join(option for option, value in pair.items() if value is not None):
             raise InputError(f"--run {str(self.run)!r} brings its model and checkpoints: leave out {given}, or --run")
         record = Run(self.run)
@@ -57,8 +68,31 @@ class ObservationOptions:
         observation, granted = record.observation(self.round, self.client, threat_model, self.cell)
         return observation, knowledge if self.know else granted, record
 
+    def audit_options(
+        self, attack: "AttackConfig", truth: Path | None, public: Path | None, seed: int
+    ) -> "AuditOptions":
+        """An attack on two checkpoints as an audit has it. truth, public: images, where there are any."""
+        from simulator.audit.plan import AuditOptions
+        from simulator.tools.attack_pair import parse_numbers, parse_shape
 
-def with_observation_options(command: Callable[..., None]) -> Callable[..., None]:
+        assert self.model is not None and self.shape is not None
+        return AuditOptions.of(
+            recording="",
+            model=self.model,
+            shape=parse_shape(self.shape),
+            mean=parse_numbers("--mean", self.mean),
+            std=parse_numbers("--std", self.std),
+            truth=truth,
+            public=public,
+            attacks=(attack,),
+            seed=seed,
+        )
+
+
+Result = TypeVar("Result")
+
+
+def with_observation_options(command: Callable[..., Result]) -> Callable[..., Result]:
     """A command with a parameter `which` has the options of ObservationOptions in its place on the command line.
 
     Its `out_dir` is checked before anything else.
@@ -68,11 +102,11 @@ def with_observation_options(command: Callable[..., None]) -> Callable[..., None
     shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in (*own, *options.values())]
 
     @wraps(command)
-    def with_options(**given: Any) -> None:
+    def with_options(**given: Any) -> Result:
         from simulator.results.storage import check_out
 
         check_out(given["out_dir"])
-        command(which=ObservationOptions(**{name: given.pop(name) for name in options}), **given)
+        return command(which=ObservationOptions(**{name: given.pop(name) for name in options}), **given)
 
     vars(with_options)["__signature__"] = signature(command).replace(parameters=shown)
     with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
@@ -85,27 +119,42 @@ def attack(
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for reconstructions.npz and facts.json")],
     which: ObservationOptions,
     option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="an option of the attack")] = [],
+    truth: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="the private images, for scores: an npz file, or a folder")
+    ] = None,
+    public: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="other images of the kind, for baselines: npz or a folder")
+    ] = None,
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
-) -> None:
-    """Attack two checkpoints, or a recorded observation once more. Private images are not needed."""
+) -> Path | None:
+    """Attack two checkpoints, or a recorded observation once more. Private images are not needed; with --truth, what
+    comes out is scored. Of two checkpoints there are tables, pictures and a page, as of an audit."""
     from simulator.adversary.attack_run import AttackRun
+    from simulator.audit.pair import audit_pair
     from simulator.results.keys import ObservationKey
     from simulator.run.display import step_bar
     from simulator.tools.attack_pair import parse_options, write_result
 
+    if which.run is not None and (truth or public):
+        raise InputError("--truth and --public are for two checkpoints: a run knows its own truth (`fedspill report`)")
     observation, granted, record = which.observe()
-    if record is None:
-        run = AttackRun(parse_options(name, option), seed)
+    options = which.audit_options(parse_options(name, option), truth, public, seed) if record is None else None
+    if options is not None:
+        run = AttackRun(options.attacks[0], seed)
     else:
+        assert record is not None
         key = ObservationKey(observation.round, observation.client, observation.threat_model)
         run = record.attack_run(parse_options(name, option) if option else name, key, which.cell)
     with step_bar() as report:
         found = run.run(observation, granted, lambda done, total, loss: report(f"{name}, loss {loss:.2e}", done, total))
-    write_result(out_dir, name, found, run.knowledge(granted), pixels=record is not None)
+    write_result(out_dir, name, found, run.knowledge(granted), pixels=which.in_pixels)
+    if options is not None:
+        audit_pair(out_dir.resolve(), options, observation, granted, found)
     show_warnings(found.warnings)
     held = 0 if found.held is None else len(found.held)
     count = f"{len(found.images)} images{f', {held} held back' if held else ''}, {found.num_inferred} inferred"
     out.print(f"{count}, {found.seconds:.1f} s: {out_dir}")
+    return out_dir if options is not None else None
 
 
 @with_observation_options
