@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from attacks.interface.errors import InputError
+from simulator.cli.finish import finish_run
+from simulator.cli.output import Answer, command, out, read_json, read_records
 
 if TYPE_CHECKING:
     from attacks import Knowledge, Observation
     from simulator.audit.plan import AuditOptions
     from simulator.results.run import Run
     from simulator.scenario.sections import AttackConfig
-
-out = Console(highlight=False)
 
 
 @dataclass(frozen=True)
@@ -89,30 +88,28 @@ class ObservationOptions:
         )
 
 
-Result = TypeVar("Result")
-
-
-def with_observation_options(command: Callable[..., Result]) -> Callable[..., Result]:
+def with_observation_options(function: Callable[..., Answer]) -> Callable[..., Answer]:
     """A command with a parameter `which` has the options of ObservationOptions in its place on the command line.
 
     Its `out_dir` is checked before anything else.
     """
-    own = [parameter for name, parameter in signature(command).parameters.items() if name != "which"]
+    own = [parameter for name, parameter in signature(function).parameters.items() if name != "which"]
     options = signature(ObservationOptions).parameters
     shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in (*own, *options.values())]
 
-    @wraps(command)
-    def with_options(**given: Any) -> Result:
+    @wraps(function)
+    def with_options(**given: Any) -> Answer:
         from simulator.results.storage import check_out
 
         check_out(given["out_dir"])
-        return command(which=ObservationOptions(**{name: given.pop(name) for name in options}), **given)
+        return function(which=ObservationOptions(**{name: given.pop(name) for name in options}), **given)
 
-    vars(with_options)["__signature__"] = signature(command).replace(parameters=shown)
+    vars(with_options)["__signature__"] = signature(function).replace(parameters=shown)
     with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return with_options
 
 
+@command
 @with_observation_options
 def attack(
     name: Annotated[str, typer.Option("--attack", metavar="NAME", help="which attack; `fedspill list` names them")],
@@ -126,7 +123,7 @@ def attack(
         Path | None, typer.Option(metavar="PATH", help="other images of the kind, for baselines: npz or a folder")
     ] = None,
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
-) -> Path | None:
+) -> Answer:
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed; with --truth, what
     comes out is scored. Of two checkpoints there are tables, pictures and a page, as of an audit."""
     from simulator.adversary.attack_run import AttackRun
@@ -154,15 +151,18 @@ def attack(
     held = 0 if found.held is None else len(found.held)
     count = f"{len(found.images)} images{f', {held} held back' if held else ''}, {found.num_inferred} inferred"
     out.print(f"{count}, {found.seconds:.1f} s: {out_dir}")
-    return out_dir if options is not None else None
+    if options is not None:
+        return finish_run(out_dir, figures=True)
+    return Answer(read_json(out_dir / "facts.json"))
 
 
+@command
 @with_observation_options
 def member(
     candidates: Annotated[Path, typer.Option(metavar="FILE.npz", help="with an array `images`, (Q, C, H, W)")],
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for membership.csv")],
     which: ObservationOptions,
-) -> None:
+) -> Answer:
     """Score candidate images by whether an update was trained on them; a higher score means a member.
 
     Candidates are in the model's input space beside two checkpoints, in [0, 1] with --run.
@@ -177,9 +177,12 @@ def member(
     test = MembershipTest.of(observation, knowledge, images)
     write_membership(out_dir, test.residual(images))
     show_warnings(test.warnings)
-    out.print(f"{len(images)} candidates, {test.num_private} private images: {out_dir / 'membership.csv'}")
+    table = out_dir / "membership.csv"
+    out.print(f"{len(images)} candidates, {test.num_private} private images: {table}")
+    return Answer({"num_private": test.num_private, "candidates": read_records(table), "warnings": test.warnings})
 
 
+@command
 @with_observation_options
 def diagnose(
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for diagnose.json and layers.csv")],
@@ -188,7 +191,7 @@ def diagnose(
         Path | None, typer.Option(metavar="FILE.npz", help="with an array `images`, public or reconstructed ones")
     ] = None,
     evaluator: Annotated[bool, typer.Option("--evaluator", help="with --run: on the private images")] = False,
-) -> None:
+) -> Answer:
     """Say whether an update is in the kernel regime, and so which attack to expect something of.
 
     Images are in the model's input space beside two checkpoints, in [0, 1] with --run.
@@ -211,6 +214,7 @@ def diagnose(
         out.print(table)
     out.print(found.verdict, soft_wrap=True)
     out.print(f"written: {out_dir / 'diagnose.json'}", soft_wrap=True)
+    return Answer(read_json(out_dir / "diagnose.json"))
 
 
 def show_warnings(warnings: tuple[str, ...]) -> None:

@@ -1,0 +1,54 @@
+"""What was done, from the description in a run directory: names and values, whoever wrote them."""
+
+from typing import Any
+
+from simulator.reports.page.view import Facts
+
+SCENARIO = "scenario"
+APART = ("versions", "machine", "command")  # of a description, under headings of their own or none
+
+
+def facts_of(description: dict[str, Any]) -> tuple[Facts, ...]:
+    """The scenario (or what an audit was asked), and versions and machine, as far as they say anything."""
+    asked = description.get(SCENARIO, {})
+    others = {name: value for name, value in description.items() if name not in (*APART, SCENARIO)}
+    own = Facts("What was run", _values(asked | others))
+    made = _values(description.get("versions", {}) | description.get("machine", {}))
+    return tuple(facts for facts in (own, Facts("Versions and machine", made)) if facts.values)
+
+
+def _values(content: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    said = ((name.replace("_", " "), in_words(value)) for name, value in content.items())
+    return tuple((name, value) for name, value in said if value)
+
+
+def in_words(value: Any) -> str:
+    """A value of YAML in one line; what is empty is left out."""
+    if isinstance(value, dict):
+        parts = ((str(name).replace("_", " "), in_words(one)) for name, one in value.items())
+        return ", ".join(one if name in ("name", "kind") else f"{name} {one}" for name, one in parts if one)
+    if isinstance(value, list):
+        return "; ".join(filter(None, map(in_words, value)))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def summary_of(description: dict[str, Any]) -> str:
+    """One line: data, network, clients, rounds, date, as far as the description has them."""
+    asked = description.get(SCENARIO, {})
+    federation = asked.get("federation", {})
+    parts = [
+        asked.get("data", {}).get("name"),
+        asked.get("model", {}).get("name"),
+        federation.get("clients") and f"{federation['clients']} clients",
+        federation.get("rounds") and f"{federation['rounds']} rounds",
+        federation.get("strategy", {}).get("name"),
+        str(description.get("started", ""))[:10],
+    ]
+    return " · ".join(str(part) for part in parts if part)
+
+
+def noun_of(description: dict[str, Any]) -> str:
+    """What the images are."""
+    return "digit" if description.get(SCENARIO, {}).get("data", {}).get("name") in ("digits", "mnist") else "image"
