@@ -30,9 +30,8 @@ pytestmark = pytest.mark.slow
 
 def run(command, folder, **environment):
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    ran = subprocess.run(
-        [str(part) for part in command], cwd=folder, env=clean | environment, capture_output=True, text=True, timeout=300
-    )
+    said = {"capture_output": True, "text": True, "timeout": 300}
+    ran = subprocess.run([str(part) for part in command], cwd=folder, env=clean | environment, **said)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout.strip()
 

@@ -1,4 +1,4 @@
-"""LeNet-5 with a width multiplier, as in Loo et al. 2024, appendix J.1; with max pooling, the network of most tutorials."""
+"""LeNet-5 with a width multiplier, as in Loo et al. 2024, appendix J.1, or with max pooling as in most tutorials."""
 
 from typing import Literal
 
