@@ -232,8 +232,8 @@ class UpdateMatching:
         if options.variant == "fedleak":
             gradients = blended(gradients_at, variables, options.blending, options.probe_radius)
         else:
-            gradients = gradients_at(variables)
-        return losses[0], list(gradients)
+            gradients = list(gradients_at(variables))
+        return losses[0], gradients
 
     def simulated(self, images: Tensor, classes: Tensor) -> State:
         return self.training.update(images, classes, self.batches())
