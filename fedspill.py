@@ -2,8 +2,8 @@
 
     import fedspill
 
-    record = fedspill.load("runs/demo")                         # a run directory
-    observation, knowledge = record.observation(round=1, client=0)
+    run = fedspill.load("runs/demo")                         # a run directory
+    observation, knowledge = run.observation(round=1, client=0)
     found = fedspill.attack("span", observation, knowledge)     # images of a client, from its update
     found.pixels()                                              # (M, C, H, W) in [0, 1]
 
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attacks import Attack, InputError, Knowledge, Observation, Reconstruction, get_attack
-    from simulator.results.record import Record, load
+    from simulator.audit.record import Record
+    from simulator.results.run import Run, load
 
 __version__ = "0.2.0"
 
@@ -29,8 +30,9 @@ HOME = {
     "Observation": "attacks",
     "Reconstruction": "attacks",
     "get_attack": "attacks",
-    "Record": "simulator.results.record",
-    "load": "simulator.results.record",
+    "Record": "simulator.audit.record",
+    "Run": "simulator.results.run",
+    "load": "simulator.results.run",
 }
 __all__ = [
     "Attack",
@@ -39,6 +41,7 @@ __all__ = [
     "Observation",
     "Reconstruction",
     "Record",
+    "Run",
     "attack",
     "get_attack",
     "load",

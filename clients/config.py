@@ -193,7 +193,7 @@ class ModelConfig(Section):
     )
     precision: Literal["float32", "float64"] = Field("float32", description="of parameters, training and checkpoints")
     checkpoint: str | None = Field(
-        None, description="file that the federation starts from: safetensors, or a .pt or .pth state dict"
+        None, description="file that the federation starts from: safetensors, a .pt or .pth state dict, or npz"
     )
     replace_head: bool = Field(False, description="draw the last linear layers anew after checkpoint and pretraining")
     pretrain: PretrainConfig | None = Field(None, description="train on public images before the first round")

@@ -1,4 +1,4 @@
-"""Federated runs under a curious server. `from simulator import Record, load` opens a run directory."""
+"""Federated runs under a curious server. `from simulator import Run, load` opens a run directory."""
 
 import os
 from typing import Any
@@ -14,12 +14,12 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 
 def __getattr__(name: str) -> Any:
-    """Record and load are imported when asked for: the command line starts without pandas and torch."""
-    if name in ("Record", "load"):
-        from simulator.results import record
+    """Run and load are imported when asked for: the command line starts without pandas and torch."""
+    if name in ("Run", "load"):
+        from simulator.results import run
 
-        return getattr(record, name)
+        return getattr(run, name)
     raise AttributeError(f"module 'simulator' has no attribute {name!r}")
 
 
-__all__ = ["Record", "load"]
+__all__ = ["Run", "load"]

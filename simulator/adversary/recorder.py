@@ -1,6 +1,7 @@
 """What the adversary writes down of a federation: checkpoints, and the observations that threat models make of them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from attacks.interface.observation import State
 from clients.data.partition import FederatedData
@@ -9,7 +10,7 @@ from simulator.adversary.knowledge import defense_facts, grant
 from simulator.adversary.participation import ClientReply
 from simulator.adversary.threat_models import Round, Source, View
 from simulator.evaluation.job import Job, JobResult, lost
-from simulator.results.keys import ALL, ObservationKey, RecordedObservation
+from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell
 
@@ -88,16 +89,12 @@ class Recorder:
 
     def _observe(self, key: ObservationKey, view: View, healthy: tuple[int, ...]) -> None:
         """Write down what a view shows, with whose images it holds, and start its attacks."""
-        rounds = view.rounds(self.series[view.source, key.client])
-        clients = {client for round in rounds for client in round.clients}
-        recorded = RecordedObservation(
-            key,
-            pairs=tuple((round.initial, round.final) for round in rounds),
-            clients=tuple(sorted(clients)),
-            round_clients=tuple(sorted(clients.union(healthy))),
-            defense_facts=defense_facts(self.cell, self.data, view, rounds[-1].clients),
-            adversary=view.adversary,
-            guarantees=worst(self.spent[client] for client in sorted(clients)),
+        series = self.series[view.source, key.client]
+        seen = view.observation(key, series, healthy)
+        recorded = replace(
+            seen,
+            defense_facts=defense_facts(self.cell, self.data, view, series[-1].clients),
+            guarantees=worst(self.spent[client] for client in seen.clients),
         )
         granted = grant(self.cell.scenario, self.data, recorded.clients, recorded.defense_facts)
         self.store.save_observation(recorded, granted)

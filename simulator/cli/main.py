@@ -71,7 +71,7 @@ def benchmark(
     from simulator.reports.benchmark_table import TABLE, write_benchmark
     from simulator.reports.equal_utility import EQUAL, write_equal_utility
     from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view, equal_utility_view
-    from simulator.results.record import Record
+    from simulator.results.run import Run
     from simulator.run.folder import needs_run
     from simulator.run.plan import make_plan
 
@@ -83,9 +83,9 @@ def benchmark(
         try:
             simulate(plan, Bars(Console(stderr=True)), overwrite, verbose)
         except CellsFailed:  # the other cells are worth comparing
-            write_equal_utility(record := Record(plan.run_dir), write_benchmark(record))
+            write_equal_utility(record := Run(plan.run_dir), write_benchmark(record))
             raise
-    record = Record(plan.run_dir)
+    record = Run(plan.run_dir)
     table = write_benchmark(record)
     equal = write_equal_utility(record, table)
     if plan.scenario.output.figures:
@@ -218,9 +218,9 @@ def say(line: str) -> None:
 
 def require_result(run_dir: Path) -> None:
     """Raise NoResult where every attack failed, was skipped or ran out of time."""
-    from simulator.results.record import Record
+    from simulator.results.run import Run
 
-    status = Record(run_dir).leakage.status
+    status = Run(run_dir).leakage.status
     if len(status) and not (status == "ok").any():
         counts = ", ".join(f"{count} {name}" for name, count in status.value_counts().items())
         raise NoResult(f"no attack gave a result ({counts}): nothing is known of what leaks")
@@ -231,9 +231,9 @@ def show_run(run_dir: Path) -> None:
     here = Path.cwd()
     run_dir = run_dir.relative_to(here) if run_dir.is_absolute() and run_dir.is_relative_to(here) else run_dir
     from simulator.reports.tables import leakage_table, legend, remarks
-    from simulator.results.record import Record
+    from simulator.results.run import Run
 
-    record = Record(run_dir)
+    record = Run(run_dir)
     table = leakage_table(record.leakage, record.scenario.swept, out.width)
     out.print(table)
     out.print(legend(str(column.header) for column in table.columns))

@@ -17,7 +17,7 @@ from attacks.interface.errors import InputError
 
 if TYPE_CHECKING:
     from attacks import Knowledge, Observation
-    from simulator.results.record import Record
+    from simulator.results.run import Run
 
 out = Console(highlight=False)
 
@@ -27,8 +27,8 @@ class ObservationOptions:
     """The options that name an observation, as they were typed."""
 
     model: Annotated[str | None, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module")] = None
-    initial: Annotated[Path | None, typer.Option(help="checkpoint sent (safetensors state dict)")] = None
-    final: Annotated[Path | None, typer.Option(help="checkpoint returned (safetensors state dict)")] = None
+    initial: Annotated[Path | None, typer.Option(help="checkpoint sent: safetensors, .pt or npz")] = None
+    final: Annotated[Path | None, typer.Option(help="checkpoint returned, likewise")] = None
     shape: Annotated[str | None, typer.Option(help="of an input image: channels,height,width")] = None
     run: Annotated[Path | None, typer.Option(help="a recorded run instead of two checkpoints")] = None
     round: Annotated[int, typer.Option(help="with --run")] = 1
@@ -37,13 +37,13 @@ class ObservationOptions:
     cell: Annotated[str, typer.Option(help="with --run: which cell of a sweep")] = ""
     know: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="what the adversary is told")] = None
 
-    def observe(self) -> tuple["Observation", "Knowledge", "Record | None"]:
+    def observe(self) -> tuple["Observation", "Knowledge", "Run | None"]:
         """(the observation, what its adversary was granted, the run it is of: None beside two checkpoints).
 
         --know replaces what the adversary of a run was told.
         """
         from simulator.results.keys import ALL
-        from simulator.results.record import Record
+        from simulator.results.run import Run
         from simulator.tools.attack_pair import observe_pair, parse_knowledge
 
         knowledge = parse_knowledge(self.know or [])
@@ -52,7 +52,7 @@ class ObservationOptions:
             return observe_pair(self.model, self.initial, self.final, self.shape), knowledge, None
         if given := ", ".join(option for option, value in pair.items() if value is not None):
             raise InputError(f"--run {str(self.run)!r} brings its model and checkpoints: leave out {given}, or --run")
-        record = Record(self.run)
+        record = Run(self.run)
         threat_model = self.threat_model or ("observer" if self.client == ALL else "server")
         observation, granted = record.observation(self.round, self.client, threat_model, self.cell)
         return observation, knowledge if self.know else granted, record

@@ -16,7 +16,7 @@ from clients.config import Section
 from simulator.errors import RunError
 from simulator.paper.claims import Statistics
 from simulator.reports.figures import Strip
-from simulator.results.record import Record
+from simulator.results.run import Run
 from simulator.run.display import Display, ShowProgress
 from simulator.scenario.error_message import read_section
 from simulator.scenario.scenario import Cell, Scenario, load_source
@@ -80,7 +80,7 @@ class ExperimentRun:
             _ = self.scenario
         return settings
 
-    def sweep(self) -> Record:
+    def sweep(self) -> Run:
         """Run the file's federation with its whole sweep, in the folder `run` below `out`.
 
         It is an ordinary run: cells that are done are kept, and `fedspill report` reads it. RunError where an attack
@@ -96,7 +96,7 @@ class ExperimentRun:
             if self.profile != "quick":
                 self.say(describe_plan(plan))
             simulate(plan, self.display, verbose=self.verbose)
-        record = Record(plan.run_dir)
+        record = Run(plan.run_dir)
         failed = record.leakage[record.leakage.status != "ok"]
         if len(failed):
             first = failed.iloc[0]
@@ -137,7 +137,7 @@ Measure = Callable[[ExperimentRun, Any], Outcome]
 """Takes the run and the file's section `settings`, validated."""
 Cost = Callable[[ExperimentRun, Any], float]
 """Seconds that the same would take on this machine, from a few steps of it measured now."""
-SweepMeasure = Callable[[Record], Outcome]
+SweepMeasure = Callable[[Run], Outcome]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from clients.models import option_values
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import num_private
 from simulator.reports.figures import Strip, strip_of
-from simulator.results.record import Record
+from simulator.results.run import Run
 from simulator.scenario.scenario import Cell
 
 SHEET_IMAGES = 20
@@ -35,7 +35,7 @@ def settings_of(cell: Cell) -> dict[str, object]:
     }
 
 
-def score_table(record: Record) -> pd.DataFrame:
+def score_table(record: Run) -> pd.DataFrame:
     """The leakage table with the settings of each cell, how its training ended (`steps`, `train_loss`), and
     `floor_l2_mean` as of `floors`."""
     settings = pd.DataFrame([settings_of(cell) for cell in record.cells.values()]).drop(columns=["num_private", "seed"])
@@ -44,7 +44,7 @@ def score_table(record: Record) -> pd.DataFrame:
     return scores.merge(floors(record), on=["cell", "attack"], validate="1:1")
 
 
-def floors(record: Record) -> pd.DataFrame:
+def floors(record: Run) -> pd.DataFrame:
     """cell, attack, floor_l2_mean: the better of two uninformed baselines, as many public images as were returned and
     the mean public image, which is the nearer where there are few images."""
     means = record.samples.groupby(["cell", "attack"])[["floor_l2", "mean_image_l2"]].mean()
@@ -58,7 +58,7 @@ def floor_of(private: Tensor, public: Tensor, count: int) -> float:
     return min(float(drawn.mean()), float(distances(private, public.mean(0, keepdim=True)).mean()))
 
 
-def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
+def curve_table(record: Run, extra: Sequence[str] = ()) -> pd.DataFrame:
     """Reconstruction curves: for each cell and attack, images by `rank` from 1, closest first, with `l2`, and, each
     sorted by itself, those of two uninformed baselines: `floor_l2` of as many public images, `mean_image_l2` of their
     mean. extra: columns of the score table to add.
@@ -74,13 +74,13 @@ def curve_table(record: Record, extra: Sequence[str] = ()) -> pd.DataFrame:
     return frame[[*columns, "rank", *scales]].reset_index(drop=True)
 
 
-def strips(record: Record, rows: pd.DataFrame) -> list[Strip]:
+def strips(record: Run, rows: pd.DataFrame) -> list[Strip]:
     """For each row of the score table its best reconstructions, as the paper's image sheets order them."""
     title = "{cell}, {attack}: {recovered} of {num_private} recovered"
     return [strip_of(record, row, title.format(**row), most=SHEET_IMAGES) for _, row in rows.iterrows()]
 
 
-def first_seed_strips(record: Record, scores: pd.DataFrame) -> list[Strip]:
+def first_seed_strips(record: Run, scores: pd.DataFrame) -> list[Strip]:
     """`strips` of the smallest seed's rows."""
     return strips(record, scores[scores.seed == scores.seed.min()])
 

@@ -12,7 +12,7 @@ import pandas as pd
 from simulator.reports.benchmark_table import strongest
 from simulator.reports.equal_utility import settings, undefended
 from simulator.reports.figures import draw_strips, save, strip_of, themed
-from simulator.results.record import Record
+from simulator.results.run import Run
 
 COLUMNS = 8  # of images
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")  # Okabe and Ito (2008)
@@ -21,7 +21,7 @@ ACCURACY, RECOVERED = "test accuracy", "share of private images recovered"
 Style = dict[str, Any]
 
 
-def draw_benchmark(record: Record, table: pd.DataFrame) -> list[Path]:
+def draw_benchmark(record: Run, table: pd.DataFrame) -> list[Path]:
     """The figures of a benchmark, in `figures/`; one that has nothing to show is left out."""
     folder = record.path / "figures"
     folder.mkdir(exist_ok=True)
@@ -153,7 +153,7 @@ def _legend(figure: plt.Figure, style: dict[str, Style]) -> None:
     )  # fmt: skip
 
 
-def defense_grid(record: Record, path: Path) -> Path | None:
+def defense_grid(record: Run, path: Path) -> Path | None:
     """For every defense, private images of one client (or of all) above the best that any attack made of them.
 
     At the first seed and the last attacked round; the client from which most is recovered stands for its defense.

@@ -8,7 +8,7 @@ from simulator.reports.intervals import cluster_interval, half_width, paired_dif
 from simulator.reports.reconstruction_bound import ReconstructionBounds
 from simulator.results.keys import ALL
 from simulator.results.privacy import worst_columns
-from simulator.results.record import Record
+from simulator.results.run import Run
 from simulator.results.schema import LEAKAGE, benchmark
 from simulator.results.storage import write_atomically
 
@@ -18,14 +18,14 @@ ORDER = [True, True, True, True, False, True]  # which of them ascend
 NONE = "none"
 
 
-def write_benchmark(record: Record) -> pd.DataFrame:
+def write_benchmark(record: Run) -> pd.DataFrame:
     """benchmark.csv of a finished run: a row per defense × attack × threat model × target × attacked round."""
     table = benchmark_table(record)
     write_atomically(record.path / TABLE, table.to_csv(index=False))
     return table
 
 
-def benchmark_table(record: Record) -> pd.DataFrame:
+def benchmark_table(record: Run) -> pd.DataFrame:
     """The table that the schema declares: leakage, utility and ε of one and the same round in every row.
 
     Rows are grouped by attack label. An adaptive attack without a label of its own takes the label of its non-adaptive
@@ -51,7 +51,7 @@ def benchmark_table(record: Record) -> pd.DataFrame:
     return table.loc[ranked.index].reset_index(drop=True)
 
 
-def attacked(record: Record) -> pd.DataFrame:
+def attacked(record: Run) -> pd.DataFrame:
     """The rows of the leakage table that the benchmark is about, called as it calls them."""
     twin = {f"{config.name}-adaptive": config.name for config in record.scenario.adversary.attacks}
     leakage = record.leakage[record.leakage.status != "skipped"]
@@ -102,7 +102,7 @@ def utility_columns(utility: pd.DataFrame, defense: str, round: int) -> dict[str
     return columns
 
 
-def client_costs(record: Record) -> pd.DataFrame:
+def client_costs(record: Run) -> pd.DataFrame:
     """By defense: bytes that a client sends in a round, and seconds that it trains; NaN where every client failed."""
     clients = record.clients[record.clients.status == "ok"]
     costs = clients.groupby("defense").agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))

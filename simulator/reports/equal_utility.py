@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from simulator.reports.benchmark_table import NONE, strongest
-from simulator.results.record import Record
+from simulator.results.run import Run
 from simulator.results.schema import AT_SETTING, EQUAL_UTILITY
 from simulator.results.storage import write_atomically
 
@@ -20,7 +20,7 @@ LOSSES = (0.01, 0.03, 0.10)  # of test accuracy
 ROUNDING = 1e-9
 
 
-def write_equal_utility(record: Record, table: pd.DataFrame) -> pd.DataFrame:
+def write_equal_utility(record: Run, table: pd.DataFrame) -> pd.DataFrame:
     """equal_utility.csv, where the benchmark sweeps over strengths; else an empty table and no file."""
     equal = equal_utility(table)
     if len(equal):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from simulator.evaluation.truth import Truth
 from simulator.results.keys import ObservationKey
-from simulator.results.record import Record
+from simulator.results.run import Run
 from simulator.results.schema import LEAKAGE, SAMPLES
 from simulator.results.storage import load_images
 
@@ -32,7 +32,7 @@ def themed() -> None:
     sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
 
 
-def draw_figures(record: Record, say: Callable[[str], None] = print) -> list[Path]:
+def draw_figures(record: Run, say: Callable[[str], None] = print) -> list[Path]:
     """Draw every figure of a run into its `figures/` folder; returns their paths.
 
     One that cannot be drawn costs a line, which `say` is given, and nothing else.
@@ -193,14 +193,14 @@ def _label(axis: plt.Axes, text: str) -> None:
     axis.annotate(text, (-0.06, 0.5), xycoords="axes fraction", fontsize=6, rotation=90, va="center", ha="right")
 
 
-def image_grid(record: Record, rows: pd.DataFrame, path: Path) -> Path:
+def image_grid(record: Run, rows: pd.DataFrame, path: Path) -> Path:
     """Each row's private (or distilled) images, above what was made of them, the best first."""
     strips = [strip_of(record, row, title_of(row), label=row["target"]) for _, row in rows.head(8).iterrows()]
     columns = min(GRID_COLUMNS, max([FEWEST_COLUMNS, *(len(strip.private) for strip in strips)]))
     return draw_strips(strips, path, columns=columns)
 
 
-def strip_of(record: Record, row: pd.Series, title: str, label: str = "", most: int = GRID_COLUMNS) -> Strip:
+def strip_of(record: Run, row: pd.Series, title: str, label: str = "", most: int = GRID_COLUMNS) -> Strip:
     """Of one row of the leakage table at most `most` matched reconstructions, the closest first, with their images:
     private ones or distilled ones, as the row's target says."""
     cell, key = row.get("cell", ""), ObservationKey.of(row)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.reports.figures import draw_figures
 from simulator.reports.tables import legend, remarks, visible_columns
-from simulator.results.record import Record
+from simulator.results.run import Run
 
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#222}"
@@ -19,7 +19,7 @@ STYLE = (
 def write_report(run_dir: Path, say: Callable[[str], None] = print) -> None:
     """Draw the figures of a finished run, and write report.html with them, the table and what its rows remark into its
     directory. say: takes a line for each figure that cannot be drawn."""
-    record = Record(run_dir)
+    record = Run(run_dir)
     figures = draw_figures(record, say)
     columns = visible_columns(record.leakage, record.scenario.swept)
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)

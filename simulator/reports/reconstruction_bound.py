@@ -21,7 +21,7 @@ from clients.defenses.differential_privacy.central_dp import CentralDP
 from clients.defenses.differential_privacy.dp_sgd import DPSGD
 from clients.defenses.differential_privacy.local_dp import LocalDP
 from clients.local_update import load_data
-from simulator.results.record import Record
+from simulator.results.run import Run
 
 SAMPLES = 100_000
 
@@ -77,7 +77,7 @@ def uninformed_success(images: np.ndarray, radius: float) -> float:
 class ReconstructionBounds:
     """The bounds of a run, for the columns of benchmark.csv."""
 
-    def __init__(self, record: Record):
+    def __init__(self, record: Run):
         self.record = record
 
     @cached_property

@@ -20,7 +20,7 @@ from attacks.interface.observation import State
 from clients.config import ModelConfig, as_json
 from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.models import build_model
-from simulator.results.keys import ObservationKey, RecordedObservation
+from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 
 
 class _KnowledgeFields(Knowledge):
@@ -52,8 +52,11 @@ def make_out(path: Path) -> None:
 def write_atomically(path: Path, text: str) -> None:
     """A reader finds the old file or the new one, never half of one."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
-    os.replace(partial, path)
+    try:
+        partial.write_text(text)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
@@ -76,9 +79,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def save_state(path: Path, state: State) -> None:
+    """As safetensors. A reader finds the old file or the new one; OSError or SafetensorError where it cannot be
+    written, and nothing of it is left."""
     partial = path.with_name(f".{path.name}.partial")
-    save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, partial)
-    os.replace(partial, path)
+    try:
+        save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def load_state(path: Path) -> State:
@@ -112,6 +120,10 @@ class CellStore:
     def save_global(self, round: int, state: State) -> str:
         """The global checkpoint after `round` (0: the one that starts the federation)."""
         return self._save(f"global_{round:04d}.safetensors", state)
+
+    def save_sent(self, round: int, client: int, state: State) -> str:
+        """What a client was sent in a round, or all of them (ALL), where that is no global checkpoint of a round."""
+        return self._save(f"sent_{'all' if client == ALL else f'{client:02d}'}_round_{round:04d}.safetensors", state)
 
     def save_client(self, round: int, client: int, state: State) -> str:
         return self._save(self.client_name(round, client), state)
@@ -151,7 +163,10 @@ class CellStore:
             "adversary": recorded.adversary,
             "guarantees": [asdict(guarantee) for guarantee in recorded.guarantees],
         }
-        write_atomically(self.checkpoints / f"{recorded.key.name}.json", json.dumps(content, indent=1))
+        write_atomically(self.observation_path(recorded.key), json.dumps(content, indent=1))
+
+    def observation_path(self, key: ObservationKey) -> Path:
+        return self.checkpoints / f"{key.name}.json"
 
     def observation_keys(self) -> list[ObservationKey]:
         """Those of all observations, in the order of their files."""
@@ -173,12 +188,16 @@ class CellStore:
         files = dict.fromkeys(name for pair in content["pairs"] for name in pair)  # rounds share global checkpoints
         states = {name: load_state(self.checkpoints / name) for name in files}
         pairs = tuple((states[initial], states[final]) for initial, final in content["pairs"])
-        observation = Observation(model, pairs, shape, key.round, key.client, key.threat_model)
-        knowledge = make_knowledge({k: v for k, v in content["knowledge"].items() if k != "public_images"})
-        if "public_images" in content["knowledge"]:
+        return Observation(model, pairs, shape, key.round, key.client, key.threat_model), self.granted(key)
+
+    def granted(self, key: ObservationKey) -> Knowledge:
+        """What the adversary of an observation was told."""
+        given = self._read_observation(key)["knowledge"]
+        knowledge = make_knowledge({name: value for name, value in given.items() if name != "public_images"})
+        if "public_images" in given:
             images = load_state(self.checkpoints / "public_images.safetensors")["images"]
             knowledge = replace(knowledge, public_images=images)
-        return observation, knowledge
+        return knowledge
 
     def architecture(self) -> tuple[nn.Module, tuple[int, int, int]]:
         """(the model, its weights meaningless; (C, H, W) of its input)."""
@@ -191,7 +210,7 @@ class CellStore:
         return self.reconstructions / f"{key.name}_{attack}.npz"
 
     def _read_observation(self, key: ObservationKey) -> dict[str, Any]:
-        path = self.checkpoints / f"{key.name}.json"
+        path = self.observation_path(key)
         if not path.exists():
             known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
             raise InputError(f"no observation {key.name!r} in {str(self.root)!r}; recorded: {known}")

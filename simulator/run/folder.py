@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from attacks import InputError
 from simulator.errors import RunError
 from simulator.results.ledger import JOURNAL, TABLES, finished_cells
-from simulator.results.record import DESCRIPTION, read_description
+from simulator.results.run import DESCRIPTION, read_description
 from simulator.results.storage import check_out, make_out, write_atomically
 from simulator.run.plan import RunPlan
 from simulator.scenario.scenario import Scenario

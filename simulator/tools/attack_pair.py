@@ -8,14 +8,15 @@ import numpy as np
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.errors import nearest
 from clients.config import ModelConfig
+from clients.models.checkpoint_file import read_checkpoint
 from clients.models.factory import construct, outputs_of
-from simulator.results.storage import load_state, make_knowledge, make_out, write_json
+from simulator.results.storage import make_knowledge, make_out, write_json
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value
 
 
 def observe_pair(model: str | None, initial: Path | None, final: Path | None, shape: str | None) -> Observation:
-    """An observation of two safetensors state dicts.
+    """An observation of two checkpoints, of any format that `read_checkpoint` knows.
 
     model: package.module:factory or FILE.py:factory. shape: "1,28,28", of an input image.
     """
@@ -29,7 +30,9 @@ def observe_pair(model: str | None, initial: Path | None, final: Path | None, sh
     size = (int(parts[0]), int(parts[1]), int(parts[2]))
     module = construct(ModelConfig(name=model), size, outputs=0)
     outputs_of(module, model, size)
-    return Observation(module, ((load_state(initial), load_state(final)),), size, round=1, client=0)
+    like = module.state_dict()
+    pair = read_checkpoint(initial, like), read_checkpoint(final, like)
+    return Observation(module, (pair,), size, round=1, client=0)
 
 
 def parse_knowledge(items: list[str]) -> Knowledge:

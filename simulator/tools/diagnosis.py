@@ -13,7 +13,7 @@ from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from clients.local_update import centered
 from simulator.evaluation.truth import Truth
 from simulator.results.keys import ObservationKey
-from simulator.results.record import Record
+from simulator.results.run import Run
 from simulator.results.schema import LAYERS
 from simulator.results.storage import make_out, write_atomically, write_json
 from simulator.tools.candidates import load_candidates, to_input_space
@@ -46,7 +46,7 @@ def measure_regime(observation: Observation, images: Tensor, complete: bool, see
         raise InputError(f"diagnose: model {name!r} cannot be measured: {reason}") from None
 
 
-def private_images(record: Record, observation: Observation, cell: str) -> Tensor:
+def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
     """Those behind an observation of a run, in the model's input space: for the evaluator, not for an adversary."""
     key = ObservationKey(observation.round, observation.client, observation.threat_model)
     clients = record.store(cell).recorded(key).clients

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from simulator.cli.main import main
-from simulator.results.record import Record
+from simulator.results.run import Run
 from simulator.run.cluster import stop_ray
 from simulator.run.display import Display
 from simulator.run.engine import simulate
@@ -18,7 +18,7 @@ from simulator.scenario.scenario import load_scenario
 def run_scenario():
     """Run a scenario given as a mapping; the same path as `fedspill run`, without its table and figures."""
 
-    def run(content: dict, out: Path) -> Record:
+    def run(content: dict, out: Path) -> Run:
         path = out.with_suffix(".yaml")
         path.write_text(yaml.safe_dump(content))
         plan = make_plan(load_scenario(path), out)
@@ -26,7 +26,7 @@ def run_scenario():
             simulate(plan, Display())
         finally:
             stop_ray()
-        return Record(out)
+        return Run(out)
 
     return run
 

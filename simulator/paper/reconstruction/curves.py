@@ -21,7 +21,7 @@ from simulator.paper.measures import (
     spearman_within,
 )
 from simulator.paper.pictures import draw_curves, draw_lines, draw_scatter
-from simulator.results.record import Record
+from simulator.results.run import Run
 
 WIDE = 8  # the multiplier of LeNet-5 from which on the attack has to work
 SETTING = ["num_private", "width", "seed"]
@@ -47,7 +47,7 @@ def score_experiment(
 
     def register(statistics: ScoreStatistics) -> ScoreStatistics:
         @sweep_experiment(name, title)
-        def measure(record: Record) -> Outcome:
+        def measure(record: Run) -> Outcome:
             scores = score_table(record)
             data = scores[columns] if columns else curve_table(record, extra)
             sheet = partial(first_seed_strips, record, scores)
@@ -152,7 +152,7 @@ def kernel_statistics(scores: pd.DataFrame) -> Statistics:
 
 
 @sweep_experiment("distilled_curves", "the curves of few reconstructions, as of RKIP-finite, by the number of images")
-def distilled_curves(record: Record) -> Outcome:
+def distilled_curves(record: Run) -> Outcome:
     data = curve_table(record)
     draw, sheet = (
         partial(draw_curves, data, "width", ["dynamics"]),

@@ -29,7 +29,7 @@ from simulator.paper.experiment import (
 )
 from simulator.paper.measures import by_seed, first_seed_strips, score_table, settings_of, spearman
 from simulator.paper.pictures import draw_scatter
-from simulator.results.record import Record
+from simulator.results.run import Run
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
@@ -40,7 +40,7 @@ RIDGE = 1e-9  # of kernels in float64: regression without a ridge, and safe from
 
 
 @sweep_experiment("figure7", "the duals against reconstruction error, image by image")
-def figure7(record: Record) -> Outcome:
+def figure7(record: Run) -> Outcome:
     data = dual_table(record)
     draw = partial(draw_scatter, data, "alpha", "l2", style="dynamics")
     sheet = partial(first_seed_strips, record, score_table(record))
@@ -62,7 +62,7 @@ def dual_statistics(data: pd.DataFrame) -> Statistics:
     }
 
 
-def dual_table(record: Record) -> pd.DataFrame:
+def dual_table(record: Run) -> pd.DataFrame:
     """A row per private image: |α| = |K⁻¹ y| with the kernel at infinite width, l2, and `found_dual`, the attack's."""
     settings = score_table(record).set_index("cell")
     parts = []

@@ -8,11 +8,11 @@ from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import Outcome, sweep_experiment
 from simulator.paper.measures import by_seed, floors, strips
 from simulator.paper.pictures import draw_lines
-from simulator.results.record import Record
+from simulator.results.run import Run
 
 
 @sweep_experiment("figure4", "fine-tuning: reconstruction from a ResNet-18")
-def figure4(record: Record) -> Outcome:
+def figure4(record: Run) -> Outcome:
     data = finetuned(record)
     ntk = data[data.attack == "ntk"]
     own = record.samples[record.samples.attack == "ntk"]
@@ -40,7 +40,7 @@ def ntk_statistics(ntk: pd.DataFrame) -> Statistics:
 
 
 @sweep_experiment("finetune", "fine-tuning: the span attack beside the NTK attack")
-def beside(record: Record) -> Outcome:
+def beside(record: Run) -> Outcome:
     data = finetuned(record)
     weights = {"weights": pretrained_on(record), "public_images": int(record.scenario.data.public)}
     draw = partial(draw_lines, data, "num_private", "l2_mean", "attack", col="trained")
@@ -65,7 +65,7 @@ def span_statistics(data: pd.DataFrame) -> Statistics:
     }
 
 
-def finetuned(record: Record) -> pd.DataFrame:
+def finetuned(record: Run) -> pd.DataFrame:
     """The leakage table with `floor_l2_mean` as of `floors`, and `trained`, which is "all layers" or "head"."""
     scores = record.leakage.merge(floors(record), on=["cell", "attack"])
     scenarios = [record.cells[name].scenario for name in scores.cell]
@@ -73,7 +73,7 @@ def finetuned(record: Record) -> pd.DataFrame:
     return scores.assign(dataset=[scenario.data.name for scenario in scenarios], trained=trained)
 
 
-def pretrained_on(record: Record) -> str:
+def pretrained_on(record: Run) -> str:
     """What stands in for the paper's ImageNet weights, in words."""
     scenario, model = record.scenario, record.scenario.model
     if model.pretrain is None:

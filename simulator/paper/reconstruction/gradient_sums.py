@@ -20,7 +20,7 @@ from simulator.paper.experiment import Outcome, sweep_experiment
 from simulator.paper.measures import by_seed, curve_table, first_seed_strips, score_table, settings_of
 from simulator.paper.pictures import draw_curves
 from simulator.results.keys import ObservationKey
-from simulator.results.record import Record
+from simulator.results.run import Run
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
@@ -28,7 +28,7 @@ NETWORK = ["loss", "seed", "num_private", "width"]
 
 
 @sweep_experiment("appendix_a", "beside Haim et al.'s attack on the final parameters")
-def appendix_a(record: Record) -> Outcome:
+def appendix_a(record: Run) -> Outcome:
     scores, norms = score_table(record), norm_table(record)
     data = curve_table(record, ["loss", "attack"]).merge(norms, on=NETWORK, validate="m:1")
     draw = partial(draw_curves, data, "attack", ["loss"])
@@ -57,7 +57,7 @@ def kkt_statistics(scores: pd.DataFrame, norms: pd.DataFrame) -> Statistics:
     }
 
 
-def norm_table(record: Record) -> pd.DataFrame:
+def norm_table(record: Run) -> pd.DataFrame:
     """‖θ₀‖, ‖Δθ‖ and ‖θ_f‖ of every network, and the share of θ_f that its images' gradients at θ_f leave
     `unexplained` whatever their weights; at a KKT point of the margin it is 0 (Haim et al. 2022, equation 4)."""
     rows = []
@@ -75,7 +75,7 @@ def norm_table(record: Record) -> pd.DataFrame:
 
 
 @sweep_experiment("one_step", "a single gradient step: the attack is gradient leakage")
-def one_step(record: Record) -> Outcome:
+def one_step(record: Run) -> Outcome:
     scores = score_table(record)
     steps = {name: explained(cell, record) for name, cell in record.cells.items()}
     pairs = [
@@ -103,7 +103,7 @@ def step_statistics(scores: pd.DataFrame, duals: pd.DataFrame) -> Statistics:
     }
 
 
-def explained(cell: Cell, record: Record) -> tuple[float, Tensor]:
+def explained(cell: Cell, record: Run) -> tuple[float, Tensor]:
     """(‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖, what the gradient of the mean loss does not explain; α_j = η (y_j − f_θ₀(x_j))
     / N, (N, 1)), both in float64."""
     observation, _ = record.observation(1, 0, cell=cell.name)
@@ -115,7 +115,7 @@ def explained(cell: Cell, record: Record) -> tuple[float, Tensor]:
     return relative_residual(model, state, observation.delta(), images, duals), duals
 
 
-def dual_pairs(cell: str, record: Record, duals: Tensor) -> pd.DataFrame:
+def dual_pairs(cell: str, record: Run, duals: Tensor) -> pd.DataFrame:
     """A row per private image: its dual in the step (N, 1), and that of its reconstruction."""
     own = record.samples[record.samples.cell == cell].sort_values("image")
     attack = own.attack.iloc[0]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from simulator.results.ledger import JOURNAL, finished_cells, read_journal
-from simulator.results.record import Record
+from simulator.results.run import Run
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def test_an_interrupted_command_exits_130_and_goes_on(tmp_path):
     seconds = pd.DataFrame(rows).set_index("cell").seconds
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
-    table = Record(out).leakage.set_index("cell")
+    table = Run(out).leakage.set_index("cell")
     assert len(table) == 12 and (table.status == "ok").all()
     kept = list(done)
     assert (table.seconds[kept] == seconds[kept]).all()  # not attacked a second time

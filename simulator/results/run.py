@@ -32,22 +32,22 @@ def read_description(path: Path) -> dict:
 def _table(name: str) -> cached_property[pd.DataFrame]:
     """A table of a run, read when it is asked for; InputError where the run did not finish."""
 
-    def read(record: "Record") -> pd.DataFrame:
-        path = record.path / f"{name}.parquet"
+    def read(run: "Run") -> pd.DataFrame:
+        path = run.path / f"{name}.parquet"
         if not path.exists():
-            raise InputError(f"run {str(record.path)!r} has no {path.name}: it did not finish; run it again to resume")
+            raise InputError(f"run {str(run.path)!r} has no {path.name}: it did not finish; run it again to resume")
         return pd.read_parquet(path)
 
     return cached_property(read)
 
 
-class Record:
+class Run:
     """A run directory.
 
-    record = load("runs/quickstart-0123456789")
-    record.leakage                                   # the leakage table, a pandas DataFrame
-    observation, knowledge = record.observation(1, 0)  # what the server saw of client 0 in round 1
-    record.attack(1, 0, "ntk").images                # attacked again, bit for bit as in the run
+    run = load("runs/quickstart-0123456789")
+    run.leakage                                   # the leakage table, a pandas DataFrame
+    observation, knowledge = run.observation(1, 0)  # what the server saw of client 0 in round 1
+    run.attack(1, 0, "ntk").images                # attacked again, bit for bit as in the run
     """
 
     leakage, samples = _table("leakage"), _table("samples")
@@ -110,6 +110,6 @@ class Record:
         return AttackRun.of(attack, scenario, self.store(cell).recorded(key).defense_facts)
 
 
-def load(path: str | Path) -> Record:
+def load(path: str | Path) -> Run:
     """Open a run directory."""
-    return Record(path)
+    return Run(path)
