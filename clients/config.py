@@ -83,6 +83,10 @@ class DataConfig(Section):
     mean: Literal["public", "none"] | list[float] = Field(
         "public", description="per-channel mean that every client subtracts: of the public pool, none, or given"
     )
+    std: list[Positive] = Field(
+        default_factory=list,
+        description="per-channel deviation that every client divides by after that, e.g. [0.3081]; default none",
+    )
     image_column: str = Field("image", description="hub data sets: column of the images")
     label_column: str = Field("label", description="hub data sets: column of the labels")
 

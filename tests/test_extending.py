@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from attacks import ATTACKS, InputError, Knowledge, Observation, Pool, Reconstruction, get_attack, torch_generator
+from attacks.interface.normalization import Normalization
 from clients.config import DataConfig, ModelConfig
 from clients.data import SOURCES, Source, load_dataset
 from clients.defenses import DEFENSES
@@ -117,7 +118,8 @@ def test_the_metric_reaches_the_tables(example):
     observation = Observation(model, ((initial, final),), (1, 6, 6), round=1, client=0)
     private, public = torch.rand(3, 1, 6, 6), torch.rand(20, 1, 6, 6)
     found = Reconstruction(private[:2] * 0.5, residual=torch.zeros(2), pixel_mean=(0.0,))
-    columns = evaluate(Truth(private, Pool(public, private), (0.0,), seed=0), observation, Knowledge(), found, KEY)[0]
+    truth = Truth(private, Pool(public, private), Normalization((0.0,)), seed=0)
+    columns = evaluate(truth, observation, Knowledge(), found, KEY)[0]
     assert columns["l2_nearest"] == pytest.approx(torch.cdist(private.flatten(1), found.images.flatten(1)).min().item())
     LEAKAGE.check(columns)
     assert "`l2_nearest`" in reference() and "l2_nearest" in benchmark().columns

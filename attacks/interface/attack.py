@@ -12,6 +12,7 @@ from torch import Tensor
 from attacks.interface.devices import choose_device
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.knowledge import Knowledge
+from attacks.interface.normalization import Normalization
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_known
 from attacks.update.private_set import (
@@ -37,10 +38,11 @@ class Reconstruction:
     """What an attack returns: candidates for private images, best first once `Attack.run` has ranked them.
 
     images: (M, C, H, W) in the model's input space. residual: (M,), lower is surer; each attack says what it is.
-    pixel_mean: what has to be added to `images` to get pixels in [0, 1], as the attacker knows or infers it; where an
-    attack leaves it empty, `Attack.run` fills it in. duals: (V, M, K) for V kernels and K outputs, where the attack has
-    them. num_inferred: the number of private images that the update shows. relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖.
-    loss_trace: (iteration, loss) pairs. facts: what the attack measured on its way, by name.
+    pixel_mean, pixel_std: pixels in [0, 1] are `images` · std + mean, as the attacker knows or infers it; where an
+    attack leaves the mean empty, `Attack.run` fills it in, and an empty std is 1. duals: (V, M, K) for V kernels and K
+    outputs, where the attack has them. num_inferred: the number of private images that the update shows.
+    relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖. loss_trace: (iteration, loss) pairs. facts: what the attack measured on its way,
+    by name.
     held: (H, C, H, W), like `images`: further candidates that the attack has and would not vouch for. A veto keeps them
     out of `images`, not out of the adversary's hands, so they are scored too. groups: (M,) from 0, which images
     returned are views of one, where there are more of them than private images; None where each stands for itself.
@@ -51,6 +53,7 @@ class Reconstruction:
     images: Tensor
     residual: Tensor
     pixel_mean: tuple[float, ...] = ()
+    pixel_std: tuple[float, ...] = ()
     duals: Tensor | None = None
     num_inferred: int | None = None
     relative_residual: float = float("nan")
@@ -71,8 +74,7 @@ class Reconstruction:
         return self._pixels(self.images[:0] if self.held is None else self.held, clamped)
 
     def _pixels(self, inputs: Tensor, clamped: bool) -> Tensor:
-        mean = torch.tensor(self.pixel_mean, dtype=inputs.dtype).view(1, -1, 1, 1)
-        pixels = inputs.cpu() + mean
+        pixels = Normalization(self.pixel_mean, self.pixel_std).pixels(inputs.cpu())
         return pixels.clamp(0, 1) if clamped else pixels
 
     def ranked(self) -> "Reconstruction":
@@ -130,6 +132,7 @@ class Attack(ABC):
         return replace(
             found,
             pixel_mean=mean,
+            pixel_std=knowledge.pixel_std or (),
             num_inferred=num_inferred if found.num_inferred is None else found.num_inferred,
             warnings=tuple(warnings),
             seconds=time.perf_counter() - start,

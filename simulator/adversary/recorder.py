@@ -9,7 +9,7 @@ from clients.defenses.differential_privacy.guarantee import Guarantee, worst
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.adversary.participation import ClientReply
 from simulator.adversary.threat_models import Round, Source, View
-from simulator.evaluation.job import Job, JobResult, lost
+from simulator.evaluation.job import Job, JobResult, Setting, lost
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell
@@ -102,8 +102,8 @@ class Recorder:
             self.submit(job)
 
     def _jobs(self, key: ObservationKey, view: View) -> list[Job]:
-        attacks = self.cell.scenario.attacks_by(view.adversary)
-        return [Job(self.cell, self.store.root, key, attack) for attack in attacks]
+        attacks, setting = self.cell.scenario.attacks_by(view.adversary), Setting.of(self.cell)
+        return [Job(setting, self.store.root, key, attack) for attack in attacks]
 
     def _note(self, key: ObservationKey, view: View, status: str, detail: str) -> None:
         """Give every attack on a single client a row that says why it does not run."""

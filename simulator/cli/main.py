@@ -2,13 +2,15 @@
 
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from attacks.interface.errors import InputError
+from simulator.cli.audit import audit
 from simulator.cli.update import attack, diagnose, member, out
 from simulator.errors import CellsFailed, NoResult, RunError
 
@@ -118,6 +120,21 @@ def check(
 
 for command in (attack, member, diagnose):
     cli.command()(command)
+
+
+def with_report(command: Callable[..., Path]) -> Callable[..., None]:
+    """A command that ends with the page and the table of the run directory that it returns."""
+
+    @wraps(command)
+    def then_report(**given: Any) -> None:
+        run_dir = command(**given)
+        finish_run(run_dir, figures=True)
+        require_result(run_dir)
+
+    return then_report
+
+
+cli.command()(with_report(audit))
 
 
 @cli.command()
@@ -234,7 +251,7 @@ def show_run(run_dir: Path) -> None:
     from simulator.results.run import Run
 
     record = Run(run_dir)
-    table = leakage_table(record.leakage, record.scenario.swept, out.width)
+    table = leakage_table(record.leakage, record.swept, out.width)
     out.print(table)
     out.print(legend(str(column.header) for column in table.columns))
     for remark in remarks(record.leakage, SHOWN_REMARKS):

@@ -149,7 +149,7 @@ def diagnose(
     if evaluator and (which.run is None or images is not None):
         raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
     observation, knowledge, record = which.observe()
-    seed = record.cells[which.cell].scenario.seed if record is not None else 0
+    seed = record.seed(which.cell) if record is not None else 0
     view = "evaluator" if evaluator else "adversary"
     if evaluator and record is not None:
         inputs, source = diagnosis.private_images(record, observation, which.cell), "the private ones"

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +16,44 @@ from torch import Tensor
 from attacks import Knowledge, Observation, Reconstruction
 from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
-from simulator.evaluation.evaluator import Evaluation, evaluate
+from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.progress_board import Reporter
-from simulator.evaluation.truth import Truth
+from simulator.evaluation.truth import Attacked, ScenarioTruth, Truth, TruthSource
 from simulator.results.keys import ObservationKey
 from simulator.results.privacy import privacy_columns, privacy_notes
 from simulator.results.storage import CellStore, save_reconstruction
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the jobs of a cell, or of an audit, have in common.
+
+    cell: its name, "" where there is no sweep. swept: its columns. truth: where to read it, None where nobody knows it.
+    timeout: seconds that an attack may take. threads: of torch.
+    """
+
+    truth: TruthSource | None
+    cell: str = ""
+    swept: dict[str, Any] = field(default_factory=dict)
+    defense: str = "none"
+    seed: int = 0
+    timeout: float = 3600.0
+    threads: int = 1
+
+    @classmethod
+    def of(cls, cell: Cell) -> "Setting":
+        scenario = cell.scenario
+        return cls(
+            truth=ScenarioTruth(scenario),
+            cell=cell.name,
+            swept=cell.swept,
+            defense=scenario.defense,
+            seed=scenario.seed,
+            timeout=scenario.adversary.timeout,
+            threads=scenario.engine.threads,
+        )
 
 
 @dataclass(frozen=True)
@@ -33,7 +63,7 @@ class Job:
     root: of the cell's files.
     """
 
-    cell: Cell
+    setting: Setting
     root: Path
     key: ObservationKey
     attack: AttackConfig
@@ -41,19 +71,19 @@ class Job:
     @property
     def name(self) -> str:
         """What tells this job from all others of a run."""
-        return f"{self.cell.name or 'run'}_{self.key.name}_{self.attack.label}"
+        return f"{self.setting.cell or 'run'}_{self.key.name}_{self.attack.label}"
 
     @property
     def timeout(self) -> float:
-        return self.cell.scenario.adversary.timeout
+        return self.setting.timeout
 
     def row_key(self, target: str = "private") -> dict[str, Any]:
         """The columns that identify a row of the leakage table. target: which images it is scored against."""
         return {
             **self.key.columns,
             "attack": self.attack.label,
-            "defense": self.cell.scenario.defense,
-            "seed": self.cell.scenario.seed,
+            "defense": self.setting.defense,
+            "seed": self.setting.seed,
             "target": target,
         }
 
@@ -75,7 +105,8 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
         recorded, (observation, granted) = store.recorded(job.key), store.load(job.key)
         privacy = privacy_columns(recorded.guarantees, recorded.adversary)
         notes = privacy_notes(recorded.guarantees, recorded.adversary)
-        run = AttackRun.of(job.attack, job.cell.scenario, recorded.defense_facts)
+        facts = recorded.defense_facts if job.attack.adaptive else {}
+        run = AttackRun(job.attack, job.setting.seed, job.setting.threads, facts)
         knowledge = run.knowledge(granted)
         told = json.dumps(knowledge.given())
         with time_limit(job.timeout):
@@ -101,8 +132,10 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
 def score(job: Job, observation: Observation, knowledge: Knowledge, found: Reconstruction) -> dict[str, Evaluation]:
     """By target: against the private images, and against what all clients trained on instead, where they did."""
     store, round = CellStore(job.root), job.key.round
-    recorded = store.recorded(job.key)
-    truth = Truth.of(job.cell.scenario, recorded.clients, recorded.round_clients)
+    recorded, source = store.recorded(job.key), job.setting.truth
+    truth = None if source is None else source.truth(Attacked(recorded, observation, knowledge, found))
+    if truth is None:
+        return {"private": without_truth(observation, knowledge, found)}
     scored = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
     distilled, of_round = (store.load_distilled(round, who) for who in (recorded.clients, recorded.round_clients))
     if distilled is not None and of_round is not None:
@@ -128,7 +161,7 @@ def lost(job: Job, reason: str, status: str = "failed", **columns: Any) -> JobRe
 
 def _result(job: Job, rows: dict[str, dict[str, Any]], samples: Iterable[dict[str, Any]] = ()) -> JobResult:
     """rows: columns of the leakage table, by target."""
-    swept, adaptive = job.cell.swept, {"adaptive": job.attack.adaptive}
+    swept, adaptive = job.setting.swept, {"adaptive": job.attack.adaptive}
     leakage = [{**job.row_key(target), **swept, **adaptive, **columns} for target, columns in rows.items()]
     return JobResult(leakage, [{**sample, **swept} for sample in samples])
 

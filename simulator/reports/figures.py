@@ -16,7 +16,6 @@ import seaborn as sns
 from matplotlib.gridspec import GridSpecFromSubplotSpec
 from torch import Tensor
 
-from simulator.evaluation.truth import Truth
 from simulator.results.keys import ObservationKey
 from simulator.results.run import Run
 from simulator.results.schema import LEAKAGE, SAMPLES
@@ -215,7 +214,8 @@ def strip_of(record: Run, row: pd.Series, title: str, label: str = "", most: int
         truth = store.load_distilled(key.round, clients)
         assert truth is not None  # the row was scored against them
     else:
-        truth = Truth.of(record.cells[cell].scenario, clients, clients).private
+        truth = record.private_images(key, cell)
+        assert truth is not None  # the row was scored against them
     found = load_images(store.reconstruction_path(key, row["attack"]))
     return Strip(title, truth[own.image.tolist()], found[own.match.tolist()], own.l2.to_numpy(), label)
 

@@ -21,14 +21,14 @@ def write_report(run_dir: Path, say: Callable[[str], None] = print) -> None:
     directory. say: takes a line for each figure that cannot be drawn."""
     record = Run(run_dir)
     figures = draw_figures(record, say)
-    columns = visible_columns(record.leakage, record.scenario.swept)
+    columns = visible_columns(record.leakage, record.swept)
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(show(row))}</td>" for show in columns.values()) + "</tr>"
         for _, row in record.leakage.iterrows()
     )
     remarked = "".join(f"<li>{escape(remark)}</li>" for remark in remarks(record.leakage))
-    title = escape(f"fedspill: {record.scenario.name}")
+    title = escape(f"fedspill: {record.name}")
     text = (
         f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>'
         f'<p class="note">{escape(legend(columns))}</p><table><tr>{head}</tr>{rows}</table>'

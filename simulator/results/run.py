@@ -5,18 +5,21 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
+from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.attack import Progress, silent
 from attacks.interface.errors import nearest
 from simulator.adversary.attack_run import AttackRun
+from simulator.audit.images import read_truth
+from simulator.evaluation.truth import Truth
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Source
 
-DESCRIPTION = "scenario.yaml"  # of a run, in its directory
+DESCRIPTION, AUDIT = "scenario.yaml", "audit.yaml"  # of a run and of an audit, in their directories
 
 
 def read_description(path: Path) -> dict:
@@ -55,23 +58,51 @@ class Run:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        if not (self.path / DESCRIPTION).exists():
-            raise InputError(f"{str(path)!r} is no run directory: it has no {DESCRIPTION}")
-        self.description = read_description(self.path / DESCRIPTION)
-        if not isinstance(self.description.get("scenario"), dict):
-            raise InputError(f"{str(self.path / DESCRIPTION)!r} describes no run: it has no `scenario`")
+        found = next((name for name in (DESCRIPTION, AUDIT) if (self.path / name).exists()), None)
+        if found is None:
+            raise InputError(f"{str(path)!r} is no run directory: it has no {DESCRIPTION} and no {AUDIT}")
+        self.description = read_description(self.path / found)
+        self.is_audit, part = found == AUDIT, Path(found).stem
+        if not isinstance(self.description.get(part), dict):
+            raise InputError(f"{str(self.path / found)!r} describes no run: it has no `{part}`")
+
+    @property
+    def name(self) -> str:
+        """Of the scenario, or of the recording that was audited."""
+        return Path(self.description["audit"]["recording"]).name if self.is_audit else self.scenario.name
+
+    @property
+    def swept(self) -> list[str]:
+        """The dotted keys of the sweep; none of an audit."""
+        return [] if self.is_audit else self.scenario.swept
 
     @cached_property
     def scenario(self) -> Scenario:
+        """InputError for an audit, which is of a federation that no scenario describes."""
+        if self.is_audit:
+            raise InputError(f"{str(self.path)!r} is an audit: it has no scenario")
         return validate(Source(self.description["scenario"]))
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
-        """The cells of the sweep by name; one cell called "" without a sweep."""
-        return {cell.name: cell for cell in self.scenario.cells()}
+        """The cells of the sweep by name; one cell called "" without a sweep; none of an audit."""
+        return {} if self.is_audit else {cell.name: cell for cell in self.scenario.cells()}
+
+    def seed(self, cell: str = "") -> int:
+        """Of every random number of a cell, or of an audit."""
+        return int(self.description["audit"]["seed"]) if self.is_audit else self.cells[cell].scenario.seed
+
+    def private_images(self, key: ObservationKey, cell: str = "") -> Tensor | None:
+        """The images (N, C, H, W) in [0, 1] that the column `image` of the samples counts; None where nobody knows
+        them. For reports on what was scored, not for an attack."""
+        if not self.is_audit:
+            clients = self.store(cell).recorded(key).clients
+            return Truth.of(self.cells[cell].scenario, clients, clients).private
+        given = self.description["audit"]
+        return None if given["truth"] is None else read_truth(Path(given["truth"]), tuple(given["shape"])).images
 
     def store(self, cell: str = "") -> CellStore:
-        if cell not in self.cells:
+        if cell not in ([""] if self.is_audit else self.cells):
             raise InputError(f"run {str(self.path)!r} has no cell {cell!r}{nearest(cell, sorted(self.cells))}")
         return CellStore(self.path, cell)
 
@@ -102,11 +133,14 @@ class Run:
 
         A name is a label of the scenario's, or that of any attack, which then has its default options.
         """
-        scenario = self.cells[cell].scenario
         if isinstance(attack, str):
             default = AttackConfig.model_construct(name=attack, label=attack)
-            attack = next((config for config in scenario.adversary.attacks if config.label == attack), default)
+            named = [] if self.is_audit else self.cells[cell].scenario.adversary.attacks
+            attack = next((config for config in named if config.label == attack), default)
             attack.make()  # refuses a wrong name
+        if self.is_audit:
+            return AttackRun(attack, self.seed())
+        scenario = self.cells[cell].scenario
         return AttackRun.of(attack, scenario, self.store(cell).recorded(key).defense_facts)
 
 

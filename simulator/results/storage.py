@@ -20,6 +20,7 @@ from attacks.interface.observation import State
 from clients.config import ModelConfig, as_json
 from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.models import build_model
+from clients.models.checkpoint_file import read_checkpoint
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 
 
@@ -30,6 +31,7 @@ class _KnowledgeFields(Knowledge):
 
 
 KNOWLEDGE = TypeAdapter(_KnowledgeFields)
+PER_CHANNEL = ("pixel_mean", "pixel_std")  # fields of knowledge
 
 
 def check_out(path: Path) -> None:
@@ -186,7 +188,8 @@ class CellStore:
         content = self._read_observation(key)
         model, shape = self.architecture()
         files = dict.fromkeys(name for pair in content["pairs"] for name in pair)  # rounds share global checkpoints
-        states = {name: load_state(self.checkpoints / name) for name in files}
+        like = model.state_dict()
+        states = {name: read_checkpoint(self.checkpoints / name, like) for name in files}
         pairs = tuple((states[initial], states[final]) for initial, final in content["pairs"])
         return Observation(model, pairs, shape, key.round, key.client, key.threat_model), self.granted(key)
 
@@ -223,8 +226,8 @@ class CellStore:
 
 def make_knowledge(given: dict[str, Any]) -> Knowledge:
     """Knowledge from plain values, as `given()` wrote them or a user typed them; InputError names a wrong one."""
-    mean = given.get("pixel_mean")
-    values = given | {"pixel_mean": [mean]} if isinstance(mean, int | float) else given
+    one_channel = {name: [given[name]] for name in PER_CHANNEL if isinstance(given.get(name), int | float)}
+    values = given | one_channel
     text = as_json(values, "knowledge")
     try:
         return Knowledge(**vars(KNOWLEDGE.validate_json(text, strict=True)))

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 from clients.data.partition import FederatedData
 from clients.environment import code_version
-from clients.local_update import centered, load_data, make_model, num_outputs
+from clients.local_update import load_data, make_model, num_outputs
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
@@ -75,7 +75,7 @@ class AttackQueue:
 
     def note(self, job: Job, result: JobResult) -> None:
         """The rows of a job that is over, or was not started at all."""
-        self.ledger.add(job.cell.name, **result._asdict())
+        self.ledger.add(job.setting.cell, **result._asdict())
 
     def finish_training(self, cell: str) -> None:
         self.trained.add(cell)
@@ -97,7 +97,7 @@ class AttackQueue:
         self.dispatcher.close()
 
     def _mark_done(self) -> None:
-        waiting = {job.cell.name for job in self.dispatcher.pending}
+        waiting = {job.setting.cell for job in self.dispatcher.pending}
         for cell in self.trained - waiting - self.ledger.done:
             self.ledger.mark_done(cell)
 
@@ -142,7 +142,7 @@ def make_store(plan: RunPlan, cell: Cell, data: FederatedData) -> CellStore:
     outputs = num_outputs(cell.client_config(use_gpu=False), data.task)
     store.create(scenario.model, data.shape, outputs, scenario.seed)
     if "public_images" in scenario.adversary.knowledge:
-        store.save_public_images(centered(data.public()[0], data.pixel_mean))
+        store.save_public_images(data.normalization.inputs(data.public()[0]))
     return store
 
 

@@ -103,8 +103,8 @@ class AttackConfig(NamedSection):
         return made_with(ATTACKS[self.name], f"attack {self.name!r}", self.options)
 
 
-# Every client subtracts the mean from pixels of this range, so whoever takes part knows both.
-PARTICIPANTS_KNOW = {"pixel_mean": True, "pixel_range": True}
+# Every client normalizes pixels of this range, so whoever takes part knows how.
+PARTICIPANTS_KNOW = {"pixel_mean": True, "pixel_std": True, "pixel_range": True}
 
 
 class AdversaryConfig(Section):
@@ -123,8 +123,8 @@ class AdversaryConfig(Section):
     knowledge: dict[str, Any] = Field(
         default_factory=PARTICIPANTS_KNOW.copy,
         description="a list of fields to grant, or field: true to grant the true value, false to withhold it, or the "
-        "value the adversary believes; pixel_mean and pixel_range, which every participant knows, are granted unless "
-        "they are withheld",
+        "value the adversary believes; pixel_mean, pixel_std and pixel_range, which every participant knows, are "
+        "granted unless they are withheld",
     )
     when: Literal["every"] | list[Count] = Field("every", description="rounds to attack: every, or a list")
     timeout: Seconds = Field(3600.0, description="seconds that one attack may take")

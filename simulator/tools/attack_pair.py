@@ -1,5 +1,6 @@
 """An attack outside a run, on any two checkpoints; it needs no private image."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,7 @@ def observe_pair(model: str | None, initial: Path | None, final: Path | None, sh
         flags = {"--model": model, "--initial": initial, "--final": final, "--shape": shape}
         missing = ", ".join(flag for flag, value in flags.items() if value is None)
         raise InputError(f"which update? Give --run RUN, or {missing} beside what was given")
-    parts = shape.split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        raise InputError(f"--shape {shape!r}: write channels,height,width, e.g. 1,28,28")
-    size = (int(parts[0]), int(parts[1]), int(parts[2]))
+    size = parse_shape(shape)
     module = construct(ModelConfig(name=model), size, outputs=0)
     outputs_of(module, model, size)
     like = module.state_dict()
@@ -35,13 +33,27 @@ def observe_pair(model: str | None, initial: Path | None, final: Path | None, sh
     return Observation(module, (pair,), size, round=1, client=0)
 
 
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """(1, 28, 28) of the text 1,28,28."""
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"--shape {text!r}: write channels,height,width, e.g. 1,28,28")
+    return int(parts[0]), int(parts[1]), int(parts[2])
+
+
 def parse_knowledge(items: list[str]) -> Knowledge:
-    """Knowledge from --know key=value items; values are YAML."""
+    """Knowledge from --know key=value items."""
+    return make_knowledge(parse_fields(items))
+
+
+def parse_fields(items: list[str]) -> dict[str, Any]:
+    """Fields of knowledge from --know key=value items. Values are YAML; "0.4,0.5" is a list as "[0.4, 0.5]" is."""
     for item in items:
         key, equals, _ = item.partition("=")
         if not equals or key not in Knowledge.names():
             raise InputError(f"--know {item!r}: write FIELD=VALUE{nearest(key, Knowledge.names())}")
-    return make_knowledge(_parse(items))
+    listed = re.compile(r"([^=]+)=(-?[\d.][^\[\],]*(?:,[^\[\],]+)+)")
+    return _parse([listed.sub(r"\1=[\2]", item) for item in items])
 
 
 def parse_options(name: str, items: list[str]) -> AttackConfig:

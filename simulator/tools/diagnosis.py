@@ -10,7 +10,6 @@ from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, torch_generator
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
-from clients.local_update import centered
 from simulator.evaluation.truth import Truth
 from simulator.results.keys import ObservationKey
 from simulator.results.run import Run
@@ -51,7 +50,7 @@ def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
     key = ObservationKey(observation.round, observation.client, observation.threat_model)
     clients = record.store(cell).recorded(key).clients
     truth = Truth.of(record.cells[cell].scenario, clients, clients)
-    return centered(truth.private, truth.pixel_mean)
+    return truth.normalization.inputs(truth.private)
 
 
 def adversary_images(

@@ -8,7 +8,7 @@ from matplotlib import pyplot
 
 from attacks import Knowledge
 from clients.local_update import load_data
-from simulator.evaluation.job import Job, run_job
+from simulator.evaluation.job import Job, Setting, run_job
 from simulator.reports import figures
 from simulator.reports.figures import Strip, draw_figures, draw_strips, strip_of
 from simulator.results.keys import ObservationKey, RecordedObservation
@@ -48,7 +48,7 @@ def record(tmp_path):
     key, pair = ObservationKey(1, 0, "server"), (store.save_global(0, initial), store.save_client(1, 0, final))
     store.save_observation(RecordedObservation(key, (pair,), (0,), (0,)), Knowledge(num_private=3))
     store.save_distilled(1, 0, DISTILLED)
-    result = run_job(Job(scenario.cells()[0], tmp_path, key, scenario.adversary.attacks[0]))
+    result = run_job(Job(Setting.of(scenario.cells()[0]), tmp_path, key, scenario.adversary.attacks[0]))
     return FakeRecord(tmp_path, scenario, result)
 
 

@@ -74,12 +74,17 @@ def test_the_digest_knows_what_changes_the_tables(write):
 
 
 def test_knowledge_by_name_or_by_value_beside_what_every_participant_knows(write):
-    anybody = {"pixel_mean": True, "pixel_range": True}
+    anybody = {"pixel_mean": True, "pixel_std": True, "pixel_range": True}
     assert load_scenario(write("name: s\n")).adversary.knowledge == anybody
     listed = load_scenario(write("name: s\nadversary: {knowledge: [num_private]}\n"))
     assert listed.adversary.knowledge == {**anybody, "num_private": True}
     valued = load_scenario(write("name: s\nadversary: {knowledge: {num_private: 12, pixel_mean: false}}\n"))
-    assert valued.adversary.knowledge == {"num_private": 12, "pixel_mean": False, "pixel_range": True}
+    assert valued.adversary.knowledge == {
+        "num_private": 12,
+        "pixel_mean": False,
+        "pixel_std": True,
+        "pixel_range": True,
+    }
 
 
 @pytest.mark.parametrize(
