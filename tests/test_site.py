@@ -1,4 +1,4 @@
-"""The site: built without a warning or the network; every page it links is there; notebooks are those of their sources."""
+"""The site: built without a warning or the network; every page it links is there; notebooks are their sources'."""
 
 import os
 import re
@@ -31,8 +31,8 @@ def test_every_page_that_is_linked_is_there_and_nothing_is_loaded_from_elsewhere
     pages = sorted(site.rglob("*.html"))
     for page in pages:
         text = page.read_text()
-        foreign += [(page.name, url) for url in re.findall(r'<(?:script|img)[^>]* src="(https?:[^"]+)"', text)]
-        foreign += [(page.name, url) for url in re.findall(r'<link[^>]*rel="stylesheet"[^>]*href="(https?:[^"]+)"', text)]
+        for loaded in (r'<(?:script|img)[^>]* src="(https?:[^"]+)"', r'<link[^>]*stylesheet[^>]*href="(https?:[^"]+)"'):
+            foreign += [(page.name, url) for url in re.findall(loaded, text)]
         for link in re.findall(r'(?:href|src)="([^"#:?]+)[#?"]', text):
             if page.name != "404.html" and not (page.parent / link).exists():
                 missing.append((page.name, link))

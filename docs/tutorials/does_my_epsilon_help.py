@@ -6,13 +6,14 @@
 # %% [markdown]
 # # Does my ε help?
 #
-# A client that trains with DP-SGD gets an ε. The smaller the ε, the less an update can tell; from which ε on do images stop coming back, and what
-# does it cost? Everything here runs in about a minute on two cores, on 8×8 digits, with nothing downloaded.
+# A client that trains with DP-SGD gets an ε. The smaller the ε, the less an update can tell; from which ε on do images
+# stop coming back, and what does it cost? Everything here runs in about a minute on two cores, on 8×8 digits, with
+# nothing downloaded.
 #
 # ## The scenario
 #
-# Three clients of eight digits, one round, and the exact attack `span`, once told nothing and once (`adaptive`) told the noise. The sweep is over
-# the client's ε.
+# Three clients of eight digits, one round, and the exact attack `span`, once told nothing and once (`adaptive`) told
+# the noise. The sweep is over the client's ε.
 
 # %%
 import os
@@ -38,8 +39,8 @@ output: {diagnostics: false, figures: false}
 sweep:
   defenses:
     - []
-    - [{name: dp_sgd, epsilon: 100000}]
-    - [{name: dp_sgd, epsilon: 1000}]
+    - [{name: dp_sgd, epsilon: 10000}]
+    - [{name: dp_sgd, epsilon: 300}]
     - [{name: dp_sgd, epsilon: 8}]
 """
 
@@ -52,7 +53,8 @@ done = subprocess.run([sys.executable, "-c", command, *arguments], capture_outpu
 assert done.returncode == 0, done.stderr
 
 # %% [markdown]
-# In a terminal this is `fedspill run epsilon.yaml`. The table is a pandas DataFrame, one row for each client and attack:
+# In a terminal this is `fedspill run epsilon.yaml`. The table is a pandas DataFrame, one row for each client and
+# attack:
 
 # %%
 run = fedspill.load(folder / "run")
@@ -64,8 +66,9 @@ summary.mean().round(2).sort_index(ascending=False)
 # %% [markdown]
 # How to read it:
 #
-# - *recovered* is what the attack returned and vouches for. *held* adds what it found and would not vouch for: noise makes an attack unsure long before it makes it wrong.
-#   Whoever looks at the pictures recognizes them all the same, so **held is the row to judge a defense by**.
+# - *recovered* is what the attack returned and vouches for. *held* adds what it found and would not vouch for: noise
+#   makes an attack unsure long before it makes it wrong. Whoever looks at the pictures recognizes them all the same,
+#   so **held is the row to judge a defense by**.
 # - The floor is what an attacker gets who never saw the update.
 #
 # ## What it costs
@@ -86,9 +89,12 @@ figure.tight_layout()
 # %% [markdown]
 # ## And what does it not say?
 #
-# - One round, one seed, one attack. The guarantee of ε holds against every attack, the curve only against this one: a point at 0 is no proof.
-# - The ε is of one round and of one image, against everybody who sees the update. Rounds add up: the column `epsilon` of a longer run grows.
-# - One round from random weights teaches a network little, with or without a defense. For a comparison that costs what training costs, run
-#   `fedspill benchmark scenarios/defenses.yaml`.
+# - One round, one seed, one attack. The guarantee of ε holds against every attack, the curve only against this one: a
+#   point at 0 is no proof.
+# - The ε is of one round and of one image, against everybody who sees the update. Rounds add up: the column `epsilon`
+#   of a longer run grows.
+# - One round from random weights teaches a network little, with or without a defense. For a comparison that costs what
+#   training costs, run `fedspill benchmark scenarios/defenses.yaml`.
 #
-# [What an ε means](../privacy.html) says against whom each defense's ε is one, and [choose a defense](../howto/defense.html) how to go on.
+# [What an ε means](../privacy.html) says against whom each defense's ε is one, and [choose a
+# defense](../howto/defense.html) how to go on.
