@@ -3,17 +3,19 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 # below Flower's logger, whose lines a user of `flwr run --stream` reads
 log = logging.getLogger("flwr.fedspill")
 
 
 class Problems:
-    """Problems by their kind: the first of each as a line, with the number of those that followed."""
+    """Problems by their kind, from any thread: the first of each as a line, with the number of those that followed."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, str], str] = {}
         self._more: dict[tuple[str, str], int] = {}
+        self._lock = Lock()
 
     @contextmanager
     def caught(self, what: str, where: str = "") -> Iterator[None]:
@@ -21,18 +23,20 @@ class Problems:
         try:
             yield
         except Exception as error:
-            self._note(what, where, error)
+            with self._lock:
+                self._note(what, where, error)
 
     def lines(self) -> tuple[str, ...]:
-        more = {kind: f" (and {count} more of the kind)" if count else "" for kind, count in self._more.items()}
-        return tuple(first + more[kind] for kind, first in self._first.items())
+        with self._lock:
+            more = {kind: f" (and {count} more of the kind)" if count else "" for kind, count in self._more.items()}
+            return tuple(first + more[kind] for kind, first in self._first.items())
 
     def _note(self, what: str, where: str, error: Exception) -> None:
         kind = (what, type(error).__name__)
         if kind in self._first:
             self._more[kind] += 1
             return
-        reason = " ".join(str(error).split())[:200]
-        self._first[kind] = f"{where}: {what} ({type(error).__name__}: {reason})" if where else f"{what} ({reason})"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        self._first[kind] = f"{where}: {what} ({reason})" if where else f"{what} ({reason})"
         self._more[kind] = 0
         log.warning("fedspill, recording: %s; the federation goes on", self._first[kind])

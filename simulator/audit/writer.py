@@ -1,114 +1,82 @@
-"""Writing a recording, round by round; nothing that happens here reaches the federation."""
+"""Writing a recording: one round after the other, each as the server saw it."""
 
 import errno
 import shutil
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, Message
-from flwr.serverapp.strategy import Strategy
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from simulator.adversary.threat_models import Round, Source
-from simulator.audit.messages import MessageReader, same
+from simulator.audit.messages import Arrays, Reply, SeenRound, same
 from simulator.audit.observations import Observations
 from simulator.audit.problems import Problems, log
 from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, SeenClient
 from simulator.results.keys import ALL
 from simulator.results.storage import CellStore, write_json
 
-NOT_RECORDED = "a round could not be recorded"
 NOT_WRITTEN = "a checkpoint could not be written down"
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What of a federation is kept. rounds: how many of the last, clients: which, None for all. free: bytes of the disk
+    that have to stay free."""
+
+    rounds: int | None = None
+    clients: frozenset[int] | None = None
+    free: int = 10**9
+
+
 @dataclass
-class CurrentRound:
-    """A round under way. initial: the file of what was sent, by client; ALL: of the global checkpoint. returned: the
-    files of the replies, by client. healthy: all clients whose reply holds a checkpoint, whether it is kept or not.
-    images: how many each of them said that it trained on."""
+class WrittenRound:
+    """The files of a round. initial: of what was sent, by client; ALL: the global checkpoint. returned: of what came
+    back, by client."""
 
     number: int
     initial: dict[int, str] = field(default_factory=dict)
     returned: dict[int, str] = field(default_factory=dict)
-    healthy: list[int] = field(default_factory=list)
-    images: dict[int, int] = field(default_factory=dict)
 
 
 class RecordingWriter:
-    """The three moments of a round: checkpoints are `sent`, they are `returned`, and the round has `ended`."""
+    """A recording under way. What cannot be written is a problem, and the rest is written all the same."""
 
-    def __init__(
-        self, path: Path, strategy: Strategy, keep_rounds: int | None, clients: Collection[int] | None, keep_free: int
-    ):
-        """clients: those to keep, None for all. keep_free: bytes. InputError where `path` is somebody else's folder."""
-        self.path, self.keep_rounds, self.chosen, self.keep_free = path.absolute(), keep_rounds, clients, keep_free
+    def __init__(self, path: Path, strategy: str, kept: Kept, problems: Problems):
+        """strategy: its name. InputError where `path` is somebody else's folder; nothing is made yet."""
+        self.path, self.strategy, self.kept, self.problems = path.absolute(), strategy, kept, problems
         self.previous = self.path.with_name(f"{self.path.name}.previous")  # an earlier recording is moved there
         for folder in (self.path, self.previous):
             _check_folder(folder)
         self.store = CellStore(self.path)
         self.observations = Observations(self.store)
-        self.reader, self.problems = MessageReader(strategy), Problems()
-        self.strategy = type(strategy).__name__
         self.clients: dict[int, SeenClient] = {}
         self.numbers: dict[int, int] = {}  # of clients, by node id
         self.rounds: list[RecordedRound] = []
-        self.latest: tuple[ArrayRecord, str] | None = None  # the last global checkpoint written, and its file
-        self.current: CurrentRound | None = None
+        self.latest: tuple[Arrays, str] | None = None  # the last global checkpoint written, and its file
         self.last_round, self.begun = 0, False
 
-    def sent(self, server_round: int, arrays: ArrayRecord, messages: Sequence[Message]) -> None:
-        """Write down the global checkpoint, and what clients are sent that is another."""
-        self.current = None
-        with self.problems.caught(NOT_RECORDED, f"round {server_round}"):
+    def write(self, seen: SeenRound) -> None:
+        """One round: its checkpoints, what each threat model sees of them, and who was in it."""
+        with self.problems.caught("a round could not be recorded", f"round {seen.server_round}"):
             self._begin()
             # a strategy that is started again counts from 1 again
-            number = self.last_round + 1 if server_round <= self.last_round else server_round
-            current = CurrentRound(number)
-            current.initial[ALL] = self._global_file(number, arrays)
-            for message in sorted(messages, key=lambda message: message.metadata.dst_node_id):
-                client = self._number(message.metadata.dst_node_id)
-                with self.problems.caught(NOT_WRITTEN, f"round {number}, sent to client {client}"):
-                    current.initial[client] = self._sent_file(current, client, message, arrays)
-            self.current = current
+            after = seen.server_round > self.last_round
+            written = WrittenRound(seen.server_round if after else self.last_round + 1)
+            written.initial[ALL] = self._global_file(written.number, seen.sent)
+            self._write_sent(written, seen)
+            if seen.replies:
+                self._write_returned(written, seen)
+        if self.begun:
+            self.write_contents()
 
-    def returned(self, replies: Sequence[Message]) -> None:
-        """Write down what clients returned; replies with an error are no update."""
-        if (current := self.current) is None:
-            return
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            with self.problems.caught(NOT_WRITTEN, f"round {current.number}, returned by node {node}"):
-                if node in self.numbers and not reply.has_error():
-                    self._save_reply(current, self.numbers[node], reply)
-
-    def ended(self, arrays: ArrayRecord | None) -> None:
-        """Write down the global checkpoint after the round, what each threat model sees of it, and who was in it."""
-        current, self.current = self.current, None
-        if current is None or not current.healthy:
-            return
-        with self.problems.caught(NOT_RECORDED, f"round {current.number}"):
-            self.last_round = current.number
-            final = None
-            if arrays is not None:
-                with self.problems.caught(NOT_WRITTEN, f"round {current.number}, global"):
-                    final = self._save_global(current.number, arrays)
-            self.rounds.append(RecordedRound(current.number, tuple(sorted(current.returned)), current.images))
-            self._observe(current, final)
-            self._forget_old_rounds()
-        self._write_contents()
-
-    def finish(self) -> None:
-        """Say what there is now, and what can be done with it."""
-        if not self.begun:
-            return
-        self._write_contents()
-        log.info("fedspill: %d rounds of %d clients are in %s", len(self.rounds), len(self.clients), self.path)
-        log.info("fedspill: attack them by `fedspill audit %s --model FILE.py:FACTORY --shape C,H,W`", self.path)
+    def write_contents(self) -> None:
+        """recording.json, as it is now."""
+        with self.problems.caught(f"{CONTENTS} could not be written"):
+            write_json(self.path / CONTENTS, self._contents())
 
     def _begin(self) -> None:
         """Make the folder, once; where that fails, the next round tries again."""
@@ -125,70 +93,78 @@ class RecordingWriter:
         self.begun = True
         log.info("fedspill: what the server sees is recorded in %s", self.path)
 
-    def _number(self, node: int) -> int:
-        """The number of a client, the next one where it was not seen before."""
-        number = self.numbers.setdefault(node, len(self.numbers))
-        self.clients.setdefault(number, SeenClient(node))
-        return number
+    def _write_sent(self, written: WrittenRound, seen: SeenRound) -> None:
+        """What clients are sent: its own file where a strategy sends one of them another checkpoint than the global."""
+        for node in sorted(seen.to):
+            client = self.numbers.setdefault(node, len(self.numbers))
+            self.clients.setdefault(client, SeenClient(node))
+            written.initial[client] = written.initial[ALL]
+            if self._keeps(client) and not same(seen.to[node], seen.sent):
+                del written.initial[client]
+                with self.problems.caught(NOT_WRITTEN, f"round {written.number}, sent to client {client}"):
+                    written.initial[client] = self.store.save_sent(written.number, client, self._state(seen.to[node]))
 
-    def _global_file(self, number: int, arrays: ArrayRecord) -> str:
+    def _write_returned(self, written: WrittenRound, seen: SeenRound) -> None:
+        """What came back, the checkpoint after the round, and what is seen of both."""
+        self.last_round = written.number
+        for reply in seen.replies:
+            client = self.numbers[reply.node]
+            with self.problems.caught(NOT_WRITTEN, f"round {written.number}, returned by client {client}"):
+                self._write_reply(written, client, reply)
+        final = None
+        if seen.final is not None:
+            with self.problems.caught(NOT_WRITTEN, f"round {written.number}, the global one after it"):
+                final = self._save_global(written.number, seen.final)
+        images = {self.numbers[reply.node]: reply.images for reply in seen.replies if reply.images is not None}
+        self.rounds.append(RecordedRound(written.number, tuple(sorted(written.returned)), images))
+        self._observe(written, final, [self.numbers[reply.node] for reply in seen.replies])
+        self._forget_old_rounds()
+
+    def _write_reply(self, written: WrittenRound, client: int, reply: Reply) -> None:
+        if reply.images is not None:
+            self.observations.images[client] = reply.images
+        if reply.name is not None:
+            self.clients[client] = replace(self.clients[client], name=reply.name)
+        if client in written.initial and self._keeps(client):
+            written.returned[client] = self.store.save_client(written.number, client, self._state(reply.arrays))
+
+    def _global_file(self, number: int, arrays: Arrays) -> str:
         """The file of the checkpoint that a round starts from: most often the one that the last round ended with."""
         if self.latest is None:
             return self._save_global(number - 1, arrays)
-        if not same(self.latest[0], arrays):  # the user's own code has changed it between the rounds
-            self._check_room(arrays)
-            self.latest = arrays, self.store.save_sent(number, ALL, _state(arrays))
+        if not same(self.latest[0], arrays):  # the user's own code has changed it, or it was not written
+            self.latest = arrays, self.store.save_sent(number, ALL, self._state(arrays))
         return self.latest[1]
 
-    def _save_global(self, number: int, arrays: ArrayRecord) -> str:
-        self._check_room(arrays)
-        self.latest = arrays, self.store.save_global(number, _state(arrays))
+    def _save_global(self, number: int, arrays: Arrays) -> str:
+        self.latest = arrays, self.store.save_global(number, self._state(arrays))
         return self.latest[1]
-
-    def _sent_file(self, current: CurrentRound, client: int, message: Message, arrays: ArrayRecord) -> str:
-        """The file of what a client is sent: its own where the strategy sends each another checkpoint."""
-        own = self.reader.checkpoint(message, like=arrays)
-        if not self._keeps(client) or same(own, arrays):
-            return current.initial[ALL]
-        self._check_room(own)
-        return self.store.save_sent(current.number, client, _state(own))
-
-    def _save_reply(self, current: CurrentRound, client: int, reply: Message) -> None:
-        """A healthy reply: what the client says of itself, and its checkpoint where that is to be kept."""
-        arrays = self.reader.checkpoint(reply, like=self.latest[0] if self.latest else {})
-        current.healthy.append(client)
-        images, name = self.reader.num_images(reply), self.reader.name(reply)
-        if images is not None:
-            current.images[client] = self.observations.images[client] = images
-        if name is not None:
-            self.clients[client] = replace(self.clients[client], name=name)
-        if client in current.initial and self._keeps(client):
-            self._check_room(arrays)
-            current.returned[client] = self.store.save_client(current.number, client, _state(arrays))
 
     def _keeps(self, client: int) -> bool:
-        return self.chosen is None or client in self.chosen
+        return self.kept.clients is None or client in self.kept.clients
 
-    def _check_room(self, arrays: Mapping[str, Array]) -> None:
-        """OSError where writing would leave less of the disk than has to stay free."""
+    def _state(self, arrays: Arrays) -> State:
+        """Flower's arrays as a state dict to be written; a list of them has the names "0", "1", … OSError where that
+        would leave less of the disk than has to stay free."""
         free = shutil.disk_usage(self.store.checkpoints).free - sum(len(array.data) for array in arrays.values())
-        if free < self.keep_free:
-            left = f"less than {self.keep_free / 1e9:g} GB (keep_free) would stay free"
+        if free < self.kept.free:
+            left = f"less than {self.kept.free / 1e9:g} GB (keep_free) would stay free"
             raise OSError(errno.ENOSPC, left, str(self.store.checkpoints))
+        return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
 
-    def _observe(self, current: CurrentRound, final: str | None) -> None:
-        """What every threat model sees of the round. final: the file of the global checkpoint after it."""
-        for client, returned in sorted(current.returned.items()):
-            ended = Round(current.initial[client], returned, (client,))
-            self.observations.add(current.number, (Source.RETURNED, client), ended, current.healthy)
+    def _observe(self, written: WrittenRound, final: str | None, healthy: list[int]) -> None:
+        """What every threat model sees of the round. final: the file of the checkpoint after it, None for none."""
+        for client, returned in sorted(written.returned.items()):
+            ended = Round(written.initial[client], returned, (client,))
+            self.observations.add(written.number, (Source.RETURNED, client), ended, healthy)
         if final is not None:
-            ended = Round(current.initial[ALL], final, tuple(sorted(current.healthy)))
-            self.observations.add(current.number, (Source.GLOBAL, ALL), ended, current.healthy)
+            ended = Round(written.initial[ALL], final, tuple(sorted(healthy)))
+            self.observations.add(written.number, (Source.GLOBAL, ALL), ended, healthy)
 
     def _forget_old_rounds(self) -> None:
-        """Take away what only rounds before the last `keep_rounds` need."""
+        """Take away what only rounds before the last ones need."""
         gone: set[str] = set()
-        while self.keep_rounds is not None and len(self.rounds) > self.keep_rounds:
+        while self.kept.rounds is not None and len(self.rounds) > self.kept.rounds:
             gone |= self.observations.forget(self.rounds.pop(0).round)
         needed = self.observations.files | ({self.latest[1]} if self.latest is not None else set())
         for name in gone - needed:
@@ -198,10 +174,6 @@ class RecordingWriter:
         lines = self.problems.lines()
         return Contents(FORMAT, version("fedspill"), self.strategy, self.clients, tuple(self.rounds), lines).as_json()
 
-    def _write_contents(self) -> None:
-        with self.problems.caught(f"{CONTENTS} could not be written"):
-            write_json(self.path / CONTENTS, self._contents())
-
 
 def _check_folder(path: Path) -> None:
     """Raise InputError where a recording would go into a folder that holds something else."""
@@ -209,8 +181,3 @@ def _check_folder(path: Path) -> None:
         return
     if path.exists():
         raise InputError(f"Record: {str(path)!r} holds something else than a recording: name another folder")
-
-
-def _state(arrays: ArrayRecord) -> State:
-    """The record as a state dict. A list of arrays has the names "0", "1", …"""
-    return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}

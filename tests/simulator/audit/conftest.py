@@ -5,6 +5,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedspill import Record
+
 
 @pytest.fixture(autouse=True)
 def identity(monkeypatch):
@@ -43,10 +45,12 @@ def checkpoint(value=0.0, entries=5):
 
 
 def by_hand(strategy, rounds, answer=trained, arrays=None, grid=None):
-    """The rounds of `Strategy.start`, without its log; returns the last global checkpoint."""
+    """The rounds of `Strategy.start`, without its log; returns the last global checkpoint, when all is written."""
     grid = grid or Grid(answer)
     arrays = arrays or checkpoint()
     for number in range(1, rounds + 1):
         replies = grid.send_and_receive(strategy.configure_train(number, arrays, ConfigRecord({}), grid))
         arrays = strategy.aggregate_train(number, replies)[0] or arrays
+    if isinstance(strategy, Record):
+        strategy.finish()
     return arrays

@@ -4,6 +4,7 @@ import errno
 import json
 import random
 import shutil
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,14 +12,20 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg
+from flwr.simulation import run_simulation
 from safetensors.torch import load_file
 
 from attacks import InputError, Knowledge
 from fedspill import Record
+from simulator.audit import background, messages, writer
 from simulator.audit.recording import Recording
+from simulator.audit.writer import RecordingWriter
+from simulator.results import storage
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
+from tests.benchmarks import stranger
 from tests.simulator.audit.conftest import Grid, by_hand, checkpoint, trained
 
 
@@ -167,7 +174,7 @@ def test_a_client_that_fails_or_returns_no_checkpoint_is_left_out(tmp_path):
     recording = Recording(tmp_path / "mine")
     assert [round.clients for round in recording.rounds] == [(2,), (2,)]
     (problem,) = recording.contents.problems
-    assert "round 1, returned by node 20" in problem and "0 records of arrays" in problem and "1 more" in problem
+    assert "round 1, of node 20" in problem and "0 records of arrays" in problem and "1 more" in problem
 
 
 def test_what_is_sent_to_one_client_alone_is_its_initial_checkpoint(tmp_path):
@@ -209,8 +216,6 @@ def test_a_disk_that_is_full_costs_the_recording_and_not_the_federation(tmp_path
     expected = by_hand(fedavg(), rounds=3)
     record = Record(fedavg(), tmp_path / "mine")
     arrays = by_hand(record, rounds=1)
-    from simulator.results import storage
-
     with monkeypatch.context() as broken:
         broken.setattr(storage, "save_file", half(storage.save_file))
         arrays = by_hand(record, rounds=1, arrays=arrays)
@@ -226,13 +231,18 @@ def test_a_disk_that_is_full_costs_the_recording_and_not_the_federation(tmp_path
 
 
 @pytest.mark.parametrize(
-    "broken", ["Path.mkdir", "CellStore.save_observation", "writer.write_json", "MessageReader.checkpoint"]
+    "broken",
+    [
+        "Path.mkdir",
+        "CellStore.save_observation",
+        "writer.write_json",
+        "MessageReader._checkpoint",
+        "MessageReader.sent",
+    ],
 )
 def test_whatever_breaks_the_federation_goes_on(tmp_path, monkeypatch, broken, caplog):
     owner, name = broken.split(".")
     owners = {"Path": Path, "CellStore": CellStore}
-    from simulator.audit import messages, writer
-
     owners |= {"writer": writer, "MessageReader": messages.MessageReader}
     record = Record(fedavg(), tmp_path / "mine")
     monkeypatch.setattr(owners[owner], name, full_disk)
@@ -271,3 +281,47 @@ def test_what_makes_no_sense_is_refused_before_any_training(tmp_path):
         with pytest.raises(InputError, match=says):
             make()
     assert not (tmp_path / "new").exists() and (tmp_path / "other" / "thesis.tex").exists()
+
+
+def test_a_disk_that_hangs_costs_rounds_of_the_recording_alone(tmp_path, monkeypatch):
+    """Round 1 never gets written while rounds 2 and 3 come by: they are dropped at once, and the federation ends."""
+    release = threading.Event()
+    write = RecordingWriter.write
+
+    def slow(writer, seen):
+        if seen.server_round == 1:
+            release.wait(20)
+        write(writer, seen)
+
+    monkeypatch.setattr(RecordingWriter, "write", slow)
+    monkeypatch.setattr(background, "PATIENCE", 0.05)
+    record, grid = Record(fedavg(), tmp_path / "mine"), Grid(trained)
+    arrays = checkpoint()
+    for number in (1, 2, 3):
+        replies = grid.send_and_receive(record.configure_train(number, arrays, ConfigRecord({}), grid))
+        arrays, _ = record.aggregate_train(number, replies)
+    release.set()
+    record.finish()
+    recording = Recording(tmp_path / "mine")
+    assert [round.round for round in recording.rounds] == [1]
+    (problem,) = recording.contents.problems
+    assert "round 2" in problem and "slower than the federation" in problem and "1 more" in problem
+
+
+@pytest.mark.slow
+def test_in_flower_s_own_simulation_a_stranger_s_app_is_recorded(tmp_path):
+    """Two lines of a server; clients that know nothing of it, in Ray's processes."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid, context):
+        strategy = Record(FedAvg(fraction_evaluate=0.0, min_available_nodes=2), tmp_path / "mine")
+        strategy.start(grid, ArrayRecord(stranger.net(8).state_dict()), num_rounds=2)
+
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(app, stranger.app, num_supernodes=2, backend_config=resources)
+    recording = Recording(tmp_path / "mine")
+    assert recording.contents.problems == () and [round.clients for round in recording.rounds] == [(0, 1), (0, 1)]
+    assert recording.rounds[0].images == {0: 200, 1: 200}
+    ((sent, returned),) = recording.pairs(ObservationKey(2, 1, "server"))
+    assert 0 < float((returned["1.weight"] - sent["1.weight"]).norm()) < 1
