@@ -16,7 +16,6 @@
 # the noise. The sweep is over the client's ε.
 
 # %%
-import os
 import subprocess
 import sys
 import tempfile
@@ -39,9 +38,9 @@ output: {diagnostics: false, figures: false}
 sweep:
   defenses:
     - []
-    - [{name: dp_sgd, epsilon: 10000}]
-    - [{name: dp_sgd, epsilon: 300}]
-    - [{name: dp_sgd, epsilon: 8}]
+    - [{name: dp_sgd, epsilon: 10000, label: epsilon_10000}]
+    - [{name: dp_sgd, epsilon: 300, label: epsilon_300}]
+    - [{name: dp_sgd, epsilon: 8, label: epsilon_8}]
 """
 
 # %%
@@ -49,7 +48,7 @@ folder = Path(tempfile.mkdtemp())
 (folder / "epsilon.yaml").write_text(SCENARIO)
 command = "import fedspill; fedspill.main()"
 arguments = ["run", str(folder / "epsilon.yaml"), "--out", str(folder / "run")]
-done = subprocess.run([sys.executable, "-c", command, *arguments], capture_output=True, text=True, env=os.environ)
+done = subprocess.run([sys.executable, "-c", command, *arguments], capture_output=True, text=True)
 assert done.returncode == 0, done.stderr
 
 # %% [markdown]
