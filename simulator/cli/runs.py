@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.options import FailAbove, Overrides, Overwrite, Profile, RunDir, ScenarioFile, ShowAll, Verbose
+from simulator.cli.options import (
+    AllowCode,
+    FailAbove,
+    Overrides,
+    Overwrite,
+    Profile,
+    RunDir,
+    ScenarioFile,
+    ShowAll,
+    Verbose,
+)
 from simulator.cli.output import Answer, command, draw, out, records, say, warn
 from simulator.errors import CellsFailed
 
@@ -22,6 +32,7 @@ def run(
     fail_above: FailAbove = [],
     show_all: ShowAll = False,
     overwrite: Overwrite = False,
+    allow_code: AllowCode = False,
     verbose: Verbose = False,
 ) -> Answer:
     """Run a scenario: federate, attack every round, and say what leaks.
@@ -54,6 +65,7 @@ def benchmark(
     fail_above: FailAbove = [],
     show_all: ShowAll = False,
     overwrite: Overwrite = False,
+    allow_code: AllowCode = False,
     verbose: Verbose = False,
 ) -> Answer:
     """Compare defenses: each against every attack and threat model, over several seeds. Resumes where it stopped."""
@@ -75,7 +87,9 @@ def benchmark(
 
 
 @command
-def check(file: ScenarioFile, profile: Profile = None, overrides: Overrides = []) -> Answer:
+def check(
+    file: ScenarioFile, profile: Profile = None, overrides: Overrides = [], allow_code: AllowCode = False
+) -> Answer:
     """Validate a scenario or a benchmark; print what would run and what it would cost."""
     from simulator.reports.benchmark import load_any
     from simulator.run.estimate import describe_plan
@@ -92,6 +106,7 @@ def report(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="the directory of a run or a benchmark")],
     fail_above: FailAbove = [],
     show_all: ShowAll = False,
+    allow_code: AllowCode = False,
 ) -> Answer:
     """Say again what a run or a benchmark found, and draw its figures and its page anew."""
     from simulator.cli.finish import Shown, finish_run
