@@ -11,6 +11,7 @@ and above (docs/convnets.md has the rate of false positives).
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,8 @@ class MapCandidates:
     """Points of low ρ in the kernel, distinct and best first.
 
     maps: (M, C, H, W). residual: (M,), ρ with the share of negative entries. decoys: (D,), the same of projected maps
-    of other images. dimensions: of the kernel, eigenvalue: its largest.
+    of other images. dimensions: of the kernel, eigenvalue: its largest. way: the part of the way from the parameters
+    sent to those returned at which these are the maps, None after one step.
     """
 
     maps: Tensor
@@ -36,6 +38,7 @@ class MapCandidates:
     decoys: Tensor
     dimensions: int
     eigenvalue: float
+    way: float | None = None
 
     @property
     def bound(self) -> float:
@@ -53,7 +56,7 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
     size = float(decoys.flatten(1).norm(dim=1).mean())
     by_chance = _residual(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
     bound = _bound(by_chance)
-    exact = update.to(torch.float64)
+    exact, way = update.to(torch.float64), None
     points, residual = basis.new_zeros(0, len(basis)).double(), by_chance[:0].double()
     for _ in range(MAP_SEARCH.rounds if len(basis) else 0):
         accepted = int((residual < bound).sum())
@@ -64,12 +67,17 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
         order = _best_distinct(points, residual, len(points))
         points, residual = points[order], residual[order]
         found = int((residual < bound).sum())
+        if found > accepted and not update.single_step:
+            points[:found], way = along_the_way(exact, basis.double(), points[:found], size)
+            update, exact = update.on_the_way(way), exact.on_the_way(way)
+            residual = _residual(exact, points @ basis.double())
         if found >= update.most_images or (not update.single_step and found == accepted):
             break
     if _is_scale_free(exact, points @ basis.double()):
         points = size * normalize(points)
     maps = (points @ basis.double()).view(-1, *update.network.shape).float()
-    return MapCandidates(maps, residual, by_chance, len(basis), float(eigenvalues.max()) if len(basis) else math.nan)
+    eigenvalue = float(eigenvalues.max()) if len(basis) else math.nan
+    return MapCandidates(maps, residual, by_chance, len(basis), eigenvalue, way)
 
 
 def _bound(by_chance: Tensor) -> float:
@@ -148,8 +156,23 @@ def _polished(update: MapUpdate, basis: Tensor, points: Tensor, size: float) -> 
     """Points (M, d) made exact by L-BFGS, in float64: near a private map ρ is a smooth function with a minimum of
     zero, flat in the directions of a few entries."""
     scaled = (points / size).requires_grad_()
+    _minimize(lambda: _residual(update, size * scaled @ basis).sum(), [scaled])
+    return size * scaled.detach()
+
+
+def along_the_way(update: MapUpdate, basis: Tensor, points: Tensor, size: float) -> tuple[Tensor, float]:
+    """Points (M, d) and the part of the way at which ρ is smallest, both together, from points that are accepted
+    at `update.seen`. Each ρ is relative to what it was, so that all images count alike."""
+    start = _residual(update, points @ basis).clamp_min(MAP_SEARCH.flat)
+    scaled, way = (points / size).requires_grad_(), points.new_tensor(MAP_SEARCH.way).requires_grad_()
+    _minimize(lambda: (_residual(update.on_the_way(way), size * scaled @ basis) / start).sum(), [scaled, way])
+    return size * scaled.detach(), float(way.detach().clamp(0, 1))
+
+
+def _minimize(value: Callable[[], Tensor], variables: list[Tensor]) -> None:
+    """Move the variables to a minimum of the value nearby, by L-BFGS."""
     search = torch.optim.LBFGS(
-        [scaled],
+        variables,
         max_iter=MAP_SEARCH.polish,
         tolerance_grad=MAP_SEARCH.flat,
         tolerance_change=MAP_SEARCH.flat,
@@ -157,14 +180,15 @@ def _polished(update: MapUpdate, basis: Tensor, points: Tensor, size: float) -> 
         line_search_fn="strong_wolfe",
     )
 
-    def value() -> float:
+    def closure() -> float:
         with torch.enable_grad():
-            residual = _residual(update, size * scaled @ basis).sum()
-            (scaled.grad,) = torch.autograd.grad(residual, scaled)
-        return float(residual.detach())
+            found = value()
+            gradients = torch.autograd.grad(found, variables)
+        for variable, gradient in zip(variables, gradients, strict=True):
+            variable.grad = gradient
+        return float(found.detach())
 
-    search.step(value)
-    return size * scaled.detach()
+    search.step(closure)
 
 
 def _best_distinct(points: Tensor, residual: Tensor, most: int) -> list[int]:
