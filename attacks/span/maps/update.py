@@ -4,8 +4,8 @@ Under SGD the update of a convolution is ΔW = Σ_t Σ_n Σ_p δ_np(t) (U_p F_n(
 One step gives rank N·P, with a gap of four to five orders of magnitude behind it in float32; BatchNorm in training mode
 takes one off, as the signals δ of a channel then add up to zero over the batch, and leaves differences of patches.
 Several steps add the directions in which maps moved: the gap closes, and what the rows then hold best are the maps
-somewhere on the way from the parameters sent to those returned: near the middle for plain SGD, nearer to those sent with
-momentum, under which early gradients count more and early steps are short (`MapUpdate.on_the_way`).
+somewhere on the way from the parameters sent to those returned: near the middle for plain SGD, nearer to those sent
+with momentum, under which early gradients count more and early steps are short (`MapUpdate.on_the_way`).
 
 Momentum changes nothing else: Δθ is still a sum over gradients. Weight decay is taken off first, as its share of Δθ is
 the parameters themselves and has full rank (`attacks.update.weight_decay`).
@@ -33,10 +33,11 @@ class MapUpdate:
     """The evidence for the maps of private images at one pair of convolutions.
 
     sent: the parameters and statistics at which maps are returned. returned: the parameters that came back. seen: those
-    at which maps are sought: `sent` for one step, else a place on the way between the two. holds: the span of the patches of maps; tests: that of what the second
-    convolution was fed. count: N, where the rank shows it. ranks: of the two updates. training_mode: whether BatchNorm
-    normalized by the batch. left: ‖Δ − Δ_r‖ / ‖Δ‖ of the first update, r half of its rank. decay: κ, to which weight
-    decay shrank the parameters, 1 without. warnings: on what was left out or undone.
+    at which maps are sought: `sent` for one step, else a place on the way between the two. holds: the span of the
+    patches of maps; tests: that of what the second convolution was fed. count: N, where the rank shows it. ranks: of
+    the two updates. training_mode: whether BatchNorm normalized by the batch. left: ‖Δ − Δ_r‖ / ‖Δ‖ of the first
+    update, r half of its rank. decay: κ, to which weight decay shrank the parameters, 1 without. warnings: on what was
+    left out or undone.
     """
 
     network: MapNetwork
@@ -112,14 +113,7 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
     model = observation.model
     device = next(model.parameters()).device
     initial, final = (cast_state(state, device, torch.float32) for state in observation.pairs[0])
-    delta = observation.delta()
-    pairs = [
-        pair
-        for pair in networks
-        if all(f"{name}.weight" in delta and bool(delta[f"{name}.weight"].any()) for name in (pair.first, pair.second))
-    ]
-    if not pairs:
-        raise InputError("span: no two consecutive convolutions have moved and more output channels than positions")
+    pairs = _moved(networks, observation)
     delta, decay = _without_decay(observation, pairs[-1])
     if decay < 1:
         warnings = (*warnings, f"weight decay was undone: parameters shrank by {1 - decay:.2g} in all")
@@ -152,6 +146,16 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
         warnings=warnings,
     )
     return update if update.single_step else update.on_the_way(MAP_SEARCH.way)
+
+
+def _moved(networks: Sequence[MapNetwork], observation: Observation) -> list[MapNetwork]:
+    """The pairs both of whose convolutions moved. Raises InputError where there is none."""
+    delta = observation.delta()
+    moved = {name for name in delta if bool(delta[name].any())}
+    pairs = [pair for pair in networks if {f"{pair.first}.weight", f"{pair.second}.weight"} <= moved]
+    if not pairs:
+        raise InputError("span: no two consecutive convolutions have moved and more output channels than positions")
+    return pairs
 
 
 def _without_decay(observation: Observation, pair: MapNetwork) -> tuple[State, float]:

@@ -20,6 +20,7 @@ def test_the_rows_of_several_steps_hold_maps_at_the_weighted_mean_of_the_way(mom
     update = read_update(observation, map_networks_of(observation)).to(torch.float64)
     ends = [update.network.maps(update.on_the_way(part).seen, images.double()).flatten(1) for part in (0.0, 1.0)]
     basis = torch.linalg.qr(torch.cat(ends).T)[0].T
-    points, way = along_the_way(update, basis, (ends[0] + ends[1]) / 2 @ basis.T, float(ends[0].norm(dim=1).mean()))
+    size = float(ends[0].norm(dim=1).mean())
+    points, way = along_the_way(update, basis, (ends[0] + ends[1]) / 2 @ basis.T, size, 0.5)
     assert way == pytest.approx(mean, abs=0.08)
     assert len(points) == 2

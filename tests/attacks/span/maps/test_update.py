@@ -72,7 +72,7 @@ def test_an_update_that_left_the_convolutions_alone_is_refused():
 
 def test_weight_decay_is_taken_off_before_the_rank_is_read():
     """Of one step it leaves κ = 1 − lr · λ times the parameters, which has full rank and hides the gap."""
-    update, model, images = update_of(2, rate=0.05, weight_decay=1e-2)
+    update, _, images = update_of(2, rate=0.05, weight_decay=1e-2)
     assert update.decay == pytest.approx(1 - 0.05 * 1e-2, abs=1e-8)
     assert update.count == 2 and update.ranks == (32, 32)
     assert update.holds.share_outside(update.network.maps(update.sent, images)).max() < 1e-4
