@@ -31,6 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--client", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("strip.png"))
     arguments = parser.parse_args()
     run = fedspill.load(arguments.run)
     data = load_data(run.cells[""].client_config(use_gpu=False))
@@ -40,10 +41,9 @@ def main() -> None:
     of, nearest = linear_sum_assignment(apart.numpy())
     shown = found.new_zeros(private.shape)
     shown[of] = found[nearest]
-    path = Path(__file__).with_name("strip.png")
-    strip(private.numpy(), shown.numpy()).save(path, optimize=True)
+    strip(private.numpy(), shown.numpy()).save(arguments.out, optimize=True)
     print(run.leakage[SHOWN].round(2).to_string(index=False))
-    print(f"{path}: client {arguments.client}, farthest image at L2 {float(apart[of, nearest].max()):.2g}")
+    print(f"{arguments.out}: client {arguments.client}, farthest image at L2 {float(apart[of, nearest].max()):.2g}")
 
 
 if __name__ == "__main__":
