@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attacks import Attack, InputError, Knowledge, Observation, Reconstruction, get_attack
+    from simulator.audit.audit import audit
     from simulator.audit.record import Record
     from simulator.results.run import Run, load
 
@@ -30,6 +31,7 @@ HOME = {
     "Observation": "attacks",
     "Reconstruction": "attacks",
     "get_attack": "attacks",
+    "audit": "simulator.audit.audit",
     "Record": "simulator.audit.record",
     "Run": "simulator.results.run",
     "load": "simulator.results.run",
@@ -43,6 +45,7 @@ __all__ = [
     "Record",
     "Run",
     "attack",
+    "audit",
     "get_attack",
     "load",
 ]

@@ -17,7 +17,7 @@ from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator.audit.images import Shape
-from simulator.audit.plan import AuditOptions, AuditPlan
+from simulator.audit.plan import AuditOptions, AuditPlan, absolute
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, Setting, lost, run_job
 from simulator.results.ledger import Ledger
@@ -64,14 +64,14 @@ def audit(
     does not fit, before anything is written.
     """
     configs = [{"name": given} if isinstance(given, str) else dict(given) for given in attacks]
-    options = AuditOptions(
-        recording=_absolute(recording) or "",
-        model=_model_path(model),
+    options = AuditOptions.of(
+        recording=absolute(recording),
+        model=model,
         shape=shape,
         mean=_values(mean),
         std=_values(std),
-        truth=_absolute(truth),
-        public=_absolute(public),
+        truth=truth,
+        public=public,
         attacks=tuple(AttackConfig.model_validate(config) for config in configs),
         knowledge=know,
         rounds=tuple(rounds),
@@ -156,13 +156,3 @@ def _dispatcher(workers: int | None) -> Iterator[Dispatcher]:
 
 def _values(given: float | Sequence[float]) -> tuple[float, ...]:
     return (float(given),) if isinstance(given, int | float) else tuple(map(float, given))
-
-
-def _absolute(path: str | Path | None) -> str | None:
-    return None if path is None else str(Path(path).expanduser().resolve())
-
-
-def _model_path(model: str) -> str:
-    """Absolute where it names a file: workers have folders of their own."""
-    file, colon, factory = model.rpartition(":")
-    return f"{_absolute(file)}:{factory}" if colon and file.endswith(".py") else model

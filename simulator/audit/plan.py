@@ -48,6 +48,17 @@ class AuditOptions:
     threat_models: tuple[str, ...] = ()
     seed: int = 0
 
+    @classmethod
+    def of(
+        cls, model: str, truth: str | Path | None = None, public: str | Path | None = None, **others: Any
+    ) -> "AuditOptions":
+        """With absolute paths: workers have folders of their own. InputError for images that cannot be used."""
+        file, colon, factory = model.rpartition(":")
+        model = f"{absolute(file)}:{factory}" if colon and file.endswith(".py") else model
+        options = cls(model=model, truth=absolute(truth), public=absolute(public), **others)
+        _check_images(options)
+        return options
+
     def described(self) -> dict[str, Any]:
         """As plain values."""
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
@@ -73,7 +84,6 @@ class AuditPlan:
         if len(found := outputs_of(model, options.model, options.shape)) != 1:
             raise InputError(f"--model {options.model!r} has outputs of shape {found}: a row of class scores is needed")
         keys = _chosen(recording, options)
-        _check_images(options)
         most = max((recording.knowledge(key).num_private or 0 for key in keys), default=0)
         attacks = options.attacks or default_attacks(model, options.shape, most)
         plan = cls(options, recording, model, attacks, keys, out)
@@ -151,6 +161,10 @@ class AuditPlan:
 
     def store(self) -> CellStore:
         return CellStore(self.out)
+
+
+def absolute(path: str | Path | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser().resolve())
 
 
 def per_channel(values: Sequence[float], shape: Shape) -> tuple[float, ...]:

@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
-from attacks.interface.errors import InputError
-
 
 def audit(
     recording: Annotated[Path, typer.Argument(metavar="RECORDING", help="the folder that fedspill.Record wrote")],
+    *,
     model: Annotated[str, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module of the federation")],
     shape: Annotated[str, typer.Option(metavar="C,H,W", help="of an input image: channels,height,width, e.g. 3,32,32")],
     mean: Annotated[
@@ -53,14 +52,14 @@ def audit(
 
     from simulator.audit import audit as audits
     from simulator.run.display import Bars
-    from simulator.tools.attack_pair import parse_fields, parse_shape
+    from simulator.tools.attack_pair import parse_fields, parse_numbers, parse_shape
 
     run = audits.audit(
         recording,
         model,
         parse_shape(shape),
-        mean=numbers("--mean", mean),
-        std=numbers("--std", std),
+        mean=parse_numbers("--mean", mean),
+        std=parse_numbers("--std", std),
         truth=truth,
         public=public,
         attacks=attacks,
@@ -76,11 +75,3 @@ def audit(
         display=Bars(Console(stderr=True)),
     )
     return run.path
-
-
-def numbers(option: str, text: str | None) -> tuple[float, ...]:
-    """`0.5` or `0.4914,0.4822,0.4465`; nothing where the option is not given."""
-    try:
-        return tuple(float(part) for part in text.split(",")) if text is not None else ()
-    except ValueError:
-        raise InputError(f"{option} {text!r}: write one number, or one for each channel, e.g. 0.49,0.48,0.45") from None

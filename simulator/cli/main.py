@@ -118,23 +118,24 @@ def check(
     out.print(describe_plan(make_plan(load_any(file, profile, overrides))))
 
 
-for command in (attack, member, diagnose):
+for command in (member, diagnose):
     cli.command()(command)
 
 
-def with_report(command: Callable[..., Path]) -> Callable[..., None]:
-    """A command that ends with the page and the table of the run directory that it returns."""
+def with_report(command: Callable[..., Path | None]) -> Callable[..., None]:
+    """A command that ends with the page and the table of the run directory that it returns, where it made one."""
 
     @wraps(command)
     def then_report(**given: Any) -> None:
-        run_dir = command(**given)
-        finish_run(run_dir, figures=True)
-        require_result(run_dir)
+        if (run_dir := command(**given)) is not None:
+            finish_run(run_dir, figures=True)
+            require_result(run_dir)
 
     return then_report
 
 
-cli.command()(with_report(audit))
+for making in (attack, audit):
+    cli.command()(with_report(making))
 
 
 @cli.command()

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from attacks import Knowledge, Observation, Reconstruction
 from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Attacked, ScenarioTruth, Truth, TruthSource
-from simulator.results.keys import ObservationKey
+from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.privacy import privacy_columns, privacy_notes
 from simulator.results.storage import CellStore, save_reconstruction
 from simulator.scenario.scenario import Cell
@@ -99,12 +98,13 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
     """Attack, store and score. A fault becomes a row with its status and reason; nothing is raised."""
     reporter, start = reporter or Reporter(), time.perf_counter()
     reporter.alive()
-    told, privacy, notes = "", {}, []
+    told = ""
+    privacy: dict[str, Any] = {}
+    notes: list[str] = []
     try:
         store = CellStore(job.root)
         recorded, (observation, granted) = store.recorded(job.key), store.load(job.key)
-        privacy = privacy_columns(recorded.guarantees, recorded.adversary)
-        notes = privacy_notes(recorded.guarantees, recorded.adversary)
+        privacy, notes = _privacy(recorded)
         facts = recorded.defense_facts if job.attack.adaptive else {}
         run = AttackRun(job.attack, job.setting.seed, job.setting.threads, facts)
         knowledge = run.knowledge(granted)
@@ -112,28 +112,40 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
         with time_limit(job.timeout):
             found = run.run(observation, granted, reporter.progress)
         reporter.alive()  # scoring has time of its own
-        save_reconstruction(store.reconstruction_path(job.key, job.attack.label), found)
-        scored = score(job, observation, knowledge, found)
+        return finish_job(job, Attacked(recorded, observation, knowledge, found))
     except Exception as error:
         status, detail = "failed", " ".join(f"{type(error).__name__}: {error}".split())
         if isinstance(error, TimeoutError):
             status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
         spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
         return _result(job, {"private": {"status": status, "detail": "; ".join([detail, *notes]), **spent, **privacy}})
+
+
+def finish_job(job: Job, attacked: Attacked) -> JobResult:
+    """Store what an attack found, and score it."""
+    found, (privacy, notes) = attacked.found, _privacy(attacked.recorded)
+    save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), found)
     rows, samples = {}, []
-    for target, scores in scored.items():
+    for target, scores in score(job, attacked).items():
         detail = " ".join("; ".join([*found.warnings, *scores.notes, *notes]).split())
-        spent = {"knowledge": told, "seconds": round(found.seconds, 3)}  # without scoring
+        told, seconds = json.dumps(attacked.knowledge.given()), round(found.seconds, 3)  # without scoring
+        spent = {"knowledge": told, "seconds": seconds}
         rows[target] = scores.columns | {"status": "ok", "detail": detail} | spent | privacy
         samples += scores.samples
     return _result(job, rows, samples)
 
 
-def score(job: Job, observation: Observation, knowledge: Knowledge, found: Reconstruction) -> dict[str, Evaluation]:
+def _privacy(recorded: RecordedObservation) -> tuple[dict[str, Any], list[str]]:
+    """(columns of what differential privacy promises, what `detail` says of it)."""
+    of = recorded.guarantees, recorded.adversary
+    return privacy_columns(*of), privacy_notes(*of)
+
+
+def score(job: Job, attacked: Attacked) -> dict[str, Evaluation]:
     """By target: against the private images, and against what all clients trained on instead, where they did."""
-    store, round = CellStore(job.root), job.key.round
-    recorded, source = store.recorded(job.key), job.setting.truth
-    truth = None if source is None else source.truth(Attacked(recorded, observation, knowledge, found))
+    store, round, source = CellStore(job.root), job.key.round, job.setting.truth
+    recorded, observation, knowledge, found = attacked
+    truth = None if source is None else source.truth(attacked)
     if truth is None:
         return {"private": without_truth(observation, knowledge, found)}
     scored = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}

@@ -1,6 +1,7 @@
 """An attack outside a run, on any two checkpoints; it needs no private image."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from attacks.interface.errors import nearest
 from clients.config import ModelConfig
 from clients.models.checkpoint_file import read_checkpoint
 from clients.models.factory import construct, outputs_of
+from simulator.audit.images import Shape
+from simulator.audit.plan import per_channel
 from simulator.results.storage import make_knowledge, make_out, write_json
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value
@@ -31,6 +34,27 @@ def observe_pair(model: str | None, initial: Path | None, final: Path | None, sh
     like = module.state_dict()
     pair = read_checkpoint(initial, like), read_checkpoint(final, like)
     return Observation(module, (pair,), size, round=1, client=0)
+
+
+def normalized(knowledge: Knowledge, mean: str | None, std: str | None, shape: Shape) -> Knowledge:
+    """The knowledge with what --mean and --std say; what --know says of the same comes first."""
+    means, stds = parse_numbers("--mean", mean), parse_numbers("--std", std)
+    if not means and not stds:
+        return knowledge
+    return replace(
+        knowledge,
+        pixel_mean=knowledge.pixel_mean or per_channel(means or (0.0,), shape),
+        pixel_std=knowledge.pixel_std or per_channel(stds, shape) or None,
+        pixel_range=knowledge.pixel_range or (0.0, 1.0),
+    )
+
+
+def parse_numbers(option: str, text: str | None) -> tuple[float, ...]:
+    """`0.5` or `0.4914,0.4822,0.4465`; nothing where the option is not given."""
+    try:
+        return tuple(float(part) for part in text.split(",")) if text is not None else ()
+    except ValueError:
+        raise InputError(f"{option} {text!r}: write one number, or one for each channel, e.g. 0.49,0.48,0.45") from None
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ from matplotlib import pyplot
 from attacks import Knowledge
 from clients.local_update import load_data
 from simulator.evaluation.job import Job, Setting, run_job
+from simulator.evaluation.truth import Truth
 from simulator.reports import figures
 from simulator.reports.figures import Strip, draw_figures, draw_strips, strip_of
 from simulator.results.keys import ObservationKey, RecordedObservation
@@ -29,6 +30,9 @@ class FakeRecord:
 
     def store(self, cell):
         return CellStore(self.path)
+
+    def private_images(self, key, cell):
+        return Truth.of(self.cells[cell].scenario, [key.client], [key.client]).private
 
 
 @pytest.fixture
