@@ -15,6 +15,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.normalization import Normalization
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_known
+from attacks.interface.pictures import Pictures
 from attacks.update.private_set import (
     check_knowledge,
     check_num_private_available,
@@ -76,6 +77,30 @@ class Reconstruction:
     def _pixels(self, inputs: Tensor, clamped: bool) -> Tensor:
         pixels = Normalization(self.pixel_mean, self.pixel_std).pixels(inputs.cpu())
         return pixels.clamp(0, 1) if clamped else pixels
+
+    def show(self, most: int = 20) -> Pictures:
+        """The first images, for a notebook or a file, each above its residual."""
+        strips = [("images", self.pixels()[:most])]
+        if self.held is not None and len(self.held):
+            strips.append(("held back", self.held_pixels()[:most]))
+        captions = tuple(f"{value:.2g}" for value in self.residual[:most].tolist())
+        more = (f"{len(self.images) - most} more images are not shown",) if len(self.images) > most else ()
+        return Pictures(self._counted(), tuple(strips), captions, (*more, *self.warnings))
+
+    def __repr__(self) -> str:
+        return f"Reconstruction({self._counted()})"
+
+    def _repr_html_(self) -> str:
+        return self.show()._repr_html_()
+
+    def _counted(self) -> str:
+        """What there is, in words."""
+        held = "" if self.held is None or not len(self.held) else f", {len(self.held)} held back"
+        inferred = "" if self.num_inferred is None else f", {self.num_inferred} private ones inferred"
+        span = f", residuals {self.residual.min():.2g} to {self.residual.max():.2g}" if len(self.images) else ""
+        size = " × ".join(map(str, self.images.shape[1:]))
+        images = f"{len(self.images)} image{'' if len(self.images) == 1 else 's'}"
+        return f"{images} of {size}{held}{inferred}{span}, {self.seconds:.1f} s"
 
     def ranked(self) -> "Reconstruction":
         """The same candidates, smallest residual first, on the CPU; images, residuals and duals in float32."""
