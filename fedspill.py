@@ -35,7 +35,6 @@ HOME = {
     "Reconstruction": "attacks",
     "audit": "simulator.audit.audit",
     "get_attack": "attacks",
-    "audit": "simulator.audit.audit",
     "Record": "simulator.audit.record",
     "Run": "simulator.results.run",
     "load": "simulator.results.run",

@@ -1,10 +1,9 @@
 """Every command and example of the README is run, in its order, in a folder that holds what it names."""
 
+import importlib
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from tests.simulator import conftest
 from tests.simulator.audit.recorded import MODEL, digits, record
-from tests.simulator.conftest import fedspill as command_line
 
 PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text()
@@ -22,7 +21,6 @@ ELSEWHERE = {  # what is no command of fedspill's, and where it is run
     "git clone … && cd fedspill": "continuous integration",
     ". .venv/bin/activate": "continuous integration",
     "make demo": "its recipe, below",
-    "python docs/strip.py runs/mnist": "below, after the run that it draws",
 }
 SHORTER = {  # what each would take minutes for
     "run mine.yaml": ("--set", "sweep={}"),
@@ -38,7 +36,7 @@ def make_net():
 """
 
 pytestmark = pytest.mark.slow
-fedspill = command_line
+fedspill = conftest.fedspill
 
 
 def commands():
@@ -111,6 +109,5 @@ def test_the_strip_is_drawn_from_its_run(folder, fedspill, shared_data):
     command = next(line for line in commands() if "data.root=MNIST" in line).replace("MNIST", f"{shared_data}/mnist")
     result = fedspill(*shlex.split(command)[1:], *SHORTER["run scenarios/mnist_mlp.yaml"])
     assert result.returncode == 0, result.stderr
-    script = [sys.executable, PROJECT / "docs" / "strip.py", "runs/mnist", "--out", "strip.png"]
-    drawn = subprocess.run(script, capture_output=True, text=True, env={"PYTHONPATH": str(PROJECT)})
-    assert drawn.returncode == 0 and (folder / "strip.png").exists(), drawn.stderr
+    exec(block("python", "strip.png"), {"fedspill": importlib.import_module("fedspill")})
+    assert (folder / "strip.png").exists()
