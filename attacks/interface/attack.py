@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from attacks.interface.devices import choose_device
-from attacks.interface.errors import InputError, nearest
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.normalization import Normalization
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_known
 from attacks.interface.pictures import Pictures
+from attacks.interface.plugins import Registry
 from attacks.update.private_set import (
     check_knowledge,
     check_num_private_available,
@@ -189,7 +189,11 @@ class Attack(ABC):
         """
 
 
-ATTACKS: dict[str, type[Attack]] = {}
+def _attack(found: object) -> type[Attack] | None:
+    return found if isinstance(found, type) and issubclass(found, Attack) else None
+
+
+ATTACKS: Registry[type[Attack]] = Registry("attack", "fedspill.attacks", _attack)
 AttackClass = TypeVar("AttackClass", bound=type[Attack])
 
 
@@ -201,17 +205,15 @@ def register(attack: AttackClass) -> AttackClass:
 
 def check_options(name: str, options: Iterable[str]) -> None:
     """Raise InputError, with the nearest valid name, for an unknown attack or option."""
-    if name not in ATTACKS:
-        raise InputError(f"unknown attack {name!r}{nearest(name, sorted(ATTACKS))}")
     check_known(f"attack {name!r}", options, option_names(name))
 
 
 def option_names(name: str) -> list[str]:
-    """The options of a registered attack, which are the fields of its dataclass."""
-    return [option.name for option in fields(cast(Any, ATTACKS[name]))]
+    """The options of an attack, which are the fields of its dataclass."""
+    return [option.name for option in fields(cast(Any, ATTACKS.find(name)))]
 
 
 def get_attack(name: str, **options: object) -> Attack:
-    """The attack called `name` with its options set."""
+    """The attack called `name` with its options set; also one of an installed package, or at an import path."""
     check_options(name, options)
-    return ATTACKS[name](**options)
+    return ATTACKS.find(name)(**options)

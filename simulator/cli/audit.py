@@ -5,10 +5,15 @@ from typing import Annotated
 
 import typer
 
+from simulator.cli.options import FailAbove, ShowAll
+from simulator.cli.output import Answer, command
 
+DEFAULT_NAMES, THREAT_MODELS = ("span", "ntk"), ("server", "observer", "history")  # that --fail-above may name
+
+
+@command
 def audit(
     recording: Annotated[Path, typer.Argument(metavar="RECORDING", help="the folder that fedspill.Record wrote")],
-    *,
     model: Annotated[str, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module of the federation")],
     shape: Annotated[str, typer.Option(metavar="C,H,W", help="of an input image: channels,height,width, e.g. 3,32,32")],
     mean: Annotated[
@@ -44,16 +49,23 @@ def audit(
     workers: Annotated[
         int | None, typer.Option(min=1, help="attacks at a time; default one per core, 1 does without Ray")
     ] = None,
+    fail_above: FailAbove = [],
+    show_all: ShowAll = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished audit again")] = False,
-) -> Path:
+) -> Answer:
     """Attack what a server recorded: every round, client and threat model. No private image is needed; with --truth,
-    what comes out is scored. Goes on where it stopped. Exit code 3 is no result at all."""
-    from rich.console import Console
+    what comes out is scored. Goes on where it stopped.
 
+    Exit code 2: bad input; 3: no result at all; 4: above --fail-above.
+    """
     from simulator.audit import audit as audits
-    from simulator.run.display import Bars
+    from simulator.cli.finish import Shown, finish_run
+    from simulator.reports.gate import parse_limits
+    from simulator.run.display import run_display
     from simulator.tools.attack_pair import parse_fields, parse_numbers, parse_shape
 
+    named = {*attacks, *DEFAULT_NAMES, *threat_models, *THREAT_MODELS, "none"}
+    shown = Shown(show_all, parse_limits(fail_above, named))
     run = audits.audit(
         recording,
         model,
@@ -72,6 +84,6 @@ def audit(
         timeout=timeout,
         workers=workers,
         overwrite=overwrite,
-        display=Bars(Console(stderr=True)),
+        display=run_display(),
     )
-    return run.path
+    return finish_run(run.path, figures=True, shown=shown)

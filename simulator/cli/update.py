@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from attacks.interface.errors import InputError
+from simulator.cli.options import ShowAll
+from simulator.cli.output import Answer, command, out, read_json, read_records
 
 if TYPE_CHECKING:
     from attacks import Knowledge, Observation
     from simulator.audit.plan import AuditOptions
     from simulator.results.run import Run
     from simulator.scenario.sections import AttackConfig
-
-out = Console(highlight=False)
 
 
 @dataclass(frozen=True)
@@ -89,30 +88,28 @@ class ObservationOptions:
         )
 
 
-Result = TypeVar("Result")
-
-
-def with_observation_options(command: Callable[..., Result]) -> Callable[..., Result]:
+def with_observation_options(function: Callable[..., Answer]) -> Callable[..., Answer]:
     """A command with a parameter `which` has the options of ObservationOptions in its place on the command line.
 
     Its `out_dir` is checked before anything else.
     """
-    own = [parameter for name, parameter in signature(command).parameters.items() if name != "which"]
+    own = [parameter for name, parameter in signature(function).parameters.items() if name != "which"]
     options = signature(ObservationOptions).parameters
     shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in (*own, *options.values())]
 
-    @wraps(command)
-    def with_options(**given: Any) -> Result:
+    @wraps(function)
+    def with_options(**given: Any) -> Answer:
         from simulator.results.storage import check_out
 
         check_out(given["out_dir"])
-        return command(which=ObservationOptions(**{name: given.pop(name) for name in options}), **given)
+        return function(which=ObservationOptions(**{name: given.pop(name) for name in options}), **given)
 
-    vars(with_options)["__signature__"] = signature(command).replace(parameters=shown)
+    vars(with_options)["__signature__"] = signature(function).replace(parameters=shown)
     with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return with_options
 
 
+@command
 @with_observation_options
 def attack(
     name: Annotated[str, typer.Option("--attack", metavar="NAME", help="which attack; `fedspill list` names them")],
@@ -126,11 +123,13 @@ def attack(
         Path | None, typer.Option(metavar="PATH", help="other images of the kind, for baselines: npz or a folder")
     ] = None,
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
-) -> Path | None:
+    show_all: ShowAll = False,
+) -> Answer:
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed; with --truth, what
     comes out is scored. Of two checkpoints there are tables, pictures and a page, as of an audit."""
     from simulator.adversary.attack_run import AttackRun
     from simulator.audit.pair import audit_pair
+    from simulator.cli.finish import Shown, finish_run
     from simulator.results.keys import ObservationKey
     from simulator.run.display import step_bar
     from simulator.tools.attack_pair import parse_options, write_result
@@ -154,9 +153,14 @@ def attack(
     held = 0 if found.held is None else len(found.held)
     count = f"{len(found.images)} images{f', {held} held back' if held else ''}, {found.num_inferred} inferred"
     out.print(f"{count}, {found.seconds:.1f} s: {out_dir}")
-    return out_dir if options is not None else None
+    facts = read_json(out_dir / "facts.json")
+    if options is None:
+        return Answer(facts)
+    ended = finish_run(out_dir, figures=True, shown=Shown(show_all))
+    return Answer(facts | ended.data, ended.error)
 
 
+@command
 @with_observation_options
 def member(
     candidates: Annotated[Path, typer.Option(metavar="FILE.npz", help="with an array `images`, (Q, C, H, W)")],
@@ -166,7 +170,7 @@ def member(
         Path | None,
         typer.Option(metavar="FILE.npz", help="with an array `images`, no members: calibrates the false-positive rate"),
     ] = None,
-) -> None:
+) -> Answer:
     """Say which candidate images an update was trained on; a higher score means a member.
 
     Images are pixels in [0, 1] with --mean, --std or --run, and else in the model's input space.
@@ -184,12 +188,17 @@ def member(
     test = MembershipTest.of(observation, knowledge, torch.cat(files))
     residual, *outsiders = [test.residual(images) for images in files]
     write_membership(out_dir, residual)
-    show_warnings((*test.warnings, *filter(None, [scale_warning(files[0], observation)])))
-    for sentence in membership_words(residual, next(iter(outsiders), None), test.num_private):
+    warnings = (*test.warnings, *filter(None, [scale_warning(files[0], observation)]))
+    show_warnings(warnings)
+    said, table = membership_words(residual, next(iter(outsiders), None), test.num_private), out_dir / "membership.csv"
+    for sentence in said:
         out.print(sentence, soft_wrap=True)
-    out.print(f"{len(residual)} candidates, {test.num_private} private images: {out_dir / 'membership.csv'}")
+    out.print(f"{len(residual)} candidates, {test.num_private} private images: {table}")
+    facts = {"num_private": test.num_private, "warnings": warnings, "said": said}
+    return Answer({**facts, "candidates": read_records(table)})
 
 
+@command
 @with_observation_options
 def diagnose(
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for diagnose.json and layers.csv")],
@@ -198,7 +207,7 @@ def diagnose(
         Path | None, typer.Option(metavar="FILE.npz", help="with an array `images`, public or reconstructed ones")
     ] = None,
     evaluator: Annotated[bool, typer.Option("--evaluator", help="with --run: on the private images")] = False,
-) -> None:
+) -> Answer:
     """Say which attack to expect something of, and whether the update is in the kernel regime.
 
     Images are pixels in [0, 1] with --mean, --std or --run, and else in the model's input space.
@@ -223,9 +232,11 @@ def diagnose(
     for table in diagnosis.diagnosis_tables(found):
         out.print(table)
     out.print(found.verdict, soft_wrap=True)
-    for line in advice(observation, knowledge, found):
+    said = advice(observation, knowledge, found)
+    for line in said:
         out.print(line, soft_wrap=True, markup=False)
     out.print(f"written: {out_dir / 'diagnose.json'}", soft_wrap=True)
+    return Answer({**read_json(out_dir / "diagnose.json"), "said": said})
 
 
 def show_warnings(warnings: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from attacks import InputError
 from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
@@ -117,6 +118,8 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
         status, detail = "failed", " ".join(f"{type(error).__name__}: {error}".split())
         if isinstance(error, TimeoutError):
             status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
+        elif isinstance(error, InputError) and job.attack.optional:
+            status, detail = "skipped", " ".join(str(error).split())
         spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
         return _result(job, {"private": {"status": status, "detail": "; ".join([detail, *notes]), **spent, **privacy}})
 

@@ -15,9 +15,9 @@ from simulator.paper.claims import Claim, judge
 from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
 from simulator.paper.files import load_claims, load_file
 from simulator.paper.measures import seeds_in_words
-from simulator.reports.figures import draw_strips
+from simulator.reports.strips import draw_strips
 from simulator.results.storage import write_atomically
-from simulator.run.display import Bars, step_bar
+from simulator.run.display import run_display, step_bar
 from simulator.run.estimate import clock
 from simulator.scenario.yaml_source import Source
 
@@ -42,7 +42,7 @@ def run_experiment(
         console.print(line, highlight=False, soft_wrap=True)
 
     with step_bar() as report:
-        run = ExperimentRun(name, profile, source, out.resolve(), Bars(Console(stderr=True)), report, say, verbose)
+        run = ExperimentRun(name, profile, source, out.resolve(), run_display(), report, say, verbose)
         settings = run.check(experiment.settings)
         claim_folder(run)
         if profile != "quick" and experiment.cost is not None:
@@ -97,7 +97,7 @@ def claims_table(claims: list[Claim]) -> Table:
     """The claims as the terminal shows them, each beside what was measured."""
     table = Table(title="Claims of the paper", title_justify="left", show_lines=True)
     for column, ratio in (("claim", 3), ("the paper", 3), ("measured", 4), ("holds here", 2)):
-        table.add_column(column, ratio=ratio)
+        table.add_column(column, ratio=ratio, overflow="fold")
     for claim in claims:
         colour = {True: "green", False: "red", None: "default"}[claim.holds]
         said, source, paper, measured, verdict = map(
@@ -108,11 +108,18 @@ def claims_table(claims: list[Claim]) -> Table:
 
 
 def listing() -> Table:
-    """Every experiment by name, in the order of the paper."""
+    """Every experiment by name, with what it is about."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for name in sorted(EXPERIMENTS, key=natural):
-        table.add_row(name, EXPERIMENTS[name].title)
+    for _ in range(2):
+        table.add_column(overflow="fold")
+    for name, title in titles().items():
+        table.add_row(name, title)
     return table
+
+
+def titles() -> dict[str, str]:
+    """Of every experiment by name, in the order of the paper."""
+    return {name: EXPERIMENTS[name].title for name in sorted(EXPERIMENTS, key=natural)}
 
 
 def natural(name: str) -> tuple[bool, str, int]:

@@ -23,7 +23,7 @@ from simulator.paper.distillation import (
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment
 from simulator.paper.measures import by_seed, spearman_within
 from simulator.paper.pictures import draw_lines
-from simulator.reports.figures import themed
+from simulator.reports.drawing import themed
 from simulator.run.display import ShowProgress
 from simulator.tools.distillation import Owner, evaluate
 

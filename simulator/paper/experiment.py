@@ -15,7 +15,7 @@ from attacks.interface.errors import InputError, nearest
 from clients.config import Section
 from simulator.errors import RunError
 from simulator.paper.claims import Statistics
-from simulator.reports.figures import Strip
+from simulator.reports.strips import Strip
 from simulator.results.run import Run
 from simulator.run.display import Display, ShowProgress
 from simulator.scenario.error_message import read_section

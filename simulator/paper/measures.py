@@ -10,7 +10,7 @@ from attacks.scoring.images import distances, matched_l2
 from clients.models import option_values
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import num_private
-from simulator.reports.figures import Strip, strip_of
+from simulator.reports.strips import Strip, strip_of
 from simulator.results.run import Run
 from simulator.scenario.scenario import Cell
 

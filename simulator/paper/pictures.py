@@ -8,7 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from simulator.reports.figures import BASELINES, FLOOR_COLOUR, themed
+from simulator.reports.drawing import BASELINES, FLOOR_COLOUR, themed
 
 
 def readable_log(axis: plt.Axes) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from simulator.reports.intervals import cluster_interval, half_width, paired_difference, sign_test
+from simulator.reports.intervals import cluster_interval, half_width, paired_difference, share_interval, sign_test
 from simulator.reports.reconstruction_bound import ReconstructionBounds
 from simulator.results.keys import ALL
 from simulator.results.privacy import worst_columns
@@ -96,6 +96,7 @@ def utility_columns(utility: pd.DataFrame, defense: str, round: int) -> dict[str
         return {}
     own = by_seed.loc[defense]
     columns = {"test_accuracy": own.test_accuracy.mean(), "test_accuracy_ci95": half_width(own.test_accuracy)}
+    columns |= dict(zip(("test_accuracy_low", "test_accuracy_high"), share_interval(own.test_accuracy), strict=True))
     if NONE in by_seed.index.levels[0]:
         gained = (own.test_accuracy - by_seed.loc[NONE].test_accuracy).dropna()
         columns |= {"accuracy_difference": gained.mean(), "accuracy_difference_ci95": half_width(gained)}

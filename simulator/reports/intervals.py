@@ -16,6 +16,13 @@ def half_width(values: pd.Series) -> float:
     return float(stats.t.ppf((1 + LEVEL) / 2, count - 1) * values.std() / np.sqrt(count))
 
 
+def share_interval(values: pd.Series) -> tuple[float, float]:
+    """The 95 % confidence interval of the mean of shares (Student's t), cut at 0 and 1, which no mean share is beyond:
+    what is cut off holds no share, so the interval covers as often. NaN for fewer than two values."""
+    mean, half = float(values.mean()), half_width(values)
+    return (np.nan, np.nan) if np.isnan(half) else (max(0.0, mean - half), min(1.0, mean + half))
+
+
 def cluster_interval(scores: pd.Series, least: float = 0.0, most: float = 1.0) -> tuple[float, float]:
     """The 95 % interval of a mean over seeds of means over clients.
 

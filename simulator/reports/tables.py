@@ -12,7 +12,6 @@ from simulator.reports.benchmark_table import strongest
 from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, NUMBER, TEXT, Column, benchmark
 from simulator.scenario.sweep import short_keys
 
-MAX_ROWS = 60
 LEGEND = (
     "leakage: 1 is exact; in parentheses stands the uninformed baseline, the same score for who knows nothing: the "
     "better of as many public images and of their mean. "
@@ -25,33 +24,14 @@ MORE = {  # what is shown where it differs from `recovered`, by heading
     "group": "group: recovered up to the clients' augmentations.",
     "precision": "precision: share of the returned images that recover one.",
 }
-DROPPED = ("precision", "psnr_mean", "l2_median")  # where the terminal is too narrow, in this order
-GAP, WIDE = 2, 10_000  # letters between columns, and of a terminal that has room for all of them
 LONGEST_REMARK = 300  # letters
 BENCHMARK_LEGEND = (
     "recovered: of private images, by the attack that recovers most in the last attacked round (*: granted the "
     "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that it would not "
-    "return. accuracy: after that round, ± half of the 95 % interval over seeds; ε: by then, against the row's threat "
+    "return. accuracy: after that round, with the 95 % interval over seeds; ε: by then, against the row's threat "
     "model, of one record (r) or a whole client (c). kB: what a client sends in a round."
 )
 Show = Callable[[pd.Series], str]
-
-
-def leakage_table(frame: pd.DataFrame, swept: list[str], width: int | None = None) -> Table:
-    """One line per row of the leakage table. width: of the terminal, 80 or more; columns are left out to fit it."""
-    columns, granted = visible_columns(frame, swept), LEAKAGE.columns["knowledge"].heading
-    columns, gap = _within(width or WIDE, columns, frame.head(MAX_ROWS))
-    attacks, told = ", ".join(frame["attack"].unique()), [text for text in _texts(frame, _granted) if text]
-    given = "" if granted in columns or frame.empty else f"; {granted}: {told[0] if told else 'none'}"
-    table = _empty_table(f"Leakage: what the adversary reconstructed ({attacks}{given})", padding=gap - 1)
-    texts = [column.heading for column in LEAKAGE.printed if column.dtype == TEXT]
-    for name in columns:
-        table.add_column(name, justify="left" if name in texts else "right", no_wrap=name != granted)
-    for _, row in frame.head(MAX_ROWS).iterrows():
-        table.add_row(*(show(row) for show in columns.values()))
-    if len(frame) > MAX_ROWS:
-        table.caption = f"the first {MAX_ROWS} of {len(frame)} rows; the rest is in leakage.csv"
-    return table
 
 
 def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Show]:
@@ -109,19 +89,6 @@ def _differs(frame: pd.DataFrame, name: str) -> bool:
         return False
     than = 1 if name == "precision" else frame.recovered
     return bool((frame[name].notna() & (frame[name] != than)).any())
-
-
-def _within(width: int, columns: dict[str, Show], frame: pd.DataFrame) -> tuple[dict[str, Show], int]:
-    """(the columns without as many of the least telling ones as it takes to fit, spaces between them)."""
-    needed = {name: max(map(len, [name, *_texts(frame, show)])) for name, show in columns.items()}
-
-    def fits(gap: int) -> bool:
-        return sum(needed.values()) + gap * (len(needed) - 1) <= width
-
-    for name in DROPPED:
-        if not fits(GAP):
-            needed.pop(LEAKAGE.columns[name].heading, None)
-    return {name: columns[name] for name in needed}, GAP if fits(GAP) else 1
 
 
 def benchmark_view(table: pd.DataFrame) -> Table:
@@ -220,14 +187,6 @@ def _epsilon(row: pd.Series) -> str:
     return "" if pd.isna(row["epsilon"]) else f"{row['epsilon']:.1f} {str(row.get('privacy_unit', ''))[:1]}"
 
 
-def _interval(name: str) -> Show:
-    def text(row: pd.Series) -> str:
-        width = row[f"{name}_ci95"]
-        return _number(row[name], 2) + ("" if pd.isna(row[name]) or pd.isna(width) else f" ±{width:.2f}")
-
-    return text
-
-
 LEAKAGE_CELLS: dict[str, Show] = {  # what is more than a value and its baseline
     "client": lambda row: "all" if row["client"] < 0 else str(row["client"]),
     "recovered": _recovered,
@@ -237,7 +196,7 @@ LEAKAGE_CELLS: dict[str, Show] = {  # what is more than a value and its baseline
 BENCHMARK_CELLS: dict[str, Show] = {
     "attack": lambda row: f"{row['attack']}*" if row["adaptive"] else row["attack"],
     "recovered_fraction": _clustered("recovered_fraction"),
-    "test_accuracy": _interval("test_accuracy"),
+    "test_accuracy": _clustered("test_accuracy"),
     "epsilon": _epsilon,
     "bytes": lambda row: _number(row["bytes"] / 1000, 0),
 }

@@ -339,6 +339,8 @@ COMPARED = (
     Column("recovered_pairs", COUNT, "pairs of clients that it is over, of seeds where clients are hidden", OVER_SEEDS),
     Column("recovered_p", NUMBER, "exact two-sided sign test of the seeds' mean differences; with n seeds at least "
            "2 / 2ⁿ, and empty where nothing differs", OVER_SEEDS),
+    Column("test_accuracy_low", NUMBER, f"{LOW}: Student's t over seeds, cut at 0 and 1", OVER_SEEDS, SHARE),
+    Column("test_accuracy_high", NUMBER, HIGH, OVER_SEEDS, SHARE),
     Column("accuracy_difference", NUMBER, "of `test_accuracy` to the same seeds without a defense, mean of the pairs",
            OVER_SEEDS),
     Column("accuracy_difference_ci95", NUMBER, "half of its 95 % confidence interval over pairs of seeds (Student's t)",

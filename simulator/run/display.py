@@ -1,5 +1,6 @@
-"""What a run shows while it runs."""
+"""What a run shows while it runs: bars on a terminal, plain lines elsewhere."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -7,14 +8,22 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+QUIET = 30.0  # seconds between lines that say how far something is
+LINES = 20  # that finished attacks are told of in, or a few more
+
 ShowProgress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
 
 
 @contextmanager
 def step_bar() -> Iterator[ShowProgress]:
-    """A bar on stderr that appears when it is first told of something: what runs may draw bars of its own."""
-    progress = Progress(console=Console(stderr=True), transient=True)
+    """A bar on stderr that appears when it is first told of something: what runs may draw bars of its own. Where stderr
+    is no terminal, a line at the start of each thing and every half minute."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _step_lines(console)
+        return
+    progress = Progress(console=console, transient=True)
     task = progress.add_task("")
 
     def report(what: str, done: int, total: int) -> None:
@@ -25,6 +34,26 @@ def step_bar() -> Iterator[ShowProgress]:
         yield report
     finally:
         progress.stop()
+
+
+def _step_lines(console: Console) -> ShowProgress:
+    """Lines for people who read a log."""
+    last, said = "", 0.0
+
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal last, said
+        name, now = what.partition(",")[0], time.monotonic()
+        if name != last or now - said >= QUIET:
+            last, said = name, now
+            console.print(f"fedspill: {what}, {done} of {total}", markup=False, highlight=False, soft_wrap=True)
+
+    return report
+
+
+def run_display() -> "Display":
+    """Bars where stderr is a terminal, else lines."""
+    console = Console(stderr=True)
+    return Bars(console) if console.is_terminal else Lines(console)
 
 
 class Display:
@@ -86,3 +115,50 @@ class Bars(Display):
 
     def stop(self) -> None:
         self.progress.stop()
+
+
+class Lines(Display):
+    """A line for every round, for about twenty steps of the attacks, and for every attack without a result."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self.started = self.last = time.monotonic()
+        self.rounds = self.attacks = self.rounds_done = self.attacks_over = 0
+
+    def start(self, rounds: int, attacks: int) -> None:
+        self.rounds, self.attacks = rounds, attacks
+        self._say(f"{rounds} rounds and {attacks} attacks to do, starting Flower and Ray")
+
+    def pretraining(self, done: int, total: int, loss: float) -> None:
+        if self._quiet():
+            self._say(f"pretraining: {done} of {total} steps, loss {loss:.3f}")
+
+    def round_done(self, cell: str, round: int, accuracy: float) -> None:
+        self.rounds_done += 1
+        where = f"{cell}, " if cell else ""
+        self._say(f"{self.rounds_done} of {self.rounds} rounds: {where}round {round}, test accuracy {accuracy:.3f}")
+
+    def attack_done(self, row: dict[str, Any]) -> None:
+        self.attacks_over += 1
+        who = f"round {row['round']}, client {row['client']}, {row['threat_model']}, {row['attack']}"
+        failed = row["status"] != "ok"
+        if failed or self.attacks_over % max(1, self.attacks // LINES) == 0 or self.attacks_over == self.attacks:
+            how = f"{row['status']}: {row['detail']}" if failed else "done"
+            self._say(f"{self.attacks_over} of {self.attacks} attacks: {who}, {how}")
+
+    def attacks_running(self, shares: dict[str, float]) -> None:
+        if shares and self._quiet():
+            names = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())[:2])
+            self._say(f"{self.attacks_over} of {self.attacks} attacks are over, {len(shares)} run: {names}")
+
+    def stop(self) -> None:
+        seconds = time.monotonic() - self.started
+        self._say(f"{self.rounds_done} rounds and {self.attacks_over} attacks done in {seconds:.0f} s")
+
+    def _quiet(self) -> bool:
+        """Whether nothing was said for a while."""
+        return time.monotonic() - self.last >= QUIET
+
+    def _say(self, line: str) -> None:
+        self.last = time.monotonic()
+        self.console.print(f"fedspill: {line}", markup=False, highlight=False, soft_wrap=True)

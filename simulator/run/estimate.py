@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from attacks import Knowledge, Observation
+from attacks import InputError, Knowledge, Observation
 from attacks.interface.seeding import torch_generator
 from clients.config import ModelConfig
 from clients.local_update import load_data, load_targets
@@ -125,6 +125,10 @@ def attack_seconds(attack: AttackConfig, cell: Cell, observation: Observation, k
         AttackRun.of(short, cell.scenario).run(observation, knowledge, stop_when_late)
     except _TooLong:
         return None
+    except InputError:
+        if not attack.optional:
+            raise
+        return 0.0
     return (time.perf_counter() - start) * (1 if iterations is None else iterations / PROBE_ITERATIONS)
 
 

@@ -62,7 +62,8 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
         facts = defense_facts(cell, data, view, [0])
         knowledge = grant(scenario, data, [0], facts)
         for attack in scenario.attacks_by(view.adversary):
-            attack.make().check(observation, AttackRun.of(attack, scenario, facts).knowledge(knowledge))
+            if not attack.optional:
+                attack.make().check(observation, AttackRun.of(attack, scenario, facts).knowledge(knowledge))
     rounds, when = scenario.federation.rounds, scenario.adversary.when
     if when != "every" and (late := [round for round in when if round > rounds]):
         raise InputError(f"adversary.when names round {late[0]}, federation.rounds is {rounds}")

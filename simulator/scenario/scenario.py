@@ -30,15 +30,7 @@ from simulator.adversary.threat_models import View, all_views
 from simulator.scenario.error_message import describe_error
 from simulator.scenario.sections import AdversaryConfig, AttackConfig, EngineConfig, FederationConfig, OutputConfig
 from simulator.scenario.sweep import Grid
-from simulator.scenario.yaml_source import Source, as_key, assign, leaves, parse_value, read_yaml
-
-PATHS = {  # the keys whose values are files or folders
-    ("data", "root"),
-    ("model", "checkpoint"),
-    ("model", "name"),
-    ("model", "pretrain", "folder"),
-    ("model", "pretrain", "data", "root"),
-}
+from simulator.scenario.yaml_source import Source, absolute_paths, as_key, assign, leaves, parse_value, read_yaml
 
 
 def _of_a_known_defense(config: DefenseConfig) -> DefenseConfig:
@@ -274,16 +266,6 @@ def _expand_shorthands(data: dict[str, Any]) -> None:
         data["adversary"] = {**adversary, "attacks": attacks}
 
 
-def _absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
-    """Workers on other nodes and in other folders, and later readers of a run, have to find the same files."""
-    for key, value in leaves(data):
-        if key in PATHS and value and isinstance(value, str) and (key[-1] != "name" or ".py:" in value):
-            file, colon, factory = value.partition(".py:")
-            path = str(Path(file + colon.rstrip(":")).expanduser().resolve())
-            data = assign(data, ".".join(map(str, key)), f"{path}:{factory}" if colon else path)
-    return data
-
-
 def validate(source: Source) -> Scenario:
     """A Scenario, or one InputError that names the key, its line, the value and the nearest valid name."""
     for key, value in leaves(source.data):
@@ -291,7 +273,7 @@ def validate(source: Source) -> Scenario:
             raise InputError(
                 f"{source.prefix(key)}{'.'.join(map(str, key))} is {value}: input should be a finite number"
             )
-    text = as_json(_absolute_paths(source.data), "a scenario")
+    text = as_json(absolute_paths(source.data), "a scenario")
     try:
         return Scenario.model_validate_json(text)
     except ValidationError as error:

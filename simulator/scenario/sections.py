@@ -86,11 +86,15 @@ class AttackConfig(NamedSection):
         False,
         description="whether it is told which defense is in force: noise, entries left out, quantization, clip bound",
     )
+    optional: bool = Field(
+        False, description="whether it is left out where it cannot run, with a row `skipped` that says why"
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="of the attack; also beside `name`")
 
     @classmethod
     def default_label(cls, values: dict[str, Any]) -> str:
-        return f"{values['name']}-adaptive" if values.get("adaptive") is True else values["name"]
+        name = values["name"].rpartition(":")[2]  # of one at an import path, what stands there
+        return f"{name}-adaptive" if values.get("adaptive") is True else name
 
     @model_validator(mode="after")
     def _known(self) -> "AttackConfig":
@@ -100,8 +104,11 @@ class AttackConfig(NamedSection):
     def make(self) -> Attack:
         """The attack with its options type-checked; InputError names the option that is wrong."""
         check_options(self.name, self.options)
-        return made_with(ATTACKS[self.name], f"attack {self.name!r}", self.options)
+        return made_with(ATTACKS.find(self.name), f"attack {self.name!r}", self.options)
 
+
+# What runs where no attack is named: seconds where span applies, and a short search that applies everywhere.
+DEFAULT_ATTACKS = ({"name": "span", "optional": True}, {"name": "ntk", "kernel": "hybrid", "iterations": 1500})
 
 # Every client normalizes pixels of this range, so whoever takes part knows how.
 PARTICIPANTS_KNOW = {"pixel_mean": True, "pixel_std": True, "pixel_range": True}
@@ -116,9 +123,9 @@ class AdversaryConfig(Section):
         description="history: all rounds so far at once, for each of the others named, or for the server alone",
     )
     attacks: list[AttackConfig] = Field(
-        default_factory=lambda: [AttackConfig.model_validate("ntk")],
+        default_factory=lambda: list(map(AttackConfig.model_validate, DEFAULT_ATTACKS)),
         min_length=1,
-        description="names, or {name, label, options …}; default ntk",
+        description="names, or {name, label, options …}; default span where it applies, and a short ntk",
     )
     knowledge: dict[str, Any] = Field(
         default_factory=PARTICIPANTS_KNOW.copy,

@@ -1,7 +1,7 @@
 """YAML with memory: every key knows the file and line it came from, and `extends:` merges files."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,13 @@ import yaml
 from attacks.interface.errors import InputError
 
 Key = tuple[str | int, ...]
+PATHS = {  # the keys whose values are files or folders
+    ("data", "root"),
+    ("model", "checkpoint"),
+    ("model", "name"),
+    ("model", "pretrain", "folder"),
+    ("model", "pretrain", "data", "root"),
+}
 
 
 class _DuplicateKey(yaml.MarkedYAMLError):
@@ -83,6 +90,7 @@ def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> Source:
     if path in ancestors:
         raise InputError(f"{path}: extends leads back to the file itself")
     source = _read_one(path)
+    source.data = _replace_paths(source.data, lambda file: _beside(path.parent, file))
     parent = source.data.pop("extends", None)
     if parent is None:
         return source
@@ -134,6 +142,26 @@ def assign(data: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     below = copy.get(head)
     copy[head] = assign({} if below is None else below, rest, value) if rest else value
     return copy
+
+
+def absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
+    """Workers on other nodes and in other folders, and later readers of a run, have to find the same files."""
+    return _replace_paths(data, lambda file: str(Path(file).expanduser().resolve()))
+
+
+def _beside(folder: Path, file: str) -> str:
+    """The file or folder beside the scenario, where there is one; else it is one of the working folder."""
+    return str(folder / file) if (folder / file).exists() else file
+
+
+def _replace_paths(data: dict[str, Any], replace: Callable[[str], str]) -> dict[str, Any]:
+    """The data with every path in it replaced; of FILE.py:factory that of the file."""
+    for key, value in leaves(data):
+        if key in PATHS and value and isinstance(value, str) and (key[-1] != "name" or ".py:" in value):
+            file, colon, factory = value.partition(".py:")
+            path = replace(file + colon.rstrip(":"))
+            data = assign(data, ".".join(map(str, key)), f"{path}:{factory}" if colon else path)
+    return data
 
 
 def _read_one(path: Path) -> Source:

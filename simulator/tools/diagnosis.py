@@ -82,14 +82,14 @@ def write_diagnosis(out: Path, found: Linearity, view: str, source: str) -> None
 def diagnosis_tables(found: Linearity) -> list[Table]:
     """For a terminal of 80 columns: the numbers, and the layers."""
     numbers = Table(box=box.SIMPLE, show_edge=False, show_header=False)
-    numbers.add_column()
-    numbers.add_column(justify="right")
+    numbers.add_column(overflow="fold")
+    numbers.add_column(justify="right", overflow="fold")
     facts = found.facts()
     for name, label in ROWS.items():
         numbers.add_row(label, _text(facts[name]))
     layers = Table(box=box.SIMPLE, show_edge=False)
     for name in ("layer", "shape", "‖Δ‖₂", "‖Δ‖∞", "rank", "gap"):
-        layers.add_column(name, justify="left" if name == "layer" else "right")
+        layers.add_column(name, justify="left" if name == "layer" else "right", overflow="fold")
     for layer in found.update.layers:
         rank = f"{layer.rank}" if layer.has_spectral_gap else f"{layer.rank}, not clear"
         shape = f"{layer.rows} × {layer.columns}"

@@ -197,7 +197,7 @@ def accuracy_lines(facts: dict[str, Any]) -> list[str]:
 def write(out: Path, found: Distilled, normalization: Normalization, facts: dict[str, Any]) -> None:
     """distilled.npz: `images` in the model's input space, `targets`, and the `pixel_mean` and `pixel_std` (empty where
     nothing is divided) that make them pixels."""
-    from simulator.reports.figures import image_sheet
+    from simulator.reports.strips import image_sheet
 
     make_out(out)
     scale = {"pixel_mean": np.array(normalization.mean), "pixel_std": np.array(normalization.std)}

@@ -21,7 +21,7 @@ from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment
 from simulator.paper.measures import by_seed
 from simulator.paper.theory.constancy import Network, measure, measure_loss, measure_training
-from simulator.reports.figures import themed
+from simulator.reports.drawing import themed
 from simulator.results.storage import write_atomically
 
 COLUMNS = "width output activation seed hessian_norm kernel_change".split()

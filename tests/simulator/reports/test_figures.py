@@ -1,99 +1,62 @@
-"""What the figures of a run are made of, where a defense trains on distilled images: both targets, apart."""
+"""What the figures of a run are made of."""
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from matplotlib import pyplot
 
-from attacks import Knowledge
-from clients.local_update import load_data
-from simulator.evaluation.job import Job, Setting, run_job
-from simulator.evaluation.truth import Truth
-from simulator.reports import figures
-from simulator.reports.figures import Strip, draw_figures, draw_strips, strip_of
-from simulator.results.keys import ObservationKey, RecordedObservation
-from simulator.results.storage import CellStore
-from simulator.scenario.scenario import validate
-from simulator.scenario.yaml_source import Source
-
-DISTILLED = torch.stack([torch.full((1, 8, 8), shade) for shade in (0.1, 0.4)])
-
-
-class FakeRecord:
-    """As much of a record as the figures read: one client, attacked in one round."""
-
-    def __init__(self, path, scenario, result):
-        self.path, self.cells = path, {"": scenario.cells()[0]}
-        self.leakage = pd.DataFrame(result.leakage)
-        self.samples = pd.DataFrame(result.samples)
-
-    def store(self, cell):
-        return CellStore(self.path)
-
-    def private_images(self, key, cell):
-        return Truth.of(self.cells[cell].scenario, [key.client], [key.client]).private
+from simulator.reports import figures, leakage_figure
+from simulator.reports.figures import curves, draw_figures
+from simulator.reports.leakage_figure import horizontal, places_of, spread
+from simulator.reports.panel_titles import panel_titles
+from simulator.results.schema import LEAKAGE, SAMPLES
+from tests.simulator.reports.conftest import leakage_row, sample_rows
 
 
 @pytest.fixture
-def record(tmp_path):
-    content = {
-        "name": "s",
-        "data": {"public": 30, "test": 30},
-        "partition": {"images": 3},
-        "model": {"width": 16, "depth": 1},
-        "adversary": {"attacks": ["mean_image"]},
-    }
-    scenario = validate(Source(content))
-    store = CellStore(tmp_path)
-    store.create(scenario.model, (1, 8, 8), 10, 0)
-    initial = store.architecture()[0].state_dict()
-    final = {name: value + 0.01 for name, value in initial.items()}
-    key, pair = ObservationKey(1, 0, "server"), (store.save_global(0, initial), store.save_client(1, 0, final))
-    store.save_observation(RecordedObservation(key, (pair,), (0,), (0,)), Knowledge(num_private=3))
-    store.save_distilled(1, 0, DISTILLED)
-    result = run_job(Job(Setting.of(scenario.cells()[0]), tmp_path, key, scenario.adversary.attacks[0]))
-    return FakeRecord(tmp_path, scenario, result)
+def drawn(monkeypatch):
+    """Figures that would have been saved, by name."""
+    found = {}
 
-
-def test_pairs_show_the_images_that_the_row_was_scored_against(record):
-    private, distilled = (strip_of(record, row, "") for _, row in record.leakage.iterrows())
-    (image,) = distilled.private
-    assert torch.equal(image, DISTILLED[1]) and distilled.l2[0] == pytest.approx(0.8, rel=1e-4)  # the nearer of the two
-    own = load_data(record.cells[""].client_config(use_gpu=False)).client(0)[0]
-    assert any(torch.equal(private.private[0], image) for image in own)
-
-
-def test_targets_have_lines_panels_and_files_of_their_own(record, monkeypatch):
-    drawn = {}
-
-    def save(figure, path, tight=True):
-        drawn[path.name] = [(axis.get_title(), [line.get_ydata() for line in axis.lines]) for axis in figure.axes]
+    def save(figure, path):
+        found[path.stem] = figure
         pyplot.close(figure)
         return path
 
     monkeypatch.setattr(figures, "save", save)
-    draw_figures(record)
-    assert {"reconstructions_server_mean_image.png", "reconstructions_server_mean_image_distilled.png"} <= set(drawn)
-    for name in ("curves.png", "leakage_by_round.png"):
-        panels = {title.removeprefix("server, "): lines for title, lines in drawn[name] if title}
-        assert set(panels) == {"mean_image", "mean_image, distilled images"}
-        if name == "curves.png":  # the floor, then the distances
-            assert [len(panels[title][1]) for title in sorted(panels)] == [3, 2]
+    monkeypatch.setattr(leakage_figure, "save", save)
+    return found
 
 
-def test_strips_take_as_many_lines_as_their_images_need(tmp_path, monkeypatch):
-    axes = []
-    monkeypatch.setattr(figures, "save", lambda figure, path, tight: axes.extend(figure.axes))
-    images = torch.rand(5, 1, 4, 4)
-    strips = [
-        Strip("five", images, images, np.arange(5.0), "private"),
-        Strip("none", images[:0], images[:0], np.ones(0)),
-    ]
-    draw_strips(strips, tmp_path / "sheet.png", columns=3)
-    titles = [axis.get_title(loc) for axis in axes for loc in ("left", "center") if axis.get_title(loc)]
-    assert titles == ["five", "L2 0.00", "L2 1.00", "L2 2.00", "L2 3.00", "L2 4.00", "none"]
-    assert len({axis.get_position().y0 for axis in axes}) == 5  # two lines of two rows, and the title without images
+def titles(figure):
+    return {axis.get_title("left").removeprefix("server, ") for axis in figure.axes}
+
+
+def test_targets_have_lines_panels_and_files_of_their_own(record, drawn):
+    names = {one.path.stem for one in draw_figures(record)}
+    assert {"reconstructions_server_mean_image", "reconstructions_server_mean_image_distilled"} <= names
+    for name in ("curves", "leakage_by_round"):
+        assert titles(drawn[name]) == {"mean_image", "mean_image, distilled images"}
+    lengths = {len(line.get_ydata()) for axis in drawn["curves"].axes for line in axis.lines} - {0}
+    assert lengths == {2, 3}  # private images and distilled ones
+
+
+def test_an_exact_attack_is_inside_the_frame_of_the_curves(drawn, tmp_path):
+    samples = SAMPLES.frame(
+        [*sample_rows(leakage_row(1, 0), exact=True), *sample_rows(leakage_row(1, 1, attack="ntk"))]
+    )
+    curves(samples, tmp_path / "curves.png")
+    axes = drawn["curves"].axes
+    exact = next(line for line in axes[0].lines if len(line.get_ydata()) and not np.any(line.get_ydata()))
+    height = axes[0].transAxes.inverted().transform(axes[0].transData.transform((1, exact.get_ydata()[0])))[1]
+    assert 0.03 < height < 0.15 and axes[0].get_yscale() == "symlog"
+    assert axes[0].get_yticklabels()[0].get_text() == "0 (exact)"
+    assert axes[0].get_ylim() == axes[1].get_ylim()  # the panels can be compared
+
+
+def test_a_panel_in_which_nothing_was_returned_says_so(drawn, tmp_path):
+    curves(SAMPLES.frame(list(sample_rows(leakage_row(1, 0, recovered=0)))), tmp_path / "curves.png")
+    assert [text.get_text() for text in drawn["curves"].axes[0].texts] == ["nothing returned: scored as the mean image"]
 
 
 def test_a_figure_that_fails_costs_a_line_and_no_other(record, monkeypatch):
@@ -102,6 +65,39 @@ def test_a_figure_that_fails_costs_a_line_and_no_other(record, monkeypatch):
 
     monkeypatch.setattr(figures, "curves", broken)
     said = []
-    assert "leakage_by_round" in [path.stem for path in draw_figures(record, said.append)]
+    assert "leakage_by_round" in [one.path.stem for one in draw_figures(record, said.append)]
     reason = "ValueError: Number of columns must be a positive integer, not 0"
     assert said == [f"figure curves.png could not be drawn: {reason}"]
+
+
+def frame(*rows):
+    return LEAKAGE.frame(list(rows), swept=["training.learning_rate"])
+
+
+def test_the_x_axis_is_what_moves():
+    one = [leakage_row(1, client) for client in (2, 0, -1)]
+    clients = frame(*one).assign(who=["client 2", "client 0", "all clients"])
+    assert horizontal(clients) == "who" and places_of(clients, "who") == ["client 0", "client 2", "all clients"]
+    assert horizontal(frame(*one, leakage_row(2, 0))) == "round"
+    defended = frame(leakage_row(1, 0, defense="noise"), leakage_row(2, 0))
+    assert horizontal(defended) == "defense" and places_of(defended, "defense") == ["none", "noise"]
+    swept = frame(*(leakage_row(1, 0, **{"training.learning_rate": rate}) for rate in (0.1, 0.01)))
+    assert horizontal(swept) == "training.learning_rate"
+    assert places_of(swept, "training.learning_rate") == [0.01, 0.1]
+    assert set(panel_titles(swept, without="training.learning_rate")) == {"span"}
+    assert set(panel_titles(swept)) == {"span, learning rate 0.1", "span, learning rate 0.01"}
+
+
+def test_clients_that_coincide_stand_beside_each_other():
+    rows = frame(*(leakage_row(round, client) for round in (1, 2) for client in (3, 0, 1, 2)))
+    x = spread(rows, "round")
+    assert x.nunique() == 8 and ((x - rows["round"] + 1).abs() < 0.4).all()
+    at = dict(zip(zip(rows["round"], rows.client, strict=True), x, strict=True))
+    assert [at[1, client] for client in range(4)] == sorted(at[1, client] for client in range(4))
+    assert x.equals(spread(rows, "round"))
+
+
+def test_more_settings_than_a_figure_has_room_for_are_counted(drawn, tmp_path):
+    rows = pd.concat([frame(leakage_row(r, 0, attack=f"attack {i}")) for i in range(14) for r in (1, 2)])
+    said = leakage_figure.leakage_figure(rows.reset_index(drop=True), tmp_path / "leakage_by_round.png").caption
+    assert "12 of 14 settings are shown" in said and len(drawn["leakage_by_round"].axes) == 12

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simulator.reports.intervals import cluster_interval, half_width, paired_difference, sign_test
+from simulator.reports.intervals import cluster_interval, half_width, paired_difference, share_interval, sign_test
 
 
 def scores(*rows):
@@ -55,3 +55,10 @@ def test_three_of_three_is_no_evidence():
     assert sign_test(scores((0, 0, -1.0), (1, 0, -1.0), (2, 0, -0.5))) == pytest.approx(0.25)
     assert sign_test(scores(*((seed, 0, -1.0) for seed in range(6)))) == pytest.approx(2 / 64)
     assert math.isnan(sign_test(scores((0, 0, 0.0))))
+
+
+def test_the_interval_of_a_share_stays_between_nothing_and_everything():
+    """Student's t of two seeds: 12.7062 · 0.0566 / √2 = 0.508 to either side of 0.22, and 0.0635 of 0.5."""
+    assert share_interval(pd.Series([0.18, 0.26])) == pytest.approx((0.0, 0.7282), abs=1e-4)
+    assert share_interval(pd.Series([0.495, 0.505])) == pytest.approx((0.4365, 0.5635), abs=1e-4)
+    assert np.isnan(share_interval(pd.Series([0.5]))).all()

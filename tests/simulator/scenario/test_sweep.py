@@ -5,7 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from simulator.reports.figures import draw_figures, panel_titles
+from simulator.reports.figures import draw_figures
+from simulator.reports.panel_titles import panel_titles
 from simulator.run.federation import expected_attacks
 
 pytestmark = pytest.mark.slow
@@ -64,7 +65,7 @@ def test_a_proximal_client_stays_nearer(swept):
 
 def test_figures_of_a_sweep(swept):
     paths = draw_figures(swept[0])
-    assert {path.name for path in paths} >= {"curves.png", "leakage_by_round.png", "reconstructions_server_ntk.png"}
+    assert {one.path.name for one in paths} >= {"curves.png", "leakage_by_round.png", "reconstructions_server_ntk.png"}
     assert panel_titles(swept[0].leakage).nunique() == len(STRATEGIES)  # settings are not averaged over
 
 

@@ -1,0 +1,91 @@
+"""The end of a run, an audit or a benchmark: pictures, page, verdict, table, gate, and the exit code."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from simulator.cli.output import Answer, draw, here, out, records, say, warn
+from simulator.errors import NoResult, RunError
+from simulator.reports.gate import Limit, judge
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What of a table is shown. show_all: every row and caveat. limits: of --fail-above."""
+
+    show_all: bool = False
+    limits: Sequence[Limit] = ()
+
+
+def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
+    """Draw, write the page, print the verdict and the table, and hold the limits against it."""
+    from simulator.results.run import Run
+
+    if figures:
+        from simulator.reports.html_report import write_report
+
+        draw(lambda: write_report(run_dir, warn))
+    found = Run(run_dir)
+    return answer_of(found.leakage, found.swept, run_dir, shown)
+
+
+def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Shown) -> Answer:
+    """Print a leakage table, the verdict first. The answer has the rows that are on the screen, with all columns."""
+    from simulator.reports.screen import client_table, full_table, granted_lines, worst_rows
+    from simulator.reports.tables import legend
+
+    data = show_verdict(leakage, shown)
+    table = (full_table if shown.show_all else client_table)(leakage, swept, out.width)
+    out.print(table, "")
+    for line in granted_lines(leakage):
+        out.print(line, markup=False)
+    out.print(legend(str(column.header) for column in table.columns))
+    files = show_files(run_dir, "leakage.csv")
+    rows = leakage if shown.show_all else worst_rows(leakage)
+    error = no_result(leakage) or held_against(leakage, shown.limits)
+    return Answer({"run": str(run_dir), **data, "rows": records(rows), "files": files}, error)
+
+
+def show_verdict(leakage: pd.DataFrame, shown: Shown) -> dict[str, Any]:
+    """Print it; the part of the answer that has it."""
+    from simulator.reports.screen import verdict_lines
+    from simulator.reports.verdict import verdict
+
+    found = verdict(leakage)
+    for line in [*verdict_lines(found, out.width, shown.show_all), ""]:
+        say(line)
+    return {"verdict": found.as_json()}
+
+
+def show_files(run_dir: Path, table: str) -> dict[str, Any]:
+    """Where everything lies, relative to here where it is below."""
+    run_dir = here(run_dir)
+    files: dict[str, Any] = {"table": str(run_dir / table)}
+    if figures := sorted((run_dir / "figures").glob("*.png")):
+        files["figures"] = list(map(str, figures))
+        say(f"figures: {run_dir / 'figures'}: {', '.join(path.stem for path in figures)}")
+    if (run_dir / "report.html").exists():
+        files["page"] = str(run_dir / "report.html")
+        say(f"page:    {files['page']}")
+    say(f"table:   {files['table']}")
+    return files
+
+
+def held_against(leakage: pd.DataFrame, limits: Sequence[Limit]) -> RunError | None:
+    """The error of a table above its limits; rows that no limit can be held against are named on stderr."""
+    judgement = judge(leakage, limits)
+    for line in judgement.unknown:
+        warn(line)
+    return judgement.error
+
+
+def no_result(leakage: pd.DataFrame) -> NoResult | None:
+    """The error of a table where every attack failed, was skipped or ran out of time."""
+    status = leakage.status
+    if not len(status) or (status == "ok").any():
+        return None
+    counts = ", ".join(f"{count} {name}" for name, count in status.value_counts().items())
+    return NoResult(f"no attack gave a result ({counts}): nothing is known of what leaks")

@@ -1,0 +1,94 @@
+"""The commands about what a scenario can say: list, init, schema."""
+
+import json
+import re
+import sys
+from inspect import getdoc
+from pathlib import Path
+from textwrap import wrap
+from typing import Annotated
+
+import typer
+
+from attacks.interface.errors import InputError
+from simulator.cli.output import Answer, command, out, say
+
+
+@command
+def list_names() -> Answer:
+    """List the attacks, defenses, data sets, models and strategies that a scenario can name, with a line on each."""
+    from attacks import ATTACKS
+    from clients.data import SOURCES
+    from clients.defenses import DEFENSES
+    from clients.models import MODELS
+    from simulator.run.strategies import known_strategies
+
+    known = {
+        "attacks": {name: first_sentence(getdoc(ATTACKS[name])) for name in sorted(ATTACKS)} | ATTACKS.offered(),
+        "defenses": {name: first_sentence(about(DEFENSES[name])) for name in sorted(DEFENSES)}
+        | DEFENSES.offered()
+        | {"package.module:mod": "a mod of Flower's, or of your own."},
+        "data": {name: first_sentence(getdoc(source.load)) for name, source in SOURCES.items()}
+        | SOURCES.offered()
+        | {"OWNER/NAME": "a data set of the Hugging Face hub."},
+        "models": {name: first_sentence(getdoc(options)) for name, options in MODELS.items()}
+        | MODELS.offered()
+        | {"FILE.py:factory": "a function that returns an nn.Module; also package.module:factory."},
+    }
+    for kind, names in known.items():
+        say(f"{kind}:")
+        show_names(names)
+    strategies = known_strategies()
+    say("strategies:")
+    for line in wrap(", ".join(strategies), out.width, initial_indent="  ", subsequent_indent="  "):
+        say(line)
+    return Answer({**known, "strategies": strategies})
+
+
+def show_names(names: dict[str, str]) -> None:
+    """A line for each name, its description folded beside it."""
+    widest = max(map(len, names)) + 4
+    for name, text in names.items():
+        for line in wrap(text, out.width, initial_indent=f"  {name}".ljust(widest), subsequent_indent=" " * widest):
+            say(line)
+
+
+def about(kind: type) -> str | None:
+    """Its docstring, or that of its file where its own begins with what its options mean."""
+    own = getdoc(kind)
+    return getdoc(sys.modules[kind.__module__]) if re.match(r"[a-z_]+: ", own or "") else own
+
+
+def first_sentence(doc: str | None) -> str:
+    """Of a docstring, in one line."""
+    text = " ".join((doc or "").split("\n\n")[0].split())
+    return re.split(r"(?<!et al)(?<!sec)\. ", text)[0].rstrip(".") + "."
+
+
+@command
+def init(
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="where to write it; default: the screen")] = None,
+) -> Answer:
+    """Write a commented scenario to start from; `fedspill check FILE` accepts it as it is."""
+    from simulator.scenario.template import TEMPLATE
+
+    if file is None:
+        print(TEMPLATE, end="")
+        return Answer({"scenario": TEMPLATE})
+    if file.exists():
+        raise InputError(f"{str(file)!r} exists: name another file")
+    if not file.resolve().parent.is_dir():
+        raise InputError(f"{str(file.parent)!r} is no folder: make it, or name another file")
+    file.write_text(TEMPLATE)
+    say(f"written: {file}; next: fedspill check {file}")
+    return Answer({"scenario": TEMPLATE, "file": str(file)})
+
+
+@command
+def schema() -> Answer:
+    """Print the JSON schema of scenarios and benchmarks: editors complete and check with it."""
+    from simulator.scenario.json_schema import file_schema
+
+    found = file_schema()
+    print(json.dumps(found, indent=1, ensure_ascii=False))
+    return Answer(found)

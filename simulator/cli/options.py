@@ -1,0 +1,26 @@
+"""Options that several commands have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Overrides = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")
+]
+ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="a scenario, e.g. scenarios/quickstart.yaml")]
+RunDir = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="do a finished run again")]
+Profile = Annotated[
+    str | None, typer.Option(metavar="NAME", help="of a benchmark file's benchmark.profiles, e.g. quick")
+]
+ShowAll = Annotated[bool, typer.Option("--all", help="show every attack in every round, and every caveat")]
+FailAbove = Annotated[
+    list[str],
+    typer.Option(
+        "--fail-above", metavar="COLUMN=VALUE",
+        help="exit with code 4 where a row of the leakage table is above, e.g. leakage=0.2, server:leakage=0.2, "
+        "noise/server:recovered=0; any numeric column of docs/tables.md",
+    ),
+]  # fmt: skip

@@ -1,0 +1,115 @@
+"""What commands share: what they print, and `--json`.
+
+A command returns an Answer. People read what it prints on the way; with `--json` all of that goes to stderr, and stdout
+has one JSON object, the answer's data.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from attacks.interface.errors import InputError
+from simulator.errors import RunError
+
+out = Console(highlight=False)
+
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout, and all else on stderr")]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found. data: plain values. error: what it ends with once that is printed, if anything."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    error: RunError | None = None
+
+
+def command(function: Callable[..., Answer]) -> Callable[..., None]:
+    """A command of the command line, with the option `--json` behind its own."""
+    own = signature(function).parameters.values()
+    option = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
+    shown = [*(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own), option]
+
+    @wraps(function)
+    def with_json(as_json: bool, **given: Any) -> None:
+        answer = _in_json(function, given) if as_json else function(**given)
+        if answer.error is not None:
+            raise answer.error
+
+    vars(with_json)["__signature__"] = signature(function).replace(parameters=shown, return_annotation=None)
+    with_json.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return with_json
+
+
+def _in_json(function: Callable[..., Answer], given: dict[str, Any]) -> Answer:
+    """The answer, printed as JSON; an error too, which is raised behind it."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            answer = function(**given)
+    except (InputError, RunError) as error:
+        print_json({"error": str(error)})
+        raise
+    print_json(answer.data | ({"error": str(answer.error)} if answer.error is not None else {}))
+    return answer
+
+
+def print_json(data: dict[str, Any]) -> None:
+    print(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, and numbers of NumPy as numbers."""
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def records(frame: Any) -> list[dict[str, Any]]:
+    """The rows of a DataFrame with the columns that have a value in them."""
+    rows = json.loads(frame.to_json(orient="records"))
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def read_records(table: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV file that a command wrote."""
+    import pandas as pd
+
+    return records(pd.read_csv(table))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a command wrote."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def say(line: str) -> None:
+    """As it is: brackets are no markup, and paths are not broken."""
+    out.print(line, soft_wrap=True, markup=False)
+
+
+def warn(line: str) -> None:
+    """A line for people, on stderr."""
+    print(f"fedspill: {line}", file=sys.stderr)
+
+
+def draw(figures: Callable[[], object]) -> None:
+    """Figures that cannot be drawn cost a line, not the table."""
+    try:
+        with out.status("drawing figures …"):
+            figures()
+    except Exception as error:
+        warn(f"figures could not be drawn: {type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def here(path: Path) -> Path:
+    """The path as seen from the working folder, where it lies below."""
+    folder = Path.cwd()
+    return path.relative_to(folder) if path.is_absolute() and path.is_relative_to(folder) else path

@@ -1,0 +1,120 @@
+"""`--fail-above COLUMN=VALUE`: rows that leak more than a pipeline accepts.
+
+A limit is on a numeric column of the leakage table, for all rows about private images or for those of one threat model,
+defense or attack: `leakage=0.2`, `server:leakage=0.2`, `noise/server:recovered=0`. A row without a value is not
+below a limit: it is named, and a limit that no row has a value for counts as exceeded.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from attacks.interface.errors import InputError, nearest
+from simulator.errors import RunError
+from simulator.results.keys import ALL
+from simulator.results.schema import COUNT, LEAKAGE, NUMBER
+
+PLACES = ("threat_model", "defense", "attack")  # columns that a limit can be narrowed by
+COLUMNS = [column.name for column in LEAKAGE.columns.values() if column.dtype in (COUNT, NUMBER)]
+NAMED = 20  # rows in the message
+
+
+class GateFailed(RunError):
+    """The run is complete, and leaks more than --fail-above accepts."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that a column may be, in rows that have all of `where` among their threat model, defense and attack."""
+
+    column: str
+    most: float
+    where: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "Limit":
+        """ "leakage=0.2", or "server:leakage=0.2"; InputError names what is wrong."""
+        name, equals, value = text.rpartition("=")
+        where, _, column = name.rpartition(":")
+        if not equals or not column:
+            raise InputError(f"--fail-above {text!r}: write COLUMN=VALUE, as leakage=0.2 or server:leakage=0.2")
+        if column not in COLUMNS:
+            hint = nearest(column, COLUMNS).partition(" (known")[0]
+            raise InputError(f"--fail-above {text!r}: no numeric column {column!r} in docs/tables.md{hint}")
+        try:
+            most = float(value)
+        except ValueError:
+            most = math.nan
+        if not math.isfinite(most):
+            raise InputError(f"--fail-above {text!r}: {value!r} is no finite number")
+        return cls(column, most, tuple(where.split("/")) if where else ())
+
+    def __str__(self) -> str:
+        return f"{'/'.join(self.where)}{':' if self.where else ''}{self.column}={self.most:g}"
+
+    def among(self, leakage: pd.DataFrame) -> pd.DataFrame:
+        """The rows that it is about."""
+        rows = leakage[leakage.target.isna() | (leakage.target == "private")] if "target" in leakage else leakage
+        places = [name for name in PLACES if name in rows]
+        for word in self.where:
+            rows = rows[(rows[places] == word).any(axis=1)]
+        return rows
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What limits say of a table. exceeded, unknown: lines, of rows above a limit and of those without a value."""
+
+    exceeded: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> GateFailed | None:
+        """What the command ends with, where a limit is exceeded."""
+        if not self.exceeded:
+            return None
+        more = len(self.exceeded) - NAMED
+        lines = [*self.exceeded[:NAMED], *([f"{more} more rows"] if more > 0 else [])]
+        return GateFailed("\n  ".join(["more leaks than --fail-above accepts:", *lines]))
+
+
+def parse_limits(texts: Sequence[str], known: Collection[str]) -> tuple[Limit, ...]:
+    """The limits of a command line, before anything runs. known: the threat models, defenses and attacks there are;
+    InputError where a limit names another."""
+    limits = tuple(map(Limit.parse, texts))
+    for limit, word in [(one, word) for one in limits for word in one.where]:
+        if word not in known:
+            hint = nearest(word, sorted(known))
+            raise InputError(f"--fail-above {limit}: no threat model, defense or attack is called {word!r}{hint}")
+    return limits
+
+
+def judge(leakage: pd.DataFrame, limits: Sequence[Limit]) -> Judgement:
+    """Every row above a limit, the worst first, and what no limit could be held against."""
+    exceeded: list[str] = []
+    unknown: list[str] = []
+    for limit in limits:
+        rows = limit.among(leakage)
+        values = pd.to_numeric(rows[limit.column]) if limit.column in rows else pd.Series(math.nan, index=rows.index)
+        above = values[values > limit.most].sort_values(ascending=False)
+        exceeded += [f"{limit.column} {value:.4g} > {limit.most:g}: {_row(rows.loc[i])}" for i, value in above.items()]
+        if values.notna().sum() == 0:
+            exceeded.append(f"{limit}: none of {len(rows)} rows has a value, so nothing shows that it holds")
+        elif missing := int(values.isna().sum()):
+            first = ", ".join(rows.status[values.isna()].unique())
+            unknown.append(
+                f"--fail-above {limit}: {missing} of {len(rows)} rows have no value ({first}): "
+                "nothing is known of those, which does not make them safe"
+            )
+    return Judgement(tuple(exceeded), tuple(unknown))
+
+
+def _row(row: pd.Series) -> str:
+    """What tells a row from others."""
+    client = "all clients" if row["client"] == ALL else f"client {row['client']}"
+    defense = "" if row["defense"] == "none" or pd.isna(row["defense"]) else f", {row['defense']}"
+    return f"round {row['round']}, {client}, {row['threat_model']}, {row['attack']}{defense}, seed {row['seed']}"

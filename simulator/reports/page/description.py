@@ -1,0 +1,67 @@
+"""What was done, from the description in a run directory: names and values, whoever wrote them."""
+
+from typing import Any
+
+from simulator.reports.page.view import Facts
+
+SCENARIO, AUDIT = "scenario", "audit"  # what a run and an audit were asked for, in their descriptions
+APART = ("versions", "machine", SCENARIO, AUDIT)  # under headings of their own
+FLAGS = ("model", "shape", "mean", "std", "truth", "public")  # of `fedspill audit`, by the names of its options
+
+
+def facts_of(description: dict[str, Any]) -> tuple[Facts, ...]:
+    """The scenario (or what an audit was asked), and versions and machine, as far as they say anything."""
+    others = {name: value for name, value in description.items() if name not in APART}
+    own = Facts("What was done", _values(asked_for(description) | others))
+    made = _values(description.get("versions", {}) | description.get("machine", {}))
+    return tuple(facts for facts in (own, Facts("Versions and machine", made)) if facts.values)
+
+
+def _values(content: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    said = ((name.replace("_", " "), in_words(value)) for name, value in content.items())
+    return tuple((name, value) for name, value in said if value)
+
+
+def in_words(value: Any) -> str:
+    """A value of YAML in one line; what is empty is left out."""
+    if isinstance(value, dict):
+        parts = ((str(name).replace("_", " "), in_words(one)) for name, one in value.items())
+        return ", ".join(one if name in ("name", "kind") else f"{name} {one}" for name, one in parts if one)
+    if isinstance(value, list):
+        return "; ".join(filter(None, map(in_words, value)))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def asked_for(description: dict[str, Any]) -> dict[str, Any]:
+    """The scenario, or the options of an audit."""
+    return dict(description.get(SCENARIO) or description.get(AUDIT) or {})
+
+
+def audit_command(options: dict[str, Any], out: str) -> str:
+    """The command of an audit, from its description."""
+    given = {name: options.get(name) for name in FLAGS}
+    texts = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in given.items()}
+    said = [f"--{name} {value}" for name, value in texts.items() if value]
+    return " ".join(["fedspill audit", str(options.get("recording", "RECORDING")), *said, "--out", out])
+
+
+def summary_of(description: dict[str, Any]) -> str:
+    """One line: data, network, clients, rounds, date, as far as the description has them."""
+    asked = asked_for(description)
+    federation = asked.get("federation", {})
+    parts = [
+        asked.get("data", {}).get("name"),
+        asked["model"].get("name") if isinstance(asked.get("model"), dict) else asked.get("model"),
+        federation.get("clients") and f"{federation['clients']} clients",
+        federation.get("rounds") and f"{federation['rounds']} rounds",
+        federation.get("strategy", {}).get("name"),
+        str(description.get("started", ""))[:10],
+    ]
+    return " · ".join(str(part) for part in parts if part)
+
+
+def noun_of(description: dict[str, Any]) -> str:
+    """What the images are."""
+    return "digit" if description.get(SCENARIO, {}).get("data", {}).get("name") in ("digits", "mnist") else "image"

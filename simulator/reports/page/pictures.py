@@ -1,0 +1,87 @@
+"""Images of a page: strips of private images above reconstructions, and figures, as data URIs."""
+
+import base64
+import io
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+from torch import Tensor
+
+from simulator.reports.drawing import DPI, Drawn
+from simulator.reports.page.view import Chart, Pair, Picture, Tile
+from simulator.reports.strips import Strip, strip_of, where_of
+from simulator.reports.verdict_words import sentence
+from simulator.results.run import Run
+
+LARGEST = 128  # pixels of a side: a page with many images stays small enough to be mailed
+SMALL = 64  # pixels of a side up to which an image is stored without loss
+TOGETHER = 5  # pairs that a phone has room for side by side
+WORST, OTHERS = 10, 5  # pairs of the client exposed worst, and of each of the others
+CSS_PIXELS = 96  # of an inch
+
+
+def data_uri(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def tile(image: Tensor, alt: str) -> Tile:
+    """An image (C, H, W) in [0, 1]: as it is up to `SMALL`, as JPEG where it is larger, scaled down above `LARGEST`."""
+    levels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+    picture = Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels[..., :3])
+    picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+    kind = "png" if max(levels.shape[:2]) <= SMALL else "jpeg"
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, optimize=True)
+    return Tile(data_uri(buffer.getvalue(), kind), alt)
+
+
+def picture_of(run: Run, row: pd.Series, most: int, noun: str = "image") -> Picture:
+    """The strip of one row of the leakage table. noun: what the images are: digits, images."""
+    strip = strip_of(run, row, "", label=str(row["target"]), most=most)
+    pairs = [_pair(strip, place) for place in range(len(strip))]
+    together = min(TOGETHER, -(-len(pairs) // 2)) if len(pairs) > TOGETHER else max(len(pairs), 1)
+    groups = tuple(tuple(pairs[start : start + together]) for start in range(0, len(pairs), together))
+    return Picture(where_of(row), caption_of(row, strip, noun), strip.label, groups)
+
+
+def _pair(strip: Strip, place: int) -> Pair:
+    if strip.private is None:
+        return Pair(None, tile(strip.guesses[place], f"reconstruction {place + 1}"), "")
+    l2 = f"L2 {distance(float(strip.l2[place]))}"
+    upper = tile(strip.private[place], f"{strip.label} image {place + 1}")
+    return Pair(upper, tile(strip.guesses[place], f"reconstruction of {strip.label} image {place + 1}, {l2}"), l2)
+
+
+def distance(l2: float) -> str:
+    """Two digits where that says something; what is nearly an exact copy is no 0.00."""
+    return f"{l2:.2f}" if l2 >= 0.005 or l2 == 0 else f"{l2:.0e}".replace("e-0", "e-")
+
+
+def caption_of(row: pd.Series, strip: Strip, noun: str) -> str:
+    """What is seen, as somebody would say it who sees it."""
+    where, attack = sentence(where_of(row))[:-1], row["attack"]
+    if not len(strip):
+        return f"{where}: {attack} returned nothing."
+    of = f" of {strip.total}" if strip.total > len(strip) else ""
+    nouns = noun if len(strip) == 1 else f"{noun}s"
+    if strip.private is None:
+        return f"{where}: {len(strip)}{of} {nouns} that {attack} found. Nobody compared them with the truth."
+    count = int(row["recovered"])
+    recovered = "all" if count == row["num_private"] > 1 else f"{count} of {row['num_private']}"
+    floors = [row.get("floor_l2_median"), row.get("mean_image_l2_median")]
+    floor = min((float(value) for value in floors if pd.notna(value)), default=np.nan)
+    beside = "" if np.isnan(floor) else f" where a guess that saw nothing has {distance(floor)}"
+    return (
+        f"{where}: {len(strip)}{of} {row['target']} {nouns} above what {attack} made of the update; {recovered} "
+        f"recovered. Median L2 distance {distance(row['l2_median'])}{beside}."
+    )
+
+
+def chart_of(drawn: Drawn) -> Chart:
+    """A figure, at the size at which it was drawn."""
+    with Image.open(drawn.path) as image:
+        width = round(image.width / DPI * CSS_PIXELS)
+        small = io.BytesIO()
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    return Chart(drawn.title, drawn.caption, drawn.alt, data_uri(small.getvalue(), "png"), width)

@@ -1,0 +1,125 @@
+"""Tables of a page: every row of the leakage table, who can do what, and what the model is worth."""
+
+import pandas as pd
+
+from simulator.reports.drawing import UNDEFENDED
+from simulator.reports.exposure_rows import exposure_rows, settings_of, worst_of
+from simulator.reports.page.view import Grid, Heading
+from simulator.reports.panel_titles import short, swept_keys
+from simulator.reports.strips import who, worst_first
+from simulator.reports.verdict_words import sentence, told, viewer
+from simulator.results.schema import COUNT, INTEGER, LEAKAGE, NUMBER, Column
+
+MOST_ROWS = 2000
+SEES = {
+    "server": "the update of each client (of all clients together under secure aggregation)",
+    "observer": "the global model before and after a round, as any participant does",
+    "history": "all rounds so far",
+    "server_history": "the updates of all rounds so far",
+}
+NUMERIC = (INTEGER, COUNT, NUMBER)
+OF_ALL = ("recovered", "held", "recovered_affine", "recovered_group")  # counts of the private images
+FLOORS = ("floor_{}", "mean_image_{}")
+
+
+def leakage_grid(leakage: pd.DataFrame) -> Grid:
+    """Every row, those that expose most first, each score beside its uninformed baseline."""
+    candidates = ("defense", "seed", "target", *swept_keys(leakage))
+    keys = [name for name in candidates if leakage[name].nunique(dropna=False) > 1]
+    shown = [column for column in LEAKAGE.printed if column.name in leakage and leakage[column.name].notna().any()]
+    rows = worst_first(leakage).head(MOST_ROWS)
+    cells: dict[Heading, list[str]] = {}
+    for key in keys:
+        cells[Heading(short(key), pd.api.types.is_numeric_dtype(leakage[key]))] = [str(value) for value in rows[key]]
+    for column in shown:
+        if column.name == "knowledge":
+            continue
+        heading = Heading(column.heading, column.dtype in NUMERIC, column.meaning)
+        cells[heading] = [_text(column, row) for _, row in rows.iterrows()]
+        if any(floor.format(column.name) in leakage for floor in FLOORS):
+            baseline = Heading(f"{column.heading} (baseline)", True, "the better of the two uninformed baselines")
+            cells[baseline] = [_floor(column, row) for _, row in rows.iterrows()]
+    told_column = Heading("told", meaning="what the attack was granted beyond the checkpoints")
+    cells[told_column] = [told(value).removeprefix("told ") for value in rows.knowledge]
+    cells[Heading("status")] = [str(value) for value in rows.status]
+    remarks = Heading("remarks", meaning="the reason, warnings of the attack and notes on the scores")
+    cells[remarks] = [value if isinstance(value, str) else "" for value in rows.detail]
+    some = f"The {MOST_ROWS} rows that expose most, of {len(leakage)}: the rest is in leakage.csv."
+    note = some if len(leakage) > len(rows) else ""
+    return Grid("All rows of leakage.csv", tuple(cells), tuple(zip(*cells.values(), strict=True)), note)
+
+
+def _text(column: Column, row: pd.Series) -> str:
+    value = row[column.name]
+    if column.name == "client":
+        return "all" if value < 0 else str(value)
+    if pd.isna(value):
+        return ""
+    if column.name in OF_ALL:
+        return f"{value} of {row['num_private']}"
+    return f"{value:.{column.digits}f}" if column.dtype == NUMBER else str(value)
+
+
+def _floor(column: Column, row: pd.Series) -> str:
+    known = [row.get(floor.format(column.name)) for floor in FLOORS]
+    values = [float(value) for value in known if pd.notna(value)]
+    return f"{column.better(values):.{column.digits}f}" if values else ""
+
+
+def exposure_grid(leakage: pd.DataFrame) -> Grid:
+    """For each threat model the attack that takes most, what it was told, and how much that is."""
+    rows = exposure_rows(leakage)
+    good = rows[rows.status == "ok"]
+    lines = []
+    for threat_model, own in good.groupby("threat_model", sort=False):
+        worst = worst_of(own)
+        number = worst.num_private if worst.scored else worst.num_inferred
+        of = "" if pd.isna(number) else f" of {number:.0f}"
+        where = f"{who(int(worst.client))}, round {worst['round']}" + (f", {worst.setting}" if worst.setting else "")
+        auc = own.membership_auc.max()
+        known = told(worst.knowledge)
+        lines.append(
+            (viewer(str(threat_model)), SEES.get(str(threat_model), ""), str(worst.attack), known.removeprefix("told "),
+             f"{worst.best:.0f}{of}", where, "" if pd.isna(auc) else f"{auc:.2f}")
+        )  # fmt: skip
+    names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC")
+    columns = tuple(Heading(name, name in ("images at worst", "membership AUC")) for name in names)
+    return Grid("Who can do it, and knowing what", columns, tuple(lines))
+
+
+def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
+    """What the model is worth under each setting, and what leaks there: means over seeds, the most over updates."""
+    rows = exposure_rows(leakage)
+    keys = [name for name in settings_of(rows) if name != "seed" and name in utility] or ["defense"]
+    last, first = utility["round"].max(), utility["round"].min()
+    views = list(dict.fromkeys(rows.threat_model))
+    lines = []
+    groups = utility.groupby(keys, sort=False, dropna=False)
+    for values, own in sorted(groups, key=lambda group: UNDEFENDED not in group[0]):
+        attacked = rows[(rows[keys] == list(values)).all(axis=1) & (rows.status == "ok")]
+        at = [_number(own[own["round"] == number].test_accuracy.mean(), 2) for number in (first, last)]
+        most = [_number(100 * attacked[attacked.threat_model == view].share.max(), 0) for view in views]
+        epsilon = _number(own[own["round"] == last].epsilon.max(), 1)
+        lines.append((*map(str, values), *at, *(number and f"{number} %" for number in most), epsilon))
+    columns = (
+        *(Heading(short(key)) for key in keys),
+        *(Heading(f"accuracy after round {number}", True) for number in (first, last)),
+        *(Heading(f"taken at worst by {viewer(view).partition(' (')[0]}", True) for view in views),
+        Heading("ε", True),
+    )
+    used = [index for index in range(len(columns)) if any(line[index] not in ("", "none") for line in lines)]
+    return Grid(
+        "Utility and defenses",
+        tuple(columns[index] for index in used),
+        tuple(tuple(line[index] for index in used) for line in lines),
+        "Accuracy: on test images, mean over seeds. Taken: the largest share of a client's images that any attack has.",
+    )
+
+
+def _number(value: float, digits: int) -> str:
+    return "" if pd.isna(value) else f"{value:.{digits}f}"
+
+
+def legend_of(grid: Grid) -> tuple[tuple[str, str], ...]:
+    """What the columns mean that are not plain."""
+    return tuple((column.name, sentence(column.meaning)) for column in grid.columns if column.meaning)

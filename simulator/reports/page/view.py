@@ -1,0 +1,110 @@
+"""What a page shows, as plain values: the templates get these and nothing else, neither tables nor tensors.
+
+A page on anything with a leakage table (a run, an audit, a benchmark) is made by filling in a `Page`.
+"""
+
+from dataclasses import dataclass
+
+from simulator.reports.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One image. source: a data URI; alt: what is seen."""
+
+    source: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A private image, where somebody has it, above what was made of it, and what is written below."""
+
+    private: Tile | None
+    guess: Tile
+    note: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A strip of pairs. label: what the upper images are. groups: pairs that stay side by side on a narrow screen."""
+
+    title: str
+    caption: str
+    label: str
+    groups: tuple[tuple[Pair, ...], ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure. width: in CSS pixels, at which its letters are readable."""
+
+    title: str
+    caption: str
+    alt: str
+    source: str
+    width: int
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Of a column. numeric: its cells stand right and sort by number. meaning: what it holds, in a sentence."""
+
+    name: str
+    numeric: bool = False
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table; rows of as many cells as there are columns. title: for who cannot see it; note: what is left out."""
+
+    title: str
+    columns: tuple[Heading, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and values under one heading: the scenario, versions, the machine."""
+
+    title: str
+    values: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Others:
+    """Clients beside the one exposed worst: their pictures, the names of those of whom nothing came back, and a line
+    that says how many more there are than there is room for."""
+
+    pictures: tuple[Picture, ...] = ()
+    returned_nothing: tuple[str, ...] = ()
+    not_shown: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything on the page, in its order; what is empty is left out with its heading.
+
+    kind: run, audit or benchmark. summary: one line below the title. worst: the pictures of the client exposed worst.
+    exposures: who can do it and knowing what. tables: everything else in rows, folded. repeat: the command, and what
+    it needs. source: the file that says what was done, as text.
+    """
+
+    kind: str
+    title: str
+    summary: str
+    verdict: Verdict
+    worst: Picture | None
+    exposures: Grid
+    utility: Grid | None
+    charts: tuple[Chart, ...]
+    others: Others
+    facts: tuple[Facts, ...]
+    tables: tuple[Grid, ...]
+    legend: tuple[tuple[str, str], ...]
+    repeat: str
+    repeat_needs: str
+    source_name: str
+    source: str

@@ -1,0 +1,126 @@
+"""What a run shows on the screen: the verdict, then a line for each client, in 80 columns and without a cell cut."""
+
+import json
+import textwrap
+from collections.abc import Sequence
+
+import pandas as pd
+from rich import box
+from rich.table import Table
+
+from simulator.reports.exposure_rows import exposure_rows, ranked
+from simulator.reports.tables import Show, visible_columns
+from simulator.reports.verdict import Verdict
+from simulator.results.schema import LEAKAGE, TEXT
+
+MAX_LINES = 60
+CAVEATS = 6  # on the screen without --all
+WORST = "client threat attack round recovered held affine group leakage AUC".split()  # headings
+SETTING, GRANTED = "setting", LEAKAGE.columns["knowledge"].heading
+DROPPED = ("precision", "PSNR mean", "L2 median", "group", "affine", "held")  # where there is no room, in this order
+LAST_BEFORE_GAP = "L2 median"  # of those, the last that goes before columns stand closer
+FOLDING = {SETTING, *(column.heading for column in LEAKAGE.printed if column.dtype == TEXT)}  # over several lines
+FOLDED, NARROWEST = 8, {SETTING: 12}  # letters that such a column has at least
+
+
+def verdict_lines(verdict: Verdict, width: int, show_all: bool = False) -> list[str]:
+    """The verdict in lines of at most `width` letters: its level and headline, details, and what it does not say."""
+    lines = textwrap.wrap(f"{verdict.level.upper()}: {verdict.headline}", width)
+    for detail in verdict.details:
+        lines += bullet(detail, width)
+    shown = verdict.caveats if show_all else verdict.caveats[:CAVEATS]
+    if shown:
+        lines += ["", "What this does not say:"]
+    for caveat in shown:
+        lines += bullet(caveat, width)
+    if more := len(verdict.caveats) - len(shown):
+        lines += bullet(f"{more} more with --all.", width)
+    return lines
+
+
+def bullet(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent="- ", subsequent_indent="  ")
+
+
+def client_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
+    """A line for each client, and of a sweep for each setting: its worst round and attack; the worst client first."""
+    title = "The worst for each client, the most exposed first"
+    return row_table(worst_rows(leakage), swept, width, title, WORST)
+
+
+def worst_rows(leakage: pd.DataFrame) -> pd.DataFrame:
+    """The row of each client, and of a sweep of each setting, that exposes most; the most exposed client first."""
+    order = ranked(exposure_rows(leakage)).drop_duplicates(["setting", "client"])
+    private = leakage[leakage.target.isna() | (leakage.target == "private")].reset_index(drop=True)
+    return private.loc[order.index]
+
+
+def full_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
+    """Every row of the leakage table, in its order."""
+    return row_table(leakage, swept, width, "Every attack in every round")
+
+
+def row_table(
+    rows: pd.DataFrame, swept: list[str], width: int, title: str, headings: Sequence[str] | None = None
+) -> Table:
+    """Rows of the leakage table in `width` letters: columns that tell less are left out where they do not fit.
+
+    headings: of the columns to show, as far as they say anything; default all.
+    """
+    cells = visible_columns(rows, swept)
+    declared = [column.heading for column in LEAKAGE.printed]
+    shown = {name: cells[name] for name in headings or declared if name in cells and name != GRANTED}
+    most = len(rows) if headings is None else MAX_LINES
+    texts = {name: [show(row) for _, row in rows.head(most).iterrows()] for name, show in shown.items()}
+    if keys := [name for name in cells if name not in declared]:
+        texts[SETTING] = [_setting(row, keys, cells) for _, row in rows.head(most).iterrows()]
+    widths, gap = fitted(width, {name: max(map(len, [name, *lines])) for name, lines in texts.items()})
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, gap - 1, 0, 0), pad_edge=False,
+                  show_edge=False)  # fmt: skip
+    for name, letters in widths.items():
+        table.add_column(name, justify="left" if name in FOLDING else "right", overflow="fold", width=letters)
+    for line in zip(*(texts[name] for name in widths), strict=True):
+        table.add_row(*line)
+    if len(rows) > most:
+        table.caption = f"the worst {most} of {len(rows)}; the others with --all, and in leakage.csv"
+    return table
+
+
+def fitted(width: int, letters: dict[str, int]) -> tuple[dict[str, int], int]:
+    """(how wide each column is to be, spaces between them).
+
+    letters: that each asks for. The least telling ones are left out where even folded texts leave no room for them.
+    """
+    least = {name: NARROWEST.get(name, FOLDED) for name in letters if name in FOLDING}
+    letters, gap = dict(letters), 2
+
+    def missing(asked: dict[str, int]) -> int:
+        return sum(asked.values()) + gap * (len(asked) - 1) - width
+
+    def folded() -> dict[str, int]:
+        return {name: min(size, least.get(name, size)) for name, size in letters.items()}
+
+    for name in DROPPED:
+        if missing(folded()) > 0:
+            letters.pop(name, None)
+        if name == LAST_BEFORE_GAP and missing(folded()) > 0:
+            gap = 1
+    for name in sorted(least, key=lambda name: letters[name], reverse=True):  # the longest is folded first
+        letters[name] = max(min(letters[name], least[name]), letters[name] - max(0, missing(letters)))
+    return letters, gap
+
+
+def granted_lines(rows: pd.DataFrame) -> list[str]:
+    """What was granted beyond the checkpoints, and where that differs, to whom."""
+    names = rows.knowledge.map(lambda text: ", ".join(json.loads(text)) if isinstance(text, str) and text else "")
+    names = names[rows.status == "ok"]
+    if names.nunique() < 2:
+        return [f"granted knowledge: {text or 'none'}" for text in names.unique()]
+    who = (rows.threat_model + " " + rows.attack)[names.index]
+    return [f"granted knowledge: {text or 'none'}: {', '.join(own.unique())}" for text, own in who.groupby(names)]
+
+
+def _setting(row: pd.Series, keys: list[str], cells: dict[str, Show]) -> str:
+    """Which point of a sweep a row is of: `noise, seed=1, width=64`."""
+    named = ("defense", "target")
+    return ", ".join(cells[key](row) if key in named else f"{key}={cells[key](row)}" for key in keys)

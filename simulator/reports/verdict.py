@@ -1,0 +1,226 @@
+"""The verdict: what a leakage table means, in sentences for somebody who has to decide.
+
+One function for the screen, the page and JSON. It needs the table alone: where the true images are known, it counts
+what was recovered of them, and where they are not, as in an audit of somebody else's federation, what was found and
+how much of the update that explains.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from simulator.reports.exposure_rows import (
+    EXPLAINED,
+    EXPOSED,
+    TELLING,
+    exposure_rows,
+    in_this_setting,
+    settings_of,
+    worst_of,
+)
+from simulator.reports.verdict_caveats import caveats
+from simulator.reports.verdict_words import counted, listed, numbered, percent, sentence, told, trainer, viewer, whose
+from simulator.results.keys import ALL
+
+Level = Literal["exposed", "partly exposed", "nothing shown", "no result"]
+MOST_SETTINGS = 6  # of a sweep that are named
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a table means.
+
+    level: "exposed" where an attack has at least half of the private images of some client, "partly exposed" where it
+    has fewer, where it has images that it would not vouch for, or where the update tells members from others,
+    "nothing shown" where no attack that ran showed any of this, and "no result" where none ran to its end.
+    headline: one sentence. details: sentences, the most telling first. caveats: what was not tried, failed or gave
+    up, and what was assumed.
+    """
+
+    level: Level
+    headline: str
+    details: tuple[str, ...]
+    caveats: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values: strings, and lists of them."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def verdict(leakage: pd.DataFrame) -> Verdict:
+    """The verdict on a leakage table, of a run, an audit or a benchmark; columns that it lacks count as empty."""
+    rows = exposure_rows(leakage)
+    good = rows[rows.status == "ok"]
+    if good.empty:
+        headline = "No attack gave a result: nothing is known of what leaks."
+        return Verdict("no result", headline, (), caveats(rows, "no result"))
+    worst = worst_of(good)
+    level = level_of(worst, good)
+    shown = (_rounds(worst, good), *_viewers(good), *_settings(good), _membership(good), _reconciled(good))
+    kept = (_held(good), _up_to(good))
+    details = tuple(sentence(text) for text in (*shown, *kept) if text)
+    return Verdict(level, sentence(_headline(level, worst, good)), details, caveats(rows, level))
+
+
+def level_of(worst: pd.Series, good: pd.DataFrame) -> Level:
+    if worst.share >= EXPOSED and worst.sure:
+        return "exposed"
+    return "partly exposed" if worst.share > 0 or good.tells_members.any() else "nothing shown"
+
+
+def _headline(level: Level, worst: pd.Series, good: pd.DataFrame) -> str:
+    """Who is exposed worst, when, to whom, by what, knowing what, and how many images of how many."""
+    if worst.share > 0:
+        subject = "All clients together are" if worst.client == ALL else f"Client {worst.client} is"
+        setting = in_this_setting(worst, good)
+        return (
+            f"{subject} exposed worst{setting}: in round {worst['round']} {viewer(worst.threat_model)} "
+            f"{_images(worst)} by attack {worst.attack!r}, {told(worst.knowledge)}"
+        )
+    if level == "partly exposed":
+        row = _most_telling(good)
+        return (
+            f"No image was recovered, but membership leaks{in_this_setting(row, good)}: whoever holds a candidate "
+            f"image can tell whether {trainer(row.client)} trained on it in round {row['round']} (AUC "
+            f"{row.membership_auc:.2f} where 0.5 is a guess)"
+        )
+    labels = [repr(label) for label in dict.fromkeys(good.attack)]
+    return f"Nothing was shown to leak by {listed(labels)}, which does not mean that nothing leaks"
+
+
+def _images(row: pd.Series) -> str:
+    """What an attack has of a client's images, as what somebody does."""
+    if not row.scored:
+        of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f} that the update shows"
+        return f"finds {counted(row.num_reconstructed, 'image')}{of} ({_how_sure(row.relative_residual)})"
+    owners = "" if row.client == ALL else "its "
+    how = {"recovered": "", "recovered_group": ", up to the shifts and flips that clients augment by,",
+           "recovered_affine": ", up to brightness and contrast,", "held": ", in candidates that the attack would not "
+           "vouch for,"}[row.measure]  # fmt: skip
+    return f"recovers {row.best:.0f} of {owners}{counted(row.num_private, 'private image')}{how}"
+
+
+def _how_sure(left: float) -> str:
+    """relative_residual in words. Without the truth it is all there is to judge by."""
+    if pd.isna(left):
+        return "how sure is not known: the true images are not"
+    words = "very likely right" if left < EXPLAINED[0] else "likely right" if left < EXPLAINED[1] else "doubtful"
+    return f"{words}: they leave {left:.2g} of the update unexplained"
+
+
+def _rounds(worst: pd.Series, good: pd.DataFrame) -> str:
+    """In which rounds the client that is exposed worst loses images to that view of it."""
+    same = (good.client == worst.client) & (good.threat_model == worst.threat_model)
+    own = good[same & (good.setting == worst.setting)]
+    attacked, lost = own["round"].nunique(), own[own.share > 0]["round"]
+    if worst.share == 0 or attacked < 2:
+        return ""
+    return (
+        f"{whose(worst.client)} {'lose' if worst.client == ALL else 'loses'} images to {viewer(worst.threat_model)} in "
+        f"{numbered(lost, 'round')}, of {attacked} rounds attacked"
+    )
+
+
+def _viewers(good: pd.DataFrame) -> list[str]:
+    """For each threat model how many clients lose images, and the most that any loses."""
+    lines = []
+    for threat_model, own in good.groupby("threat_model", sort=False):
+        worst, clients = worst_of(own), own[own.client != ALL]
+        if worst.share == 0:
+            lines.append(f"{viewer(threat_model)} recovers no image")
+            continue
+        lost, attacked = clients[clients.share > 0].client.nunique(), clients.client.nunique()
+        of = f"{worst.best:.0f} of {worst.num_private:.0f}" if worst.scored else counted(worst.best, "image")
+        where = f"{of} from {whose(worst.client)} in round {worst['round']} by {worst.attack!r}"
+        count = f"has images of {lost} of {counted(attacked, 'client')}, at worst " if attacked else "has "
+        lines.append(f"{viewer(threat_model)} {count}{where}")
+    return lines
+
+
+def _settings(good: pd.DataFrame) -> list[str]:
+    """Of several defenses, or points of a sweep, those that were broken and those that were not."""
+    several = good.defense.nunique() > 1
+    shares = good.groupby(
+        good.defense.replace("none", "no defense") if several else good.setting, sort=False
+    ).share.max()
+    if len(shares) < 2:
+        return []
+    order = shares.sort_values(ascending=False, kind="stable")
+    broken, kept = ([name for name, share in order.items() if (share > 0) == wanted] for wanted in (True, False))
+    lines = (
+        [f"images were recovered at {_some([f'{name} ({percent(shares[name])})' for name in broken])}"]
+        if broken
+        else []
+    )
+    return [*lines, f"no image was recovered at {_some(kept)}"] if kept else lines
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_SETTINGS
+    return "; ".join(names[:MOST_SETTINGS]) + (f"; and at {more} more" if more > 0 else "")
+
+
+def _most_telling(good: pd.DataFrame) -> pd.Series:
+    return good.loc[good.membership_auc.where(good.tells_members).idxmax()]
+
+
+def _membership(good: pd.DataFrame) -> str:
+    if not good.membership_auc.notna().any():
+        return ""
+    if not good.tells_members.any():
+        most = good.membership_auc.max()
+        return f"Membership: the update does not tell private images from others (AUC at most {most:.2f})"
+    row = _most_telling(good)
+    rates = {"membership_tpr": "1,000", "membership_tpr_1pct": "100"}
+    rate = next((name for name in rates if pd.notna(row[name])), None)
+    found = f"; at one false alarm in {rates[rate]} it finds {percent(row[rate])} of the private images" if rate else ""
+    return (
+        f"Membership: who has a candidate image can tell whether {trainer(row.client)} trained on it, with an AUC of "
+        f"{row.membership_auc:.2f} in round {row['round']} (0.5 is a guess, 1 is certain){found}"
+    )
+
+
+def _reconciled(good: pd.DataFrame) -> str:
+    """One sentence for updates that give no image away and tell who was in them all the same."""
+    by_update = good.groupby([*settings_of(good), "round", "client", "threat_model"], dropna=False)
+    mute = good[(by_update.share.transform("max") == 0) & (good.membership_auc >= TELLING.sure) & good.tells_members]
+    if mute.empty:
+        return ""
+    row = mute.sort_values(["leakage", "membership_auc"], ascending=[True, False]).iloc[0]
+    leakage = "" if pd.isna(row.leakage) else f"leakage {row.leakage:.2f} beside "
+    return (
+        f"{leakage}a membership AUC of {row.membership_auc:.2f} ({whose(row.client)}, round {row['round']}) is no "
+        "contradiction: no attack that ran could draw an image out of that update, yet it tells whoever has an image "
+        "already whether it was trained on"
+    )
+
+
+def _held(good: pd.DataFrame) -> str:
+    """Images among the candidates that an attack would not vouch for."""
+    doubted = (good.held - good.recovered).where(good.scored)
+    if not (doubted > 0).any():
+        if good.scored.any() or not (good.num_held > 0).any():
+            return ""
+        row = good.loc[good.num_held.idxmax()]
+        more = counted(row.num_held, "further candidate")
+        return f"attack {row.attack!r} has {more} of {whose(row.client)} that it would not vouch for"
+    row = good.loc[doubted.idxmax()]
+    return (
+        f"attack {row.attack!r} has {row.held:.0f} of {row.num_private:.0f} images of {whose(row.client)} in round "
+        f"{row['round']} among its candidates and returned {row.recovered:.0f}: the others it would not vouch for, "
+        "which keeps them out of its result, not out of the attacker's hands"
+    )
+
+
+def _up_to(good: pd.DataFrame) -> str:
+    """Images that are there but for an offset and a gain."""
+    more = (good.recovered_affine - good.recovered).where(good.scored)
+    if not (more > 0).any():
+        return ""
+    row = good.loc[more.idxmax()]
+    return (
+        f"up to brightness and contrast, {row.recovered_affine:.0f} of {row.num_private:.0f} images of "
+        f"{whose(row.client)} are recovered in round {row['round']} by {row.attack!r}, of which {row.recovered:.0f} "
+        "also have the true brightness: an eye knows them all"
+    )

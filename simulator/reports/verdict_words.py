@@ -1,0 +1,121 @@
+"""The words of a verdict: what a row of the leakage table says, as an engineer would say it."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from simulator.results.keys import ALL
+
+PARTICIPANTS = {"pixel_mean": "the mean", "pixel_range": "the range"}  # of pixels: whoever takes part knows both
+FIELDS = {
+    "num_private": "the number of private images",
+    "labels": "their labels",
+    "learning_rate": "the learning rate",
+    "steps": "the number of steps",
+    "batch_size": "the batch size",
+    "weight_decay": "the weight decay",
+    "batches": "which images each step used",
+    "public_images": "public images",
+    "clip_norm": "the clipping bound",
+    "noise_scale": "the relative noise",
+    "noise_std": "the noise",
+    "kept_fraction": "the share of entries sent",
+    "quantization_bits": "the bits of an entry",
+    "significant_bits": "the precision of the parameters",
+}  # all others go by their own names
+VIEWERS = {
+    "server": "the server",
+    "observer": "an observer of the global model",
+    "history": "whoever keeps all rounds (history)",
+    "server_history": "the server with all rounds kept (history)",
+}
+PLAIN = (  # (what `detail` says, how a verdict says it)
+    (r"pixel_mean is unknown and no pixel tells it: 0\.5 was assumed",
+     "the mean of the pixels was not known, and 0.5 assumed: where it is another, every image is off in brightness and "
+     "counts as not recovered, though an eye would know it; grant `pixel_mean`"),
+    (r".*?(\d+) (?:private )?images a guess|.*: (\d+) private images is a guess.*",
+     "the update shows the number of private images badly, and {} is a guess: too few or too many images may have been "
+     "looked for; `num_private` grants the number"),
+    (r"(\d+) features stand for (\d+) pixels: .*",
+     "{} features stand for {} pixels, so that other images with the same features may have been returned instead"),
+    (r"the uninformed baseline is (\d+) public images for (\d+) returned: .*",
+     "the uninformed baseline has {} public images for {} returned, and so is too weak; raise `data.public`"),
+)  # fmt: skip
+LONGEST = 320  # letters of one reason
+
+
+def told(knowledge: Any) -> str:
+    """What the column `knowledge` grants, as the end of a sentence: "told nothing but the mean of the pixels, …"."""
+    fields = json.loads(knowledge) if isinstance(knowledge, str) and knowledge else {}
+    more = [FIELDS.get(name, name) for name in fields if name not in PARTICIPANTS]
+    usual = [words for name, words in PARTICIPANTS.items() if name in fields]
+    pixels = f"{listed(usual)} of the pixels, which every participant knows" if usual else ""
+    if more:
+        return f"told {listed(more)}" + (f", and {pixels}" if pixels else "")
+    return f"told nothing but {pixels}" if pixels else "told nothing"
+
+
+def viewer(threat_model: str) -> str:
+    return VIEWERS.get(threat_model, f"the threat model {threat_model!r}")
+
+
+def whose(client: int) -> str:
+    return "all clients of a round together" if client == ALL else f"client {client}"
+
+
+def trainer(client: int) -> str:
+    return "any client of the round" if client == ALL else f"client {client}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """a; a and b; a, b and c."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def numbered(numbers: Iterable[int], noun: str) -> str:
+    """round 1; rounds 1–3 and 5: whoever reads it has the numbers in runs."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    several = sum(map(len, runs)) > 1
+    ends = (run if len(run) < 3 else [f"{run[0]}–{run[-1]}"] for run in runs)
+    return f"{noun}{'s' * several} {listed([str(end) for run in ends for end in run])}"
+
+
+def counted(count: float, noun: str) -> str:
+    return f"{count:.0f} {noun}" + ("" if count == 1 else "s")
+
+
+def said(rows: pd.DataFrame) -> list[tuple[str, int]]:
+    """What `detail` says of rows, in plain words and each kind once: (the first of its kind, how many rows have it)."""
+    found: dict[str, tuple[str, int]] = {}
+    for detail, status in zip(rows.detail.fillna(""), rows.status, strict=True):
+        for remark in detail.split("; ") if status == "ok" else [detail]:
+            words = plain(remark)
+            kind = re.sub(r"[\d.]+(e-?\d+)?", "#", words)
+            first, count = found.get(kind, (words, 0))
+            found[kind] = (first, count + 1)
+    return [(text, count) for text, count in found.values() if text]
+
+
+def plain(remark: str) -> str:
+    """A remark of an attack in plain words, where there are any; as it stands otherwise, cut where it is endless."""
+    for pattern, words in PLAIN:
+        if match := re.fullmatch(pattern, remark):
+            return words.format(*(group for group in match.groups() if group is not None))
+    return remark if len(remark) <= LONGEST else f"{remark[:LONGEST]} (more in column `detail`)"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def sentence(text: str) -> str:
+    """With a capital at its beginning and a full stop at its end."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")

@@ -1,0 +1,105 @@
+"""What every command has in common: help for all that can be typed, JSON on demand, names with a line each."""
+
+import json
+import re
+
+import pytest
+import typer.main
+import yaml
+
+from simulator.cli.main import cli
+from simulator.cli.names import first_sentence
+from simulator.scenario.json_schema import file_schema
+
+COMMANDS = typer.main.get_command(cli).commands
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_argument_and_option_has_a_help_text_and_every_command_answers_in_json(name):
+    command = COMMANDS[name]
+    assert command.help
+    assert [parameter.name for parameter in command.params if not parameter.help] == []
+    assert "as_json" in [parameter.name for parameter in command.params]
+
+
+def test_the_version_is_said_alone(fedspill):
+    result = fedspill("--version")
+    assert result.returncode == 0 and re.fullmatch(r"fedspill \d+\.\d+\.\d+\n", result.stdout)
+
+
+def test_shells_can_complete():
+    options = [option for parameter in typer.main.get_command(cli).params for option in parameter.opts]
+    assert "--install-completion" in options and "--show-completion" in options
+
+
+def test_a_name_has_a_sentence(fedspill):
+    result = fedspill("list", "--json")
+    known = json.loads(result.stdout)
+    assert set(known) == {"attacks", "defenses", "data", "models", "strategies"}
+    for kind in ("attacks", "defenses", "data", "models"):
+        assert all(len(text.split()) > 2 and text.endswith(".") for text in known[kind].values())
+    assert known["attacks"]["span"].startswith("Find the points") and "FedAvg" in known["strategies"]
+    assert not [line for line in fedspill("list").stdout.splitlines() if len(line) > 80]
+
+
+@pytest.mark.parametrize(
+    ("doc", "sentence"),
+    [
+        ("One thing. Another.", "One thing."), ("Without a stop\n\nMore.", "Without a stop."), (None, "."),
+        ("Sets (Nguyen et al. 2021): more. No.", "Sets (Nguyen et al. 2021): more."),
+    ],
+)  # fmt: skip
+def test_the_first_sentence_of_a_docstring(doc, sentence):
+    assert first_sentence(doc) == sentence
+
+
+def test_what_init_writes_is_accepted_and_has_a_price_of_minutes(fedspill, tmp_path):
+    result = fedspill("init", tmp_path / "mine.yaml")
+    assert result.returncode == 0 and "fedspill check" in result.stdout
+    assert (tmp_path / "mine.yaml").read_text() == fedspill("init").stdout
+    checked = fedspill("check", tmp_path / "mine.yaml", "--json")
+    assert checked.returncode == 0, checked.stderr
+    assert re.match(r"about \d+ (s|min) on this machine", json.loads(checked.stdout)["cost"])
+
+
+def test_init_writes_over_nothing(fedspill, tmp_path):
+    (tmp_path / "mine.yaml").write_text("name: thesis\n")
+    result = fedspill("init", tmp_path / "mine.yaml")
+    assert result.returncode == 2 and "exists: name another file" in result.stderr
+    assert fedspill("init", tmp_path / "nowhere" / "mine.yaml").returncode == 2
+
+
+def test_the_schema_is_printed(fedspill):
+    assert json.loads(fedspill("schema").stdout) == json.loads(json.dumps(file_schema()))
+
+
+def test_json_has_an_error_too(fedspill, tmp_path):
+    result = fedspill("check", tmp_path / "none.yaml", "--json")
+    assert result.returncode == 2 and "does not exist" in json.loads(result.stdout)["error"]
+    assert result.stderr.startswith("fedspill: scenario")
+
+
+def test_a_benchmark_file_is_checked_narrowed_and_priced(fedspill, tmp_path):
+    content = {
+        "name": "b", "model": {"width": 16}, "data": {"public": 40, "test": 40},
+        "adversary": {"attacks": [{"name": "ntk", "iterations": 40}]},
+        "benchmark": {"defenses": ["none", "noise", "clipping"], "seeds": 2},
+    }  # fmt: skip
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(content))
+    result = fedspill("check", tmp_path / "b.yaml", "--set", "benchmark.defenses=[none,noise]")
+    assert result.returncode == 0 and result.stdout.startswith("b: 4 cells") and "cost: " in result.stdout
+
+
+def test_a_factory_is_looked_for_beside_the_scenario_first(fedspill, tmp_path, monkeypatch):
+    factory = (
+        "import torch.nn as nn\ndef make(outputs=10):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
+    )
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "nets.py").write_text(factory)
+    (tmp_path / "nets.py").write_text("def make():\n    raise KeyError('the wrong file')\n")
+    text = "name: s\nmodel: {name: 'nets.py:make'}\nadversary: {attacks: [mean_image]}\n"
+    (tmp_path / "beside" / "s.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert fedspill("check", "beside/s.yaml").returncode == 0
+    (tmp_path / "beside" / "nets.py").unlink()
+    assert "the wrong file" in fedspill("check", "beside/s.yaml").stderr  # of the working folder, as before

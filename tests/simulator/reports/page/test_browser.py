@@ -1,0 +1,120 @@
+"""The page in a real browser: Debian's chromium, driven by Playwright. Skipped, saying so, where either is missing."""
+
+import re
+import shutil
+
+import pytest
+import torch
+
+from simulator.reports.figures import draw_figures
+from simulator.reports.page import pictures as page_pictures
+from simulator.reports.page.render import render
+from simulator.reports.page.run_page import run_page
+from simulator.reports.strips import Strip
+from tests.simulator.reports.conftest import large_run
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+
+QUIET = "--no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking --no-first-run".split()
+SMALLEST = """Math.min(...[...document.querySelectorAll("body *")]
+    .filter(element => [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()))
+    .map(element => parseFloat(getComputedStyle(element).fontSize)))"""
+FIGURES = "[...document.querySelectorAll('.chart img')].map(one => [one.naturalWidth, one.clientWidth])"
+WIDER = "document.documentElement.scrollWidth - innerWidth"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory):
+    """A page with everything on it, of 10 rounds of 10 clients."""
+    run = large_run(tmp_path_factory.mktemp("page"))
+
+    def strip_of(run, row, title, label="private", most=10):
+        images = torch.rand(min(most, row["recovered"]), 1, 28, 28, generator=torch.Generator().manual_seed(0))
+        return Strip(title, images, images, torch.full((len(images),), 0.15).numpy(), label, row["recovered"])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(page_pictures, "strip_of", strip_of)
+        drawn = [one for one in draw_figures(run, lambda line: None) if not one.path.stem.startswith("reconstructions")]
+        (run.path / "report.html").write_text(render(run_page(run, drawn)))
+    return run.path / "report.html"
+
+
+@pytest.fixture
+def visit(browser, page_file):
+    """Open the page; at the end nothing may have been said on the console, nor asked of anybody."""
+    heard, asked, contexts = [], [], []
+
+    def open_page(**options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.route("http*://**", lambda route: route.abort())
+        page.goto(page_file.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert heard == []
+    assert [url for url in asked if not url.startswith("data:") and url != page_file.as_uri()] == []
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_too_wide_or_too_small(visit, width, scheme):
+    page = visit(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert page.evaluate(WIDER) == 0
+    assert page.evaluate(SMALLEST) >= 12
+    figures = page.evaluate(FIGURES)
+    assert len(figures) == 2 and all(shown >= 0.6 * drawn for drawn, shown in figures)  # as large as it was drawn
+    ink, paper = (brightness(page, name) for name in ("color", "backgroundColor"))
+    assert (ink > 500 and paper < 150) if scheme == "dark" else (ink < 150 and paper > 600)
+
+
+def brightness(page, name):
+    """Red, green and blue of the body added up, at most 765."""
+    return sum(map(int, re.findall(r"\d+", page.evaluate(f"getComputedStyle(document.body).{name}"))))
+
+
+def test_details_open_and_tables_sort_by_keyboard(visit):
+    page = visit(viewport={"width": 1280, "height": 800})
+    summary = page.locator("summary", has_text="All rows of leakage.csv")
+    summary.focus()
+    page.keyboard.press("Enter")
+    table = page.locator("details[open] table.sortable")
+    assert table.is_visible()
+    heading = table.locator("th", has_text="leakage").first
+    column = heading.evaluate("one => one.cellIndex")
+
+    def values():
+        return [float(text) for text in table.locator(f"tbody td:nth-child({column + 1})").all_inner_texts()]
+
+    heading.locator("button").focus()
+    page.keyboard.press("Enter")
+    assert heading.get_attribute("aria-sort") == "descending" and values() == sorted(values(), reverse=True)
+    page.keyboard.press("Space")
+    assert heading.get_attribute("aria-sort") == "ascending" and values() == sorted(values())
+    aligned = "one => getComputedStyle(one).textAlign"
+    assert table.locator("td.number").first.evaluate(aligned) == "right"
+    assert table.locator("td:not(.number)").first.evaluate(aligned) == "left"
+
+
+def test_a_page_prints(visit):
+    page = visit(viewport={"width": 1280, "height": 800}, color_scheme="dark")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.pdf(format="A4")[:4] == b"%PDF"

@@ -1,0 +1,146 @@
+"""The page as text: what it says, that it needs nothing else, and how large it gets."""
+
+import io
+import re
+from base64 import b64decode
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+from simulator.reports.figures import draw_figures
+from simulator.reports.page import pictures as page_pictures
+from simulator.reports.page.description import in_words
+from simulator.reports.page.pictures import distance, picture_of, tile
+from simulator.reports.page.render import render
+from simulator.reports.page.rows import leakage_grid, utility_grid
+from simulator.reports.page.run_page import run_page
+from simulator.reports.strips import Strip
+from simulator.results.schema import LEAKAGE, UTILITY
+from tests.simulator.reports.conftest import leakage_row, utility_row
+
+FIVE_MEGABYTES = 5 * 1000 * 1000
+
+
+@pytest.fixture
+def noise(monkeypatch):
+    """Strips of images that cannot be compressed, as large as people have them."""
+
+    def strip_of(run, row, title, label="private", most=10):
+        count = min(most, row["recovered"])
+        images = torch.rand(count, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+        return Strip(title, images, images, torch.full((count,), 0.15).numpy(), label, row["recovered"])
+
+    monkeypatch.setattr(page_pictures, "strip_of", strip_of)
+
+
+def test_a_page_says_what_was_found_and_needs_nothing_else(record):
+    text = render(run_page(record, draw_figures(record)))
+    assert text.lstrip().startswith("<!doctype html>") and '<html lang="en">' in text
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', text) and "url(" not in text and "@import" not in text
+    wanted = ("viewport", "prefers-color-scheme", "@media print", "<figcaption>", "<details", "fedspill run s.yaml")
+    for needle in wanted:
+        assert needle in text
+    assert all(re.findall(r'<img [^>]*alt="[^"]{8,}"', image) for image in re.findall(r"<img [^>]*>", text))
+    assert "Client 0, round 1: 1 private digit above what mean_image made of the update; 0 of 3 recovered" in text
+
+
+def test_what_users_write_is_text_and_no_markup(record):
+    record.description["scenario"]["name"] = "<script>alert(1)</script>"
+    record.leakage["detail"] = "<b>bold</b>"
+    text = render(run_page(record, ()))
+    assert "<script>alert" not in text and "&lt;script&gt;alert(1)&lt;/script&gt;" in text and "<b>bold" not in text
+
+
+def test_a_page_on_what_failed_names_the_reasons_and_shows_no_picture(record):
+    record.leakage = record.leakage.assign(status="timeout", detail="gave up after 3 s")
+    page = run_page(record, ())
+    assert page.verdict.level == "no result" and page.worst is None and not page.exposures.rows
+    assert "gave up after 3 s" in render(page)
+
+
+def test_ten_rounds_of_ten_clients_are_small_enough_to_be_mailed(large, noise):
+    drawn = draw_figures(large, lambda line: None)
+    page = run_page(large, [one for one in drawn if not one.path.stem.startswith("reconstructions")])
+    assert len(page.tables[0].rows) == 220 and 3 <= len(page.others.pictures) <= 12
+    assert len(render(page).encode()) < FIVE_MEGABYTES
+
+
+def test_clients_that_there_is_no_room_for_are_counted(large, noise):
+    rows = [leakage_row(1, client, recovered=1 + client % 8) for client in range(30)]
+    large.leakage = LEAKAGE.frame(rows)
+    others = run_page(large, ()).others
+    assert len(others.pictures) == 12 and others.not_shown.startswith("17 more clients are not shown")
+
+
+def test_clients_of_whom_nothing_came_back_are_named_in_one_line(large, noise):
+    large.leakage = LEAKAGE.frame([leakage_row(1, 0), leakage_row(1, 1, recovered=0), leakage_row(1, 2, recovered=0)])
+    others = run_page(large, ()).others
+    assert others.pictures == () and others.returned_nothing == ("client 1, round 1", "client 2, round 1")
+
+
+def test_pictures_that_cannot_be_shown_cost_a_line(large, monkeypatch):
+    def gone(*args, **options):
+        raise FileNotFoundError("digits have moved")
+
+    monkeypatch.setattr(page_pictures, "strip_of", gone)
+    said = []
+    page = run_page(large, (), said.append)
+    assert page.worst is None and "digits have moved" in said[0]
+
+
+def test_without_a_truth_reconstructions_stand_alone(record):
+    record.samples = record.samples.iloc[:0]
+    picture = picture_of(record, record.leakage.iloc[0], 10)
+    assert all(pair.private is None for group in picture.groups for pair in group)
+    assert "Nobody compared them with the truth" in picture.caption
+
+
+def test_an_audit_has_a_page_without_scenario_and_utility(record):
+    del record.description["scenario"]
+    record.description["audit"] = {"recording": "runs/mine", "model": "net.py:Net", "shape": [1, 8, 8], "truth": None}
+    record.without_utility = True
+    page = run_page(record, ())
+    assert (page.kind, page.title, page.utility) == ("audit", "mine", None)
+    assert page.repeat.startswith("fedspill audit runs/mine --model net.py:Net --shape 1,8,8 --out ")
+    assert ("recording", "runs/mine") in page.facts[0].values and "fedspill audit runs/mine" in render(page)
+
+
+def test_small_images_are_kept_as_they_are_and_large_ones_scaled_down():
+    small = torch.tensor([[[0.0, 1.0], [0.2, 0.4]]])
+    found = Image.open(io.BytesIO(b64decode(tile(small, "x").source.split(",")[1])))
+    assert np.array(found).tolist() == [[0, 255], [51, 102]]  # 0.2 · 255, 0.4 · 255
+    large = Image.open(io.BytesIO(b64decode(tile(torch.rand(3, 300, 200), "x").source.split(",")[1])))
+    assert large.size == (85, 128)
+
+
+@pytest.mark.parametrize(("l2", "text"), [(0.0, "0.00"), (0.154, "0.15"), (1.4e-6, "1e-6"), (0.006, "0.01")])
+def test_a_distance_that_is_nearly_nothing_is_not_called_nothing(l2, text):
+    assert distance(l2) == text
+
+
+def test_every_row_has_its_floors_and_remarks_the_worst_first():
+    rows = [leakage_row(1, 0, 2, detail="too noisy"), leakage_row(1, -1, 7, threat_model="observer")]
+    rows.append(leakage_row(2, 0, 0, status="skipped", detail="hidden"))
+    grid = leakage_grid(LEAKAGE.frame(rows))
+    lines = [dict(zip((column.name for column in grid.columns), row, strict=True)) for row in grid.rows]
+    assert [line["recovered"] for line in lines] == ["7 of 8", "2 of 8", "0 of 8"]
+    assert [line["client"] for line in lines] == ["all", "0", "0"] and lines[0]["leakage (baseline)"] == "0.10"
+    assert [line["remarks"] for line in lines] == ["", "too noisy", "hidden"] and lines[0]["told"] == "nothing"
+    assert {column.name: column.numeric for column in grid.columns}["remarks"] is False
+
+
+def test_utility_is_that_of_the_first_and_the_last_round_by_defense():
+    leakage = LEAKAGE.frame([leakage_row(1, 0, 4), leakage_row(1, 0, 2, defense="noise")])
+    rows = [utility_row(r, defense=name, seed=s, test_accuracy=0.1 + r * (0.4 + 0.2 * s)) for r in (0, 1)
+            for s in (0, 1) for name in ("noise", "none")]  # fmt: skip
+    grid = utility_grid(UTILITY.frame(rows), leakage)
+    assert grid.rows == (("none", "0.10", "0.60", "50 %"), ("noise", "0.10", "0.60", "25 %"))
+    assert [column.name for column in grid.columns][-1] == "taken at worst by the server"
+
+
+def test_settings_are_read_as_words():
+    assert in_words({"name": "mlp", "options": {"width": 8}, "seed": None, "frozen": []}) == "mlp, options width 8"
+    assert in_words([True, "a"]) == "yes; a" and in_words(pd.NA is None) == "no"

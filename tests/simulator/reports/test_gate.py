@@ -1,0 +1,74 @@
+"""--fail-above: what counts as above, what is refused before a run, and what nothing is known of."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attacks import InputError
+from simulator.reports.gate import Limit, judge, parse_limits
+
+KNOWN = ["server", "observer", "span", "noise", "none"]
+
+
+def table(*rows):
+    base = {"round": 1, "client": 0, "threat_model": "server", "attack": "span", "defense": "none", "seed": 0,
+            "target": "private", "status": "ok", "leakage": 0.1, "recovered": 0}  # fmt: skip
+    return pd.DataFrame([base | row for row in rows])
+
+
+def judged(frame, *limits):
+    return judge(frame, parse_limits(limits, KNOWN))
+
+
+def test_rows_above_are_named_the_worst_first_and_the_exit_code_is_4():
+    found = judged(table({"leakage": 0.3}, {"leakage": 0.2}, {"leakage": 0.9, "client": -1, "round": 3}), "leakage=0.2")
+    assert found.exceeded == (
+        "leakage 0.9 > 0.2: round 3, all clients, server, span, seed 0",
+        "leakage 0.3 > 0.2: round 1, client 0, server, span, seed 0",
+    )
+    assert found.error.exit_code == 4 and "client 0" in str(found.error) and not found.unknown
+
+
+def test_a_limit_that_is_met_is_none():
+    assert judged(table({"leakage": 0.2}), "leakage=0.2", "recovered=0").error is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"), [("observer:leakage=0.2", 1), ("server:leakage=0.2", 2), ("noise/server:leakage=0.2", 1)]
+)
+def test_a_limit_holds_where_it_says(limit, count):
+    rows = table({"threat_model": "observer", "leakage": 0.5}, {"leakage": 0.6}, {"leakage": 0.7, "defense": "noise"})
+    assert len(judged(rows, limit).exceeded) == count
+
+
+def test_a_row_without_a_value_is_not_safe_but_named():
+    found = judged(table({}, {"leakage": np.nan, "status": "timeout"}), "leakage=0.2")
+    (line,) = found.unknown
+    assert found.error is None and "1 of 2 rows have no value (timeout)" in line and "does not make them safe" in line
+
+
+def test_a_limit_that_no_row_has_a_value_for_counts_as_exceeded():
+    assert "none of 1 rows has a value" in str(judged(table({"leakage": np.nan}), "leakage=0.2").error)
+    assert judged(table({}), "membership_tpr=0.5").error is not None  # the column is not there at all
+
+
+def test_images_that_a_defense_made_are_nobodys():
+    assert judged(table({}, {"leakage": 1.0, "target": "distilled"}), "leakage=0.2").error is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("leakage", "write COLUMN=VALUE"), ("=0.2", "write COLUMN=VALUE"), ("leakge=0.2", "did you mean 'leakage'?"),
+        ("attack=1", "no numeric column 'attack'"), ("leakage=much", "'much' is no finite number"),
+        ("leakage=nan", "no finite number"), ("sever:leakage=0.2", "did you mean 'server'?"),
+    ],
+)  # fmt: skip
+def test_what_is_no_limit_is_refused(text, says):
+    with pytest.raises(InputError, match="--fail-above") as error:
+        parse_limits([text], KNOWN)
+    assert says in str(error.value)
+
+
+def test_a_limit_reads_as_it_was_written():
+    assert str(Limit.parse("noise/server:leakage=0.25")) == "noise/server:leakage=0.25"

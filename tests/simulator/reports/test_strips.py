@@ -1,0 +1,68 @@
+"""Strips of images: what they show, how they are labelled and how much room they take."""
+
+import numpy as np
+import pytest
+import torch
+
+from clients.local_update import load_data
+from simulator.reports import strips
+from simulator.reports.strips import Strip, draw_strips, image_grid, strip_of, title_of
+from tests.simulator.reports.conftest import DISTILLED
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Figures that would have been saved."""
+    figures = []
+    monkeypatch.setattr(strips, "save", lambda figure, path: figures.append(figure) or path)
+    return figures
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.texts]
+
+
+def test_pairs_show_the_images_that_the_row_was_scored_against(record):
+    private, distilled = (strip_of(record, row, "") for _, row in record.leakage.iterrows())
+    (image,) = distilled.private
+    assert torch.equal(image, DISTILLED[1]) and distilled.l2[0] == pytest.approx(0.8, rel=1e-4)  # the nearer of the two
+    own = load_data(record.cells[""].client_config(use_gpu=False)).client(0)[0]
+    assert any(torch.equal(private.private[0], image) for image in own)
+
+
+def test_without_a_truth_the_best_reconstructions_stand_alone(record, drawn, tmp_path):
+    record.samples = record.samples.iloc[:0]
+    row = record.leakage.iloc[0]
+    strip = strip_of(record, row, "found")
+    assert strip.private is None and len(strip) == row.num_reconstructed
+    draw_strips([strip], tmp_path / "x.png")
+    assert texts(drawn[0])[1:] == ["reconstructed"]
+
+
+def test_strips_take_as_many_lines_as_their_images_need(tmp_path, drawn):
+    images = torch.rand(5, 1, 4, 4)
+    five = Strip("five", images, images, np.arange(5.0), total=7)
+    none = Strip("none", images[:0], images[:0], np.ones(0))
+    draw_strips([five, none], tmp_path / "sheet.png", columns=3)
+    (figure,) = drawn
+    labels = ["private", "reconstructed"]
+    first = ["five (5 of 7 shown)", *labels, "L2 0.00", "L2 1.00", "L2 2.00"]
+    assert texts(figure) == [*first, *labels, "L2 3.00", "L2 4.00", "none", "nothing returned"]
+    assert len({round(axis.get_position().y0, 4) for axis in figure.axes}) == 4  # two lines of two rows
+    bottom = min(axis.get_position().y0 for axis in figure.axes)
+    assert bottom * figure.get_figheight() < 1.0  # a strip without images is two lines of text high
+
+
+def test_a_sheet_has_the_worst_first_and_says_how_many_are_left_out(record, drawn, tmp_path):
+    row = record.leakage.iloc[0]
+    rows = record.leakage.iloc[[0] * 9].assign(recovered=range(9), recovered_fraction=[n / 9 for n in range(9)])
+    sheet = image_grid(record, rows.reset_index(drop=True), tmp_path / "x.png")
+    assert texts(drawn[0])[0] == "8 of 9 updates are shown, the worst first" and "8 of 9 updates" in sheet.caption
+    assert texts(drawn[0])[1].startswith(f"client 0, round 1: 8 of {row.num_private} recovered")
+
+
+def test_a_title_says_where_and_how_much(record):
+    row = record.leakage.iloc[0]
+    many = row.copy()
+    many["recovered"], many["held"], many["cell"] = 1, 2, "learning_rate=0.1,seed=0"
+    assert title_of(many).startswith("client 0, round 1 (learning_rate 0.1, seed 0): 1 of 3 recovered, 2 held, leakage")

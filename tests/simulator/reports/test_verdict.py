@@ -1,0 +1,173 @@
+"""Verdicts on tables made by hand: what an engineer would say of them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simulator.reports.verdict import verdict
+from simulator.results.schema import LEAKAGE
+
+PARTICIPANT = '{"pixel_mean": [0.3], "pixel_range": [0.0, 1.0]}'
+BASE = dict.fromkeys(LEAKAGE.columns) | {
+    "round": 1, "client": 0, "threat_model": "server", "attack": "span", "defense": "none", "seed": 0,
+    "target": "private", "status": "ok", "detail": "", "num_private": 8, "num_inferred": 8, "num_reconstructed": 8,
+    "recovered": 0, "recovered_fraction": 0.0, "held": 0, "leakage": 0.0, "floor_leakage": 0.05,
+    "floor_recovered_fraction": 0.0, "knowledge": PARTICIPANT,
+}  # fmt: skip
+
+
+def table(*rows, **columns):
+    """Each row differs from BASE in what it names, and all of them in `columns`."""
+    return pd.DataFrame([BASE | columns | row for row in rows])
+
+
+def recovered(count, of=8, **columns):
+    return {"recovered": count, "held": count, "num_private": of, "leakage": count / of} | columns
+
+
+def test_the_headline_says_who_when_to_whom_by_what_knowing_what_and_how_many():
+    found = verdict(table(recovered(2, client=0), recovered(7, client=2, round=3), recovered(1, client=1)))
+    assert found.level == "exposed"
+    assert found.headline == (
+        "Client 2 is exposed worst: in round 3 the server recovers 7 of its 8 private images by attack 'span', told "
+        "nothing but the mean and the range of the pixels, which every participant knows."
+    )
+    assert (
+        "The server has images of 3 of 3 clients, at worst 7 of 8 from client 2 in round 3 by 'span'." in found.details
+    )
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "words"),
+    [
+        ("{}", "told nothing."),
+        (None, "told nothing."),
+        ('{"pixel_mean": [0.3]}', "told nothing but the mean of the pixels, which every participant knows."),
+        ('{"num_private": 8, "steps": 3}', "told the number of private images and the number of steps."),
+        ('{"labels": [1], "pixel_range": [0, 1]}', "told their labels, and the range of the pixels, "
+         "which every participant knows."),
+    ],
+)  # fmt: skip
+def test_what_the_attacker_was_told_is_in_words(knowledge, words):
+    assert verdict(table(recovered(8), knowledge=knowledge)).headline.endswith(words)
+
+
+def test_of_equal_rows_the_one_that_needed_less_is_the_worst():
+    more = {"knowledge": '{"num_private": 8, "pixel_mean": [0.3]}', "client": 0}
+    union = {"client": -1, "threat_model": "observer"}
+    found = verdict(table(recovered(8, **union), recovered(8, **more), recovered(8, client=5)))
+    assert found.headline.startswith("Client 5 is exposed worst")
+
+
+def test_the_rounds_in_which_the_worst_client_loses_images_are_named():
+    rows = [recovered(count, round=number) for number, count in enumerate([8, 8, 8, 0, 8, 0], start=1)]
+    assert (
+        "Client 0 loses images to the server in rounds 1–3 and 5, of 6 rounds attacked."
+        in verdict(table(*rows)).details
+    )
+
+
+def test_all_clients_together_and_those_who_see_them():
+    found = verdict(table(recovered(19, of=24, client=-1, threat_model="observer")))
+    assert found.headline.startswith(
+        "All clients together are exposed worst: in round 1 an observer of the global model"
+    )
+    assert "recovers 19 of 24 private images by" in found.headline
+
+
+def test_what_public_images_recover_as_well_is_no_exposure():
+    found = verdict(table(recovered(2, floor_recovered_fraction=0.25)))
+    assert found.level == "nothing shown" and "does not mean that nothing leaks" in found.headline
+    assert any("what no attack took may still be there" in line.lower() for line in found.caveats)
+
+
+def test_leakage_of_nothing_beside_certain_membership_is_reconciled_in_one_sentence():
+    telling = {"membership_auc": 1.0, "membership_auc_low": 0.98, "membership_tpr_1pct": 0.875}
+    found = verdict(table(telling))
+    assert found.level == "partly exposed" and "membership leaks" in found.headline
+    (sentence,) = (line for line in found.details if "no contradiction" in line)
+    assert sentence.startswith("Leakage 0.00 beside a membership AUC of 1.00 (client 0, round 1)")
+    assert "tells whoever has an image already whether it was trained on" in sentence
+    assert any("at one false alarm in 100 it finds 88 % of the private images" in line for line in found.details)
+    assert not any("no contradiction" in line for line in verdict(table(recovered(8, **telling))).details)
+
+
+def test_an_auc_that_chance_explains_is_no_membership():
+    found = verdict(table({"membership_auc": 0.65, "membership_auc_low": 0.45}))
+    assert found.level == "nothing shown"
+    assert "Membership: the update does not tell private images from others (AUC at most 0.65)." in found.details
+
+
+def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
+    found = verdict(
+        table({"num_reconstructed": 0, "held": 5, "detail": "nothing returned: no candidate has ρ below 0.1"})
+    )
+    assert found.level == "partly exposed"
+    assert any("has 5 of 8 images" in line and "would not vouch for" in line for line in found.details)
+    assert any("gave up in 1 of 1 attack," in line and "refusal and no safety" in line for line in found.caveats)
+
+
+def test_images_that_are_off_in_brightness_count():
+    assumed = "pixel_mean is unknown and no pixel tells it: 0.5 was assumed"
+    found = verdict(table({"recovered_affine": 8, "detail": assumed}))
+    assert found.level == "exposed" and "up to brightness and contrast" in found.headline
+    assert any("0.5 assumed" in line and "an eye would know it" in line for line in found.caveats)
+
+
+def test_caveats_are_said_once_however_many_rows_have_them():
+    guess = "the first layer's spectrum has no clear gap: {} private images is a guess (noise)"
+    found = verdict(table(recovered(8, detail=guess.format(5)), recovered(8, detail=guess.format(53))))
+    (line,) = (line for line in found.caveats if "guess" in line)
+    assert line.startswith("In 2 rows: ") and "5 is a guess" in line
+
+
+def test_what_was_not_tried_failed_or_ran_out_of_time_is_said_with_its_reason():
+    rows = table(
+        recovered(8), {"status": "skipped", "detail": "secure aggregation: the sum only"},
+        {"status": "timeout", "attack": "ntk", "detail": "no result within adversary.timeout = 3 s"},
+        {"status": "failed", "attack": "ntk", "detail": "RuntimeError: out of cheese"},
+    )  # fmt: skip
+    said = verdict(rows).caveats
+    assert "Attack 'span' not tried in 1 case: secure aggregation: the sum only." in said
+    assert "Attack 'ntk' out of time in 1 case: no result within adversary.timeout = 3 s." in said
+    assert "Attack 'ntk' failed in 1 case: RuntimeError: out of cheese." in said
+    assert "Not tried: attacks gradient_matching and kkt; threat models observer and history." in said
+
+
+@pytest.mark.parametrize("rows", [[], [{"status": "failed", "detail": "out of cheese"}]])
+def test_without_any_result_nothing_is_known(rows):
+    frame = table(*rows) if rows else LEAKAGE.frame([])
+    found = verdict(frame)
+    assert found.level == "no result" and "nothing is known" in found.headline
+
+
+def test_without_the_truth_it_says_what_was_found_and_how_sure_that_is():
+    blind = dict.fromkeys(["num_private", "recovered", "held", "leakage"], np.nan)
+    sure = verdict(table(blind | {"num_inferred": 10, "num_reconstructed": 9, "relative_residual": 0.002}))
+    assert sure.level == "exposed"
+    assert "finds 9 images of 10 that the update shows (very likely right: they leave 0.002" in sure.headline
+    doubtful = verdict(table(blind | {"num_inferred": 10, "num_reconstructed": 16, "relative_residual": 0.7}))
+    assert doubtful.level == "nothing shown"
+
+
+def test_defenses_that_held_are_told_from_those_that_did_not():
+    found = verdict(table(recovered(8), recovered(6, defense="clipping"), {"defense": "noise"}))
+    assert "(at no defense)" in found.headline
+    assert "Images were recovered at no defense (100 %); clipping (75 %)." in found.details
+    assert "No image was recovered at noise." in found.details
+
+
+def test_a_sweep_names_the_setting_of_the_worst_row():
+    frame = table(recovered(1), recovered(8), recovered(0)).assign(
+        **{"training.epochs": [1, 5, 9], "cell": ["a", "b", "c"]}
+    )
+    assert "(at training.epochs=5)" in verdict(frame).headline
+
+
+def test_distilled_targets_are_not_private_images():
+    assert verdict(table(recovered(8, target="distilled"), {})).level == "nothing shown"
+
+
+def test_it_is_made_of_plain_values_for_json():
+    found = verdict(table(recovered(8))).as_json()
+    assert found["level"] == "exposed" and isinstance(found["details"], list) and isinstance(found["caveats"], list)

@@ -1,0 +1,63 @@
+"""What a run says where nobody watches: lines that a log keeps."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from simulator.run import display
+from simulator.run.display import Bars, Lines, run_display, step_bar
+
+
+@pytest.fixture
+def said():
+    """(the display, a function that reads what it has written so far)."""
+    file = io.StringIO()
+    return Lines(Console(file=file, width=40)), lambda: file.getvalue().splitlines()
+
+
+def row(**columns):
+    return {"round": 1, "client": 0, "threat_model": "server", "attack": "ntk", "status": "ok", "detail": ""} | columns
+
+
+def test_start_rounds_attacks_and_end_have_a_line_each_that_is_not_broken(said):
+    lines, text = said
+    lines.start(rounds=2, attacks=2)
+    for number in (1, 2):
+        lines.round_done("", number, accuracy=0.5)
+        lines.attack_done(row(round=number))
+    lines.stop()
+    assert text()[:2] == [
+        "fedspill: 2 rounds and 2 attacks to do, starting Flower and Ray",
+        "fedspill: 1 of 2 rounds: round 1, test accuracy 0.500",
+    ]
+    assert len(text()) == 6 and "2 of 2 attacks: round 2, client 0, server, ntk, done" in text()[4]
+    assert "2 rounds and 2 attacks done in 0 s" in text()[5]
+
+
+def test_many_attacks_have_about_twenty_lines_and_those_that_fail_their_own(said):
+    lines, text = said
+    lines.start(rounds=1, attacks=1000)
+    for number in range(1000):
+        lines.attack_done(row(status="timeout", detail="too slow") if number == 555 else row())
+    assert len(text()) == 1 + 20 + 1 and any("timeout: too slow" in line for line in text())
+
+
+def test_long_attacks_are_told_of_every_half_minute(said, monkeypatch):
+    lines, text = said
+    lines.start(rounds=1, attacks=4)
+    now = lines.last
+    for seconds in range(0, 100, 10):
+        monkeypatch.setattr(display.time, "monotonic", lambda passed=seconds: now + passed)
+        lines.attacks_running({"round_0001_client_00_server_ntk": 0.25})
+    assert len(text()) == 1 + 3 and "0 of 4 attacks are over, 1 run: round_0001_client_00_server_ntk 25%" in text()[1]
+
+
+def test_a_log_has_lines_and_a_terminal_bars(monkeypatch, capsys):
+    assert isinstance(run_display(), Lines)
+    with step_bar() as report:
+        for done in range(50):
+            report(f"ntk, loss {done}", done, 50)
+    assert capsys.readouterr().err.splitlines() == ["fedspill: ntk, loss 0, 0 of 50"]
+    monkeypatch.setattr(Console, "is_terminal", True)
+    assert isinstance(run_display(), Bars)
