@@ -12,14 +12,14 @@ from flwr.clientapp import ClientApp
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
+from attacks.interface.own_code import require_allowed
+from attacks.interface.plugins import look_in_working_folder
 from attacks.interface.seeding import derive_seed
 from clients.config import ClientConfig
 from clients.defenses import FlowerMod
 from clients.defenses.differential_privacy.guarantee import to_json
 from clients.environment import code_version, whereabouts
 from clients.local_update import ClientUpdate, local_update
-from clients.models.factory import look_in_working_folder
-from clients.own_code import require_allowed
 
 app = ClientApp()
 MEMORY = "defenses"  # in the node's state: what defenses keep between rounds, of one cell

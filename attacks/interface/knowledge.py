@@ -52,6 +52,12 @@ class Knowledge:
     significant_bits: int | None = None
     public_images: Tensor | None = None
 
+    def __repr__(self) -> str:
+        """Known fields alone, as they were given; images as their number."""
+        told = [f"{name}={value!r}" for name, value in self.given().items() if name != "public_images"]
+        images = () if self.public_images is None else (f"public_images=<{len(self.public_images)} images>",)
+        return f"Knowledge({', '.join((*told, *images))})"
+
     @classmethod
     def names(cls) -> list[str]:
         return [field.name for field in fields(cls)]

@@ -58,29 +58,29 @@ assert done.returncode == 0, done.stderr
 # %%
 run = fedspill.load(folder / "run")
 leakage = run.leakage.assign(told=lambda rows: rows.attack.map({"span": "nothing", "span-adaptive": "the noise"}))
-leakage["epsilon"] = leakage.epsilon.astype(float).fillna(float("inf"))
-summary = leakage.groupby(["epsilon", "told"])[["recovered_fraction", "held_fraction", "floor_recovered_fraction"]]
-summary.mean().round(2).sort_index(ascending=False)
+leakage["epsilon"] = leakage.epsilon.astype(float).fillna(float("inf")).round()
+scores = leakage.groupby(["epsilon", "told"])[["recovered_fraction", "held_fraction", "floor_recovered_fraction"]]
+scores.mean().round(2).sort_index(ascending=False)
 
 # %% [markdown]
 # How to read it:
 #
 # - *recovered* is what the attack returned and vouches for. *held* adds what it found and would not vouch for: noise
-#   makes an attack unsure long before it makes it wrong. Whoever looks at the pictures recognizes them all the same,
-#   so **held is the row to judge a defense by**.
-# - The floor is what an attacker gets who never saw the update.
+#   makes an attack unsure before it makes it wrong. Whoever looks at the pictures recognizes them all the same, so
+#   **held is the column to judge a defense by**.
+# - The floor is what an attacker gets who never saw the update. Without a defense there is no noise to be told of.
 #
 # ## What it costs
 
 # %%
-accuracy = run.utility.sort_values("round").groupby("cell").accuracy.last()
-shown = leakage[leakage.told == "the noise"].groupby("cell")[["epsilon", "held_fraction"]].mean().join(accuracy)
-shown = shown.sort_values("epsilon")
-labels = ["no defense" if value == float("inf") else f"ε = {value:g}" for value in shown.epsilon]
+found = leakage.groupby(["defense", "epsilon", "told"]).held_fraction.mean().groupby(["defense", "epsilon"]).max()
+accuracy = run.utility.sort_values("round").groupby("defense").test_accuracy.last()
+shown = found.reset_index().join(accuracy, on="defense").sort_values("epsilon")
+labels = ["no defense" if value == float("inf") else f"ε = {value:.0f}" for value in shown.epsilon]
 
 figure, axis = plt.subplots(figsize=(6, 3))
 axis.plot(labels, shown.held_fraction, "o-", label="private images found (held)")
-axis.plot(labels, shown.accuracy, "s--", label="test accuracy after the round")
+axis.plot(labels, shown.test_accuracy, "s--", label="test accuracy after the round")
 axis.set_ylim(-0.05, 1.05)
 axis.legend(frameon=False)
 figure.tight_layout()
@@ -88,12 +88,13 @@ figure.tight_layout()
 # %% [markdown]
 # ## And what does it not say?
 #
-# - One round, one seed, one attack. The guarantee of ε holds against every attack, the curve only against this one: a
-#   point at 0 is no proof.
-# - The ε is of one round and of one image, against everybody who sees the update. Rounds add up: the column `epsilon`
-#   of a longer run grows.
+# - **An ε of ten thousand blinds this attack, and guarantees nothing.** The noise that it takes to confuse one exact
+#   attack is far less than the noise that it takes to prove something. That the attack of today fails is a measurement;
+#   the ε is the promise about those of tomorrow. A good document has both.
+# - One round, one seed, one attack. Rounds add up: the column `epsilon` of a longer run grows.
+# - The ε is of one image, against everybody who sees the update. That of `central_dp` is none against the server.
 # - One round from random weights teaches a network little, with or without a defense. For a comparison that costs what
 #   training costs, run `fedspill benchmark scenarios/defenses.yaml`.
 #
-# [What an ε means](../privacy.html) says against whom each defense's ε is one, and [choose a
-# defense](../howto/defense.html) how to go on.
+# [What an ε means](../privacy.html) says against whom each defense's ε is one, and
+# [choose a defense](../howto/defense.html) how to go on.

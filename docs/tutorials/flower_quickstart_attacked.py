@@ -20,7 +20,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 import fedspill
@@ -146,14 +145,8 @@ columns = ["client", "threat_model", "attack", "num_private", "recovered", "leak
 run.leakage[columns].round(2)
 
 # %%
-found = np.load(next((folder / "audited" / "reconstructions").glob("*client_00_server_span*.npz")))["images"]
-apart = ((private[:10, None] - found[None]) ** 2).sum((2, 3, 4))
-figure, axes = plt.subplots(2, 10, figsize=(8, 1.8))
-for column in range(10):
-    axes[0, column].imshow(private[column, 0], cmap="gray", vmin=0, vmax=1)
-    axes[1, column].imshow(found[apart[column].argmin(), 0], cmap="gray", vmin=0, vmax=1)
-for axis in axes.flat:
-    axis.set_axis_off()
+os.chdir(folder)  # where the audit's options name files
+run.show(10, client=0, threat_model="server")
 
 # %% [markdown]
 # ## And the quickstart's own network?

@@ -13,9 +13,9 @@ from torch import nn
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.errors import nearest
 from attacks.interface.normalization import Normalization
+from attacks.interface.own_code import allow_code
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
-from clients.own_code import allow_code
 from simulator.audit.budget import default_attacks
 from simulator.audit.images import Shape, read_images, read_truth
 from simulator.audit.owners import owners_by_name, owners_by_update

@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.finish import Shown, finish_run
-from simulator.cli.options import FailAbove, Overwrite, ShowAll
+from simulator.cli.options import FailAbove, ShowAll
 from simulator.cli.output import Answer, command
+
+DEFAULT_NAMES, THREAT_MODELS = ("span", "ntk"), ("server", "observer", "history")  # that --fail-above may name
 
 
 @command
 def audit(
     recording: Annotated[Path, typer.Argument(metavar="RECORDING", help="the folder that fedspill.Record wrote")],
-    *,
     model: Annotated[str, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module of the federation")],
     shape: Annotated[str, typer.Option(metavar="C,H,W", help="of an input image: channels,height,width, e.g. 3,32,32")],
     mean: Annotated[
@@ -51,16 +51,21 @@ def audit(
     ] = None,
     fail_above: FailAbove = [],
     show_all: ShowAll = False,
-    overwrite: Overwrite = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="do a finished audit again")] = False,
 ) -> Answer:
     """Attack what a server recorded: every round, client and threat model. No private image is needed; with --truth,
-    what comes out is scored. Goes on where it stopped. Exit code 3: no result at all; 4: above --fail-above."""
+    what comes out is scored. Goes on where it stopped.
+
+    Exit code 2: bad input; 3: no result at all; 4: above --fail-above.
+    """
     from simulator.audit import audit as audits
+    from simulator.cli.finish import Shown, finish_run
     from simulator.reports.gate import parse_limits
     from simulator.run.display import run_display
     from simulator.tools.attack_pair import parse_fields, parse_numbers, parse_shape
 
-    shown = Shown(show_all, parse_limits(fail_above, {"server", "observer", "history", *(attacks or ("span", "ntk"))}))
+    named = {*attacks, *DEFAULT_NAMES, *threat_models, *THREAT_MODELS, "none"}
+    shown = Shown(show_all, parse_limits(fail_above, named))
     run = audits.audit(
         recording,
         model,

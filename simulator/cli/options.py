@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from clients.own_code import allow_code
+from attacks.interface.own_code import allow_code
 
 
 def _allow(wanted: bool) -> bool:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attacks.interface.errors import InputError
-from simulator.cli.finish import finish_run
-from simulator.cli.options import AllowCode
+from simulator.cli.options import AllowCode, ShowAll
 from simulator.cli.output import Answer, command, out, read_json, read_records
 
 if TYPE_CHECKING:
@@ -125,11 +124,13 @@ def attack(
         Path | None, typer.Option(metavar="PATH", help="other images of the kind, for baselines: npz or a folder")
     ] = None,
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
+    show_all: ShowAll = False,
 ) -> Answer:
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed; with --truth, what
     comes out is scored. Of two checkpoints there are tables, pictures and a page, as of an audit."""
     from simulator.adversary.attack_run import AttackRun
     from simulator.audit.pair import audit_pair
+    from simulator.cli.finish import Shown, finish_run
     from simulator.results.keys import ObservationKey
     from simulator.run.display import step_bar
     from simulator.tools.attack_pair import parse_options, write_result
@@ -153,9 +154,11 @@ def attack(
     held = 0 if found.held is None else len(found.held)
     count = f"{len(found.images)} images{f', {held} held back' if held else ''}, {found.num_inferred} inferred"
     out.print(f"{count}, {found.seconds:.1f} s: {out_dir}")
-    if options is not None:
-        return finish_run(out_dir, figures=True)
-    return Answer(read_json(out_dir / "facts.json"))
+    facts = read_json(out_dir / "facts.json")
+    if options is None:
+        return Answer(facts)
+    ended = finish_run(out_dir, figures=True, shown=Shown(show_all))
+    return Answer(facts | ended.data, ended.error)
 
 
 @command
@@ -164,24 +167,36 @@ def member(
     candidates: Annotated[Path, typer.Option(metavar="FILE.npz", help="with an array `images`, (Q, C, H, W)")],
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for membership.csv")],
     which: ObservationOptions,
+    public: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="with an array `images`, no members: calibrates the false-positive rate"),
+    ] = None,
 ) -> Answer:
-    """Score candidate images by whether an update was trained on them; a higher score means a member.
+    """Say which candidate images an update was trained on; a higher score means a member.
 
-    Candidates are in the model's input space beside two checkpoints, in [0, 1] with --run.
+    Images are pixels in [0, 1] with --mean, --std or --run, and else in the model's input space.
     """
-    from attacks.membership import MembershipTest
-    from simulator.tools.candidates import load_candidates, to_input_space, write_membership
+    import torch
 
-    images = load_candidates(candidates)
-    observation, knowledge, record = which.observe()
-    if record is not None:
-        images = to_input_space(images, observation, knowledge)
-    test = MembershipTest.of(observation, knowledge, images)
-    write_membership(out_dir, test.residual(images))
-    show_warnings(test.warnings)
-    table = out_dir / "membership.csv"
-    out.print(f"{len(images)} candidates, {test.num_private} private images: {table}")
-    return Answer({"num_private": test.num_private, "candidates": read_records(table), "warnings": test.warnings})
+    from attacks.membership import MembershipTest
+    from simulator.tools.candidates import load_candidates, scale_warning, to_input_space, write_membership
+    from simulator.tools.membership_words import membership_words
+
+    files = [load_candidates(candidates), *([load_candidates(public, "public images")] if public is not None else [])]
+    observation, knowledge, _ = which.observe()
+    if which.in_pixels:
+        files = [to_input_space(images, observation, knowledge) for images in files]
+    test = MembershipTest.of(observation, knowledge, torch.cat(files))
+    residual, *outsiders = [test.residual(images) for images in files]
+    write_membership(out_dir, residual)
+    warnings = (*test.warnings, *filter(None, [scale_warning(files[0], observation)]))
+    show_warnings(warnings)
+    said, table = membership_words(residual, next(iter(outsiders), None), test.num_private), out_dir / "membership.csv"
+    for sentence in said:
+        out.print(sentence, soft_wrap=True)
+    out.print(f"{len(residual)} candidates, {test.num_private} private images: {table}")
+    facts = {"num_private": test.num_private, "warnings": warnings, "said": said}
+    return Answer({**facts, "candidates": read_records(table)})
 
 
 @command
@@ -194,11 +209,13 @@ def diagnose(
     ] = None,
     evaluator: Annotated[bool, typer.Option("--evaluator", help="with --run: on the private images")] = False,
 ) -> Answer:
-    """Say whether an update is in the kernel regime, and so which attack to expect something of.
+    """Say which attack to expect something of, and whether the update is in the kernel regime.
 
-    Images are in the model's input space beside two checkpoints, in [0, 1] with --run.
+    Images are pixels in [0, 1] with --mean, --std or --run, and else in the model's input space.
     """
     from simulator.tools import diagnosis
+    from simulator.tools.advice import advice
+    from simulator.tools.candidates import scale_warning
 
     if evaluator and (which.run is None or images is not None):
         raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
@@ -208,15 +225,19 @@ def diagnose(
     if evaluator and record is not None:
         inputs, source = diagnosis.private_images(record, observation, which.cell), "the private ones"
     else:
-        inputs, source = diagnosis.adversary_images(images, observation, knowledge, record is not None)
+        inputs, source = diagnosis.adversary_images(images, observation, knowledge, which.in_pixels)
     found = diagnosis.measure_regime(observation, inputs, evaluator, seed)
+    show_warnings(tuple(filter(None, [scale_warning(inputs, observation)])))
     diagnosis.write_diagnosis(out_dir, found, view, source)
     out.print(f"{view}'s version, {found.on_images.images} images: {source}", soft_wrap=True)
     for table in diagnosis.diagnosis_tables(found):
         out.print(table)
     out.print(found.verdict, soft_wrap=True)
+    said = advice(observation, knowledge, found)
+    for line in said:
+        out.print(line, soft_wrap=True, markup=False)
     out.print(f"written: {out_dir / 'diagnose.json'}", soft_wrap=True)
-    return Answer(read_json(out_dir / "diagnose.json"))
+    return Answer({**read_json(out_dir / "diagnose.json"), "said": said})
 
 
 def show_warnings(warnings: tuple[str, ...]) -> None:

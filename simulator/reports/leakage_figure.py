@@ -29,8 +29,11 @@ MOST_NAMED = 10  # clients in a legend
 CLIENT, ROUND, DEFENSE = "who", "round", "defense"
 
 
-def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn:
-    """A dot for every update, and grey dashes for the uninformed baseline."""
+def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
+    """A dot for every update, and grey dashes for the uninformed baseline; None where nobody knows the truth."""
+    leakage = leakage.dropna(subset=["leakage"])
+    if leakage.empty:
+        return None
     x = horizontal(leakage)
     frame = leakage.assign(who=leakage.client.map(who))
     frame = frame.assign(panel=frame.threat_model + ", " + panel_titles(frame, without=x))

@@ -72,15 +72,13 @@ def strip_of(record: Run, row: pd.Series, title: str, label: str = "private", mo
 def scored_against(record: Run, row: pd.Series) -> Tensor:
     """The images (N, C, H, W) that a row was scored against, in the order of the column `image` of samples."""
     cell, key = row.get("cell", ""), ObservationKey.of(row)
-    store = record.store(cell)
-    clients = store.recorded(key).clients
     if row["target"] == "distilled":
-        distilled = store.load_distilled(key.round, clients)
-        assert distilled is not None  # the row was scored against them
-        return distilled
-    private = record.private_images(key, cell)
-    assert private is not None
-    return private
+        store = record.store(cell)
+        images = store.load_distilled(key.round, store.recorded(key).clients)
+    else:
+        images = record.private_images(key, cell)
+    assert images is not None  # the row was scored against them
+    return images
 
 
 def who(client: int) -> str:

@@ -22,6 +22,7 @@ from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.models import build_model
 from clients.models.checkpoint_file import read_checkpoint
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
+from simulator.scenario.knowledge_fields import KNOWLEDGE_FIELDS
 
 
 class _KnowledgeFields(Knowledge):
@@ -236,7 +237,10 @@ def make_knowledge(given: dict[str, Any]) -> Knowledge:
         if not wrong["loc"]:  # Knowledge itself refused
             raise InputError(wrong["msg"].removeprefix("Value error, ")) from None
         field = wrong["loc"][0]
-        raise InputError(f"knowledge {field} is {given[str(field)]!r}: {wrong['msg'].lower()}") from None
+        example = KNOWLEDGE_FIELDS[str(field)].example
+        raise InputError(
+            f"knowledge {field} is {given[str(field)]!r}: {wrong['msg'].lower()}; write it like {example}"
+        ) from None
 
 
 def save_reconstruction(path: Path, found: Reconstruction) -> None:

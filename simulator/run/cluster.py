@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray._private.authentication_test_utils import reset_auth_token_state
 
-from clients.own_code import VARIABLE
+from attacks.interface.own_code import VARIABLE
 from simulator.errors import InputError, one_line
 from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share
 from simulator.run.janitor import marking

@@ -94,7 +94,8 @@ class AttackConfig(NamedSection):
 
     @classmethod
     def default_label(cls, values: dict[str, Any]) -> str:
-        return f"{values['name']}-adaptive" if values.get("adaptive") is True else values["name"]
+        name = values["name"].rpartition(":")[2]  # of one at an import path, what stands there
+        return f"{name}-adaptive" if values.get("adaptive") is True else name
 
     @model_validator(mode="after")
     def _known(self) -> "AttackConfig":
@@ -104,7 +105,7 @@ class AttackConfig(NamedSection):
     def make(self) -> Attack:
         """The attack with its options type-checked; InputError names the option that is wrong."""
         check_options(self.name, self.options)
-        return made_with(ATTACKS[self.name], f"attack {self.name!r}", self.options)
+        return made_with(ATTACKS.find(self.name), f"attack {self.name!r}", self.options)
 
 
 # What runs where no attack is named: seconds where span applies, and a short search that applies everywhere.

@@ -9,10 +9,10 @@ import numpy as np
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.errors import nearest
+from attacks.interface.own_code import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint_file import read_checkpoint
 from clients.models.factory import construct, outputs_of
-from clients.own_code import allow_code
 from simulator.audit.images import Shape
 from simulator.audit.plan import per_channel
 from simulator.results.storage import make_knowledge, make_out, write_json

@@ -54,14 +54,17 @@ def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
 
 
 def adversary_images(
-    file: Path | None, observation: Observation, knowledge: Knowledge, in_run: bool
+    file: Path | None, observation: Observation, knowledge: Knowledge, in_pixels: bool
 ) -> tuple[Tensor, str]:
-    """(images of the file, or the public ones that the adversary knows, in the model's input space; what they are)."""
+    """(images of the file, or the public ones that the adversary knows, in the model's input space; what they are).
+
+    in_pixels: whether the file has pixels in [0, 1].
+    """
     if file is not None:
         images = load_candidates(file, "images")
-        return to_input_space(images, observation, knowledge) if in_run else images, str(file)
+        return to_input_space(images, observation, knowledge) if in_pixels else images, str(file)
     if knowledge.public_images is None:
-        evaluator = ", or --evaluator to measure on the private ones" if in_run else ""
+        evaluator = ", or --evaluator to measure on the private ones" if in_pixels else ""
         raise InputError(f"diagnose needs images to measure on: --images FILE.npz (public or reconstructed){evaluator}")
     return knowledge.public_images, "public images"
 

@@ -4,15 +4,15 @@ from typing import Any
 
 from simulator.reports.page.view import Facts
 
-SCENARIO = "scenario"
-APART = ("versions", "machine", "command")  # of a description, under headings of their own or none
+SCENARIO, AUDIT = "scenario", "audit"  # what a run and an audit were asked for, in their descriptions
+APART = ("versions", "machine", SCENARIO, AUDIT)  # under headings of their own
+FLAGS = ("model", "shape", "mean", "std", "truth", "public")  # of `fedspill audit`, by the names of its options
 
 
 def facts_of(description: dict[str, Any]) -> tuple[Facts, ...]:
     """The scenario (or what an audit was asked), and versions and machine, as far as they say anything."""
-    asked = description.get(SCENARIO, {})
-    others = {name: value for name, value in description.items() if name not in (*APART, SCENARIO)}
-    own = Facts("What was run", _values(asked | others))
+    others = {name: value for name, value in description.items() if name not in APART}
+    own = Facts("What was done", _values(asked_for(description) | others))
     made = _values(description.get("versions", {}) | description.get("machine", {}))
     return tuple(facts for facts in (own, Facts("Versions and machine", made)) if facts.values)
 
@@ -34,13 +34,26 @@ def in_words(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def asked_for(description: dict[str, Any]) -> dict[str, Any]:
+    """The scenario, or the options of an audit."""
+    return dict(description.get(SCENARIO) or description.get(AUDIT) or {})
+
+
+def audit_command(options: dict[str, Any], out: str) -> str:
+    """The command of an audit, from its description."""
+    given = {name: options.get(name) for name in FLAGS}
+    texts = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in given.items()}
+    said = [f"--{name} {value}" for name, value in texts.items() if value]
+    return " ".join(["fedspill audit", str(options.get("recording", "RECORDING")), *said, "--out", out])
+
+
 def summary_of(description: dict[str, Any]) -> str:
     """One line: data, network, clients, rounds, date, as far as the description has them."""
-    asked = description.get(SCENARIO, {})
+    asked = asked_for(description)
     federation = asked.get("federation", {})
     parts = [
         asked.get("data", {}).get("name"),
-        asked.get("model", {}).get("name"),
+        asked["model"].get("name") if isinstance(asked.get("model"), dict) else asked.get("model"),
         federation.get("clients") and f"{federation['clients']} clients",
         federation.get("rounds") and f"{federation['rounds']} rounds",
         federation.get("strategy", {}).get("name"),

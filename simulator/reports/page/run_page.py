@@ -1,6 +1,7 @@
 """The page on a run or an audit: its tables and description in, a `Page` out."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pandas as pd
 import yaml
@@ -8,7 +9,7 @@ import yaml
 from attacks import InputError
 from simulator.reports.drawing import Drawn
 from simulator.reports.exposure_rows import exposure_rows, worst_of
-from simulator.reports.page.description import SCENARIO, facts_of, noun_of, summary_of
+from simulator.reports.page.description import SCENARIO, asked_for, audit_command, facts_of, noun_of, summary_of
 from simulator.reports.page.pictures import OTHERS, WORST, chart_of, picture_of
 from simulator.reports.page.rows import exposure_grid, leakage_grid, legend_of, utility_grid
 from simulator.reports.page.view import Grid, Others, Page, Picture
@@ -24,8 +25,9 @@ Say = Callable[[str], None]
 def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
     """Everything about a run or an audit. drawn: its figures; say: takes a line for pictures that cannot be shown."""
     leakage, description = run.leakage, run.description
+    asked = asked_for(description)
     kind = "run" if SCENARIO in description else "audit"
-    name = str(description.get(SCENARIO, description).get("name") or run.path.name)
+    name = str(asked.get("name") or Path(asked.get("recording", run.path)).name)
     rows = leakage_grid(leakage)
     worst, others = pictures(run, noun_of(description), say)
     charts = tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS))
@@ -78,11 +80,9 @@ def utility_of(run: Run) -> Grid | None:
 
 def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
     """(the command, what it needs)."""
-    said = run.description.get("command")
-    if said:
-        return str(said), "The command that made this page:"
     if kind == "audit":
-        return f"fedspill audit RECORDING --out {run.path.name}", "With the options under “What was run”:"
+        needs = "With the options under “What was done”; `fedspill report` makes this page again without attacking."
+        return audit_command(asked_for(run.description), f"{run.path.name}-again"), needs
     return (
         f"fedspill run {name}.yaml --out runs/{name}-again",
         f"Save the scenario above as {name}.yaml; the same versions give the same tables. `fedspill report` on the run "
@@ -92,5 +92,5 @@ def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
 
 def source(run: Run, kind: str) -> tuple[str, str]:
     """(name of the file that says what was done, its text)."""
-    content = run.description.get(SCENARIO, run.description)
-    return ("scenario" if kind == "run" else "audit.yaml"), yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(asked_for(run.description), sort_keys=False, allow_unicode=True)
+    return ("scenario" if kind == "run" else "audit.yaml"), text

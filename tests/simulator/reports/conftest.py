@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
-from attacks import Knowledge
-from simulator.evaluation.job import Job, run_job
+from attacks import InputError, Knowledge
+from simulator.evaluation.job import Job, Setting, run_job
 from simulator.results.keys import ObservationKey, RecordedObservation
+from simulator.results.run import Run
 from simulator.results.schema import LEAKAGE, SAMPLES, UTILITY
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import validate
@@ -28,8 +29,17 @@ class FakeRun:
 
     def __init__(self, path, scenario, leakage, samples, utility):
         self.path, self.scenario, self.cells = path, scenario, {"": scenario.cells()[0]}
-        self.leakage, self.samples, self.utility = leakage, samples, utility
+        self.leakage, self.samples, self.measured = leakage, samples, utility
+        self.without_utility = False
         self.description = {"scenario": scenario.model_dump(mode="json"), "versions": {"fedspill": "1.2.3"}}
+
+    private_images = Run.private_images
+
+    @property
+    def utility(self):
+        if self.without_utility:
+            raise InputError("run has no utility.parquet")
+        return self.measured
 
     def store(self, cell):
         return CellStore(self.path)
@@ -46,7 +56,7 @@ def record(tmp_path):
     key, pair = ObservationKey(1, 0, "server"), (store.save_global(0, initial), store.save_client(1, 0, final))
     store.save_observation(RecordedObservation(key, (pair,), (0,), (0,)), Knowledge(num_private=3))
     store.save_distilled(1, 0, DISTILLED)
-    result = run_job(Job(scenario.cells()[0], tmp_path, key, scenario.adversary.attacks[0]))
+    result = run_job(Job(Setting.of(scenario.cells()[0]), tmp_path, key, scenario.adversary.attacks[0]))
     utility = UTILITY.frame([utility_row(round) for round in (0, 1)])
     return FakeRun(tmp_path, scenario, LEAKAGE.frame(result.leakage), pd.DataFrame(result.samples), utility)
 

@@ -24,7 +24,7 @@ FILES = {
     "a key of spaces": ("name: s\nmy key: 1\n", "line 2: unknown key 'my key'"),
     "a key of spaces in a section": ("name: s\ntraining: {batch size: 8}\n", "unknown key 'training.batch size'; did"),
     "a key that a type is called": ("name: s\nint: 1\n", "line 2: unknown key 'int'"),
-    "nobody's home": ("name: s\ndata: {root: ~nosuch/x}\n", "data.root is '~nosuch/x': no path"),
+    "nobody's home": ("name: s\ndata: {root: ~nosuch/x}\n", "'~nosuch/x' is no path"),
     "rounds for ever": ("name: s\nfederation: {rounds: 1000000000000}\n", "line 2: federation.rounds is"),
     "layers for ever": ("name: s\nmodel: {depth: 100000000}\n", "line 2: model.depth is"),
     "cells for ever": (f"name: s\nsweep: {{{EIGHT_AXES}}}\n", "100,000,000 cells"),

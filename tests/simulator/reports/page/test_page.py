@@ -3,7 +3,6 @@
 import io
 import re
 from base64 import b64decode
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -101,11 +100,12 @@ def test_without_a_truth_reconstructions_stand_alone(record):
 
 def test_an_audit_has_a_page_without_scenario_and_utility(record):
     del record.description["scenario"]
-    record.description |= {"recording": "runs/mine", "command": "fedspill audit runs/mine --out found"}
-    record.utility = UTILITY.frame([])
-    page = replace(run_page(record, ()), utility=None)
-    assert (page.kind, page.repeat) == ("audit", "fedspill audit runs/mine --out found")
-    assert ("recording", "runs/mine") in page.facts[0].values and "fedspill audit" in render(page)
+    record.description["audit"] = {"recording": "runs/mine", "model": "net.py:Net", "shape": [1, 8, 8], "truth": None}
+    record.without_utility = True
+    page = run_page(record, ())
+    assert (page.kind, page.title, page.utility) == ("audit", "mine", None)
+    assert page.repeat.startswith("fedspill audit runs/mine --model net.py:Net --shape 1,8,8 --out ")
+    assert ("recording", "runs/mine") in page.facts[0].values and "fedspill audit runs/mine" in render(page)
 
 
 def test_small_images_are_kept_as_they_are_and_large_ones_scaled_down():

@@ -5,10 +5,10 @@ import os
 import pytest
 
 from attacks.interface.errors import InputError
+from attacks.interface.own_code import VARIABLE, allow_code
 from clients.client_app import load_mod
 from clients.defenses import FlowerMod
 from clients.models.factory import load_factory
-from clients.own_code import VARIABLE, allow_code
 from simulator.run.cluster import worker_environment
 from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
