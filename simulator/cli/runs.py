@@ -17,7 +17,7 @@ from simulator.cli.options import (
     Verbose,
 )
 from simulator.cli.output import Answer, command, draw, out, records, say, warn
-from simulator.errors import CellsFailed
+from simulator.errors import CellsFailed, NoResult
 
 if TYPE_CHECKING:
     from simulator.cli.finish import Shown
@@ -117,7 +117,8 @@ def report(
     leakage = Run(run_dir).leakage
     known = {str(value) for name in PLACES for value in leakage[name].unique()}
     finish = finish_benchmark if (run_dir / TABLE).exists() else finish_run
-    return finish(run_dir, figures=True, shown=Shown(show_all, parse_limits(fail_above, known)))
+    answer = finish(run_dir, figures=True, shown=Shown(show_all, parse_limits(fail_above, known)))
+    return Answer(answer.data, None if isinstance(answer.error, NoResult) else answer.error)  # it was said by the run
 
 
 def shown_of(plan: "RunPlan", fail_above: list[str], show_all: bool) -> "Shown":

@@ -24,7 +24,10 @@ def write(tmp_path):
 def test_a_name_is_enough(write):
     scenario = load_scenario(write("name: tiny\n"))
     assert (scenario.data.name, scenario.federation.rounds, scenario.federation.clients) == ("digits", 2, 3)
-    assert [attack.label for attack in scenario.adversary.attacks] == ["ntk"]
+    assert [(attack.label, attack.optional) for attack in scenario.adversary.attacks] == [
+        ("span", True),
+        ("ntk", False),
+    ]
     assert scenario.defense == "none"
 
 
