@@ -57,6 +57,7 @@ class AuditTruth:
             diagnosed=False,
             numbers=tuple(chosen),
             no_membership=unsure,
+            more_public="give more images with --public",
             notes=tuple(notes),
         )
 

@@ -22,8 +22,8 @@ class Truth:
 
     diagnosed: whether rows get the columns that say how far the update is in the kernel regime. views: what clients
     augment their images by, where they do. numbers: (N,) what the samples table calls the images, from 0 where nothing
-    is given. no_membership: why membership cannot be scored on them; empty where it can be. notes: what `detail` has to
-    say of it.
+    is given. no_membership: why membership cannot be scored on them; empty where it can be. more_public: how to get a
+    stronger uninformed baseline. notes: what `detail` has to say of all this.
     """
 
     private: Tensor
@@ -34,6 +34,7 @@ class Truth:
     views: tuple[Transformation, ...] = ()
     numbers: tuple[int, ...] | None = None
     no_membership: str = ""
+    more_public: str = "raise data.public"
     notes: tuple[str, ...] = ()
 
     @classmethod

@@ -1,5 +1,6 @@
 """What was done, from the description in a run directory: names and values, whoever wrote them."""
 
+from pathlib import Path
 from typing import Any
 
 from simulator.reports.page.view import Facts
@@ -28,7 +29,8 @@ def in_words(value: Any) -> str:
         parts = ((str(name).replace("_", " "), in_words(one)) for name, one in value.items())
         return ", ".join(one if name in ("name", "kind") else f"{name} {one}" for name, one in parts if one)
     if isinstance(value, list):
-        return "; ".join(filter(None, map(in_words, value)))
+        plain = all(isinstance(one, int | float) for one in value)
+        return (", " if plain else "; ").join(filter(None, map(in_words, value)))
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else str(value)
@@ -53,7 +55,7 @@ def summary_of(description: dict[str, Any]) -> str:
     federation = asked.get("federation", {})
     parts = [
         asked.get("data", {}).get("name"),
-        asked["model"].get("name") if isinstance(asked.get("model"), dict) else asked.get("model"),
+        asked["model"].get("name") if isinstance(asked.get("model"), dict) else Path(asked.get("model", "")).name,
         federation.get("clients") and f"{federation['clients']} clients",
         federation.get("rounds") and f"{federation['rounds']} rounds",
         federation.get("strategy", {}).get("name"),

@@ -1,5 +1,7 @@
 """Tables of a page: every row of the leakage table, who can do what, and what the model is worth."""
 
+from dataclasses import replace
+
 import pandas as pd
 
 from simulator.reports.drawing import UNDEFENDED
@@ -83,8 +85,8 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
              f"{worst.best:.0f}{of}", where, "" if pd.isna(auc) else f"{auc:.2f}")
         )  # fmt: skip
     names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC")
-    columns = tuple(Heading(name, name in ("images at worst", "membership AUC")) for name in names)
-    return Grid("Who can do it, and knowing what", columns, tuple(lines))
+    columns = [Heading(name, name in ("images at worst", "membership AUC")) for name in names]
+    return _without_empty(Grid("Who can do it, and knowing what", tuple(columns), tuple(lines)))
 
 
 def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
@@ -107,13 +109,17 @@ def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
         *(Heading(f"taken at worst by {viewer(view).partition(' (')[0]}", True) for view in views),
         Heading("ε", True),
     )
-    used = [index for index in range(len(columns)) if any(line[index] not in ("", "none") for line in lines)]
-    return Grid(
-        "Utility and defenses",
-        tuple(columns[index] for index in used),
-        tuple(tuple(line[index] for index in used) for line in lines),
-        "Accuracy: on test images, mean over seeds. Taken: the largest share of a client's images that any attack has.",
+    note = (
+        "Accuracy: on test images, mean over seeds. Taken: the largest share of a client's images that any attack has."
     )
+    return _without_empty(Grid("Utility and defenses", columns, tuple(lines), note))
+
+
+def _without_empty(grid: Grid) -> Grid:
+    """Without the columns that say nothing in any row."""
+    used = [index for index in range(len(grid.columns)) if any(row[index] not in ("", UNDEFENDED) for row in grid.rows)]
+    rows = tuple(tuple(row[index] for index in used) for row in grid.rows)
+    return replace(grid, columns=tuple(grid.columns[index] for index in used), rows=rows)
 
 
 def _number(value: float, digits: int) -> str:

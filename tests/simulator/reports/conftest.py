@@ -33,7 +33,7 @@ class FakeRun:
         self.without_utility = False
         self.description = {"scenario": scenario.model_dump(mode="json"), "versions": {"fedspill": "1.2.3"}}
 
-    private_images = Run.private_images
+    private_images, is_audit = Run.private_images, False
 
     @property
     def utility(self):
