@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.reports.page.view import Facts
+from simulator.reports.verdict_words import counted
 
 SCENARIO, AUDIT = "scenario", "audit"  # what a run and an audit were asked for, in their descriptions
 APART = ("versions", "machine", SCENARIO, AUDIT)  # under headings of their own
@@ -56,8 +57,8 @@ def summary_of(description: dict[str, Any]) -> str:
     parts = [
         asked.get("data", {}).get("name"),
         asked["model"].get("name") if isinstance(asked.get("model"), dict) else Path(asked.get("model", "")).name,
-        federation.get("clients") and f"{federation['clients']} clients",
-        federation.get("rounds") and f"{federation['rounds']} rounds",
+        federation.get("clients") and counted(federation["clients"], "client"),
+        federation.get("rounds") and counted(federation["rounds"], "round"),
         federation.get("strategy", {}).get("name"),
         str(description.get("started", ""))[:10],
     ]

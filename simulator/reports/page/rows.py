@@ -13,6 +13,7 @@ from simulator.reports.verdict_words import sentence, told, viewer
 from simulator.results.schema import COUNT, INTEGER, LEAKAGE, NUMBER, Column
 
 MOST_ROWS = 2000
+LONGEST_REMARK = 140  # letters
 SEES = {
     "server": "the update of each client (of all clients together under secure aggregation)",
     "observer": "the global model before and after a round, as any participant does",
@@ -42,13 +43,23 @@ def leakage_grid(leakage: pd.DataFrame) -> Grid:
             baseline = Heading(f"{column.heading} (baseline)", True, "the better of the two uninformed baselines")
             cells[baseline] = [_floor(column, row) for _, row in rows.iterrows()]
     told_column = Heading("told", meaning="what the attack was granted beyond the checkpoints")
-    cells[told_column] = [told(value).removeprefix("told ") for value in rows.knowledge]
+    cells[told_column] = [_told(value) for value in rows.knowledge]
     cells[Heading("status")] = [str(value) for value in rows.status]
     remarks = Heading("remarks", meaning="the reason, warnings of the attack and notes on the scores")
-    cells[remarks] = [value if isinstance(value, str) else "" for value in rows.detail]
+    cells[remarks] = [_cut(value) if isinstance(value, str) else "" for value in rows.detail]
     some = f"The {MOST_ROWS} rows that expose most, of {len(leakage)}: the rest is in leakage.csv."
     note = some if len(leakage) > len(rows) else ""
     return Grid("All rows of leakage.csv", tuple(cells), tuple(zip(*cells.values(), strict=True)), note)
+
+
+def _told(knowledge: object) -> str:
+    """What an attack was granted, without a word on who knows it anyway."""
+    return told(knowledge).removeprefix("told ").partition(", which")[0]
+
+
+def _cut(remark: str) -> str:
+    """Rows stay low: the page says every kind of remark in full above."""
+    return remark if len(remark) <= LONGEST_REMARK else f"{remark[:LONGEST_REMARK].rstrip()} …"
 
 
 def _text(column: Column, row: pd.Series) -> str:
