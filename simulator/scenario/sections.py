@@ -109,7 +109,7 @@ class AttackConfig(NamedSection):
 
 
 # What runs where no attack is named: seconds where span applies, and a short search that applies everywhere.
-DEFAULT_ATTACKS = ({"name": "span", "optional": True}, {"name": "ntk", "kernel": "hybrid", "iterations": 1500})
+DEFAULT_ATTACKS = ({"name": "span", "optional": True}, {"name": "ntk", "kernel": "hybrid", "iterations": 1000})
 
 # Every client normalizes pixels of this range, so whoever takes part knows how.
 PARTICIPANTS_KNOW = {"pixel_mean": True, "pixel_std": True, "pixel_range": True}
