@@ -2,7 +2,10 @@
 
     import fedspill
 
-    run = fedspill.load("runs/demo")                         # a run directory
+    strategy = fedspill.Record(FedAvg(), "runs/mine")           # in your ServerApp: write down what the server sees
+    run = fedspill.audit("runs/mine", "task.py:Net", (1, 28, 28))  # attack all of it
+    run = fedspill.load("runs/demo")                            # a run or an audit that is finished
+    run.show()                                                  # in a notebook: what leaked worst
     observation, knowledge = run.observation(round=1, client=0)
     found = fedspill.attack("span", observation, knowledge)     # images of a client, from its update
     found.pixels()                                              # (M, C, H, W) in [0, 1]
@@ -18,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attacks import Attack, InputError, Knowledge, Observation, Reconstruction, get_attack
+    from simulator.audit.audit import audit
+    from simulator.audit.record import Record
     from simulator.results.run import Run, load
 
 __version__ = "0.2.0"
@@ -28,7 +33,9 @@ HOME = {
     "Knowledge": "attacks",
     "Observation": "attacks",
     "Reconstruction": "attacks",
+    "audit": "simulator.audit.audit",
     "get_attack": "attacks",
+    "Record": "simulator.audit.record",
     "Run": "simulator.results.run",
     "load": "simulator.results.run",
 }
@@ -38,8 +45,10 @@ __all__ = [
     "Knowledge",
     "Observation",
     "Reconstruction",
+    "Record",
     "Run",
     "attack",
+    "audit",
     "get_attack",
     "load",
 ]

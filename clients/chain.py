@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.interface.options import check_known
+from attacks.interface.own_code import require_allowed
+from attacks.interface.plugins import load_object
 from clients.config import ClientConfig, DefenseConfig, made_with
 from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, TrainingSet
 from clients.defenses.base import Metrics, Transformation
@@ -22,15 +24,23 @@ RunMod = Callable[[FlowerMod, str, State], State]
 
 def build_defense(config: DefenseConfig) -> Defense:
     """The defense with its options type-checked; InputError names what is wrong."""
-    if ":" in config.name:
+    if ":" in config.name and not _is_defense(config.name):
         return FlowerMod(config.name, config.options)
-    if config.name not in DEFENSES:
-        raise InputError(
-            f"unknown defense {config.name!r}{nearest(config.name, sorted(DEFENSES))} "
-            "(a Flower mod is named package.module:mod)"
-        )
-    check_known(f"defense {config.name!r}", config.options, [option.name for option in fields(DEFENSES[config.name])])
-    return made_with(DEFENSES[config.name], f"defense {config.name!r}", config.options)
+    defense = DEFENSES.find(config.name)
+    check_known(f"defense {config.name!r}", config.options, [option.name for option in fields(defense)])
+    return made_with(defense, f"defense {config.name!r}", config.options)
+
+
+def _is_defense(path: str) -> bool:
+    """Whether there is a defense at an import path, and not a Flower mod, which is loaded where it runs."""
+    if path in DEFENSES:
+        return True
+    try:
+        require_allowed(path)
+        found = load_object(path, "defense")
+    except InputError:
+        return False
+    return isinstance(found, type) and issubclass(found, Defense)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,10 @@ from attacks.interface.errors import InputError
 from clients.batch_norm import BatchNormMode
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+# no experiment needs as much: what is beyond is a slip of the finger, and is refused before memory is asked for it
+Positive = Annotated[float, Field(gt=0, le=1e36)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Crowd = Annotated[int, Field(ge=1, le=10**6)]  # of rounds, of clients
 Seconds = Annotated[float, Field(gt=0, le=365 * 86400)]  # at most a year: timers take no more than a time of day can
 
 
@@ -82,6 +84,10 @@ class DataConfig(Section):
     test: Count = Field(500, description="test images, at most; measures utility")
     mean: Literal["public", "none"] | list[float] = Field(
         "public", description="per-channel mean that every client subtracts: of the public pool, none, or given"
+    )
+    std: list[Positive] = Field(
+        default_factory=list,
+        description="per-channel deviation that every client divides by after that, e.g. [0.3081]; default none",
     )
     image_column: str = Field("image", description="hub data sets: column of the images")
     label_column: str = Field("label", description="hub data sets: column of the labels")
@@ -193,7 +199,7 @@ class ModelConfig(Section):
     )
     precision: Literal["float32", "float64"] = Field("float32", description="of parameters, training and checkpoints")
     checkpoint: str | None = Field(
-        None, description="file that the federation starts from: safetensors, or a .pt or .pth state dict"
+        None, description="file that the federation starts from: safetensors, a .pt or .pth state dict, or npz"
     )
     replace_head: bool = Field(False, description="draw the last linear layers anew after checkpoint and pretraining")
     pretrain: PretrainConfig | None = Field(None, description="train on public images before the first round")
@@ -264,13 +270,13 @@ class ClientConfig(Section):
     """All that the server tells a client; sent as one JSON string with every checkpoint."""
 
     seed: int
-    clients: Count
+    clients: Crowd
     data: DataConfig
     partition: PartitionConfig
     model: ModelConfig
     training: TrainingConfig
     defenses: list[DefenseConfig] = []
-    rounds: Count = Field(1, description="of the federation: a privacy budget is spread over them")
+    rounds: Crowd = Field(1, description="of the federation: a privacy budget is spread over them")
     fraction: Fraction = Field(1.0, description="of the clients in each round")
     cell: str = Field("", description="which cell of a sweep this is: the key for what a client keeps between rounds")
     use_gpu: bool = False

@@ -37,16 +37,6 @@ class ClientUpdate:
     guarantees: tuple[Guarantee, ...] = ()
 
 
-def centered(images: Tensor, pixel_mean: tuple[float, ...]) -> Tensor:
-    """Images in [0, 1] -> the model's input space: the per-channel mean is subtracted. (N, C, H, W)."""
-    return images - torch.tensor(pixel_mean, dtype=images.dtype).view(1, -1, 1, 1)
-
-
-def uncentered(inputs: Tensor, pixel_mean: tuple[float, ...]) -> Tensor:
-    """The inverse of `centered`, (N, C, H, W)."""
-    return inputs + torch.tensor(pixel_mean).view(1, -1, 1, 1)
-
-
 def load_data(config: ClientConfig) -> FederatedData:
     return split_data(config.data, config.partition, config.clients, config.seed)
 
@@ -91,7 +81,7 @@ def local_update(
     model = make_model(config, data)
     model.load_state_dict(received)
     images, labels = data.client(client)
-    inputs = centered(images, data.pixel_mean).to(getattr(torch, config.model.precision))
+    inputs = data.normalization.inputs(images).to(getattr(torch, config.model.precision))
     chain = DefenseChain.of(config, round, client, model, {} if memory is None else memory)
     private, prepared = chain.prepare(TrainingSet(inputs, load_targets(config, data.task, labels)))
     model.to(device)
@@ -109,5 +99,5 @@ def local_update(
     state, protected = chain.protect(received, trained, run_mod)
     guarantees = chain.privacy_spent(report.steps, len(private.inputs))
     metrics = {**prepared, **protected, "bytes": chain.bytes_sent(state)}
-    distilled = uncentered(private.inputs.cpu(), data.pixel_mean).clamp(0, 1) if private.distilled else None
+    distilled = data.normalization.pixels(private.inputs.cpu()).clamp(0, 1) if private.distilled else None
     return ClientUpdate(state, len(images), report, device, metrics, distilled, guarantees)

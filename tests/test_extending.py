@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import torch
 from torch import nn
 
 from attacks import ATTACKS, InputError, Knowledge, Observation, Pool, Reconstruction, get_attack, torch_generator
+from attacks.interface.normalization import Normalization
+from clients.chain import build_defense
 from clients.config import DataConfig, ModelConfig
 from clients.data import SOURCES, Source, load_dataset
 from clients.defenses import DEFENSES
@@ -117,7 +120,83 @@ def test_the_metric_reaches_the_tables(example):
     observation = Observation(model, ((initial, final),), (1, 6, 6), round=1, client=0)
     private, public = torch.rand(3, 1, 6, 6), torch.rand(20, 1, 6, 6)
     found = Reconstruction(private[:2] * 0.5, residual=torch.zeros(2), pixel_mean=(0.0,))
-    columns = evaluate(Truth(private, Pool(public, private), (0.0,), seed=0), observation, Knowledge(), found, KEY)[0]
+    truth = Truth(private, Pool(public, private), Normalization((0.0,)), seed=0)
+    columns = evaluate(truth, observation, Knowledge(), found, KEY)[0]
     assert columns["l2_nearest"] == pytest.approx(torch.cdist(private.flatten(1), found.images.flatten(1)).min().item())
     LEAKAGE.check(columns)
     assert "`l2_nearest`" in reference() and "l2_nearest" in benchmark().columns
+
+
+PLUGINS = tomllib.loads(re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)[0])["project"]["entry-points"]
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch, example):
+    """The examples as a package called `mine`, installed in a folder of its own; forgotten after the test."""
+    (tmp_path / "mine").mkdir()
+    for path, text in FILES.items():
+        (tmp_path / "mine" / Path(path).name).write_text(text)
+    info = tmp_path / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    lines = [f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in own.items()) for group, own in PLUGINS.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]
+
+
+def test_an_installed_package_offers_its_parts_by_name(package, tmp_path):
+    registries = {"attacks": ATTACKS, "defenses": DEFENSES, "data": SOURCES, "models": MODELS}
+    for group, own in PLUGINS.items():
+        registry = registries[group.removeprefix("fedspill.")]
+        assert not set(own) & set(registry) and set(own) == set(registry.offered())  # named, and not imported yet
+    assert not any(name.startswith("mine.") for name in sys.modules)
+    assert get_attack("first_layer_rows", smallest_bias=1e-6).smallest_bias == 1e-6
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "name: s\ndata: {name: stripes}\ndefenses: [sign_update]\nmodel: {name: tiny_cnn, channels: 2}\n"
+        "adversary: {attacks: [first_layer_rows]}\n"
+    )
+    scenario = load_scenario(file)
+    assert type(scenario.adversary.attacks[0].make()).__module__ == "mine.first_layer_rows"
+    assert type(build_defense(scenario.defenses[0])).__module__ == "mine.sign_update"
+    assert load_dataset(scenario.data).class_names == ("horizontal", "vertical")
+    assert build_model(scenario.model, (1, 8, 8), 2, seed=0)[0].out_channels == 2
+    with pytest.raises(InputError, match="has no option 'smallest_bais'; did you mean 'smallest_bias'"):
+        get_attack("first_layer_rows", smallest_bais=1)
+    with pytest.raises(InputError, match="unknown attack 'first_layer_row'; did you mean 'first_layer_rows'"):
+        get_attack("first_layer_row")
+
+
+def test_a_scenario_names_parts_by_their_import_path(package, tmp_path):
+    text = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+    (tmp_path / "nets.py").write_text("from torch import nn\nmake_net = lambda: nn.Flatten()\n")
+    file = tmp_path / "s.yaml"
+    file.write_text(f"name: s\n{text}".replace("nets.py", str(tmp_path / "nets.py")))
+    scenario = load_scenario(file)
+    (attack,) = scenario.adversary.attacks
+    assert attack.label == "FirstLayerRows" and attack.make().smallest_bias == 1e-6
+    assert build_defense(scenario.defenses[0]).name == "sign_update"
+    assert load_dataset(scenario.data).class_names == ("horizontal", "vertical")
+    assert get_attack(f"{package / 'mine' / 'first_layer_rows.py'}:FirstLayerRows").name == "first_layer_rows"
+
+
+def test_what_a_path_leads_to_has_to_be_such_a_part(package):
+    for path, says in (
+        ("mine.stripes:load", r"is function, no attack: see docs/extending\.md"),
+        ("mine.stripes:laod", "has no function 'laod'; did you mean 'load'"),
+        ("mine.nothing:Attack", "run from the folder it is in"),
+        ("/nowhere/mine.py:Attack", "does not exist"),
+    ):
+        with pytest.raises(InputError, match=says):
+            get_attack(path)
+    (package / "mine" / "broken.py").write_text("x = 1 / 0\n")
+    with pytest.raises(InputError, match=r"(?s)cannot be imported:.*broken\.py.*ZeroDivisionError"):
+        get_attack("mine.broken:Attack")
+
+
+def test_the_examples_are_short():
+    lines = {path: len([line for line in text.splitlines() if line.strip()]) for path, text in FILES.items()}
+    assert max(lines.values()) < 30

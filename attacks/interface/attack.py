@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from attacks.interface.devices import choose_device
-from attacks.interface.errors import InputError, nearest
 from attacks.interface.knowledge import Knowledge
+from attacks.interface.normalization import Normalization
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_known
+from attacks.interface.pictures import Pictures
+from attacks.interface.plugins import Registry
 from attacks.update.private_set import (
     check_knowledge,
     check_num_private_available,
@@ -37,10 +39,11 @@ class Reconstruction:
     """What an attack returns: candidates for private images, best first once `Attack.run` has ranked them.
 
     images: (M, C, H, W) in the model's input space. residual: (M,), lower is surer; each attack says what it is.
-    pixel_mean: what has to be added to `images` to get pixels in [0, 1], as the attacker knows or infers it; where an
-    attack leaves it empty, `Attack.run` fills it in. duals: (V, M, K) for V kernels and K outputs, where the attack has
-    them. num_inferred: the number of private images that the update shows. relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖.
-    loss_trace: (iteration, loss) pairs. facts: what the attack measured on its way, by name.
+    pixel_mean, pixel_std: pixels in [0, 1] are `images` · std + mean, as the attacker knows or infers it; where an
+    attack leaves the mean empty, `Attack.run` fills it in, and an empty std is 1. duals: (V, M, K) for V kernels and K
+    outputs, where the attack has them. num_inferred: the number of private images that the update shows.
+    relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖. loss_trace: (iteration, loss) pairs. facts: what the attack measured on its way,
+    by name.
     held: (H, C, H, W), like `images`: further candidates that the attack has and would not vouch for. A veto keeps them
     out of `images`, not out of the adversary's hands, so they are scored too. groups: (M,) from 0, which images
     returned are views of one, where there are more of them than private images; None where each stands for itself.
@@ -51,6 +54,7 @@ class Reconstruction:
     images: Tensor
     residual: Tensor
     pixel_mean: tuple[float, ...] = ()
+    pixel_std: tuple[float, ...] = ()
     duals: Tensor | None = None
     num_inferred: int | None = None
     relative_residual: float = float("nan")
@@ -71,9 +75,32 @@ class Reconstruction:
         return self._pixels(self.images[:0] if self.held is None else self.held, clamped)
 
     def _pixels(self, inputs: Tensor, clamped: bool) -> Tensor:
-        mean = torch.tensor(self.pixel_mean, dtype=inputs.dtype).view(1, -1, 1, 1)
-        pixels = inputs.cpu() + mean
+        pixels = Normalization(self.pixel_mean, self.pixel_std).pixels(inputs.cpu())
         return pixels.clamp(0, 1) if clamped else pixels
+
+    def show(self, most: int = 20) -> Pictures:
+        """The first images, for a notebook or a file, each above its residual."""
+        strips = [("images", self.pixels()[:most])]
+        if self.held is not None and len(self.held):
+            strips.append(("held back", self.held_pixels()[:most]))
+        captions = tuple(f"{value:.2g}" for value in self.residual[:most].tolist())
+        more = (f"{len(self.images) - most} more images are not shown",) if len(self.images) > most else ()
+        return Pictures(self._counted(), tuple(strips), captions, (*more, *self.warnings))
+
+    def __repr__(self) -> str:
+        return f"Reconstruction({self._counted()})"
+
+    def _repr_html_(self) -> str:
+        return self.show()._repr_html_()
+
+    def _counted(self) -> str:
+        """What there is, in words."""
+        held = "" if self.held is None or not len(self.held) else f", {len(self.held)} held back"
+        inferred = "" if self.num_inferred is None else f", {self.num_inferred} private ones inferred"
+        span = f", residuals {self.residual.min():.2g} to {self.residual.max():.2g}" if len(self.images) else ""
+        size = " × ".join(map(str, self.images.shape[1:]))
+        images = f"{len(self.images)} image{'' if len(self.images) == 1 else 's'}"
+        return f"{images} of {size}{held}{inferred}{span}, {self.seconds:.1f} s"
 
     def ranked(self) -> "Reconstruction":
         """The same candidates, smallest residual first, on the CPU; images, residuals and duals in float32."""
@@ -130,6 +157,7 @@ class Attack(ABC):
         return replace(
             found,
             pixel_mean=mean,
+            pixel_std=knowledge.pixel_std or (),
             num_inferred=num_inferred if found.num_inferred is None else found.num_inferred,
             warnings=tuple(warnings),
             seconds=time.perf_counter() - start,
@@ -161,7 +189,11 @@ class Attack(ABC):
         """
 
 
-ATTACKS: dict[str, type[Attack]] = {}
+def _attack(found: object) -> type[Attack] | None:
+    return found if isinstance(found, type) and issubclass(found, Attack) else None
+
+
+ATTACKS: Registry[type[Attack]] = Registry("attack", "fedspill.attacks", _attack)
 AttackClass = TypeVar("AttackClass", bound=type[Attack])
 
 
@@ -173,17 +205,15 @@ def register(attack: AttackClass) -> AttackClass:
 
 def check_options(name: str, options: Iterable[str]) -> None:
     """Raise InputError, with the nearest valid name, for an unknown attack or option."""
-    if name not in ATTACKS:
-        raise InputError(f"unknown attack {name!r}{nearest(name, sorted(ATTACKS))}")
     check_known(f"attack {name!r}", options, option_names(name))
 
 
 def option_names(name: str) -> list[str]:
-    """The options of a registered attack, which are the fields of its dataclass."""
-    return [option.name for option in fields(cast(Any, ATTACKS[name]))]
+    """The options of an attack, which are the fields of its dataclass."""
+    return [option.name for option in fields(cast(Any, ATTACKS.find(name)))]
 
 
 def get_attack(name: str, **options: object) -> Attack:
-    """The attack called `name` with its options set."""
+    """The attack called `name` with its options set; also one of an installed package, or at an import path."""
     check_options(name, options)
-    return ATTACKS[name](**options)
+    return ATTACKS.find(name)(**options)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
+from attacks.interface.normalization import Normalization
 
 DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits", "significant_bits")
 MOST_BITS = 32  # of an entry: more than parameters have say nothing
@@ -18,10 +19,11 @@ class Knowledge:
     """What the adversary was told beyond its observation. Every field defaults to unknown (None).
 
     num_private: number of private images. labels: (N,) class of each.
-    pixel_mean: per-channel mean that the federation subtracts from pixels in [0, 1]. pixel_range: (low, high) of
-    the raw pixels. learning_rate, steps, batch_size, weight_decay: of local training. optimizer: sgd, adam or adamw.
-    momentum: of sgd. betas: of adam and adamw, how much of both moments a step keeps. batches: which images each step
-    used, as indices into `labels`. public_images: (P, C, H, W) in the model's input space.
+    pixel_mean: per-channel mean that the federation subtracts from pixels in [0, 1]. pixel_std: per-channel deviation
+    that it divides by after that; unknown is taken for 1. pixel_range: (low, high) of the raw pixels. learning_rate,
+    steps, batch_size, weight_decay: of local training. optimizer: sgd, adam or adamw. momentum: of sgd. betas: of adam
+    and adamw, how much of both moments a step keeps. batches: which images each step used, as indices into `labels`.
+    public_images: (P, C, H, W) in the model's input space.
 
     Of the defense in force, for an adaptive attacker. clip_norm: of the update or a gradient. noise_scale, noise_std:
     of Gaussian noise on the update, its norm relative to the update's, and its standard deviation on an entry.
@@ -32,6 +34,7 @@ class Knowledge:
     num_private: int | None = None
     labels: tuple[int, ...] | None = None
     pixel_mean: tuple[float, ...] | None = None
+    pixel_std: tuple[float, ...] | None = None
     pixel_range: tuple[float, float] | None = None
     learning_rate: float | None = None
     steps: int | None = None
@@ -49,6 +52,12 @@ class Knowledge:
     significant_bits: int | None = None
     public_images: Tensor | None = None
 
+    def __repr__(self) -> str:
+        """Known fields alone, as they were given; images as their number."""
+        told = [f"{name}={value!r}" for name, value in self.given().items() if name != "public_images"]
+        images = () if self.public_images is None else (f"public_images=<{len(self.public_images)} images>",)
+        return f"Knowledge({', '.join((*told, *images))})"
+
     @classmethod
     def names(cls) -> list[str]:
         return [field.name for field in fields(cls)]
@@ -64,8 +73,12 @@ class Knowledge:
         pixel_mean has to be known; pixels that nothing is told of lie in [0, 1].
         """
         low, high = self.pixel_range or (0.0, 1.0)
-        mean = torch.tensor(self.pixel_mean, dtype=like.dtype, device=like.device).view(1, -1, 1, 1)
-        return low - mean, high - mean
+        assert self.pixel_mean is not None
+        normalization = Normalization(self.pixel_mean, self.pixel_std or ())
+        lowest, highest = (
+            normalization.inputs(like.new_full((1, len(self.pixel_mean), 1, 1), end)) for end in (low, high)
+        )
+        return lowest, highest
 
     def require(self, attack: str, *needed: str, because: str = "") -> None:
         """Raise InputError naming the fields in `needed` that are unknown."""
@@ -95,6 +108,8 @@ class Knowledge:
                 raise InputError(f"knowledge {name} is {value}, it has to be at most {most}")
         if self.pixel_mean is not None and not all(map(math.isfinite, self.pixel_mean)):
             raise InputError(f"knowledge pixel_mean is {self.pixel_mean}, every channel's has to be finite")
+        if self.pixel_std is not None and not all(std > 0 and math.isfinite(std) for std in self.pixel_std):
+            raise InputError(f"knowledge pixel_std is {self.pixel_std}, every channel's has to be positive and finite")
         if self.pixel_range is not None:
             low, high = self.pixel_range
             if not (math.isfinite(low) and math.isfinite(high) and low < high):

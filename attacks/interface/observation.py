@@ -48,6 +48,15 @@ class Observation:
                 if not torch.isfinite(state[name]).all():
                     raise InputError(f"checkpoint tensor {name!r} holds NaN or Inf: its training diverged")
 
+    def __repr__(self) -> str:
+        sizes = [self.model.get_parameter(name).numel() for name in self.trainable]
+        network = f"{type(self.model).__name__} with {sum(sizes):,} trained parameters in {len(sizes)} tensors"
+        shape = " × ".join(map(str, self.input_shape))
+        whose = "all clients" if self.client < 0 else f"client {self.client}"
+        pairs = f"{len(self.pairs)} pair{'' if len(self.pairs) == 1 else 's'} of checkpoints"
+        seen = f"round {self.round}, {whose}, {self.threat_model}"
+        return f"Observation({pairs} of a {network}, inputs {shape}; {seen})"
+
     @property
     def initial(self) -> State:
         return self.pairs[0][0]

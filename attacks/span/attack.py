@@ -119,7 +119,8 @@ class SpanAttack(SearchOptions, Attack):
             known = replace(knowledge, num_private=None)  # the number that is known is that of the union
             rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in evidence.rounds]
             found = of_rounds(evidence, [self._attack(one, known, generator, progress) for one in rounds])
-            return replace(found, pixel_mean=knowledge.pixel_mean or infer_pixel_mean(rounds[0]) or ())
+            mean = knowledge.pixel_mean or infer_pixel_mean(rounds[0], knowledge.pixel_std)
+            return replace(found, pixel_mean=mean or ())
         if evidence.hopeless:
             return variant.report(evidence, Acceptance.none(evidence.refusal))
         candidates = variant.search(evidence, generator, progress)

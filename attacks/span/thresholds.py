@@ -277,6 +277,7 @@ class MAP_KERNEL(Thresholds):
     most_rows: int = 256  # rows that are used where no gap shows the rank: more cost more than they tell
     directions: float = 1.2  # per row, tried first for the kernel; doubled while all are of it
     most_directions: int = 256  # taken of it where no gap shows the rank
+    image_free: float = 0.1  # share of a convolution's singular vectors, the last, that show weight decay alone
 
 
 class MAP_SEARCH(Thresholds):
@@ -286,6 +287,7 @@ class MAP_SEARCH(Thresholds):
     search: Descent = Descent(150, 0.1)  # from each; the step size in the root mean square coordinate of a map
     search_of_differences: Descent = Descent(400, 0.1)  # where the span is one of differences of patches
     rounds: int = 4  # searches at most, while images are missing
+    way: float = 0.5  # part of the way of several steps at which maps are sought first
     scale_free: float = 1e-3  # change of ρ at twice the length, below which a map's length is not known
     polished_besides: int = 2  # points from which L-BFGS goes on, the best that are distinct, beside one for each image
     polish: int = 250  # steps of it

@@ -36,7 +36,7 @@ def infer_private_set(
 
 def infer_or_assume_pixel_mean(observation: Observation, knowledge: Knowledge) -> tuple[tuple[float, ...], list[str]]:
     """(the per-channel mean that was subtracted, warnings): as told, else inferred, else assumed to be 0.5."""
-    mean = knowledge.pixel_mean or infer_pixel_mean(observation)
+    mean = knowledge.pixel_mean or infer_pixel_mean(observation, knowledge.pixel_std)
     if mean is not None:
         return tuple(mean), []
     assumed = f"pixel_mean is unknown and no pixel tells it: {ASSUMED_MEAN} was assumed"
@@ -53,10 +53,9 @@ def check_num_private_available(attack: str, observation: Observation, knowledge
 def check_knowledge(observation: Observation, knowledge: Knowledge) -> None:
     """Raise InputError where what the adversary was told does not fit the network under attack, whatever the attack."""
     channels = observation.input_shape[0]
-    if knowledge.pixel_mean is not None and len(knowledge.pixel_mean) != channels:
-        raise InputError(
-            f"knowledge pixel_mean has {len(knowledge.pixel_mean)} values, the images have {channels} channels"
-        )
+    for name, values in (("pixel_mean", knowledge.pixel_mean), ("pixel_std", knowledge.pixel_std)):
+        if values is not None and len(values) != channels:
+            raise InputError(f"knowledge {name} has {len(values)} values, the images have {channels} channels")
     images = knowledge.public_images
     if images is not None and (tuple(images.shape[1:]) != observation.input_shape or not len(images)):
         raise InputError(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.plugins import Registry
 from clients.config import DataConfig
 from clients.data.arrays import Dataset, Split
 from clients.data.sources import cifar10, digits, folder, hub, idx, npz, tiny_imagenet
@@ -21,7 +21,15 @@ class Source:
     reads_root: bool = True
 
 
-SOURCES: dict[str, Source] = {
+def _source(found: object) -> Source | None:
+    """A plugin is a source, or a function `DataConfig -> Dataset`."""
+    if isinstance(found, Source):
+        return found
+    return Source(found) if callable(found) else None
+
+
+SOURCES: Registry[Source] = Registry("data.name", "fedspill.data", _source, "; a hub data set is OWNER/NAME")
+SOURCES |= {
     "digits": Source(digits.load, reads_root=False),
     "mnist": Source(idx.load_mnist),
     "fashion_mnist": Source(idx.load_fashion_mnist),
@@ -34,12 +42,9 @@ HUB = Source(hub.load, reads_root=False)
 
 
 def find_source(name: str) -> Source:
-    """The source that `data.name` names; a name with a "/" is one of the Hugging Face hub. InputError for others."""
-    if name in SOURCES:
-        return SOURCES[name]
-    if "/" in name:
-        return HUB
-    raise InputError(f"data.name is {name!r}, unknown{nearest(name, list(SOURCES))}; a hub data set is OWNER/NAME")
+    """The source that `data.name` names, also one of an installed package or at package.module:load; a name with a "/"
+    is one of the Hugging Face hub. InputError for others."""
+    return HUB if "/" in name and ":" not in name else SOURCES.find(name)
 
 
 def load_dataset(config: DataConfig) -> Dataset:

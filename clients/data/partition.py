@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
+from attacks.interface.normalization import Normalization
 from attacks.interface.seeding import derive_seed, numpy_generator
 from clients.config import DataConfig, PartitionConfig
 from clients.data import Dataset, Split, load_dataset
@@ -24,16 +25,25 @@ class FederatedData:
     """The data of a federation. Indices count the images of the data set's train (`test_indices`: test) split.
 
     shape: (C, H, W). shares: the private images of every client, disjoint from each other and from the public pool.
-    pixel_mean: per channel, what every client subtracts; the images here still contain it.
+    normalization: what every client does to its images; those here are not yet normalized.
     """
 
     dataset: Dataset
     task: Task
     shape: tuple[int, int, int]
-    pixel_mean: tuple[float, ...]
+    normalization: Normalization
     public_indices: np.ndarray
     shares: tuple[np.ndarray, ...]
     test_indices: np.ndarray
+
+    @property
+    def pixel_mean(self) -> tuple[float, ...]:
+        return self.normalization.mean
+
+    @property
+    def pixel_std(self) -> tuple[float, ...] | None:
+        """None where nothing is divided."""
+        return self.normalization.std or None
 
     @property
     def client_sizes(self) -> tuple[int, ...]:
@@ -104,7 +114,7 @@ def _split_data(data_json: str, partition_json: str, clients: int, seed: int) ->
         dataset=dataset,
         task=task,
         shape=(channels, height, width),
-        pixel_mean=_pixel_mean(data, pool),
+        normalization=Normalization(_pixel_mean(data, pool), _pixel_std(data, channels)),
         public_indices=public,
         shares=tuple(shares),
         test_indices=_test_indices(dataset, task, data, seed),
@@ -194,3 +204,10 @@ def _pixel_mean(data: DataConfig, pool: Tensor) -> tuple[float, ...]:
     if len(data.mean) != channels:
         raise InputError(f"data.mean has {len(data.mean)} values, images of {data.name!r} have {channels} channels")
     return tuple(data.mean)
+
+
+def _pixel_std(data: DataConfig, channels: int) -> tuple[float, ...]:
+    """Per channel; empty where nothing is divided."""
+    if len(data.std) not in (0, channels):
+        raise InputError(f"data.std has {len(data.std)} values, images of {data.name!r} have {channels} channels")
+    return tuple(data.std)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.observation import State
+from attacks.interface.plugins import Registry
 from attacks.interface.seeding import torch_generator
 from clients.batch_norm import moving_statistics
 from clients.config import ClientConfig, TrainingConfig
@@ -206,7 +207,13 @@ class FlowerMod(Defense):
         return self
 
 
-DEFENSES: dict[str, type[Defense]] = {}
+def _defense(found: object) -> type[Defense] | None:
+    return found if isinstance(found, type) and issubclass(found, Defense) else None
+
+
+DEFENSES: Registry[type[Defense]] = Registry(
+    "defense", "fedspill.defenses", _defense, " (a Flower mod is named package.module:mod)"
+)
 DefenseClass = TypeVar("DefenseClass", bound=type[Defense])
 
 

@@ -1,50 +1,27 @@
-"""Weights from a file the user names: safetensors, or a PyTorch state dict. Nothing is downloaded, no code is run."""
+"""Weights for a network from a file that the user names. Nothing is downloaded, no code is run."""
 
 import itertools
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError
-
-PYTORCH = (".pt", ".pth")  # published weights are stored under these
+from clients.models.checkpoint_file import read_checkpoint
 
 
 def load_checkpoint(model: nn.Module, path: str | Path, replace_head: bool = False) -> None:
-    """Load a state dict into `model`; InputError where file and model do not fit.
+    """Load any checkpoint into `model` (`read_checkpoint`); InputError where file and model do not fit.
 
     replace_head: leave the head of `model` (`find_head`) as it is, whatever the file has for it.
     """
-    state = read_state(path)
+    state = read_checkpoint(path, model.state_dict(), called="model.checkpoint")
     try:
         load_weights(model, state, replace_head)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         advice = "" if replace_head else "; model.replace_head leaves out a last layer of other classes"
         raise InputError(f"model.checkpoint {str(path)!r} does not fit the model: {reason}{advice}") from None
-
-
-def read_state(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or of a .pt or .pth file (only tensors are unpickled: `weights_only`)."""
-    try:
-        if Path(path).suffix not in PYTORCH:
-            return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise InputError(f"model.checkpoint {str(path)!r} does not exist: give a safetensors file") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"model.checkpoint {str(path)!r} is no safetensors file ({error})") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise InputError(f"model.checkpoint {str(path)!r} is no file of tensors alone ({reason})") from None
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise InputError(f"model.checkpoint {str(path)!r} is no state dict: save model.state_dict()")
-    return dict(state)
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], replace_head: bool = False) -> None:

@@ -1,14 +1,8 @@
 """From a model section to an `nn.Module`: built-in networks and the user's own."""
 
 import fnmatch
-import importlib
-import importlib.util
 import math
-import os
-import sys
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +10,8 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError, nearest
+from attacks.interface.own_code import require_allowed
+from attacks.interface.plugins import Registry, load_object, own_traceback
 from attacks.interface.seeding import derive_seed, torch_generator
 from clients.config import ModelConfig, ModelOptionError, ModelOptions
 from clients.models.checkpoint import load_checkpoint
@@ -24,27 +20,34 @@ from clients.models.mlp import MLPOptions, NTKLinear
 from clients.models.resnet18 import ResNet18Options
 from clients.models.vit_tiny import ViTTinyOptions
 
-MODELS: dict[str, type[ModelOptions]] = {
-    "mlp": MLPOptions,
-    "lenet5": LeNet5Options,
-    "resnet18": ResNet18Options,
-    "vit_tiny": ViTTinyOptions,
-}
+MOST_PARAMETERS = 2**31
+
+
+def _section(found: object) -> type[ModelOptions] | None:
+    """A plugin is a section of options that builds the network, as ours are."""
+    return found if isinstance(found, type) and issubclass(found, ModelOptions) else None
+
+
+MODELS: Registry[type[ModelOptions]] = Registry(
+    "model", "fedspill.models", _section, "; your own is package.module:factory"
+)
+MODELS |= {"mlp": MLPOptions, "lenet5": LeNet5Options, "resnet18": ResNet18Options, "vit_tiny": ViTTinyOptions}
 # standard deviation of a normal distribution truncated at ±2σ, by which Flax corrects its initializers
 TRUNCATED_STD = 0.87962566103423978
 
 
 def model_options(config: ModelConfig) -> ModelOptions:
     """The options of a built-in network, with its defaults. ModelOptionError for those that it does not have."""
-    if config.name not in MODELS:
-        reason = f"unknown{nearest(config.name, sorted(MODELS))}; your own is package.module:factory"
-        raise ModelOptionError(
-            config.name, {"type": "value_error", "loc": ("name",), "msg": reason, "input": config.name}
-        )
     try:
-        return MODELS[config.name].model_validate(config.options)
+        section = MODELS.find(config.name)
+    except InputError as error:
+        reason = str(error).replace(f"unknown model {config.name!r}", "unknown", 1)
+        wrong = {"type": "value_error", "loc": ("name",), "msg": reason, "input": config.name}
+        raise ModelOptionError(config.name, wrong) from None
+    try:
+        return section.model_validate(config.options)
     except ValidationError as error:
-        raise ModelOptionError(config.name, error.errors()[0], list(MODELS[config.name].model_fields)) from None
+        raise ModelOptionError(config.name, error.errors()[0], list(section.model_fields)) from None
 
 
 def with_known_options(config: ModelConfig) -> ModelConfig:
@@ -56,7 +59,7 @@ def with_known_options(config: ModelConfig) -> ModelConfig:
 
 def option_values(config: ModelConfig) -> dict[str, Any]:
     """Every option of the network by name, those that were not given with their defaults."""
-    return model_options(config).model_dump() if config.name in MODELS else config.options
+    return model_options(config).model_dump() if ":" not in config.name else config.options
 
 
 def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> nn.Module:
@@ -69,7 +72,7 @@ def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, 
         model = construct(config, shape, outputs)
     if not any(True for _ in model.parameters()):
         raise InputError(f"model.name {config.name!r} has no parameters: there is nothing to train or to attack")
-    scheme = config.initialization or ("lecun_truncated" if config.name in MODELS else "own")
+    scheme = config.initialization or ("lecun_truncated" if ":" not in config.name else "own")
     if scheme != "own":
         initialize(model, scheme, torch_generator(seed, "initialization"))
     _freeze(model, config.frozen)
@@ -104,66 +107,31 @@ def initialize(model: nn.Module, scheme: str, generator: torch.Generator) -> Non
 
 
 def load_factory(name: str) -> Callable[..., nn.Module]:
-    """The callable behind `package.module:factory` or `FILE.py:factory`."""
-    source, _, attribute = name.rpartition(":")
-    look_in_working_folder()
-    try:
-        module = _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-    except InputError:
-        raise
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"model.name {name!r}: {error}; run from the folder it is in, or name FILE.py:factory"
-        ) from None
-    except Exception as error:
-        raise InputError(f"model.name {name!r} cannot be imported:\n{_own_traceback(error)}") from None
-    if not callable(getattr(module, attribute, None)):
-        known = sorted(n for n, value in vars(module).items() if callable(value) and not n.startswith("_"))
-        raise InputError(f"model.name {name!r}: {source} has no function {attribute!r}{nearest(attribute, known)}")
-    return getattr(module, attribute)
-
-
-def look_in_working_folder() -> None:
-    """For the user's own modules: an installed command does not look there by itself."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-
-
-def _load_file(path: Path):
-    if not path.is_file():
-        raise InputError(f"model.name: file {str(path)!r} does not exist")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # the factory's classes must be found by name, by pickle among others
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
-    return module
+    """The callable behind `package.module:factory` or `FILE.py:factory`; InputError where it may not run."""
+    require_allowed(name)
+    found = load_object(name, "model.name")
+    if not callable(found):
+        raise InputError(f"model.name {name!r} is a {type(found).__name__}, no function: it has to return an nn.Module")
+    return found
 
 
 def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Module:
     """The bare network, its weights whatever its constructor made them. A factory of the user's own ignores outputs."""
     if ":" not in config.name:
-        return model_options(config).build(shape, outputs)
+        options = model_options(config)
+        with torch.device("meta"):  # without memory
+            size = sum(parameter.numel() for parameter in options.build(shape, outputs).parameters())
+        if size > MOST_PARAMETERS:
+            raise InputError(f"model {config.name!r} would have {size:,} parameters, at most {MOST_PARAMETERS:,} do")
+        return options.build(shape, outputs)
     factory = load_factory(config.name)
     try:
         model = factory(**config.options)
     except Exception as error:
-        raise InputError(f"model.name {config.name!r} raised:\n{_own_traceback(error)}") from None
+        raise InputError(f"model.name {config.name!r} raised:\n{own_traceback(error)}") from None
     if not isinstance(model, nn.Module):
         raise InputError(f"model.name {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
     return model
-
-
-def _own_traceback(error: Exception) -> str:
-    """The innermost frame of the user's code and the error: what they need to mend it, in at most four lines."""
-    frames = list(traceback.extract_tb(error.__traceback__))
-    installed = (str(Path(torch.__file__).parents[1]), str(Path(__file__).parent))
-    theirs = [frame for frame in frames if not frame.filename.startswith((*installed, "<frozen"))]
-    if isinstance(error, SyntaxError):  # says where by itself
-        return f"{error.filename}, line {error.lineno}: {error.msg}"
-    innermost = (theirs or frames)[-1:]
-    return "".join([*traceback.format_list(innermost), *traceback.format_exception_only(error)]).rstrip()
 
 
 def _freeze(model: nn.Module, patterns: list[str]) -> None:
@@ -188,7 +156,7 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"model.name {name!r} cannot take images of shape {shape}: {reason}") from None
     except Exception as error:
-        raise InputError(f"model.name {name!r} raised on images of shape {shape}:\n{_own_traceback(error)}") from None
+        raise InputError(f"model.name {name!r} raised on images of shape {shape}:\n{own_traceback(error)}") from None
     if not isinstance(found, Tensor):
         raise InputError(f"model.name {name!r} returns {type(found).__name__}, it has to be one tensor of outputs")
     return tuple(found.shape[1:])

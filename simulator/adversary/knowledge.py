@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from attacks import InputError, Knowledge
 from clients.data.partition import FederatedData
 from clients.defenses.base import Sighting
-from clients.local_update import centered
 from clients.training import make_optimizer, planned_steps
 from simulator.adversary.threat_models import Source, View
 from simulator.results.storage import make_knowledge
@@ -49,11 +48,11 @@ def grant(
             f"adversary.knowledge.{name} is true: the defense in force, {scenario.defense!r}, has none to tell; "
             "give the value that the adversary believes"
         )
-    believed = {name: truth[name] if value is True else value for name, value in wanted.items() if value is not None}
+    believed = {name: truth[name] if value is True else value for name, value in wanted.items()}
     images = believed.pop("public_images", None)
     if images is not None and not isinstance(images, Tensor):
         raise InputError(f"adversary.knowledge.public_images is {images!r}: true grants the public pool")
-    knowledge = make_knowledge({k: v for k, v in believed.items() if v is not False})
+    knowledge = make_knowledge({k: v for k, v in believed.items() if v is not False and v is not None})
     return replace(knowledge, public_images=images)
 
 
@@ -65,7 +64,8 @@ def _truth(scenario: Scenario, data: FederatedData, clients: Sequence[int], want
         "num_private": lambda: sum(sizes),
         "labels": lambda: torch.cat([data.client(client)[1] for client in clients]).tolist(),
         "pixel_mean": lambda: list(data.pixel_mean),
-        "public_images": lambda: centered(data.public()[0], data.pixel_mean),
+        "pixel_std": lambda: data.pixel_std and list(data.pixel_std),  # None where nothing is divided
+        "public_images": lambda: data.normalization.inputs(data.public()[0]),
         "pixel_range": lambda: (0.0, 1.0),
         "learning_rate": lambda: training.learning_rate,
         "steps": lambda: max(planned_steps(training, size) for size in sizes),

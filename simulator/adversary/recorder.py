@@ -1,15 +1,16 @@
 """What the adversary writes down of a federation: checkpoints, and the observations that threat models make of them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from attacks.interface.observation import State
 from clients.data.partition import FederatedData
 from clients.defenses.differential_privacy.guarantee import Guarantee, worst
 from simulator.adversary.knowledge import defense_facts, grant
-from simulator.adversary.participation import ClientReply
+from simulator.adversary.reply import ClientReply
 from simulator.adversary.threat_models import Round, Source, View
-from simulator.evaluation.job import Job, JobResult, lost
-from simulator.results.keys import ALL, ObservationKey, RecordedObservation
+from simulator.evaluation.job import Job, JobResult, Setting, lost
+from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell
 
@@ -88,16 +89,12 @@ class Recorder:
 
     def _observe(self, key: ObservationKey, view: View, healthy: tuple[int, ...]) -> None:
         """Write down what a view shows, with whose images it holds, and start its attacks."""
-        rounds = view.rounds(self.series[view.source, key.client])
-        clients = {client for round in rounds for client in round.clients}
-        recorded = RecordedObservation(
-            key,
-            pairs=tuple((round.initial, round.final) for round in rounds),
-            clients=tuple(sorted(clients)),
-            round_clients=tuple(sorted(clients.union(healthy))),
-            defense_facts=defense_facts(self.cell, self.data, view, rounds[-1].clients),
-            adversary=view.adversary,
-            guarantees=worst(self.spent[client] for client in sorted(clients)),
+        series = self.series[view.source, key.client]
+        seen = view.observation(key, series, healthy)
+        recorded = replace(
+            seen,
+            defense_facts=defense_facts(self.cell, self.data, view, series[-1].clients),
+            guarantees=worst(self.spent[client] for client in seen.clients),
         )
         granted = grant(self.cell.scenario, self.data, recorded.clients, recorded.defense_facts)
         self.store.save_observation(recorded, granted)
@@ -105,8 +102,8 @@ class Recorder:
             self.submit(job)
 
     def _jobs(self, key: ObservationKey, view: View) -> list[Job]:
-        attacks = self.cell.scenario.attacks_by(view.adversary)
-        return [Job(self.cell, self.store.root, key, attack) for attack in attacks]
+        attacks, setting = self.cell.scenario.attacks_by(view.adversary), Setting.of(self.cell)
+        return [Job(setting, self.store.root, key, attack) for attack in attacks]
 
     def _note(self, key: ObservationKey, view: View, status: str, detail: str) -> None:
         """Give every attack on a single client a row that says why it does not run."""

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import ClassVar, Literal
 
 from clients.defenses.differential_privacy.guarantee import Adversary
-from simulator.results.keys import ALL
+from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 
 ThreatModelName = Literal["server", "observer", "history", "server_history"]
 SECURE_AGGREGATION = (
@@ -69,6 +69,20 @@ class View:
     def rounds(self, series: Sequence[Round]) -> Sequence[Round]:
         """The rounds of a series that it goes over; their clients' images are the private set."""
         return series if self.all_rounds else series[-1:]
+
+    def observation(
+        self, key: ObservationKey, series: Sequence[Round], present: Sequence[int] = ()
+    ) -> RecordedObservation:
+        """What it shows of a series, and whose images that holds. present: the clients of the round."""
+        rounds = self.rounds(series)
+        clients = {client for round in rounds for client in round.clients}
+        return RecordedObservation(
+            key,
+            pairs=tuple((round.initial, round.final) for round in rounds),
+            clients=tuple(sorted(clients)),
+            round_clients=tuple(sorted(clients.union(present))),
+            adversary=self.adversary,
+        )
 
 
 class ThreatModel(ABC):

@@ -29,7 +29,7 @@ def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
 
         draw(lambda: write_report(run_dir, warn))
     found = Run(run_dir)
-    return answer_of(found.leakage, found.scenario.swept, run_dir, shown)
+    return answer_of(found.leakage, found.swept, run_dir, shown)
 
 
 def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Shown) -> Answer:

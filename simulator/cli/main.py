@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from attacks.interface.errors import InputError
+from simulator.cli.audit import audit
 from simulator.cli.experiments import distill, paper
 from simulator.cli.names import init, list_names, schema
 from simulator.cli.runs import benchmark, check, report, run
@@ -36,7 +37,7 @@ def program(
     """Federated-learning attack simulator: what does my federation leak?"""
 
 
-for command in (run, benchmark, check, report, attack, member, diagnose, distill, paper, init, schema):
+for command in (run, benchmark, check, report, audit, attack, member, diagnose, distill, paper, init, schema):
     cli.command()(command)
 cli.command("list")(list_names)
 

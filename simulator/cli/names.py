@@ -24,12 +24,15 @@ def list_names() -> Answer:
     from simulator.run.strategies import known_strategies
 
     known = {
-        "attacks": {name: first_sentence(getdoc(ATTACKS[name])) for name in sorted(ATTACKS)},
+        "attacks": {name: first_sentence(getdoc(ATTACKS[name])) for name in sorted(ATTACKS)} | ATTACKS.offered(),
         "defenses": {name: first_sentence(about(DEFENSES[name])) for name in sorted(DEFENSES)}
+        | DEFENSES.offered()
         | {"package.module:mod": "a mod of Flower's, or of your own."},
         "data": {name: first_sentence(getdoc(source.load)) for name, source in SOURCES.items()}
+        | SOURCES.offered()
         | {"OWNER/NAME": "a data set of the Hugging Face hub."},
         "models": {name: first_sentence(getdoc(options)) for name, options in MODELS.items()}
+        | MODELS.offered()
         | {"FILE.py:factory": "a function that returns an nn.Module; also package.module:factory."},
     }
     for kind, names in known.items():

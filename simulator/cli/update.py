@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attacks.interface.errors import InputError
+from simulator.cli.options import AllowCode, ShowAll
 from simulator.cli.output import Answer, command, out, read_json, read_records
 
 if TYPE_CHECKING:
     from attacks import Knowledge, Observation
+    from simulator.audit.plan import AuditOptions
     from simulator.results.run import Run
+    from simulator.scenario.sections import AttackConfig
 
 
 @dataclass(frozen=True)
@@ -25,15 +28,23 @@ class ObservationOptions:
     """The options that name an observation, as they were typed."""
 
     model: Annotated[str | None, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module")] = None
-    initial: Annotated[Path | None, typer.Option(help="checkpoint sent (safetensors state dict)")] = None
-    final: Annotated[Path | None, typer.Option(help="checkpoint returned (safetensors state dict)")] = None
+    initial: Annotated[Path | None, typer.Option(help="checkpoint sent: safetensors, .pt or npz")] = None
+    final: Annotated[Path | None, typer.Option(help="checkpoint returned, likewise")] = None
     shape: Annotated[str | None, typer.Option(help="of an input image: channels,height,width")] = None
+    mean: Annotated[str | None, typer.Option(metavar="M,…", help="that clients subtract from pixels in [0, 1]")] = None
+    std: Annotated[str | None, typer.Option(metavar="S,…", help="that clients divide by after that")] = None
     run: Annotated[Path | None, typer.Option(help="a recorded run instead of two checkpoints")] = None
     round: Annotated[int, typer.Option(help="with --run")] = 1
     client: Annotated[int, typer.Option(help="with --run; -1 is the union of a round's clients")] = -1
     threat_model: Annotated[str | None, typer.Option(help="with --run; default server, for -1 observer")] = None
     cell: Annotated[str, typer.Option(help="with --run: which cell of a sweep")] = ""
+    allow_code: AllowCode = False
     know: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="what the adversary is told")] = None
+
+    @property
+    def in_pixels(self) -> bool:
+        """Whether images are given as pixels in [0, 1]: where it is told how these become inputs."""
+        return self.run is not None or self.mean is not None or self.std is not None
 
     def observe(self) -> tuple["Observation", "Knowledge", "Run | None"]:
         """(the observation, what its adversary was granted, the run it is of: None beside two checkpoints).
@@ -42,18 +53,40 @@ class ObservationOptions:
         """
         from simulator.results.keys import ALL
         from simulator.results.run import Run
-        from simulator.tools.attack_pair import observe_pair, parse_knowledge
+        from simulator.tools.attack_pair import normalized, observe_pair, parse_knowledge
 
         knowledge = parse_knowledge(self.know or [])
         pair = {"--model": self.model, "--initial": self.initial, "--final": self.final, "--shape": self.shape}
+        pair |= {"--mean": self.mean, "--std": self.std}
         if self.run is None:
-            return observe_pair(self.model, self.initial, self.final, self.shape), knowledge, None
+            observation = observe_pair(self.model, self.initial, self.final, self.shape)
+            return observation, normalized(knowledge, self.mean, self.std, observation.input_shape), None
         if given := ", ".join(option for option, value in pair.items() if value is not None):
             raise InputError(f"--run {str(self.run)!r} brings its model and checkpoints: leave out {given}, or --run")
         record = Run(self.run)
         threat_model = self.threat_model or ("observer" if self.client == ALL else "server")
         observation, granted = record.observation(self.round, self.client, threat_model, self.cell)
         return observation, knowledge if self.know else granted, record
+
+    def audit_options(
+        self, attack: "AttackConfig", truth: Path | None, public: Path | None, seed: int
+    ) -> "AuditOptions":
+        """An attack on two checkpoints as an audit has it. truth, public: images, where there are any."""
+        from simulator.audit.plan import AuditOptions
+        from simulator.tools.attack_pair import parse_numbers, parse_shape
+
+        assert self.model is not None and self.shape is not None
+        return AuditOptions.of(
+            recording="",
+            model=self.model,
+            shape=parse_shape(self.shape),
+            mean=parse_numbers("--mean", self.mean),
+            std=parse_numbers("--std", self.std),
+            truth=truth,
+            public=public,
+            attacks=(attack,),
+            seed=seed,
+        )
 
 
 def with_observation_options(function: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -84,28 +117,48 @@ def attack(
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for reconstructions.npz and facts.json")],
     which: ObservationOptions,
     option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="an option of the attack")] = [],
+    truth: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="the private images, for scores: an npz file, or a folder")
+    ] = None,
+    public: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="other images of the kind, for baselines: npz or a folder")
+    ] = None,
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
+    show_all: ShowAll = False,
 ) -> Answer:
-    """Attack two checkpoints, or a recorded observation once more. Private images are not needed."""
+    """Attack two checkpoints, or a recorded observation once more. Private images are not needed; with --truth, what
+    comes out is scored. Of two checkpoints there are tables, pictures and a page, as of an audit."""
     from simulator.adversary.attack_run import AttackRun
+    from simulator.audit.pair import audit_pair
+    from simulator.cli.finish import Shown, finish_run
     from simulator.results.keys import ObservationKey
     from simulator.run.display import step_bar
     from simulator.tools.attack_pair import parse_options, write_result
 
+    if which.run is not None and (truth or public):
+        raise InputError("--truth and --public are for two checkpoints: a run knows its own truth (`fedspill report`)")
     observation, granted, record = which.observe()
-    if record is None:
-        run = AttackRun(parse_options(name, option), seed)
+    options = which.audit_options(parse_options(name, option), truth, public, seed) if record is None else None
+    if options is not None:
+        run = AttackRun(options.attacks[0], seed)
     else:
+        assert record is not None
         key = ObservationKey(observation.round, observation.client, observation.threat_model)
         run = record.attack_run(parse_options(name, option) if option else name, key, which.cell)
     with step_bar() as report:
         found = run.run(observation, granted, lambda done, total, loss: report(f"{name}, loss {loss:.2e}", done, total))
-    write_result(out_dir, name, found, run.knowledge(granted), pixels=record is not None)
+    write_result(out_dir, name, found, run.knowledge(granted), pixels=which.in_pixels)
+    if options is not None:
+        audit_pair(out_dir.resolve(), options, observation, granted, found)
     show_warnings(found.warnings)
     held = 0 if found.held is None else len(found.held)
     count = f"{len(found.images)} images{f', {held} held back' if held else ''}, {found.num_inferred} inferred"
     out.print(f"{count}, {found.seconds:.1f} s: {out_dir}")
-    return Answer(read_json(out_dir / "facts.json"))
+    facts = read_json(out_dir / "facts.json")
+    if options is None:
+        return Answer(facts)
+    ended = finish_run(out_dir, figures=True, shown=Shown(show_all))
+    return Answer(facts | ended.data, ended.error)
 
 
 @command
@@ -114,24 +167,36 @@ def member(
     candidates: Annotated[Path, typer.Option(metavar="FILE.npz", help="with an array `images`, (Q, C, H, W)")],
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for membership.csv")],
     which: ObservationOptions,
+    public: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="with an array `images`, no members: calibrates the false-positive rate"),
+    ] = None,
 ) -> Answer:
-    """Score candidate images by whether an update was trained on them; a higher score means a member.
+    """Say which candidate images an update was trained on; a higher score means a member.
 
-    Candidates are in the model's input space beside two checkpoints, in [0, 1] with --run.
+    Images are pixels in [0, 1] with --mean, --std or --run, and else in the model's input space.
     """
-    from attacks.membership import MembershipTest
-    from simulator.tools.candidates import load_candidates, to_input_space, write_membership
+    import torch
 
-    images = load_candidates(candidates)
-    observation, knowledge, record = which.observe()
-    if record is not None:
-        images = to_input_space(images, observation, knowledge)
-    test = MembershipTest.of(observation, knowledge, images)
-    write_membership(out_dir, test.residual(images))
-    show_warnings(test.warnings)
-    table = out_dir / "membership.csv"
-    out.print(f"{len(images)} candidates, {test.num_private} private images: {table}")
-    return Answer({"num_private": test.num_private, "candidates": read_records(table), "warnings": test.warnings})
+    from attacks.membership import MembershipTest
+    from simulator.tools.candidates import load_candidates, scale_warning, to_input_space, write_membership
+    from simulator.tools.membership_words import membership_words
+
+    files = [load_candidates(candidates), *([load_candidates(public, "public images")] if public is not None else [])]
+    observation, knowledge, _ = which.observe()
+    if which.in_pixels:
+        files = [to_input_space(images, observation, knowledge) for images in files]
+    test = MembershipTest.of(observation, knowledge, torch.cat(files))
+    residual, *outsiders = [test.residual(images) for images in files]
+    write_membership(out_dir, residual)
+    warnings = (*test.warnings, *filter(None, [scale_warning(files[0], observation)]))
+    show_warnings(warnings)
+    said, table = membership_words(residual, next(iter(outsiders), None), test.num_private), out_dir / "membership.csv"
+    for sentence in said:
+        out.print(sentence, soft_wrap=True)
+    out.print(f"{len(residual)} candidates, {test.num_private} private images: {table}")
+    facts = {"num_private": test.num_private, "warnings": warnings, "said": said}
+    return Answer({**facts, "candidates": read_records(table)})
 
 
 @command
@@ -144,29 +209,35 @@ def diagnose(
     ] = None,
     evaluator: Annotated[bool, typer.Option("--evaluator", help="with --run: on the private images")] = False,
 ) -> Answer:
-    """Say whether an update is in the kernel regime, and so which attack to expect something of.
+    """Say which attack to expect something of, and whether the update is in the kernel regime.
 
-    Images are in the model's input space beside two checkpoints, in [0, 1] with --run.
+    Images are pixels in [0, 1] with --mean, --std or --run, and else in the model's input space.
     """
     from simulator.tools import diagnosis
+    from simulator.tools.advice import advice
+    from simulator.tools.candidates import scale_warning
 
     if evaluator and (which.run is None or images is not None):
         raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
     observation, knowledge, record = which.observe()
-    seed = record.cells[which.cell].scenario.seed if record is not None else 0
+    seed = record.seed(which.cell) if record is not None else 0
     view = "evaluator" if evaluator else "adversary"
     if evaluator and record is not None:
         inputs, source = diagnosis.private_images(record, observation, which.cell), "the private ones"
     else:
-        inputs, source = diagnosis.adversary_images(images, observation, knowledge, record is not None)
+        inputs, source = diagnosis.adversary_images(images, observation, knowledge, which.in_pixels)
     found = diagnosis.measure_regime(observation, inputs, evaluator, seed)
+    show_warnings(tuple(filter(None, [scale_warning(inputs, observation)])))
     diagnosis.write_diagnosis(out_dir, found, view, source)
     out.print(f"{view}'s version, {found.on_images.images} images: {source}", soft_wrap=True)
     for table in diagnosis.diagnosis_tables(found):
         out.print(table)
     out.print(found.verdict, soft_wrap=True)
+    said = advice(observation, knowledge, found)
+    for line in said:
+        out.print(line, soft_wrap=True, markup=False)
     out.print(f"written: {out_dir / 'diagnose.json'}", soft_wrap=True)
-    return Answer(read_json(out_dir / "diagnose.json"))
+    return Answer({**read_json(out_dir / "diagnose.json"), "said": said})
 
 
 def show_warnings(warnings: tuple[str, ...]) -> None:

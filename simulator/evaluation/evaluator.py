@@ -1,13 +1,16 @@
 """Scores and measures of a finished attack: this is where reconstructions meet the private images."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from attacks import InputError, Knowledge, Observation, Reconstruction, score
 from attacks.interface.seeding import numpy_generator
 from attacks.scoring.leakage import LeakageScore
-from simulator.evaluation.measures import MEASURES, FinishedAttack
+from simulator.evaluation.measures import MEASURES, FinishedAttack, norms_of
 from simulator.evaluation.truth import Truth
+
+NO_TRUTH = "nobody said what is true: no scores, and membership has nothing to test"
 
 
 class Evaluation(NamedTuple):
@@ -30,14 +33,9 @@ def evaluate(
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
     images, held = (pixels.float() for pixels in (found.pixels(clamped=False), found.held_pixels(clamped=False)))
     scores = score(truth.private, images, truth.pool, generator, held=held, transformations=truth.views)
-    counts = {
-        "num_private": len(truth.private),
-        "num_inferred": found.num_inferred,
-        "num_reconstructed": len(found.images),
-        "relative_residual": found.relative_residual,
-    }
+    counts = {"num_private": len(truth.private)} | counts_of(found)
     attack = FinishedAttack(truth, observation, knowledge, found, counts | scores.columns())
-    notes = []
+    notes = list(truth.notes)
     for name, measure in MEASURES.items():
         try:
             attack.columns.update(measure(attack))
@@ -48,14 +46,33 @@ def evaluate(
             notes.append(f"{name}: {kind}{error}")
     if scores.floor_size < len(found.images):
         size, returned = scores.floor_size, len(found.images)
-        notes.append(f"the uninformed baseline is {size} public images for {returned} returned: raise data.public")
-    return Evaluation(attack.columns, _samples(scores, found, key), notes)
+        notes.append(f"the uninformed baseline is {size} public images for {returned} returned: {truth.more_public}")
+    return Evaluation(attack.columns, _samples(scores, found, key, truth.numbers), notes)
 
 
-def _samples(scores: LeakageScore, found: Reconstruction, key: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each private image: its index, its scores and the dual of its reconstruction."""
+def counts_of(found: Reconstruction) -> dict[str, Any]:
+    """What the attack itself says of its result: columns of the leakage table."""
+    return {
+        "num_inferred": found.num_inferred,
+        "num_reconstructed": len(found.images),
+        "num_held": len(found.held_pixels()),
+        "relative_residual": found.relative_residual,
+    }
+
+
+def without_truth(observation: Observation, knowledge: Knowledge, found: Reconstruction) -> Evaluation:
+    """What there is to say where nobody knows the private images: counts and norms, and no score."""
+    told = {} if knowledge.num_private is None else {"num_private": knowledge.num_private}
+    return Evaluation(told | counts_of(found) | norms_of(observation), [], [NO_TRUTH])
+
+
+def _samples(
+    scores: LeakageScore, found: Reconstruction, key: dict[str, Any], numbers: Sequence[int] | None
+) -> list[dict[str, Any]]:
+    """A row for each private image: its number, its scores and the dual of its reconstruction."""
     columns = {name: values.tolist() for name, values in scores.samples().items()}
     largest = [] if found.duals is None else found.duals.abs().amax((0, 2)).tolist()  # over kernels and outputs
     columns["dual"] = [largest[match] if largest and match >= 0 else math.nan for match in columns["match"]]
     rows = zip(*columns.values(), strict=True)
-    return [{**key, "image": i, **dict(zip(columns, row, strict=True))} for i, row in enumerate(rows)]
+    shown = range(len(scores.images.l2)) if numbers is None else numbers
+    return [{**key, "image": i, **dict(zip(columns, row, strict=True))} for i, row in zip(shown, rows, strict=True)]

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from attacks import Knowledge, Observation, Reconstruction
+from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import affordable_images, kernel_drift
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipScore, MembershipTest
-from clients.local_update import centered
 from simulator.evaluation.truth import Truth
 
 OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
@@ -52,7 +51,12 @@ def measure(name: str) -> Callable[[Measure], Measure]:
 @measure("update")
 def update_norms(attack: FinishedAttack) -> dict[str, Any]:
     """How far the last round's update moved the parameters."""
-    delta = torch.cat([value.flatten() for value in attack.observation.delta(-1).values()])
+    return norms_of(attack.observation)
+
+
+def norms_of(observation: Observation) -> dict[str, Any]:
+    """Of the last round's update; no truth is needed."""
+    delta = torch.cat([value.flatten() for value in observation.delta(-1).values()])
     return {"delta_l2": float(delta.norm()), "delta_linf": float(delta.abs().max())}
 
 
@@ -60,8 +64,10 @@ def update_norms(attack: FinishedAttack) -> dict[str, Any]:
 def membership(attack: FinishedAttack) -> dict[str, Any]:
     """How well the adversary tells the private images from public ones; InputError where it cannot."""
     truth = attack.truth
+    if truth.no_membership:
+        raise InputError(truth.no_membership)
     members, outsiders = (
-        centered(images, truth.pixel_mean) for images in (truth.private, truth.pool.public[:OUTSIDERS])
+        truth.normalization.inputs(images) for images in (truth.private, truth.pool.public[:OUTSIDERS])
     )
     test = MembershipTest.of(attack.observation, attack.knowledge, torch.cat([members, outsiders]))
     return MembershipScore.of(test.residual(members), test.residual(outsiders)).columns()
@@ -70,7 +76,7 @@ def membership(attack: FinishedAttack) -> dict[str, Any]:
 @measure("kernel distance")
 def kernel_distance(attack: FinishedAttack) -> dict[str, Any]:
     """Kernel distance of the last round's update on the private images, as many as are affordable."""
-    images = centered(attack.truth.private, attack.truth.pixel_mean)
+    images = attack.truth.normalization.inputs(attack.truth.private)
     return {"kernel_distance": kernel_drift(attack.observation, images[: affordable_images(attack.observation)])}
 
 
@@ -82,7 +88,7 @@ def linearity(attack: FinishedAttack) -> dict[str, Any]:
     if not truth.diagnosed:
         return {}
     generator = torch_generator(truth.seed, "diagnosis", observation.round, observation.client)
-    private, drift = centered(truth.private, truth.pixel_mean), attack.columns.get("kernel_distance", math.nan)
+    private, drift = truth.normalization.inputs(truth.private), attack.columns.get("kernel_distance", math.nan)
     seen = OnImages.of(observation, private, generator, complete=True, points=(0.0,), distance=drift)
     update = UpdateFacts.of(observation, generator)
     columns = {

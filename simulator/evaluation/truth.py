@@ -2,31 +2,40 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from attacks import Pool
+from attacks import Knowledge, Observation, Pool, Reconstruction
+from attacks.interface.normalization import Normalization
 from clients.chain import invariances
 from clients.data.partition import split_data
 from clients.defenses.base import Transformation
+from simulator.results.keys import RecordedObservation
 from simulator.scenario.scenario import Scenario
 
 
 @dataclass(frozen=True)
 class Truth:
-    """The private images of a row, (N, C, H, W) in [0, 1], the pool to single them out of, and the input's mean.
+    """The private images of a row, (N, C, H, W) in [0, 1], the pool to single them out of, and how clients normalize.
 
     diagnosed: whether rows get the columns that say how far the update is in the kernel regime. views: what clients
-    augment their images by, where they do.
+    augment their images by, where they do. numbers: (N,) what the samples table calls the images, from 0 where nothing
+    is given. no_membership: why membership cannot be scored on them; empty where it can be. more_public: how to get a
+    stronger uninformed baseline. notes: what `detail` has to say of all this.
     """
 
     private: Tensor
     pool: Pool
-    pixel_mean: tuple[float, ...]
+    normalization: Normalization
     seed: int
     diagnosed: bool = True
     views: tuple[Transformation, ...] = ()
+    numbers: tuple[int, ...] | None = None
+    no_membership: str = ""
+    more_public: str = "raise data.public"
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, scenario: Scenario, clients: Sequence[int], round_clients: Sequence[int]) -> "Truth":
@@ -36,4 +45,30 @@ class Truth:
         pool = Pool(data.public()[0], torch.cat([images[client] for client in round_clients]))
         private = torch.cat([images[client] for client in clients])
         views = invariances(scenario.chain)
-        return cls(private, pool, data.pixel_mean, scenario.seed, scenario.output.diagnostics, views)
+        return cls(private, pool, data.normalization, scenario.seed, scenario.output.diagnostics, views)
+
+
+class Attacked(NamedTuple):
+    """An observation, what its adversary was told, and what the attack made of it."""
+
+    recorded: RecordedObservation
+    observation: Observation
+    knowledge: Knowledge
+    found: Reconstruction
+
+
+class TruthSource(Protocol):
+    """Where the truth behind an observation is read, on the worker that scores: small and picklable."""
+
+    def truth(self, attacked: Attacked) -> Truth | None:
+        """None where nobody knows it."""
+
+
+@dataclass(frozen=True)
+class ScenarioTruth:
+    """The truth of a scenario: the images of the clients whose update it is."""
+
+    scenario: Scenario
+
+    def truth(self, attacked: Attacked) -> Truth:
+        return Truth.of(self.scenario, attacked.recorded.clients, attacked.recorded.round_clients)

@@ -166,11 +166,11 @@ def sheet(found: list[DistilledSet]) -> list[Strip]:
         owner, images = one.owner, one.images
         table = cosines(images.double(), owner.images.double()).abs()
         order = table.max(1).values.argsort(descending=True)[:SHOWN]
-        mean = images.new_tensor(owner.data.pixel_mean).view(1, -1, 1, 1)
         private, guesses = owner.images[table[order].argmax(1)], images[order]
         l2 = (private - guesses).flatten(1).norm(dim=1).numpy()
         title = f"{one.method}/{one.size} ({one.kernel}), {len(owner.images)} images"
-        strips.append(Strip(title, (private + mean).clamp(0, 1), (guesses + mean).clamp(0, 1), l2))
+        pixels = owner.data.normalization.pixels
+        strips.append(Strip(title, pixels(private).clamp(0, 1), pixels(guesses).clamp(0, 1), l2))
     return strips
 
 

@@ -147,6 +147,8 @@ def _beside_baseline(column: Column) -> Show:
 
 
 def _recovered(row: pd.Series) -> str:
+    if row["status"] == "ok" and pd.isna(row["recovered"]):  # nobody knows the true images
+        return f"{row['num_reconstructed']} found"
     return f"{row['recovered']} of {row['num_private']}" if row["status"] == "ok" else str(row["status"])
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 
 from simulator.results.keys import ALL
 
-PARTICIPANTS = {"pixel_mean": "the mean", "pixel_range": "the range"}  # of pixels: whoever takes part knows both
+# of pixels: whoever takes part knows them
+PARTICIPANTS = {"pixel_mean": "the mean", "pixel_std": "the deviation", "pixel_range": "the range"}
 FIELDS = {
     "num_private": "the number of private images",
     "labels": "their labels",
@@ -41,8 +42,8 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
      "looked for; `num_private` grants the number"),
     (r"(\d+) features stand for (\d+) pixels: .*",
      "{} features stand for {} pixels, so that other images with the same features may have been returned instead"),
-    (r"the uninformed baseline is (\d+) public images for (\d+) returned: .*",
-     "the uninformed baseline has {} public images for {} returned, and so is too weak; raise `data.public`"),
+    (r"the uninformed baseline is (\d+) public images for (\d+) returned: (.*)",
+     "the uninformed baseline has {} public images for {} returned, and so is too weak; {}"),
 )  # fmt: skip
 LONGEST = 320  # letters of one reason
 

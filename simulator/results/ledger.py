@@ -22,7 +22,8 @@ TABLES = {table.name: table for table in (LEAKAGE, SAMPLES, UTILITY, CLIENTS)}
 class Ledger:
     """Append-only journal of a run directory, one JSON object a line, and the tables made of it.
 
-    A cell of a sweep counts once it is marked done: reopening an interrupted run keeps done cells and drops the rest.
+    A cell of a sweep, or a job of an audit, counts once it is marked done: reopening an interrupted run keeps what is
+    done and drops the rest.
     """
 
     def __init__(self, run_dir: Path, swept: Iterable[str] = ()):
@@ -54,7 +55,7 @@ class Ledger:
         frames = {}
         for name, table in TABLES.items():
             own = [entry for entry in entries if entry["table"] == name]
-            own.sort(key=lambda entry: row_order(entry["cell"], entry["row"]))
+            own.sort(key=lambda entry: row_order(entry["row"].get("cell", ""), entry["row"]))
             frames[name] = table.frame([entry["row"] for entry in own], self.swept)
         return frames
 

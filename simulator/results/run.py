@@ -1,6 +1,7 @@
 """A finished or interrupted run, opened for reading: its tables, its observations, and attacking it again."""
 
 from functools import cached_property
+from html import escape
 from pathlib import Path
 
 import pandas as pd
@@ -10,15 +11,18 @@ from torch import Tensor
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.attack import Progress, silent
 from attacks.interface.errors import nearest
+from attacks.interface.pictures import Pictures
 from simulator.adversary.attack_run import AttackRun
+from simulator.audit.images import read_truth
 from simulator.evaluation.truth import Truth
 from simulator.results.keys import ALL, ObservationKey
+from simulator.results.shown import matched_pictures, worst_first, worst_table
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Source
 
-DESCRIPTION = "scenario.yaml"  # of a run, in its directory
+DESCRIPTION, AUDIT = "scenario.yaml", "audit.yaml"  # of a run and of an audit, in their directories
 
 
 def read_description(path: Path) -> dict:
@@ -50,6 +54,7 @@ class Run:
     run.leakage                                   # the leakage table, a pandas DataFrame
     observation, knowledge = run.observation(1, 0)  # what the server saw of client 0 in round 1
     run.attack(1, 0, "ntk").images                # attacked again, bit for bit as in the run
+    run.show()                                    # the images that leaked most, beside what was made of them
     """
 
     leakage, samples = _table("leakage"), _table("samples")
@@ -57,29 +62,51 @@ class Run:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        if not (self.path / DESCRIPTION).exists():
-            raise InputError(f"{str(path)!r} is no run directory: it has no {DESCRIPTION}")
-        self.description = read_description(self.path / DESCRIPTION)
-        if not isinstance(self.description.get("scenario"), dict):
-            raise InputError(f"{str(self.path / DESCRIPTION)!r} describes no run: it has no `scenario`")
+        found = next((name for name in (DESCRIPTION, AUDIT) if (self.path / name).exists()), None)
+        if found is None:
+            raise InputError(f"{str(path)!r} is no run directory: it has no {DESCRIPTION} and no {AUDIT}")
+        self.description = read_description(self.path / found)
+        self.is_audit, part = found == AUDIT, Path(found).stem
+        if not isinstance(self.description.get(part), dict):
+            raise InputError(f"{str(self.path / found)!r} describes no run: it has no `{part}`")
+
+    @property
+    def name(self) -> str:
+        """Of the scenario, or of the recording that was audited."""
+        return Path(self.description["audit"]["recording"]).name if self.is_audit else self.scenario.name
+
+    @property
+    def swept(self) -> list[str]:
+        """The dotted keys of the sweep; none of an audit."""
+        return [] if self.is_audit else self.scenario.swept
 
     @cached_property
     def scenario(self) -> Scenario:
+        """InputError for an audit, which is of a federation that no scenario describes."""
+        if self.is_audit:
+            raise InputError(f"{str(self.path)!r} is an audit: it has no scenario")
         return validate(Source(self.description["scenario"]))
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
-        """The cells of the sweep by name; one cell called "" without a sweep."""
-        return {cell.name: cell for cell in self.scenario.cells()}
+        """The cells of the sweep by name; one cell called "" without a sweep; none of an audit."""
+        return {} if self.is_audit else {cell.name: cell for cell in self.scenario.cells()}
+
+    def seed(self, cell: str = "") -> int:
+        """Of every random number of a cell, or of an audit."""
+        return int(self.description["audit"]["seed"]) if self.is_audit else self.cells[cell].scenario.seed
 
     def private_images(self, key: ObservationKey, cell: str = "") -> Tensor | None:
         """The images (N, C, H, W) in [0, 1] that the column `image` of the samples counts; None where nobody knows
         them. For reports on what was scored, not for an attack."""
-        clients = self.store(cell).recorded(key).clients
-        return Truth.of(self.cells[cell].scenario, clients, clients).private
+        if not self.is_audit:
+            clients = self.store(cell).recorded(key).clients
+            return Truth.of(self.cells[cell].scenario, clients, clients).private
+        given = self.description["audit"]
+        return None if given["truth"] is None else read_truth(Path(given["truth"]), tuple(given["shape"])).images
 
     def store(self, cell: str = "") -> CellStore:
-        if cell not in self.cells:
+        if cell not in ([""] if self.is_audit else self.cells):
             raise InputError(f"run {str(self.path)!r} has no cell {cell!r}{nearest(cell, sorted(self.cells))}")
         return CellStore(self.path, cell)
 
@@ -105,16 +132,66 @@ class Run:
         observation, granted = self.store(cell).load(key)
         return self.attack_run(attack, key, cell).run(observation, knowledge or granted, progress)
 
+    def private(self, round: int, client: int = ALL, threat_model: str | None = None, cell: str = "") -> Tensor:
+        """The private images behind an observation, (N, C, H, W) in [0, 1], in the order of `samples.image`. client: −1
+        for all of a round, then by default what an observer sees. InputError where nobody knows them."""
+        key = ObservationKey(round, client, threat_model or ("observer" if client == ALL else "server"))
+        images = self.private_images(key, cell)
+        if images is None:
+            raise InputError(f"{str(self.path)!r} was audited without the truth: nobody here knows the private images")
+        return images
+
+    def show(self, most: int = 10, **where: int | str) -> Pictures:
+        """What leaked worst, the best images first: a notebook shows it, `.save("FILE.png")` makes a file of it.
+
+        where: columns of the leakage table, as in `run.show(client=2, attack="span")`, default all rows. InputError
+        where no attack that came to an end is among them.
+        """
+        rows = self.leakage[(self.leakage.status == "ok") & (self.leakage.target == "private")]
+        for name, value in where.items():
+            if name not in rows:
+                raise InputError(f"run.show has no {name!r}{nearest(name, sorted(rows))}")
+            rows = rows[rows[name] == value]
+        if rows.empty:
+            raise InputError(f"{str(self.path)!r} has no attack that came to an end where {where}: see run.leakage")
+        return matched_pictures(self, worst_first(rows).iloc[0], most)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}: {self._said()})"
+
+    def _repr_html_(self) -> str:
+        shown = self.show()._repr_html_() if self._shows else ""
+        table = worst_table(self.leakage).to_html(index=False) if self._shows else ""
+        return f"<div><b>{escape(str(self.path))}</b>: {escape(self._said())}{shown}{table}</div>"
+
+    @property
+    def _shows(self) -> bool:
+        """Whether there is something to look at."""
+        return (self.path / "leakage.parquet").exists() and (self.leakage.status == "ok").any()
+
+    def _said(self) -> str:
+        """What it holds, in words."""
+        what = f"{'audit of' if self.is_audit else 'scenario'} {self.name!r}"
+        if not (self.path / "leakage.parquet").exists():
+            return f"{what}, not finished"
+        table = self.leakage
+        clients = table.client[table.client != ALL].nunique()
+        counts = {"round": table["round"].nunique(), "client": clients, "attack": len(table)}
+        return ", ".join([what, *(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())])
+
     def attack_run(self, attack: str | AttackConfig, key: ObservationKey, cell: str = "") -> AttackRun:
         """An attack as the run would have it: with the cell's seed, threads and what there is to know of its defense.
 
         A name is a label of the scenario's, or that of any attack, which then has its default options.
         """
-        scenario = self.cells[cell].scenario
         if isinstance(attack, str):
             default = AttackConfig.model_construct(name=attack, label=attack)
-            attack = next((config for config in scenario.adversary.attacks if config.label == attack), default)
+            named = [] if self.is_audit else self.cells[cell].scenario.adversary.attacks
+            attack = next((config for config in named if config.label == attack), default)
             attack.make()  # refuses a wrong name
+        if self.is_audit:
+            return AttackRun(attack, self.seed())
+        scenario = self.cells[cell].scenario
         return AttackRun.of(attack, scenario, self.store(cell).recorded(key).defense_facts)
 
 

@@ -20,7 +20,9 @@ from attacks.interface.observation import State
 from clients.config import ModelConfig, as_json
 from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.models import build_model
-from simulator.results.keys import ObservationKey, RecordedObservation
+from clients.models.checkpoint_file import read_checkpoint
+from simulator.results.keys import ALL, ObservationKey, RecordedObservation
+from simulator.scenario.knowledge_fields import KNOWLEDGE_FIELDS
 
 
 class _KnowledgeFields(Knowledge):
@@ -30,6 +32,7 @@ class _KnowledgeFields(Knowledge):
 
 
 KNOWLEDGE = TypeAdapter(_KnowledgeFields)
+PER_CHANNEL = ("pixel_mean", "pixel_std")  # fields of knowledge
 
 
 def check_out(path: Path) -> None:
@@ -52,8 +55,11 @@ def make_out(path: Path) -> None:
 def write_atomically(path: Path, text: str) -> None:
     """A reader finds the old file or the new one, never half of one."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
-    os.replace(partial, path)
+    try:
+        partial.write_text(text)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
@@ -76,9 +82,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def save_state(path: Path, state: State) -> None:
+    """As safetensors. A reader finds the old file or the new one; OSError or SafetensorError where it cannot be
+    written, and nothing of it is left."""
     partial = path.with_name(f".{path.name}.partial")
-    save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, partial)
-    os.replace(partial, path)
+    try:
+        save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def load_state(path: Path) -> State:
@@ -112,6 +123,10 @@ class CellStore:
     def save_global(self, round: int, state: State) -> str:
         """The global checkpoint after `round` (0: the one that starts the federation)."""
         return self._save(f"global_{round:04d}.safetensors", state)
+
+    def save_sent(self, round: int, client: int, state: State) -> str:
+        """What a client was sent in a round, or all of them (ALL), where that is no global checkpoint of a round."""
+        return self._save(f"sent_{'all' if client == ALL else f'{client:02d}'}_round_{round:04d}.safetensors", state)
 
     def save_client(self, round: int, client: int, state: State) -> str:
         return self._save(self.client_name(round, client), state)
@@ -151,7 +166,10 @@ class CellStore:
             "adversary": recorded.adversary,
             "guarantees": [asdict(guarantee) for guarantee in recorded.guarantees],
         }
-        write_atomically(self.checkpoints / f"{recorded.key.name}.json", json.dumps(content, indent=1))
+        write_atomically(self.observation_path(recorded.key), json.dumps(content, indent=1))
+
+    def observation_path(self, key: ObservationKey) -> Path:
+        return self.checkpoints / f"{key.name}.json"
 
     def observation_keys(self) -> list[ObservationKey]:
         """Those of all observations, in the order of their files."""
@@ -171,14 +189,19 @@ class CellStore:
         content = self._read_observation(key)
         model, shape = self.architecture()
         files = dict.fromkeys(name for pair in content["pairs"] for name in pair)  # rounds share global checkpoints
-        states = {name: load_state(self.checkpoints / name) for name in files}
+        like = model.state_dict()
+        states = {name: read_checkpoint(self.checkpoints / name, like) for name in files}
         pairs = tuple((states[initial], states[final]) for initial, final in content["pairs"])
-        observation = Observation(model, pairs, shape, key.round, key.client, key.threat_model)
-        knowledge = make_knowledge({k: v for k, v in content["knowledge"].items() if k != "public_images"})
-        if "public_images" in content["knowledge"]:
+        return Observation(model, pairs, shape, key.round, key.client, key.threat_model), self.granted(key)
+
+    def granted(self, key: ObservationKey) -> Knowledge:
+        """What the adversary of an observation was told."""
+        given = self._read_observation(key)["knowledge"]
+        knowledge = make_knowledge({name: value for name, value in given.items() if name != "public_images"})
+        if "public_images" in given:
             images = load_state(self.checkpoints / "public_images.safetensors")["images"]
             knowledge = replace(knowledge, public_images=images)
-        return observation, knowledge
+        return knowledge
 
     def architecture(self) -> tuple[nn.Module, tuple[int, int, int]]:
         """(the model, its weights meaningless; (C, H, W) of its input)."""
@@ -191,7 +214,7 @@ class CellStore:
         return self.reconstructions / f"{key.name}_{attack}.npz"
 
     def _read_observation(self, key: ObservationKey) -> dict[str, Any]:
-        path = self.checkpoints / f"{key.name}.json"
+        path = self.observation_path(key)
         if not path.exists():
             known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
             raise InputError(f"no observation {key.name!r} in {str(self.root)!r}; recorded: {known}")
@@ -204,8 +227,8 @@ class CellStore:
 
 def make_knowledge(given: dict[str, Any]) -> Knowledge:
     """Knowledge from plain values, as `given()` wrote them or a user typed them; InputError names a wrong one."""
-    mean = given.get("pixel_mean")
-    values = given | {"pixel_mean": [mean]} if isinstance(mean, int | float) else given
+    one_channel = {name: [given[name]] for name in PER_CHANNEL if isinstance(given.get(name), int | float)}
+    values = given | one_channel
     text = as_json(values, "knowledge")
     try:
         return Knowledge(**vars(KNOWLEDGE.validate_json(text, strict=True)))
@@ -214,7 +237,10 @@ def make_knowledge(given: dict[str, Any]) -> Knowledge:
         if not wrong["loc"]:  # Knowledge itself refused
             raise InputError(wrong["msg"].removeprefix("Value error, ")) from None
         field = wrong["loc"][0]
-        raise InputError(f"knowledge {field} is {given[str(field)]!r}: {wrong['msg'].lower()}") from None
+        example = KNOWLEDGE_FIELDS[str(field)].example
+        raise InputError(
+            f"knowledge {field} is {given[str(field)]!r}: {wrong['msg'].lower()}; write it like {example}"
+        ) from None
 
 
 def save_reconstruction(path: Path, found: Reconstruction) -> None:

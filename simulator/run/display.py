@@ -91,7 +91,9 @@ class Bars(Display):
         self.finished = 0
 
     def start(self, rounds: int, attacks: int) -> None:
-        self.rounds = self.progress.add_task("rounds", total=rounds, note="starting Flower and Ray …")
+        self.rounds = self.progress.add_task(
+            "rounds", total=rounds, note="starting Flower and Ray …", visible=rounds > 0
+        )  # an audit has none
         self.attacks = self.progress.add_task("attacks", total=attacks, note="")
         self.progress.start()
 
@@ -127,7 +129,8 @@ class Lines(Display):
 
     def start(self, rounds: int, attacks: int) -> None:
         self.rounds, self.attacks = rounds, attacks
-        self._say(f"{rounds} rounds and {attacks} attacks to do, starting Flower and Ray")
+        what = f"{rounds} rounds and {attacks} attacks to do, starting Flower and Ray"
+        self._say(what if rounds else f"{attacks} attacks to do")
 
     def pretraining(self, done: int, total: int, loss: float) -> None:
         if self._quiet():
@@ -153,7 +156,8 @@ class Lines(Display):
 
     def stop(self) -> None:
         seconds = time.monotonic() - self.started
-        self._say(f"{self.rounds_done} rounds and {self.attacks_over} attacks done in {seconds:.0f} s")
+        rounds = f"{self.rounds_done} rounds and " if self.rounds else ""
+        self._say(f"{rounds}{self.attacks_over} attacks done in {seconds:.0f} s")
 
     def _quiet(self) -> bool:
         """Whether nothing was said for a while."""

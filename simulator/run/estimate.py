@@ -10,7 +10,7 @@ import torch
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.seeding import torch_generator
 from clients.config import ModelConfig
-from clients.local_update import centered, load_data, load_targets
+from clients.local_update import load_data, load_targets
 from clients.training import planned_steps, train
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import defense_facts, grant
@@ -44,6 +44,8 @@ def describe_plan(plan: RunPlan) -> str:
     scale = sum(work) / work[typical]
     federation, adversary = scenario.federation, scenario.adversary
     told = [name for name, value in adversary.knowledge.items() if value is not None and value is not False]
+    if not scenario.data.std and "pixel_std" in told:  # nothing is divided
+        told.remove("pixel_std")
     images = span(size for cell in sizes for size in cell)
     lines = [
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
@@ -87,7 +89,7 @@ def estimate(cell: Cell) -> tuple[float, float, str]:
     data, model = check_cell(cell)
     config, federation = cell.client_config(use_gpu=False), cell.scenario.federation
     images, labels = data.client(0)
-    inputs, targets = centered(images, data.pixel_mean), load_targets(config, data.task, labels)
+    inputs, targets = data.normalization.inputs(images), load_targets(config, data.task, labels)
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     probe = config.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None, "stop_at_loss": None})
     train(model, inputs, targets, probe, torch_generator(0, "estimate"))  # the first steps are slow
@@ -102,7 +104,7 @@ def estimate(cell: Cell) -> tuple[float, float, str]:
     workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1
     longer = ", ".join(label for label, taken_by in seconds.items() if taken_by is None)
     # a pair more costs an attack about as much as the first
-    return training, sum(filter(None, seconds.values())) * sum(expected_pairs(cell)) / workers, longer
+    return training, sum(filter(None, seconds.values())) * expected_pairs(cell) / workers, longer
 
 
 class _TooLong(Exception):

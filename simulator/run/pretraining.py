@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from attacks import InputError
 from attacks.interface.attack import Progress, silent
+from attacks.interface.normalization import Normalization
 from attacks.interface.seeding import derive_seed, torch_generator
 from clients.config import ClientConfig, PartitionConfig, PretrainConfig
 from clients.data import same_images
 from clients.data.partition import FederatedData, split_data
 from clients.data.tasks import Task
-from clients.local_update import centered, load_targets, num_outputs
+from clients.local_update import load_targets, num_outputs
 from clients.models import build_model, load_checkpoint, load_weights
 from clients.training import train
 from simulator.results.storage import save_state
@@ -42,7 +43,7 @@ class Pretraining:
     task: Task
     images: Tensor
     targets: Tensor
-    pixel_mean: tuple[float, ...]
+    normalization: Normalization
     new_head: bool
 
     @classmethod
@@ -80,7 +81,7 @@ class Pretraining:
             images = F.interpolate(images, data.shape[1:], mode="area")
         targets = load_targets(own, source.task, labels)
         new_head = training.data is not None or config.model.replace_head
-        return cls(own, training, source.task, centered(images, data.pixel_mean), targets, data.pixel_mean, new_head)
+        return cls(own, training, source.task, data.normalization.inputs(images), targets, data.normalization, new_head)
 
     @property
     def digest(self) -> str:
@@ -90,7 +91,8 @@ class Pretraining:
             "data": self.config.data.model_dump(mode="json"),
             "model": self.config.model.model_dump(mode="json"),
             "training": self.training.model_dump(mode="json", exclude={"folder"}),
-            "pixel_mean": self.pixel_mean,
+            "pixel_mean": self.normalization.mean,
+            "pixel_std": self.normalization.std,
             "shape": list(self.images.shape),
             "threads": self.config.threads,
             "new_head": self.new_head,

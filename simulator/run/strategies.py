@@ -10,8 +10,8 @@ from flwr.serverapp.strategy import Strategy
 from pydantic import ValidationError
 
 from attacks.interface.errors import InputError, nearest
+from attacks.interface.plugins import look_in_working_folder
 from clients.defenses import ServerHalf
-from clients.models.factory import look_in_working_folder
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import FederationConfig, StrategyConfig
 

@@ -8,9 +8,9 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from clients.data.partition import FederatedData
 from clients.defenses.differential_privacy.guarantee import Guarantee, worst
-from clients.local_update import centered, load_targets
+from clients.local_update import load_targets
 from clients.losses import accuracy, training_loss
-from simulator.adversary.participation import ClientReply
+from simulator.adversary.reply import ClientReply
 from simulator.results.ledger import Ledger
 from simulator.results.privacy import privacy_columns
 from simulator.scenario.scenario import Cell
@@ -39,7 +39,7 @@ class Utility:
         config = self.cell.client_config(use_gpu=False)
         images, labels = self.data.test()
         with torch.no_grad():
-            batches = centered(images, self.data.pixel_mean).to(next(self.model.parameters()).dtype).split(256)
+            batches = self.data.normalization.inputs(images).to(next(self.model.parameters()).dtype).split(256)
             outputs = torch.cat([self.model.eval()(batch) for batch in batches])
             targets = load_targets(config, self.data.task, labels)
             loss, share = float(training_loss(config.training.loss, outputs, targets)), accuracy(outputs, labels)

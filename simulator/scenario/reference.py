@@ -15,6 +15,7 @@ from clients.data import SOURCES
 from clients.defenses import DEFENSES
 from clients.models import MODELS
 from simulator.reports.benchmark import BenchmarkConfig
+from simulator.scenario.knowledge_fields import KNOWLEDGE_FIELDS
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import AttackConfig
 
@@ -39,7 +40,8 @@ def reference() -> str:
     attacks, defenses = (
         "\n".join(f"- `{name}`: {options_of(known[name]())}" for name in known) for known in (ATTACKS, DEFENSES)
     )
-    knowledge = ", ".join(f"`{name}`" for name in Knowledge.names())
+    fields = ((name, *KNOWLEDGE_FIELDS[name]) for name in Knowledge.names())
+    knowledge = "\n".join(f"| `{name}` | {meaning} | `{example}` |" for name, meaning, example in fields)
     return "\n".join(
         [
             HEAD,
@@ -50,7 +52,8 @@ def reference() -> str:
             f"## Models and their options\n\nThey stand beside `model.name`; another model's are refused.\n\n{models}",
             f"## Attacks and their options (defaults)\n\n{attacks}\n",
             f"## Defenses and their options (defaults)\n\n{defenses}\n",
-            f"## What can be granted under `adversary.knowledge`\n\n{knowledge}\n",
+            f"## What can be granted under `adversary.knowledge`, or told with `--know FIELD=VALUE`\n\n"
+            f"| field | | example |\n|---|---|---|\n{knowledge}\n",
         ]
     )
 

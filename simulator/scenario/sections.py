@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from attacks import ATTACKS, Attack, Knowledge
 from attacks.interface.attack import check_options
 from attacks.interface.errors import nearest
-from clients.config import Count, Fraction, NamedSection, Positive, Seconds, Section, made_with
+from clients.config import Count, Crowd, Fraction, NamedSection, Positive, Seconds, Section, made_with
 from simulator.adversary.threat_models import ThreatModelName
 
 # of flwr.serverapp.strategy, by the beginning of their names: they clip, sort or compare the updates of single clients
@@ -16,6 +16,7 @@ NEED_SINGLE_UPDATES = (
     *("Krum", "MultiKrum", "Bulyan", "QFedAvg"),
 )
 PLAIN_MEAN = ("FedAvg", "FedProx")
+Threads = Annotated[int, Field(ge=1, le=1024)]
 WEIGHT = "num-examples"  # of a client in the mean: the number of its images
 
 
@@ -52,8 +53,8 @@ class StrategyConfig(Section):
 class FederationConfig(Section):
     """Rounds, clients, and how their updates are aggregated."""
 
-    rounds: Count = 2
-    clients: Count = 3
+    rounds: Crowd = 2
+    clients: Crowd = 3
     fraction: Fraction = Field(1.0, description="share of the clients that trains in a round")
     strategy: StrategyConfig = Field(StrategyConfig(), description="a Flower strategy: its name, or {name, options}")
     timeout: Seconds = Field(600.0, description="seconds that the server waits for a round's replies")
@@ -70,8 +71,8 @@ class EngineConfig(Section):
         None, description="GPU share of one client; default: 0.3 where there is a GPU, else 0"
     )
     address: str | None = Field(None, description="an existing Ray cluster; default: one of our own on this machine")
-    attack_workers: Count | None = Field(None, description="attacks at a time; default: the number of CPU cores")
-    threads: Count = Field(1, description="torch threads of each client and attack")
+    attack_workers: Threads | None = Field(None, description="attacks at a time; default: the number of CPU cores")
+    threads: Threads = Field(1, description="torch threads of each client and attack")
 
 
 class AttackConfig(NamedSection):
@@ -93,7 +94,8 @@ class AttackConfig(NamedSection):
 
     @classmethod
     def default_label(cls, values: dict[str, Any]) -> str:
-        return f"{values['name']}-adaptive" if values.get("adaptive") is True else values["name"]
+        name = values["name"].rpartition(":")[2]  # of one at an import path, what stands there
+        return f"{name}-adaptive" if values.get("adaptive") is True else name
 
     @model_validator(mode="after")
     def _known(self) -> "AttackConfig":
@@ -103,14 +105,14 @@ class AttackConfig(NamedSection):
     def make(self) -> Attack:
         """The attack with its options type-checked; InputError names the option that is wrong."""
         check_options(self.name, self.options)
-        return made_with(ATTACKS[self.name], f"attack {self.name!r}", self.options)
+        return made_with(ATTACKS.find(self.name), f"attack {self.name!r}", self.options)
 
 
 # What runs where no attack is named: seconds where span applies, and a short search that applies everywhere.
 DEFAULT_ATTACKS = ({"name": "span", "optional": True}, {"name": "ntk", "kernel": "hybrid", "iterations": 1500})
 
-# Every client subtracts the mean from pixels of this range, so whoever takes part knows both.
-PARTICIPANTS_KNOW = {"pixel_mean": True, "pixel_range": True}
+# Every client normalizes pixels of this range, so whoever takes part knows how.
+PARTICIPANTS_KNOW = {"pixel_mean": True, "pixel_std": True, "pixel_range": True}
 
 
 class AdversaryConfig(Section):
@@ -129,8 +131,8 @@ class AdversaryConfig(Section):
     knowledge: dict[str, Any] = Field(
         default_factory=PARTICIPANTS_KNOW.copy,
         description="a list of fields to grant, or field: true to grant the true value, false to withhold it, or the "
-        "value the adversary believes; pixel_mean and pixel_range, which every participant knows, are granted unless "
-        "they are withheld",
+        "value the adversary believes; pixel_mean, pixel_std and pixel_range, which every participant knows, are "
+        "granted unless they are withheld",
     )
     when: Literal["every"] | list[Count] = Field("every", description="rounds to attack: every, or a list")
     timeout: Seconds = Field(3600.0, description="seconds that one attack may take")

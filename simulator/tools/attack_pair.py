@@ -1,5 +1,7 @@
 """An attack outside a run, on any two checkpoints; it needs no private image."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +9,19 @@ import numpy as np
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.errors import nearest
+from attacks.interface.own_code import allow_code
 from clients.config import ModelConfig
+from clients.models.checkpoint_file import read_checkpoint
 from clients.models.factory import construct, outputs_of
-from simulator.results.storage import load_state, make_knowledge, make_out, write_json
+from simulator.audit.images import Shape
+from simulator.audit.plan import per_channel
+from simulator.results.storage import make_knowledge, make_out, write_json
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value
 
 
 def observe_pair(model: str | None, initial: Path | None, final: Path | None, shape: str | None) -> Observation:
-    """An observation of two safetensors state dicts.
+    """An observation of two checkpoints, of any format that `read_checkpoint` knows.
 
     model: package.module:factory or FILE.py:factory. shape: "1,28,28", of an input image.
     """
@@ -23,22 +29,57 @@ def observe_pair(model: str | None, initial: Path | None, final: Path | None, sh
         flags = {"--model": model, "--initial": initial, "--final": final, "--shape": shape}
         missing = ", ".join(flag for flag, value in flags.items() if value is None)
         raise InputError(f"which update? Give --run RUN, or {missing} beside what was given")
-    parts = shape.split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        raise InputError(f"--shape {shape!r}: write channels,height,width, e.g. 1,28,28")
-    size = (int(parts[0]), int(parts[1]), int(parts[2]))
+    size = parse_shape(shape)
+    allow_code(model)  # it was typed
     module = construct(ModelConfig(name=model), size, outputs=0)
     outputs_of(module, model, size)
-    return Observation(module, ((load_state(initial), load_state(final)),), size, round=1, client=0)
+    like = module.state_dict()
+    pair = read_checkpoint(initial, like), read_checkpoint(final, like)
+    return Observation(module, (pair,), size, round=1, client=0)
+
+
+def normalized(knowledge: Knowledge, mean: str | None, std: str | None, shape: Shape) -> Knowledge:
+    """The knowledge with what --mean and --std say; what --know says of the same comes first."""
+    means, stds = parse_numbers("--mean", mean), parse_numbers("--std", std)
+    if not means and not stds:
+        return knowledge
+    return replace(
+        knowledge,
+        pixel_mean=knowledge.pixel_mean or per_channel(means or (0.0,), shape),
+        pixel_std=knowledge.pixel_std or per_channel(stds, shape) or None,
+        pixel_range=knowledge.pixel_range or (0.0, 1.0),
+    )
+
+
+def parse_numbers(option: str, text: str | None) -> tuple[float, ...]:
+    """`0.5` or `0.4914,0.4822,0.4465`; nothing where the option is not given."""
+    try:
+        return tuple(float(part) for part in text.split(",")) if text is not None else ()
+    except ValueError:
+        raise InputError(f"{option} {text!r}: write one number, or one for each channel, e.g. 0.49,0.48,0.45") from None
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """(1, 28, 28) of the text 1,28,28."""
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"--shape {text!r}: write channels,height,width, e.g. 1,28,28")
+    return int(parts[0]), int(parts[1]), int(parts[2])
 
 
 def parse_knowledge(items: list[str]) -> Knowledge:
-    """Knowledge from --know key=value items; values are YAML."""
+    """Knowledge from --know key=value items."""
+    return make_knowledge(parse_fields(items))
+
+
+def parse_fields(items: list[str]) -> dict[str, Any]:
+    """Fields of knowledge from --know key=value items. Values are YAML; "0.4,0.5" is a list as "[0.4, 0.5]" is."""
     for item in items:
         key, equals, _ = item.partition("=")
         if not equals or key not in Knowledge.names():
             raise InputError(f"--know {item!r}: write FIELD=VALUE{nearest(key, Knowledge.names())}")
-    return make_knowledge(_parse(items))
+    listed = re.compile(r"([^=]+)=(-?[\d.][^\[\],]*(?:,[^\[\],]+)+)")
+    return _parse([listed.sub(r"\1=[\2]", item) for item in items])
 
 
 def parse_options(name: str, items: list[str]) -> AttackConfig:

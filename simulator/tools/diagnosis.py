@@ -10,7 +10,6 @@ from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, torch_generator
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
-from clients.local_update import centered
 from simulator.evaluation.truth import Truth
 from simulator.results.keys import ObservationKey
 from simulator.results.run import Run
@@ -51,18 +50,21 @@ def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
     key = ObservationKey(observation.round, observation.client, observation.threat_model)
     clients = record.store(cell).recorded(key).clients
     truth = Truth.of(record.cells[cell].scenario, clients, clients)
-    return centered(truth.private, truth.pixel_mean)
+    return truth.normalization.inputs(truth.private)
 
 
 def adversary_images(
-    file: Path | None, observation: Observation, knowledge: Knowledge, in_run: bool
+    file: Path | None, observation: Observation, knowledge: Knowledge, in_pixels: bool
 ) -> tuple[Tensor, str]:
-    """(images of the file, or the public ones that the adversary knows, in the model's input space; what they are)."""
+    """(images of the file, or the public ones that the adversary knows, in the model's input space; what they are).
+
+    in_pixels: whether the file has pixels in [0, 1].
+    """
     if file is not None:
         images = load_candidates(file, "images")
-        return to_input_space(images, observation, knowledge) if in_run else images, str(file)
+        return to_input_space(images, observation, knowledge) if in_pixels else images, str(file)
     if knowledge.public_images is None:
-        evaluator = ", or --evaluator to measure on the private ones" if in_run else ""
+        evaluator = ", or --evaluator to measure on the private ones" if in_pixels else ""
         raise InputError(f"diagnose needs images to measure on: --images FILE.npz (public or reconstructed){evaluator}")
     return knowledge.public_images, "public images"
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attacks import InputError, torch_generator
 from attacks.interface.attack import Progress, silent
+from attacks.interface.normalization import Normalization
 from attacks.interface.seeding import derive_seed
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.scoring.images import distances
@@ -20,7 +21,6 @@ from clients.data.partition import FederatedData, split_data
 from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Evaluation
 from clients.distillation.kernels import named_kernel
-from clients.local_update import centered
 from clients.losses import encode_targets
 from clients.models import build_model, option_values
 from simulator.results.storage import make_out, write_atomically
@@ -77,7 +77,7 @@ class Owner:
         images, labels = data.client(0)
         outputs = scenario.model.outputs or (1 if len(data.task.groups) == 2 else len(data.task.groups))
         targets = encode_targets(labels, len(data.task.groups), outputs, "mse", source=f"data {scenario.data.name!r}")
-        return cls(scenario, data, centered(images, data.pixel_mean), targets)
+        return cls(scenario, data, data.normalization.inputs(images), targets)
 
     @property
     def groups(self) -> Tensor:
@@ -108,7 +108,7 @@ class Owner:
     def evaluation(self, kernel: InfiniteNTK) -> Evaluation:
         """kernel: of the learner of infinite width."""
         images, labels = self.data.test()
-        return Evaluation(self.network("evaluation"), kernel, centered(images, self.data.pixel_mean), labels)
+        return Evaluation(self.network("evaluation"), kernel, self.data.normalization.inputs(images), labels)
 
     def random_subset(self, size: int) -> tuple[Tensor, Tensor]:
         chosen = torch.randperm(len(self.images), generator=torch_generator(self.scenario.seed, "subset"))[:size]
@@ -137,7 +137,7 @@ def run_distillation(
     evaluated_in = time.perf_counter() - start - distilled_after
     seconds = {"distillation": round(distilled_after, 2), "evaluation": round(evaluated_in, 2)}
     facts = {**accuracies, "standard_training": training, **describe(owner, options, found), "seconds": seconds}
-    write(out, found, owner.data.pixel_mean, facts)
+    write(out, found, owner.data.normalization, facts)
     return facts
 
 
@@ -194,14 +194,16 @@ def accuracy_lines(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
-def write(out: Path, found: Distilled, pixel_mean: tuple[float, ...], facts: dict[str, Any]) -> None:
-    """distilled.npz: `images` in the model's input space, `targets`, and the `pixel_mean` that makes them pixels."""
+def write(out: Path, found: Distilled, normalization: Normalization, facts: dict[str, Any]) -> None:
+    """distilled.npz: `images` in the model's input space, `targets`, and the `pixel_mean` and `pixel_std` (empty where
+    nothing is divided) that make them pixels."""
     from simulator.reports.strips import image_sheet
 
     make_out(out)
-    arrays = {"images": found.images.numpy(), "targets": found.targets.numpy(), "pixel_mean": np.array(pixel_mean)}
+    scale = {"pixel_mean": np.array(normalization.mean), "pixel_std": np.array(normalization.std)}
+    arrays = {"images": found.images.numpy(), "targets": found.targets.numpy(), **scale}
     np.savez_compressed(out / "distilled.npz", allow_pickle=False, **arrays)
-    pixels = (found.images + torch.tensor(pixel_mean).view(1, -1, 1, 1)).clamp(0, 1)
+    pixels = normalization.pixels(found.images).clamp(0, 1)
     titles = [f"{row[0]:+.2f}" if len(row) == 1 else str(row.argmax().item()) for row in found.targets]
     image_sheet(pixels, titles, out / "distilled.png")
     write_atomically(out / "distill.json", json.dumps(facts, indent=1) + "\n")

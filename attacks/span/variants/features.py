@@ -74,6 +74,9 @@ class FeatureVariant:
         said = () if acceptance.reason is None else (acceptance.reason,)
         if 0 < len(images) < evidence.count:
             said = (f"{len(images)} of {evidence.count} images found: the others pass neither test or one only",)
+        mean = self.knowledge.pixel_mean
+        if mean is None and len(images):
+            mean = infer_background(images, self.knowledge.pixel_std)
         facts: Facts = {
             "used_num_private": float(evidence.count),
             "rank": float(len(evidence.rows)),
@@ -85,7 +88,7 @@ class FeatureVariant:
             images=images.reshape(-1, *shape),
             held=acceptance.held.reshape(-1, *shape),
             residual=acceptance.residual,
-            pixel_mean=self.knowledge.pixel_mean or (infer_background(images) if len(images) else None) or (),
+            pixel_mean=mean or (),
             relative_residual=acceptance.relative_residual if len(images) else 1.0,
             warnings=(*evidence.warnings, *said),
             facts=facts | acceptance.facts,

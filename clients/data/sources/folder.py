@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
 from clients.config import DataConfig
 from clients.data.arrays import Dataset, holdout
@@ -36,6 +37,12 @@ def load(config: DataConfig) -> Dataset:
     trained = sum(map(len, train.values()))
     cut = np.split(np.arange(len(paths)), [trained]) if len(parts) == 2 else holdout(len(paths))
     return Dataset(images.select(cut[0]), images.select(cut[1]), tuple(names))
+
+
+def load_pictures(paths: list[Path]) -> Tensor:
+    """(N, C, H, W) in [0, 1], of image files of one size, grey ones or coloured ones as the first is."""
+    every = np.arange(len(paths))
+    return PictureSplit(every, lambda i: _open(paths[i]), lambda i: str(paths[i]), _shared_format(paths)).images(every)
 
 
 def _class_folders(folder: Path) -> dict[str, list[Path]]:

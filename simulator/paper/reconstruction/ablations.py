@@ -20,7 +20,6 @@ from attacks.ntk.objective import Objective
 from attacks.scoring.images import distances, matched_l2
 from clients.config import Count, Positive, Section
 from clients.distillation.distill import linearized_outputs
-from clients.local_update import centered
 from clients.training import planned_steps
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
@@ -118,10 +117,11 @@ def attacked(owner: Owner, trained: Fit, attack: NTKAttack, labels: bool = False
     """Mean L2 of the reconstructions and of the uninformed baseline; with `labels` the scores of `label_scores`."""
     final = {name: value + trained.delta.get(name, 0) for name, value in trained.initial.items()}
     observation = Observation(trained.model, ((trained.initial, final),), owner.data.shape)
-    knowledge = Knowledge(num_private=len(owner.images), pixel_mean=owner.data.pixel_mean)
+    mean, std = owner.data.pixel_mean, owner.data.pixel_std
+    knowledge = Knowledge(num_private=len(owner.images), pixel_mean=mean, pixel_std=std)
     result = attack.run(observation, knowledge, torch_generator(owner.scenario.seed, "appendix_h"))
     l2, match = matched_l2(owner.images, result.images.float())
-    public = centered(owner.data.public()[0], owner.data.pixel_mean)
+    public = owner.data.normalization.inputs(owner.data.public()[0])
     found = {"l2": float(l2.mean()), "floor_l2": floor_of(owner.images, public, len(result.images))}
     if labels:
         assert result.duals is not None

@@ -22,7 +22,6 @@ from attacks.scoring.images import matched_l2
 from clients.config import Count, Positive, Section, TrainingConfig
 from clients.defenses.base import TrainingSet
 from clients.defenses.prune_easiest import duals, without_easiest
-from clients.local_update import centered
 from clients.losses import accuracy
 from clients.models import build_model
 from clients.training import planned_steps, train
@@ -70,7 +69,7 @@ class Peeling:
         self.stages = settings.stages(len(owner.images))
         self.groups = owner.groups
         test_images, self.test_labels = owner.data.test()
-        self.test_images = centered(test_images, owner.data.pixel_mean)
+        self.test_images = owner.data.normalization.inputs(test_images)
         self.report = lambda what, done: run.report(f"seed {owner.scenario.seed}, {regime}: {what}", done, 100)
 
     def table(self) -> pd.DataFrame:
@@ -145,13 +144,13 @@ class Peeling:
         """((N,) L2 of the reconstruction curve, the uninformed baseline as of `floor_of`)."""
         data, private = self.owner.data, self.owner.images[kept]
         observation = Observation(model, ((initial, model.state_dict()),), data.shape)
-        knowledge = Knowledge(num_private=len(kept), pixel_mean=data.pixel_mean)
+        knowledge = Knowledge(len(kept), pixel_mean=data.pixel_mean, pixel_std=data.pixel_std)
         options = {"iterations": self.settings.iterations, "learning_rate": self.settings.learning_rate}
         attack = get_attack("ntk", **options, **self.settings.attack)
         found = attack.run(observation, knowledge, torch_generator(self.owner.scenario.seed, "onion", len(kept)))
-        mean = torch.tensor(data.pixel_mean).view(1, -1, 1, 1)
-        l2, _ = matched_l2(private + mean, found.pixels().float())
-        return torch.from_numpy(l2), floor_of(private + mean, data.public()[0], len(found.images))
+        pixels = data.normalization.pixels(private)
+        l2, _ = matched_l2(pixels, found.pixels().float())
+        return torch.from_numpy(l2), floor_of(pixels, data.public()[0], len(found.images))
 
     def row(self, chosen: str, kept: Tensor, model: nn.Module) -> dict[str, object]:
         with torch.no_grad():
@@ -174,7 +173,7 @@ def at_infinite_width(scenario: Scenario, settings: OnionSettings) -> pd.DataFra
     images, targets, groups = owner.images.double(), owner.targets.double(), owner.groups
     test_images, labels = owner.data.test()
     kernel = owner.kernel(images)
-    cross = owner.kernel(centered(test_images, owner.data.pixel_mean).double(), images)
+    cross = owner.kernel(owner.data.normalization.inputs(test_images).double(), images)
     drop = max(1, len(images) // REFERENCE_STAGES)
 
     def peel(chosen: str, rank: Callable[[Tensor], Tensor]) -> list[dict[str, object]]:

@@ -16,7 +16,6 @@ from attacks.ntk.attack import NTKAttack
 from attacks.scoring.images import matched_l2
 from clients.config import Count, Section
 from clients.distillation.distill import linearized_update
-from clients.local_update import centered
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment, seconds_per_step
 from simulator.paper.measures import by_seed, floor_of
@@ -95,11 +94,12 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
     duals = kernel_duals(kernel, targets - initial, RIDGE)[:, 0]
     final = linearized_update(model, state, images, targets, RIDGE)
     observation = Observation(model, ((state, final),), owner.data.shape)
-    knowledge = Knowledge(num_private=len(images), pixel_mean=owner.data.pixel_mean)
+    mean, std = owner.data.pixel_mean, owner.data.pixel_std
+    knowledge = Knowledge(num_private=len(images), pixel_mean=mean, pixel_std=std)
     attack = NTKAttack(kernel="initial", iterations=settings.iterations, learning_rate=settings.learning_rate)
     found = attack.run(observation, knowledge, torch_generator(cell.scenario.seed, "appendix_c", point))
     l2, _ = matched_l2(images.float(), found.images)
-    public = centered(owner.data.public()[0], owner.data.pixel_mean)
+    public = owner.data.normalization.inputs(owner.data.public()[0])
     return {
         "seed": cell.scenario.seed,
         "num_private": len(images),

@@ -173,6 +173,9 @@ def test_pixel_mean(grey_levels):
     assert public.pixel_mean == pytest.approx((level, level + 0.1, level + 0.2), abs=1e-6)
     assert split({**source, "mean": "none"}).pixel_mean == (0, 0, 0)
     assert split({**source, "mean": [0.1, 0.2, 0.3]}).pixel_mean == (0.1, 0.2, 0.3)
+    assert public.pixel_std is None and split({**source, "std": [0.2, 0.3, 0.4]}).pixel_std == (0.2, 0.3, 0.4)
+    with pytest.raises(InputError, match=r"data.std has 1 values, images of 'npz' have 3 channels"):
+        split({**source, "std": [0.2]})
     with pytest.raises(InputError) as error:
         split({**source, "mean": [0.5]})
     assert message(error) == "data.mean has 1 values, images of 'npz' have 3 channels"

@@ -13,7 +13,7 @@ def test_importing_the_sources_is_cheap():
 
 
 def test_unknown_names():
-    assert refused("mnits") == "data.name is 'mnits', unknown; did you mean 'mnist'?; a hub data set is OWNER/NAME"
+    assert refused("mnits") == "unknown data.name 'mnits'; did you mean 'mnist'?; a hub data set is OWNER/NAME"
     assert all(name in refused("qqq") for name in SOURCES)
 
 

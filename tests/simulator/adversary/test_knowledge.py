@@ -9,11 +9,12 @@ from simulator.scenario.scenario import load_scenario
 
 @pytest.fixture
 def granted(tmp_path):
-    def grant_to(knowledge, clients, training="{epochs: 5, batch_size: 3, learning_rate: 0.1}", defenses="[]"):
+    def grant_to(knowledge, clients, training="{epochs: 5, batch_size: 3, learning_rate: 0.1}", defenses="[]", std=""):
         path = tmp_path / "s.yaml"
         path.write_text(
-            "name: s\npartition: {images: [4, 7]}\nfederation: {clients: 2}\ndata: {public: 30, test: 30}\n"
-            f"training: {training}\ndefenses: {defenses}\nadversary: {{knowledge: {knowledge}}}\n"
+            f"name: s\npartition: {{images: [4, 7]}}\nfederation: {{clients: 2}}\n"
+            f"data: {{public: 30, test: 30{std}}}\ntraining: {training}\n"
+            f"defenses: {defenses}\nadversary: {{knowledge: {knowledge}}}\n"
         )
         scenario = load_scenario(path)
         data = load_data(scenario.cells()[0].client_config(use_gpu=False))
@@ -26,6 +27,8 @@ def test_what_every_participant_knows_is_granted_unless_it_is_withheld(granted):
     knowledge, data = granted("{}", [0])
     assert knowledge.given() == {"pixel_mean": tuple(data.pixel_mean), "pixel_range": (0.0, 1.0)}
     assert granted("{pixel_mean: false, pixel_range: null}", [0])[0].given() == {}
+    divided, _ = granted("{pixel_mean: false}", [0], std=", std: [0.4]")
+    assert divided.given() == {"pixel_std": (0.4,), "pixel_range": (0.0, 1.0)}
 
 
 def test_true_grants_the_truth_about_exactly_these_clients(granted):

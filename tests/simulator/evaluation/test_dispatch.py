@@ -9,7 +9,7 @@ import ray
 
 from simulator.evaluation import dispatch
 from simulator.evaluation.dispatch import Dispatcher
-from simulator.evaluation.job import Job
+from simulator.evaluation.job import Job, Setting
 from simulator.evaluation.progress_board import ProgressBoard
 from simulator.results.keys import ObservationKey
 from simulator.run.cluster import stop_ray, worker_environment
@@ -27,7 +27,7 @@ class Deadly:
 def make_job(root, client, timeout=3600.0, **swept):
     """A job without an observation: its row says so."""
     scenario = Scenario.model_validate({"name": "s", "adversary": {"timeout": timeout}})
-    return Job(Cell("", swept, scenario), root, ObservationKey(1, client, "server"), scenario.attacks[0])
+    return Job(Setting.of(Cell("", swept, scenario)), root, ObservationKey(1, client, "server"), scenario.attacks[0])
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
+from attacks.interface.normalization import Normalization
 from simulator.evaluation.evaluator import evaluate
 from simulator.evaluation.truth import Truth
 
@@ -30,7 +31,7 @@ def test_a_model_that_cannot_be_taken_apart_keeps_its_scores_and_says_what_is_mi
     final = {name: value + 0.1 for name, value in initial.items()}
     observation = Observation(model, ((initial, final),), (1, 6, 6), round=1, client=0)
     private, public = torch.rand(3, 1, 6, 6), torch.rand(20, 1, 6, 6)
-    truth = Truth(private, Pool(public, private), (0.0,), seed=0)
+    truth = Truth(private, Pool(public, private), Normalization((0.0,)), seed=0)
     found = Reconstruction(images=private.clone(), residual=torch.zeros(3), pixel_mean=(0.0,))
     columns, samples, notes = evaluate(truth, observation, Knowledge(), found, KEY)
     assert columns["leakage"] == pytest.approx(1.0) and columns["recovered"] == len(samples) == 3

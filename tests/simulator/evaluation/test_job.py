@@ -8,7 +8,7 @@ from attacks import Knowledge, get_attack, torch_generator
 from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.local_update import load_data, make_model
 from simulator.evaluation.evaluator import Evaluation
-from simulator.evaluation.job import Job, run_job, time_limit
+from simulator.evaluation.job import Job, Setting, run_job, time_limit
 from simulator.evaluation.progress_board import Reporter
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
@@ -33,7 +33,7 @@ def make_job(tmp_path, model="{width: 16, depth: 1}", attack="{name: ntk, iterat
     store.create(scenario.model, (1, 8, 8), 10, scenario.seed)
     pair = (store.save_global(0, initial), store.save_client(1, 0, final))
     write_observation(store, pair, client=0)
-    return Job(cell, store.root, KEY, scenario.adversary.attacks[0])
+    return Job(Setting.of(cell), store.root, KEY, scenario.adversary.attacks[0])
 
 
 def write_observation(store, pair, client):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
+from attacks.interface.normalization import Normalization
 from simulator.evaluation.evaluator import evaluate
 from simulator.evaluation.measures import MEASURES
 from simulator.evaluation.truth import Truth
@@ -41,7 +42,7 @@ def evaluated(seed=0):
     final = {name: value + 0.01 for name, value in initial.items()}
     observation = Observation(model, ((initial, final),), (1, 6, 6), round=1, client=0)
     private, public = torch.rand(3, 1, 6, 6), torch.rand(20, 1, 6, 6)
-    truth = Truth(private, Pool(public, private), (0.0,), seed=seed)
+    truth = Truth(private, Pool(public, private), Normalization((0.0,)), seed=seed)
     found = Reconstruction(images=private[:2].clone(), residual=torch.zeros(2), pixel_mean=(0.0,))
     return evaluate(truth, observation, Knowledge(), found, KEY | {"target": "private", "seed": seed})
 

@@ -8,6 +8,7 @@ import torch
 from attacks import InputError, Knowledge, Reconstruction
 from clients.config import ModelConfig
 from clients.models import build_model
+from simulator.results import storage as storage_module
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.storage import (
     CellStore,
@@ -108,7 +109,9 @@ def test_a_history_names_the_checkpoints_of_its_rounds_and_reads_each_once(store
     key = ObservationKey(2, ALL, "history")
     store.save_observation(RecordedObservation(key, tuple(itertools.pairwise(names)), (0,), (0,)), Knowledge())
     read = []
-    monkeypatch.setattr("simulator.results.storage.load_state", lambda path: read.append(path.name) or load_state(path))
+    monkeypatch.setattr(
+        storage_module, "read_checkpoint", lambda path, like: read.append(path.name) or load_state(path)
+    )
     observation, _ = store.load(key)
     assert sorted(read) == names == sorted(path.name for path in store.checkpoints.glob("*.safetensors"))
     assert len(observation.pairs) == 2 and observation.pairs[0][1] is observation.pairs[1][0]

@@ -1,0 +1,94 @@
+"""Images as a notebook shows them, and as a PNG file: strips of small pictures, one above the other."""
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+HEIGHT = 56  # of a picture on the page, in pixels
+LEAST, GAP = 96, 2  # of a picture in a file, and between two of them
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Strips of images, (N, C, H, W) in [0, 1] each, by what stands before them. Images of one column belong together;
+    captions stand below. notes: lines of text at the end. A notebook shows it by itself; `save` makes a file of it."""
+
+    title: str
+    strips: tuple[tuple[str, Tensor], ...]
+    captions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(images)} {label}" for label, images in self.strips)
+        return f"Pictures({self.title!r}: {counts}; shown in a notebook, saved by .save('FILE.png'))"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            _row(label, (_element(image, f"{label}, {i}") for i, image in enumerate(images, start=1)))
+            for label, images in self.strips
+            if len(images)
+        ]
+        if self.captions:
+            rows.append(_row("", map(escape, self.captions)))
+        notes = "".join(f"<br>{escape(note)}" for note in self.notes)
+        table = f'<table style="font-size:smaller;text-align:center">{"".join(rows)}</table>' if rows else ""
+        return f"<div><b>{escape(self.title)}</b>{table}{notes}</div>"
+
+    def save(self, path: str | Path) -> Path:
+        """The strips as one PNG file, small images enlarged; returns its path."""
+        path = Path(path)
+        path.write_bytes(png(self._sheet()))
+        return path
+
+    def _sheet(self) -> Tensor:
+        """All strips in one image (3, H, W), white between them."""
+        filled = [images for _, images in self.strips if len(images)]
+        if not filled:
+            return torch.ones(3, 1, 1)
+        scale = max(1, LEAST // filled[0].shape[2])
+        columns = max(len(images) for images in filled)
+        lines = []
+        for images in filled:
+            large = _colours(images).repeat_interleave(scale, 2).repeat_interleave(scale, 3)
+            blank = torch.ones(columns - len(large), *large.shape[1:])
+            cells = torch.nn.functional.pad(torch.cat([large, blank]), (0, GAP, 0, GAP), value=1.0)
+            lines.append(torch.cat(list(cells), dim=2))
+        return torch.cat(lines, dim=1)
+
+
+def png(image: Tensor) -> bytes:
+    """A PNG file of an image (C, H, W) in [0, 1]: coloured for three channels, else their mean in grey."""
+    pixels = (_colours(image[None])[0].clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    height, width, _ = pixels.shape
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)  # each unfiltered
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # eight bits of three colours
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+    )
+
+
+def _colours(images: Tensor) -> Tensor:
+    """(N, 3, H, W) on the CPU, whatever the number of channels."""
+    images = images.detach().float().cpu()
+    if images.shape[1] == 3:
+        return images
+    return images.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
+
+
+def _element(image: Tensor, text: str) -> str:
+    data = base64.b64encode(png(image)).decode()
+    style = f'height="{HEIGHT}" style="image-rendering:pixelated"'
+    return f'<img alt="{escape(text)}" {style} src="data:image/png;base64,{data}">'
+
+
+def _row(label: str, cells: Iterable[str]) -> str:
+    return f"<tr><th>{escape(label)}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -1,0 +1,158 @@
+"""`fedspill audit`: attack what a recording holds, and say what it gives away.
+
+import fedspill
+run = fedspill.audit("runs/mine", "myapp/task.py:Net", (1, 28, 28), mean=0.13, std=0.31)
+run.leakage                       # a row for each round, client, threat model and attack
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from attacks import InputError, Observation
+from clients.config import ModelConfig
+from clients.models.factory import outputs_of
+from simulator.audit.images import Shape
+from simulator.audit.plan import AuditOptions, AuditPlan, absolute
+from simulator.evaluation.dispatch import Dispatcher
+from simulator.evaluation.job import Job, JobResult, Setting, lost, run_job
+from simulator.results.ledger import Ledger
+from simulator.results.run import AUDIT, Run
+from simulator.run.cluster import start_ray, stop_ray
+from simulator.run.display import Display
+from simulator.run.folder import claimed_folder, is_free, surroundings
+from simulator.scenario.sections import AttackConfig, EngineConfig
+
+TIMEOUT = 600.0  # seconds that an attack may take, unless the user says otherwise
+
+
+def audit(
+    recording: str | Path,
+    model: str,
+    shape: Shape,
+    *,
+    mean: float | Sequence[float] = (),
+    std: float | Sequence[float] = (),
+    truth: str | Path | None = None,
+    public: str | Path | None = None,
+    attacks: Iterable[str | Mapping[str, Any]] = (),
+    know: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    rounds: Iterable[int] = (),
+    clients: Iterable[int] = (),
+    threat_models: Iterable[str] = (),
+    seed: int = 0,
+    timeout: float = TIMEOUT,
+    workers: int | None = None,
+    overwrite: bool = False,
+    display: Display | None = None,
+) -> Run:
+    """Attack every round, client and threat model of a recording, score what comes out, and write tables.
+
+    model: FILE.py:FACTORY, which returns the nn.Module. shape: (C, H, W) of an input. mean, std: of the inputs'
+    normalization, one value or one per channel; what is not told is read off the updates. truth: the private images, a
+    folder with a file for each client or one npz file. public: others, for baselines. attacks: names, or mappings as in
+    a scenario; default `span` and a short `ntk`. know: further knowledge of the adversary, false to withhold some. out:
+    default beside the recording. rounds, clients, threat_models: default all. timeout: seconds of each attack.
+    workers: attacks at a time, default one per core; 1 runs them in this process, without Ray.
+
+    An audit that was interrupted goes on; one that is finished is read, unless `overwrite`. Raises InputError for what
+    does not fit, before anything is written.
+    """
+    configs = [{"name": given} if isinstance(given, str) else dict(given) for given in attacks]
+    options = AuditOptions.of(
+        recording=absolute(recording),
+        model=model,
+        shape=shape,
+        mean=_values(mean),
+        std=_values(std),
+        truth=truth,
+        public=public,
+        attacks=tuple(AttackConfig.model_validate(config) for config in configs),
+        knowledge=know,
+        rounds=tuple(rounds),
+        clients=tuple(clients),
+        threat_models=tuple(threat_models),
+        seed=seed,
+    )
+    plan = AuditPlan.of(options, Path(out or f"{options.recording}-audit").resolve())
+    run_audit(plan, display or Display(), timeout=timeout, workers=workers, overwrite=overwrite)
+    return Run(plan.out)
+
+
+def run_audit(
+    plan: AuditPlan, display: Display, *, timeout: float, workers: int | None = None, overwrite: bool = False
+) -> None:
+    """Do what is still to do of an audit, and write its tables."""
+    is_free(plan.out, AUDIT, plan.digest, "audit", "audit")
+    description = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
+    with claimed_folder(plan.out, AUDIT, description, overwrite):
+        ledger = Ledger(plan.out)
+        todo = [job for job in make_jobs(plan, timeout) if job.name not in ledger.done]
+        display.start(0, len(todo))
+        try:
+            for job, result in _results(plan, todo, display, workers):
+                ledger.add(job.name, **result._asdict())
+                ledger.mark_done(job.name)
+                display.attack_done(result.leakage[0])
+        finally:  # whatever stopped the audit, what was found is kept
+            display.stop()
+            ledger.write_tables()
+
+
+def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
+    """A job for each observation and attack; what an attack is given is written down first."""
+    store, shape = plan.store(), plan.options.shape
+    store.create(ModelConfig(name=plan.options.model), shape, outputs_of(plan.model, "", shape)[0], plan.options.seed)
+    setting = Setting(truth=plan.truth(), seed=plan.options.seed, timeout=timeout)
+    for key in plan.keys:
+        recorded, folder = plan.recording.recorded(key), plan.recording.store.checkpoints.resolve()
+        pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in recorded.pairs)
+        store.save_observation(replace(recorded, pairs=pairs), plan.knowledge(key))
+    return [Job(setting, plan.out, key, attack) for key in plan.keys for attack in plan.attacks]
+
+
+def _results(
+    plan: AuditPlan, jobs: list[Job], display: Display, workers: int | None
+) -> Iterator[tuple[Job, JobResult]]:
+    """Of every job once, as they finish: first of those that an attack refuses by looking at the network alone."""
+    start = plan.model.state_dict()
+    able = []
+    for job in jobs:
+        try:
+            blank = Observation(plan.model, ((start, start),), plan.options.shape)
+            job.attack.make().check(blank, plan.knowledge(job.key))
+            able.append(job)
+        except InputError as error:
+            yield job, lost(job, str(error), "skipped")
+    if workers == 1 or len(able) <= 1:
+        for job in able:
+            yield job, run_job(job)
+        return
+    with _dispatcher(workers) as dispatcher:
+        for job in able:
+            dispatcher.submit(job)
+        while dispatcher.pending:
+            yield from dispatcher.collect(timeout=0.5)
+            display.attacks_running(dispatcher.shares())
+
+
+@contextlib.contextmanager
+def _dispatcher(workers: int | None) -> Iterator[Dispatcher]:
+    """On a Ray of our own, which ends with it, unless there is one already."""
+    ours = not ray.is_initialized()
+    start_ray(EngineConfig(attack_workers=workers))
+    try:
+        with contextlib.closing(Dispatcher(workers)) as dispatcher:
+            yield dispatcher
+    finally:
+        if ours:
+            stop_ray()
+
+
+def _values(given: float | Sequence[float]) -> tuple[float, ...]:
+    return (float(given),) if isinstance(given, int | float) else tuple(map(float, given))

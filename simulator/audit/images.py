@@ -1,0 +1,95 @@
+"""Images that an audit is given: the truth, one file for each client or all in one, and public ones."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks import InputError
+from clients.data.sources.folder import ENDINGS, load_pictures
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Images (N, C, H, W) in [0, 1] of one or more files. names: of the files. counts: images of each, in order.
+
+    by_client: whether every file is that of one client; else nobody said whose image is whose.
+    """
+
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    images: Tensor
+    by_client: bool
+
+    def numbers(self, file: int) -> range:
+        """Where the images of a file lie among all."""
+        start = sum(self.counts[:file])
+        return range(start, start + self.counts[file])
+
+
+def read_truth(path: Path, shape: Shape) -> ImageFiles:
+    """A folder with a file or a folder of images for each client (`client_00.npz`, …), or one npz file, or one folder
+    of pictures, with the images of all of them. InputError names what is missing, or does not fit the shape."""
+    return _read_truth(str(path), shape)
+
+
+@lru_cache(maxsize=2)  # a worker scores many rows
+def _read_truth(path: str, shape: Shape) -> ImageFiles:
+    own = _parts(Path(path)) if Path(path).is_dir() else []
+    files = own or [Path(path)]
+    parts = [read_images(file, shape, "truth") for file in files]
+    return ImageFiles(tuple(file.stem for file in files), tuple(map(len, parts)), torch.cat(parts), bool(own))
+
+
+def _parts(folder: Path) -> list[Path]:
+    """What a folder holds for each client, by name; nothing where it holds pictures."""
+    there = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    return [path for path in there if path.is_dir() or path.suffix == ".npz"]
+
+
+def read_images(path: Path, shape: Shape, called: str) -> Tensor:
+    """(N, C, H, W) in [0, 1], of the array `images` of an npz file (floats in [0, 1], or uint8) or of a folder of
+    pictures. called: how errors call them. InputError where they do not fit (C, H, W)."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
+        if not files:
+            raise InputError(f"{called} {str(path)!r} holds no pictures ({', '.join(ENDINGS)}) and no npz files")
+        images = load_pictures(files)
+    else:
+        images = _npz_images(path, called)
+    if tuple(images.shape[1:]) != shape:
+        raise InputError(f"{called} {str(path)!r}: images have shape {tuple(images.shape[1:])}, --shape is {shape}")
+    return images
+
+
+def _npz_images(path: Path, called: str) -> Tensor:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            held = list(arrays)
+            pixels = arrays["images"] if "images" in held else None
+    except FileNotFoundError:
+        raise InputError(f"{called} {str(path)!r} does not exist") from None
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise InputError(f"{called} {str(path)!r} is no npz file: write one with numpy.savez(FILE, images=…)") from None
+    if pixels is None:
+        raise InputError(f"{called} {str(path)!r} holds {', '.join(held) or 'nothing'}, no array `images`")
+    if pixels.ndim != 4 or not len(pixels) or (pixels.dtype != np.uint8 and pixels.dtype.kind != "f"):
+        raise InputError(
+            f"{called} {str(path)!r}: `images` is {pixels.dtype} {pixels.shape}; it has to be uint8, or floats in "
+            "[0, 1], of shape (number, channels, height, width)"
+        )
+    images = torch.from_numpy(np.ascontiguousarray(pixels, np.float32))
+    if pixels.dtype == np.uint8:
+        return images / 255
+    lowest, highest = float(images.min()), float(images.max())
+    if not (lowest >= -1e-4 and highest <= 1 + 1e-4):  # so it is for NaN, too
+        raise InputError(
+            f"{called} {str(path)!r}: `images` lies in [{lowest:.3g}, {highest:.3g}]: give pixels in [0, 1], as they "
+            "are before --mean and --std"
+        )
+    return images.clamp(0, 1)

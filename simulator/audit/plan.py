@@ -1,0 +1,210 @@
+"""From what a user says of a recording to jobs that can run: every input is checked before anything is written."""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from attacks import InputError, Knowledge, Observation
+from attacks.interface.errors import nearest
+from attacks.interface.normalization import Normalization
+from attacks.interface.own_code import allow_code
+from clients.config import ModelConfig
+from clients.models.factory import construct, outputs_of
+from simulator.audit.budget import default_attacks
+from simulator.audit.images import Shape, read_images, read_truth
+from simulator.audit.owners import owners_by_name, owners_by_update
+from simulator.audit.recording import Recording
+from simulator.audit.truth import AuditTruth
+from simulator.results.keys import ALL, ObservationKey
+from simulator.results.storage import CellStore, make_knowledge
+from simulator.scenario.sections import AttackConfig
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """What an audit was asked for, as `audit.yaml` describes it; paths are absolute.
+
+    model: FILE.py:FACTORY or package.module:FACTORY. mean, std: per channel, of the inputs' normalization; empty where
+    nothing is told. truth, public: images, None where there are none. attacks: empty for what applies. knowledge: field
+    -> what the adversary believes, or false to withhold it. rounds, clients, threat_models: empty for all.
+    """
+
+    recording: str
+    model: str
+    shape: Shape
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    truth: str | None = None
+    public: str | None = None
+    attacks: tuple[AttackConfig, ...] = ()
+    knowledge: Mapping[str, Any] | None = None
+    rounds: tuple[int, ...] = ()
+    clients: tuple[int, ...] = ()
+    threat_models: tuple[str, ...] = ()
+    seed: int = 0
+
+    @classmethod
+    def of(
+        cls, model: str, truth: str | Path | None = None, public: str | Path | None = None, **others: Any
+    ) -> "AuditOptions":
+        """With absolute paths: workers have folders of their own. InputError for images that cannot be used."""
+        file, colon, factory = model.rpartition(":")
+        model = f"{absolute(file)}:{factory}" if colon and file.endswith(".py") else model
+        options = cls(model=model, truth=absolute(truth), public=absolute(public), **others)
+        _check_images(options)
+        return options
+
+    def described(self) -> dict[str, Any]:
+        """As plain values."""
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        return plain | {"attacks": [attack.model_dump(mode="json") for attack in self.attacks]}
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """An audit that has passed every check, and where it will be written."""
+
+    options: AuditOptions
+    recording: Recording
+    model: nn.Module
+    attacks: tuple[AttackConfig, ...]
+    keys: tuple[ObservationKey, ...]
+    out: Path
+
+    @classmethod
+    def of(cls, options: AuditOptions, out: Path) -> "AuditPlan":
+        """InputError names what does not fit."""
+        recording = Recording(options.recording)
+        allow_code(options.model)  # it was typed
+        model = construct(ModelConfig(name=options.model), options.shape, outputs=0)
+        if len(found := outputs_of(model, options.model, options.shape)) != 1:
+            raise InputError(f"--model {options.model!r} has outputs of shape {found}: a row of class scores is needed")
+        keys = _chosen(recording, options)
+        most = max((recording.knowledge(key).num_private or 0 for key in keys), default=0)
+        attacks = options.attacks or default_attacks(model, options.shape, most)
+        plan = cls(options, recording, model, attacks, keys, out)
+        plan.knowledge(keys[0])
+        plan.observation(keys[0])
+        return plan
+
+    @cached_property
+    def normalization(self) -> Normalization | None:
+        """None where nothing is told of it."""
+        mean, std = (per_channel(values, self.options.shape) for values in (self.options.mean, self.options.std))
+        return Normalization(mean or (0.0,) * self.options.shape[0], std) if mean or std else None
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that rows depend on, so that an audit is taken up by its own command only."""
+        nodes = [client.node for client in self.recording.clients.values()][:1]  # random: another for another recording
+        content = json.dumps([self.options.described(), nodes], sort_keys=True, default=str)
+        return hashlib.sha256(content.encode()).hexdigest()[:10]
+
+    def knowledge(self, key: ObservationKey) -> Knowledge:
+        """What the adversary of an observation is told: by the recording, the normalization, and as --know has it."""
+        told = self.recording.knowledge(key)
+        if self.normalization is not None:
+            mean, std = self.normalization.mean, self.normalization.std
+            told = replace(told, pixel_mean=mean, pixel_std=std or None, pixel_range=(0.0, 1.0))
+        said = {name: value for name, value in (self.options.knowledge or {}).items() if name != "public_images"}
+        held_back = [name for name, value in said.items() if value is False]
+        believed = make_knowledge({name: value for name, value in said.items() if value not in (False, True, None)})
+        given = {name: getattr(believed, name) for name in said if getattr(believed, name) is not None}
+        return replace(told, **dict.fromkeys(held_back), **given)
+
+    def observation(self, key: ObservationKey) -> Observation:
+        """What there is to attack. InputError where the model is not that of the checkpoints."""
+        pairs = self.recording.pairs(key, self.model.state_dict())
+        return Observation(self.model, pairs, self.options.shape, key.round, key.client, key.threat_model)
+
+    def truth(self) -> AuditTruth | None:
+        """Where the truth lies, with whose file is whose; None where nobody knows it."""
+        options = self.options
+        if options.truth is None:
+            return None
+        files = read_truth(Path(options.truth), options.shape)
+        clients, owners = self.recording.clients, None
+        if files.by_client:
+            owners = owners_by_name(files, clients)
+            owners = owners or owners_by_update(files, self._one_of_each_client(), self.normalization)
+        return AuditTruth(
+            path=Path(options.truth),
+            public=None if options.public is None else Path(options.public),
+            shape=options.shape,
+            owners=owners,
+            counts=self._counts(),
+            normalization=self.normalization,
+            seed=options.seed,
+        )
+
+    def _one_of_each_client(self) -> dict[int, tuple[Observation, Knowledge]]:
+        """What the server first saw of each client, and was told."""
+        first: dict[int, ObservationKey] = {}
+        for key in self.recording.observations():
+            if key.threat_model == "server" and key.client != ALL:
+                first.setdefault(key.client, key)
+        return {client: (self.observation(key), self.recording.knowledge(key)) for client, key in first.items()}
+
+    def _counts(self) -> dict[ObservationKey, int]:
+        """Private images of each observation, where all its clients said how many they have."""
+        said = {client: count for round in self.recording.rounds for client, count in round.images.items()}
+        counts = {}
+        for key in self.keys:
+            clients = self.recording.recorded(key).clients
+            if all(client in said for client in clients):
+                counts[key] = sum(said[client] for client in clients)
+        return counts
+
+    def store(self) -> CellStore:
+        return CellStore(self.out)
+
+
+def absolute(path: str | Path | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser().resolve())
+
+
+def per_channel(values: Sequence[float], shape: Shape) -> tuple[float, ...]:
+    """One value stands for every channel. InputError where there are more or fewer than channels."""
+    if len(values) not in (0, 1, shape[0]):
+        raise InputError(f"{len(values)} values for {shape[0]} channels: give one, or one for each ({list(values)})")
+    return tuple(values) * (shape[0] if len(values) == 1 else 1)
+
+
+def _chosen(recording: Recording, options: AuditOptions) -> tuple[ObservationKey, ...]:
+    """The observations to attack. InputError where one that was asked for was not recorded, or none is left."""
+    keys = recording.observations()
+    asked: list[tuple[str, Collection[Any]]] = [
+        ("round", options.rounds),
+        ("client", options.clients),
+        ("threat_model", options.threat_models),
+    ]
+    for name, wanted in asked:
+        known = sorted({getattr(key, name) for key in keys})
+        if missing := [value for value in wanted if value not in known]:
+            shown = nearest(str(missing[0]), list(map(str, known)))
+            raise InputError(f"the recording {options.recording!r} has no {name} {missing[0]!r}{shown}")
+        keys = [key for key in keys if not wanted or getattr(key, name) in wanted]
+    if not keys:
+        raise InputError(f"the recording {options.recording!r} holds no observation to attack: did a round finish?")
+    return tuple(keys)
+
+
+def _check_images(options: AuditOptions) -> None:
+    """InputError where the images given cannot be used."""
+    if options.truth is not None:
+        read_truth(Path(options.truth), options.shape)
+    if options.public is not None:
+        read_images(Path(options.public), options.shape, "public images")
+    for name, value in (options.knowledge or {}).items():
+        if name not in Knowledge.names():
+            raise InputError(f"--know {name}: no such field{nearest(name, Knowledge.names())}")
+        if value is True and name != "public_images":
+            raise InputError(
+                f"--know {name}=true: an audit knows no true value; give the value, or false to withhold it"
+            )

@@ -1,0 +1,143 @@
+"""`Record`: two lines in anybody's Flower app write down what its server sees.
+
+    from fedspill import Record
+    strategy = Record(FedAvg(...), "runs/mine")
+
+The federation comes first: whatever goes wrong here is logged, noted under `problems` of the recording, and over.
+"""
+
+from collections.abc import Collection, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from attacks.interface.errors import InputError
+from simulator.audit.background import Background
+from simulator.audit.messages import MessageReader, SeenRound
+from simulator.audit.problems import Problems, log
+from simulator.audit.writer import Kept, RecordingWriter
+from simulator.run.wrapped import Wrapped
+
+NOT_RECORDED = "a round could not be recorded"
+
+
+class Recorder:
+    """What `Record` does beside the strategy. The federation's thread reads messages, another one writes files."""
+
+    def __init__(self, strategy: Strategy, path: Path, kept: Kept):
+        self.problems = Problems()
+        self.reader = MessageReader(strategy, self.problems)
+        self.writer = RecordingWriter(path, type(strategy).__name__, kept, self.problems)
+        self.background = Background()
+        self.seen: SeenRound | None = None
+
+    def sent(self, server_round: int, arrays: ArrayRecord, messages: Iterable[Message]) -> None:
+        self.seen = None
+        with self.problems.caught(NOT_RECORDED, f"round {server_round}"):
+            self.seen = self.reader.sent(server_round, arrays, messages)
+
+    def returned(self, replies: Iterable[Message]) -> None:
+        if self.seen is not None:
+            self.reader.returned(self.seen, replies)
+
+    def ended(self, arrays: ArrayRecord | None) -> None:
+        seen, self.seen = self.seen, None
+        if seen is None:
+            return
+        with self.problems.caught(NOT_RECORDED, f"round {seen.server_round}"):
+            seen.final = None if arrays is None else dict(arrays)
+            self.background.do(partial(self.writer.write, seen))
+
+    def finish(self) -> None:
+        """Wait until all is written; say what there is now, and what can be done with it."""
+        writer = self.writer
+        with self.problems.caught("the end of the recording"):
+            self.background.finish()
+            if writer.begun:
+                writer.write_contents()
+                log.info("fedspill: %d rounds of %d clients: %s", len(writer.rounds), len(writer.clients), writer.path)
+                log.info("fedspill: next, fedspill audit %s --model FILE.py:FACTORY --shape C,H,W", writer.path)
+
+
+class Record(Wrapped):
+    """Around any strategy of Flower's Message API, which trains as it would alone, attributes and methods included.
+
+    Checkpoints and what threat models see of them go to a folder, for `fedspill audit`. A recording that is there
+    already is kept beside it as `NAME.previous`.
+    """
+
+    OWN = ("strategy", "recorder", "own_configure_train", "own_aggregate_train")  # all else is the strategy's
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        path: str | Path,
+        *,
+        keep_rounds: int | None = None,
+        clients: Collection[int] | None = None,
+        keep_free: float = 1.0,
+    ):
+        """keep_rounds: how many of the last rounds to keep, default all. clients: numbers of those to keep, counted in
+        the order in which they are first asked, default all. keep_free: gigabytes of the disk that stay free. Raises
+        InputError for options that make no sense, and for a folder that is no recording's: before any training.
+        """
+        if not isinstance(strategy, Strategy):
+            kind = f"{type(strategy).__module__}.{type(strategy).__name__}"
+            raise InputError(f"Record takes a strategy of flwr.serverapp.strategy, not a {kind}: use the Message API")
+        if keep_rounds is not None and keep_rounds < 1:
+            raise InputError(f"Record: keep_rounds is {keep_rounds}, it has to be at least 1, or None for all")
+        if clients is not None and not all(isinstance(client, int) and client >= 0 for client in clients):
+            raise InputError(f"Record: clients is {clients}, it has to hold numbers from 0")
+        super().__init__(strategy)
+        kept = Kept(keep_rounds, None if clients is None else frozenset(clients), int(keep_free * 1e9))
+        self.recorder = Recorder(strategy, Path(path), kept)
+        self.own_configure_train, self.own_aggregate_train = strategy.configure_train, strategy.aggregate_train
+
+    def start(self, *args: Any, **options: Any) -> Result:
+        """The strategy's own `start`, which may be one of the user's: what it calls of itself is recorded."""
+        hooks = {"configure_train": self.configure_train, "aggregate_train": self.aggregate_train}
+        attributes = vars(self.strategy)
+        before = {name: attributes[name] for name in hooks if name in attributes}
+        attributes.update(hooks)
+        try:
+            return self.strategy.start(*args, **options)
+        finally:
+            for name in hooks:
+                del attributes[name]
+            attributes.update(before)
+            self.finish()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = list(self.own_configure_train(server_round, arrays, config, grid))
+        self.recorder.sent(server_round, arrays, messages)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        replies = list(replies)
+        self.recorder.returned(replies)  # first: strategies may write into replies
+        arrays, metrics = self.own_aggregate_train(server_round, replies)
+        self.recorder.ended(arrays)
+        return arrays, metrics
+
+    def finish(self) -> None:
+        """Wait until all is on the disk. `start` does so; whoever calls the rounds by hand may want to."""
+        self.recorder.finish()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.OWN:  # not there yet: while it is copied or unpickled
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.OWN:
+            super().__setattr__(name, value)
+        else:
+            setattr(self.strategy, name, value)

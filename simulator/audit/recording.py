@@ -1,0 +1,136 @@
+"""What `Record` writes down of somebody's federation: a folder with the checkpoints and `recording.json`.
+
+    recording.json    the format's number, who took part in which round, what could not be written down
+    checkpoints/      the files of a scenario (`CellStore`): global_0000.safetensors, client_00_round_0001.safetensors,
+                      and one JSON for each observation of a threat model
+
+There is no architecture in it: what the checkpoints belong to is told to whoever attacks them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor
+
+from attacks import InputError, Knowledge
+from attacks.interface.observation import State
+from clients.models.checkpoint_file import read_checkpoint
+from simulator.results.keys import ObservationKey, RecordedObservation
+from simulator.results.storage import CellStore, read_json
+
+FORMAT = 1
+CONTENTS = "recording.json"
+
+
+@dataclass(frozen=True)
+class SeenClient:
+    """A client as the server knows it. node: its node id. name: what it called itself in a reply, None if nothing."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")
+
+    node: int
+    name: str | int | None = None
+
+
+@dataclass(frozen=True)
+class RecordedRound:
+    """A round that is kept. clients: those whose checkpoint is. images: how many each of them said it trained on."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")
+
+    round: int
+    clients: tuple[int, ...]
+    images: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """`recording.json`. clients: by the number that files and tables have for them, in the order they were first seen.
+    problems: what could not be written down, and why."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")
+
+    format: int
+    fedspill: str
+    strategy: str
+    clients: dict[int, SeenClient]
+    rounds: tuple[RecordedRound, ...]
+    problems: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return CONTENTS_TYPE.dump_python(self, mode="json")
+
+
+CONTENTS_TYPE = TypeAdapter(Contents)
+
+
+class Recording:
+    """A recording, opened for reading.
+
+    recording = Recording("runs/mine")
+    for key in recording.observations():
+        pairs = recording.pairs(key, like=model.state_dict())
+    """
+
+    def __init__(self, path: str | Path):
+        """InputError where there is no recording, or one of a later format."""
+        self.path = Path(path)
+        self.store = CellStore(self.path)
+        if not (self.path / CONTENTS).exists():
+            raise InputError(f"{str(path)!r} is no recording: it has no {CONTENTS}; fedspill.Record makes one")
+        content = read_json(self.path / CONTENTS)
+        if content.get("format") != FORMAT:
+            raise InputError(
+                f"recording {str(path)!r} has format {content.get('format')!r}, this fedspill reads {FORMAT}: "
+                f"it was made by fedspill {content.get('fedspill')}, use that one"
+            )
+        try:
+            self.contents = CONTENTS_TYPE.validate_python(content)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            where = ".".join(map(str, wrong["loc"]))
+            raise InputError(
+                f"recording {str(path)!r} is damaged: {CONTENTS}, {where}: {wrong['msg'].lower()}"
+            ) from None
+
+    def __repr__(self) -> str:
+        rounds, clients = len(self.contents.rounds), len(self.clients)
+        return f"Recording({str(self.path)!r}: {self.contents.strategy}, {rounds} rounds, {clients} clients)"
+
+    @property
+    def clients(self) -> dict[int, SeenClient]:
+        return self.contents.clients
+
+    @property
+    def rounds(self) -> tuple[RecordedRound, ...]:
+        return self.contents.rounds
+
+    @cached_property
+    def _keys(self) -> list[ObservationKey]:
+        return self.store.observation_keys()
+
+    def observations(self) -> list[ObservationKey]:
+        """What there is to attack: a key for each round, client and threat model."""
+        return list(self._keys)
+
+    def recorded(self, key: ObservationKey) -> RecordedObservation:
+        """The names of its files, and whose images are behind them."""
+        return self.store.recorded(key)
+
+    def knowledge(self, key: ObservationKey) -> Knowledge:
+        """What whoever sees it is told beside the checkpoints."""
+        return self.store.granted(key)
+
+    def pairs(self, key: ObservationKey, like: Mapping[str, Tensor] | None = None) -> tuple[tuple[State, State], ...]:
+        """(sent, returned) of every round that it shows, of those that are kept.
+
+        like: the network's state dict, for checkpoints that were sent as lists of arrays without names.
+        """
+        recorded = self.recorded(key)
+        files = dict.fromkeys(name for pair in recorded.pairs for name in pair)  # rounds share global checkpoints
+        states = {name: read_checkpoint(self.store.checkpoints / name, like) for name in files}
+        return tuple((states[initial], states[final]) for initial, final in recorded.pairs)

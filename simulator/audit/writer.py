@@ -1,0 +1,183 @@
+"""Writing a recording: one round after the other, each as the server saw it."""
+
+import errno
+import shutil
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attacks.interface.errors import InputError
+from attacks.interface.observation import State
+from simulator.adversary.threat_models import Round, Source
+from simulator.audit.messages import Arrays, Reply, SeenRound, same
+from simulator.audit.observations import Observations
+from simulator.audit.problems import Problems, log
+from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, SeenClient
+from simulator.results.keys import ALL
+from simulator.results.storage import CellStore, write_json
+
+NOT_WRITTEN = "a checkpoint could not be written down"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What of a federation is kept. rounds: how many of the last, clients: which, None for all. free: bytes of the disk
+    that have to stay free."""
+
+    rounds: int | None = None
+    clients: frozenset[int] | None = None
+    free: int = 10**9
+
+
+@dataclass
+class WrittenRound:
+    """The files of a round. initial: of what was sent, by client; ALL: the global checkpoint. returned: of what came
+    back, by client."""
+
+    number: int
+    initial: dict[int, str] = field(default_factory=dict)
+    returned: dict[int, str] = field(default_factory=dict)
+
+
+class RecordingWriter:
+    """A recording under way. What cannot be written is a problem, and the rest is written all the same."""
+
+    def __init__(self, path: Path, strategy: str, kept: Kept, problems: Problems):
+        """strategy: its name. InputError where `path` is somebody else's folder; nothing is made yet."""
+        self.path, self.strategy, self.kept, self.problems = path.absolute(), strategy, kept, problems
+        self.previous = self.path.with_name(f"{self.path.name}.previous")  # an earlier recording is moved there
+        for folder in (self.path, self.previous):
+            _check_folder(folder)
+        self.store = CellStore(self.path)
+        self.observations = Observations(self.store)
+        self.clients: dict[int, SeenClient] = {}
+        self.numbers: dict[int, int] = {}  # of clients, by node id
+        self.rounds: list[RecordedRound] = []
+        self.latest: tuple[Arrays, str] | None = None  # the last global checkpoint written, and its file
+        self.last_round, self.begun = 0, False
+
+    def write(self, seen: SeenRound) -> None:
+        """One round: its checkpoints, what each threat model sees of them, and who was in it."""
+        with self.problems.caught("a round could not be recorded", f"round {seen.server_round}"):
+            self._begin()
+            # a strategy that is started again counts from 1 again
+            after = seen.server_round > self.last_round
+            written = WrittenRound(seen.server_round if after else self.last_round + 1)
+            written.initial[ALL] = self._global_file(written.number, seen.sent)
+            self._write_sent(written, seen)
+            if seen.replies:
+                self._write_returned(written, seen)
+        if self.begun:
+            self.write_contents()
+
+    def write_contents(self) -> None:
+        """recording.json, as it is now."""
+        with self.problems.caught(f"{CONTENTS} could not be written"):
+            write_json(self.path / CONTENTS, self._contents())
+
+    def _begin(self) -> None:
+        """Make the folder, once; where that fails, the next round tries again."""
+        if self.begun:
+            return
+        if (self.path / CONTENTS).exists():
+            if self.previous.exists():
+                shutil.rmtree(self.previous)
+            self.path.rename(self.previous)
+            log.info("fedspill: the recording that was there is now %s", self.previous)
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / CONTENTS, self._contents())  # first: it says whose folder this is
+        self.store.checkpoints.mkdir(exist_ok=True)
+        self.begun = True
+        log.info("fedspill: what the server sees is recorded in %s", self.path)
+
+    def _write_sent(self, written: WrittenRound, seen: SeenRound) -> None:
+        """What clients are sent: its own file where a strategy sends one of them another checkpoint than the global."""
+        for node in sorted(seen.to):
+            client = self.numbers.setdefault(node, len(self.numbers))
+            self.clients.setdefault(client, SeenClient(node))
+            written.initial[client] = written.initial[ALL]
+            if self._keeps(client) and not same(seen.to[node], seen.sent):
+                del written.initial[client]
+                with self.problems.caught(NOT_WRITTEN, f"round {written.number}, sent to client {client}"):
+                    written.initial[client] = self.store.save_sent(written.number, client, self._state(seen.to[node]))
+
+    def _write_returned(self, written: WrittenRound, seen: SeenRound) -> None:
+        """What came back, the checkpoint after the round, and what is seen of both."""
+        self.last_round = written.number
+        for reply in seen.replies:
+            client = self.numbers[reply.node]
+            with self.problems.caught(NOT_WRITTEN, f"round {written.number}, returned by client {client}"):
+                self._write_reply(written, client, reply)
+        final = None
+        if seen.final is not None:
+            with self.problems.caught(NOT_WRITTEN, f"round {written.number}, the global one after it"):
+                final = self._save_global(written.number, seen.final)
+        images = {self.numbers[reply.node]: reply.images for reply in seen.replies if reply.images is not None}
+        self.rounds.append(RecordedRound(written.number, tuple(sorted(written.returned)), images))
+        self._observe(written, final, [self.numbers[reply.node] for reply in seen.replies])
+        self._forget_old_rounds()
+
+    def _write_reply(self, written: WrittenRound, client: int, reply: Reply) -> None:
+        if reply.images is not None:
+            self.observations.images[client] = reply.images
+        if reply.name is not None:
+            self.clients[client] = replace(self.clients[client], name=reply.name)
+        if client in written.initial and self._keeps(client):
+            written.returned[client] = self.store.save_client(written.number, client, self._state(reply.arrays))
+
+    def _global_file(self, number: int, arrays: Arrays) -> str:
+        """The file of the checkpoint that a round starts from: most often the one that the last round ended with."""
+        if self.latest is None:
+            return self._save_global(number - 1, arrays)
+        if not same(self.latest[0], arrays):  # the user's own code has changed it, or it was not written
+            self.latest = arrays, self.store.save_sent(number, ALL, self._state(arrays))
+        return self.latest[1]
+
+    def _save_global(self, number: int, arrays: Arrays) -> str:
+        self.latest = arrays, self.store.save_global(number, self._state(arrays))
+        return self.latest[1]
+
+    def _keeps(self, client: int) -> bool:
+        return self.kept.clients is None or client in self.kept.clients
+
+    def _state(self, arrays: Arrays) -> State:
+        """Flower's arrays as a state dict to be written; a list of them has the names "0", "1", … OSError where that
+        would leave less of the disk than has to stay free."""
+        free = shutil.disk_usage(self.store.checkpoints).free - sum(len(array.data) for array in arrays.values())
+        if free < self.kept.free:
+            left = f"less than {self.kept.free / 1e9:g} GB (keep_free) would stay free"
+            raise OSError(errno.ENOSPC, left, str(self.store.checkpoints))
+        return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+
+    def _observe(self, written: WrittenRound, final: str | None, healthy: list[int]) -> None:
+        """What every threat model sees of the round. final: the file of the checkpoint after it, None for none."""
+        for client, returned in sorted(written.returned.items()):
+            ended = Round(written.initial[client], returned, (client,))
+            self.observations.add(written.number, (Source.RETURNED, client), ended, healthy)
+        if final is not None:
+            ended = Round(written.initial[ALL], final, tuple(sorted(healthy)))
+            self.observations.add(written.number, (Source.GLOBAL, ALL), ended, healthy)
+
+    def _forget_old_rounds(self) -> None:
+        """Take away what only rounds before the last ones need."""
+        gone: set[str] = set()
+        while self.kept.rounds is not None and len(self.rounds) > self.kept.rounds:
+            gone |= self.observations.forget(self.rounds.pop(0).round)
+        needed = self.observations.files | ({self.latest[1]} if self.latest is not None else set())
+        for name in gone - needed:
+            (self.store.checkpoints / name).unlink(missing_ok=True)
+
+    def _contents(self) -> dict[str, Any]:
+        lines = self.problems.lines()
+        return Contents(FORMAT, version("fedspill"), self.strategy, self.clients, tuple(self.rounds), lines).as_json()
+
+
+def _check_folder(path: Path) -> None:
+    """Raise InputError where a recording would go into a folder that holds something else."""
+    if path.is_dir() and (not any(path.iterdir()) or (path / CONTENTS).exists()):
+        return
+    if path.exists():
+        raise InputError(f"Record: {str(path)!r} holds something else than a recording: name another folder")

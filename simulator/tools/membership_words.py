@@ -1,0 +1,52 @@
+"""What membership scores mean, in words: how many candidates are members, at which rate of false alarms."""
+
+import math
+
+from torch import Tensor
+
+RATES = (0.001, 0.01, 0.1)  # of false alarms, the strictest first; so many outsiders are needed as tell it
+WIDE_GAP = 1.0  # in score: the residuals on its two sides differ by a factor of e
+
+
+def membership_words(residual: Tensor, outsiders: Tensor | None, num_private: int) -> list[str]:
+    """Sentences with a threshold and counts.
+
+    residual: (Q,) of the candidates. outsiders: (P,) of images that are known to be no members, held out to calibrate
+    the threshold; None where there are none. num_private: images that the update was trained on.
+    """
+    scores = -residual.double().log()
+    if outsiders is None:
+        return _by_gap(scores, num_private)
+    rate = next((rate for rate in RATES if math.floor(rate * len(outsiders) + 1e-9) >= 1), None)
+    if rate is None:
+        few = f"{len(outsiders)} images that are no members are too few to calibrate a threshold: give at least"
+        return [f"{few} {round(1 / RATES[-1])}", *_by_gap(scores, num_private)]
+    allowed = math.floor(rate * len(outsiders) + 1e-9)
+    threshold = float((-outsiders.double().log()).sort(descending=True).values[allowed])
+    told, chance = int((scores > threshold).sum()), rate * len(scores)
+    found = (
+        f"{told} of {len(scores)} candidates are told to be members at a false-positive rate of at most {100 * rate:g} "
+        f"%: score above {threshold:.2f}, which at most {allowed} of {len(outsiders)} images that are no members reach"
+    )
+    if told <= 2 * chance + 1:
+        return [f"{found}; about {chance:.1f} would be by chance: this update does not tell"]
+    return [f"{found}; about {chance:.1f} of them are by chance"]
+
+
+def _by_gap(scores: Tensor, num_private: int) -> list[str]:
+    """Without outsiders there is no rate of false alarms: only whether the scores fall into two groups."""
+    no_rate = "how many of them are false alarms is not known: give images that are no members with --public"
+    order = scores.sort(descending=True).values
+    if len(order) < 2:
+        return [f"the candidate's score is {float(order[0]):.2f}; {no_rate}"]
+    gaps = order[:-1] - order[1:]
+    above = int(gaps.argmax()) + 1
+    if float(gaps.max()) < WIDE_GAP or above > num_private:
+        return [
+            f"the scores, {float(order[-1]):.2f} to {float(order[0]):.2f}, form no two groups: no threshold is told"
+        ]
+    return [
+        f"{above} of {len(order)} candidates look like members: their scores are {float(order[above - 1]):.2f} to "
+        f"{float(order[0]):.2f}, all others' at most {float(order[above]):.2f}, and the update holds {num_private} "
+        f"images; {no_rate}"
+    ]

@@ -1,0 +1,73 @@
+"""What the contract's objects say of themselves, in a terminal and in a notebook."""
+
+import base64
+import io
+import re
+
+import numpy as np
+import torch
+from skimage.io import imread
+from torch import nn
+
+from attacks import Knowledge, Observation, Reconstruction
+from attacks.interface.pictures import Pictures, png
+
+
+def read(data):
+    """A PNG file as another library reads it: (H, W, 3) from 0 to 255."""
+    return imread(io.BytesIO(data))
+
+
+def test_an_observation_says_what_was_seen_and_of_which_network():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 300), nn.Linear(300, 10))
+    model[1].bias.requires_grad_(False)
+    state = model.state_dict()
+    assert repr(Observation(model, ((state, state),), (1, 8, 8), round=3, client=2)) == (
+        "Observation(1 pair of checkpoints of a Sequential with 22,210 trained parameters in 3 tensors, "
+        "inputs 1 × 8 × 8; round 3, client 2, server)"
+    )
+    several = Observation(model, ((state, state),) * 2, (1, 8, 8), threat_model="observer")
+    assert "2 pairs of checkpoints" in repr(several) and "all clients, observer" in repr(several)
+
+
+def test_knowledge_says_what_is_known_alone():
+    assert repr(Knowledge()) == "Knowledge()"
+    told = Knowledge(num_private=20, optimizer="sgd", pixel_mean=(0.5,))
+    assert repr(told) == "Knowledge(num_private=20, pixel_mean=(0.5,), optimizer='sgd')" and eval(repr(told)) == told
+    assert repr(Knowledge(public_images=torch.zeros(7, 1, 2, 2))) == "Knowledge(public_images=<7 images>)"
+
+
+def test_a_reconstruction_says_how_many_and_how_sure():
+    found = Reconstruction(torch.zeros(2, 1, 8, 8), torch.tensor([1e-5, 0.25]), (0.5,), num_inferred=3, seconds=1.25)
+    said = "2 images of 1 × 8 × 8, 3 private ones inferred, residuals 1e-05 to 0.25, 1.2 s"
+    assert repr(found) == f"Reconstruction({said})"
+    nothing = Reconstruction(torch.zeros(0, 1, 8, 8), torch.zeros(0), (0.5,), held=torch.zeros(1, 1, 8, 8))
+    assert repr(nothing) == "Reconstruction(0 images of 1 × 8 × 8, 1 held back, 0.0 s)"
+    assert nothing._repr_html_().count("<img") == 1
+
+
+def test_a_notebook_sees_the_images_and_no_markup_of_others():
+    images = torch.stack([torch.full((1, 4, 6), value) for value in (0.0, 0.25)])
+    found = Reconstruction(images, torch.tensor([0.1, 0.2]), (0.5,), warnings=("a <script> & more",))
+    page = found._repr_html_()
+    assert "<script>" not in page and "a &lt;script&gt; &amp; more" in page
+    pictures = [read(base64.b64decode(text)) for text in re.findall(r"base64,([^\"]+)", page)]
+    assert [picture.shape for picture in pictures] == [(4, 6, 3)] * 2
+    assert [int(picture[0, 0, 0]) for picture in pictures] == [128, 191]  # the mean 0.5 is added back
+    assert found.show(most=1)._repr_html_().count("<img") == 1 and "1 more images" in found.show(most=1)._repr_html_()
+
+
+def test_a_png_file_holds_the_pixels():
+    image = torch.rand(3, 5, 7, generator=torch.Generator().manual_seed(0))
+    expected = (image.permute(1, 2, 0) * 255).round().numpy().astype(np.uint8)
+    assert np.array_equal(read(png(image)), expected)
+
+
+def test_strips_are_saved_one_above_the_other(tmp_path):
+    """Images of 8 × 8 are enlarged twelve times; two pixels of white between them; the shorter strip ends in white."""
+    pictures = Pictures("two", (("a", torch.zeros(2, 1, 8, 8)), ("b", torch.full((1, 1, 8, 8), 0.5))))
+    sheet = imread(pictures.save(tmp_path / "a.png"))
+    assert sheet.shape == (2 * 98, 2 * 98, 3)
+    assert [int(sheet[row, column, 0]) for row, column in ((0, 0), (97, 0), (98, 0), (98, 98))] == [0, 255, 128, 255]
+    assert repr(pictures).startswith("Pictures('two': 2 a, 1 b;")
+    assert imread(Pictures("none", ()).save(tmp_path / "b.png")).shape == (1, 1, 3)

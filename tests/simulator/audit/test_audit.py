@@ -1,0 +1,142 @@
+"""An audit of a recording made by hand: what it finds, what it scores against, and how it ends."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from attacks import InputError
+from simulator.audit.audit import audit
+from simulator.results.keys import ALL
+from simulator.results.run import Run
+from tests.simulator.audit.recorded import SHAPE, digits, network, record
+
+SPAN = {"mean": 0.3, "std": 0.4, "attacks": ["span"], "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Three clients; the first recorded one has the digits of client 2, and so on: node ids are random."""
+    return record(tmp_path_factory.mktemp("federation") / "rec", clients=(2, 0, 1))
+
+
+@pytest.fixture(scope="module")
+def pooled(recorded):
+    path = recorded / "all.npz"
+    np.savez(path, images=torch.cat([digits(client)[0] for client in range(3)]).numpy())
+    return path
+
+
+@pytest.fixture(scope="module")
+def blind(recorded):
+    return audited(recorded, "blind")
+
+
+def audited(recorded, name, **options):
+    return audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / name, **{**SPAN, **options})
+
+
+def write_truth(folder, clients=(0, 1, 2)):
+    folder.mkdir(parents=True)
+    for client in clients:
+        np.savez(folder / f"client_{client:02d}.npz", images=digits(client)[0].numpy())
+    return folder
+
+
+def test_without_truth_there_is_what_the_attacker_knows_and_no_score(blind):
+    rows = blind.leakage
+    assert (rows.status == "ok").all() and rows.num_private.tolist()[:3] == [10, 10, 10]
+    assert rows.num_reconstructed.tolist() == rows.num_inferred.tolist() == [10, 10, 10, 30]
+    assert rows.client.tolist() == [0, 1, 2, ALL] and (rows.relative_residual < 0.1).all()
+    scores = ["recovered", "recovered_fraction", "leakage", "psnr_mean", "membership_auc", "floor_leakage"]
+    assert rows[scores].isna().all(axis=None) and blind.samples.empty
+    assert rows.detail.str.contains("no scores").all()
+
+
+def test_what_is_granted_is_what_the_server_sees_and_the_normalization(blind, recorded):
+    told = json.loads(blind.leakage.knowledge[0])
+    assert told == {"num_private": 10, "pixel_mean": [0.3], "pixel_std": [0.4], "pixel_range": [0.0, 1.0]}
+    assert "num_private" not in json.loads(blind.leakage.knowledge[3])  # the observer sees no reply
+    less = audited(recorded, "less", know={"num_private": False, "steps": 8}, clients=[0])
+    assert json.loads(less.leakage.knowledge[0]).keys() == {"steps", "pixel_mean", "pixel_std", "pixel_range"}
+
+
+def test_the_images_on_disk_are_pixels_whatever_the_normalization(blind):
+    with np.load(blind.path / "reconstructions" / "round_0001_client_00_server_span.npz") as arrays:
+        found = torch.from_numpy(arrays["images"])
+    private = digits(2)[0]
+    assert torch.cdist(private.flatten(1), found.flatten(1)).min(1).values.max() < 0.05
+
+
+def test_of_pooled_images_a_row_s_are_those_recovered_as_many_as_the_client_says(recorded, pooled):
+    rows = audited(recorded, "pooled", truth=pooled).leakage
+    assert rows.num_private.tolist() == [10, 10, 10, 30] and (rows.recovered_fraction == 1).all()
+    assert rows.membership_auc.isna().all()  # the private set was chosen by what the update tells
+    assert rows.detail.str.contains("30 images were given for all clients: the 10 of this row").tolist() == [
+        True, True, True, False
+    ]  # fmt: skip
+
+
+def test_files_of_clients_are_told_by_the_updates(recorded):
+    run = audited(recorded, "files", truth=write_truth(recorded / "truth"))
+    single = run.leakage[run.leakage.client != ALL]
+    assert (single.recovered_fraction == 1).all() and (single.membership_auc == 1).all()
+    assert (single.floor_leakage < 0.5).all() and (single.null_recovered_fraction == 0).all()
+    first = run.samples[run.samples.client == 0].image.tolist()
+    assert first == list(range(20, 30))  # client 0 of the recording has the digits of client_02.npz
+    assert run.private_images(run.store().observation_keys()[0]).shape == (30, 1, 8, 8)
+
+
+def test_a_finished_audit_is_read_and_an_interrupted_one_goes_on(recorded, blind, monkeypatch):
+    journal = (blind.path / "ledger.jsonl").read_text().splitlines()
+    (blind.path / "ledger.jsonl").write_text("\n".join(journal[:4]) + "\n")  # two rows, and that they are done
+    done = []
+    monkeypatch.setattr("simulator.audit.audit.run_job", lambda job: done.append(job.name) or run_of(job))
+    from simulator.evaluation.job import run_job as run_of
+
+    again = audited(recorded, "blind")
+    assert done == ["run_round_0001_client_02_server_span", "run_round_0001_client_all_observer_span"]
+    pd.testing.assert_frame_equal(again.leakage.drop(columns="seconds"), blind.leakage.drop(columns="seconds"))
+    audited(recorded, "blind")
+    assert len(done) == 2
+
+
+def test_an_attack_that_cannot_work_here_is_a_row_that_says_why(recorded):
+    rows = audited(recorded, "refused", attacks=["gradient_matching"], clients=[0]).leakage
+    assert rows.status.tolist() == ["skipped"] and "learning_rate" in rows.detail[0]
+
+
+def test_an_audit_is_opened_as_a_run_is(blind):
+    run = Run(blind.path)
+    observation, knowledge = run.observation(1, 0)
+    assert run.is_audit and run.name == "rec" and run.swept == [] and knowledge.num_private == 10
+    assert torch.equal(observation.initial["1.weight"], network().state_dict()["1.weight"])
+    assert len(run.attack(1, 0, "span").images) == 10
+
+
+BAD = {
+    "no recording": ({"recording": "nowhere"}, "is no recording"),
+    "another network": ({"model": "torch.nn:Identity"}, "row of class scores"),
+    "a mean for three channels": ({"mean": (0.1, 0.2, 0.3)}, "3 values for 1 channels"),
+    "no such round": ({"rounds": [7]}, "has no round 7"),
+    "no such threat model": ({"threat_models": ["client"]}, "has no threat_model 'client'"),
+    "no such field": ({"know": {"lr": 0.1}}, "--know lr: no such field"),
+    "a field that nobody knows": ({"know": {"steps": True}}, "an audit knows no true value"),
+    "no truth there": ({"truth": "nowhere.npz"}, "does not exist"),
+    "truth of another size": ({"truth": "big.npz"}, "--shape is (1, 8, 8)"),
+    "truth on another scale": ({"truth": "normalized.npz"}, "before --mean and --std"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_nothing_is_written(recorded, case, monkeypatch):
+    monkeypatch.chdir(recorded)
+    np.savez("big.npz", images=np.zeros((2, 1, 9, 9), np.float32))
+    np.savez("normalized.npz", images=np.full((2, 1, 8, 8), -0.75, np.float32))
+    given, said = BAD[case]
+    options = {"recording": recorded, "model": f"{recorded}/net.py:net", **SPAN, **given}
+    with pytest.raises(InputError) as caught:
+        audit(shape=SHAPE, out=recorded / "bad", **options)
+    assert said in str(caught.value) and "\n" not in str(caught.value) and not (recorded / "bad").exists()

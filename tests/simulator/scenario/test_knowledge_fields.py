@@ -1,0 +1,23 @@
+"""Every field of knowledge is documented with an example, and the example is one."""
+
+import pytest
+
+from attacks import Knowledge
+from simulator.scenario.knowledge_fields import KNOWLEDGE_FIELDS
+from simulator.tools.attack_pair import parse_knowledge
+
+
+def test_every_field_is_documented():
+    assert list(KNOWLEDGE_FIELDS) == Knowledge.names()
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWLEDGE_FIELDS if name != "public_images"])
+def test_the_example_can_be_told(name):
+    given = parse_knowledge([f"{name}={KNOWLEDGE_FIELDS[name].example}"]).given()
+    assert list(given) == [name]
+
+
+def test_several_numbers_need_no_brackets():
+    assert parse_knowledge(["pixel_range=-0.4,2.8"]).pixel_range == (-0.4, 2.8)
+    assert parse_knowledge(["pixel_mean=0.5, .4,0.3"]).pixel_mean == (0.5, 0.4, 0.3)
+    assert parse_knowledge(["pixel_std=0.5"]).pixel_std == (0.5,)

@@ -1,0 +1,45 @@
+"""Which attack `diagnose` says to try first, and why the others do not do."""
+
+import torch
+from torch import nn
+
+from attacks import Knowledge, Observation
+from attacks.interface.seeding import torch_generator
+from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
+from simulator.tools.advice import advice
+from tests.simulator.audit.recorded import NORMALIZATION, SHAPE, digits, network, trained
+
+
+def advised(model, start, end, **told):
+    observation = Observation(model, ((start, end),), SHAPE)
+    generator, inputs = torch_generator(0, "test"), NORMALIZATION.inputs(digits(3)[0])
+    found = Linearity(UpdateFacts.of(observation, generator), OnImages.of(observation, inputs, generator, points=()))
+    return advice(observation, Knowledge(**told), found)
+
+
+def start_of(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_span_is_named_where_the_first_layer_shows_the_images():
+    model = network(64)
+    start = start_of(model)
+    first, span, ntk, gradients = advised(model, start, trained(model, start, 0))
+    assert first == "Try `span` first."
+    assert span.startswith("span: works where training was plain SGD") and "clear rank 10, so 10 images span it" in span
+    assert ntk.startswith("ntk: can be tried") and gradients.startswith("gradient_matching: does not run")
+    assert "needs learning_rate" in gradients
+
+
+def test_two_networks_that_have_nothing_to_do_with_each_other_promise_nothing_to_span():
+    model, other = network(64), network(64)
+    for parameter in other.parameters():
+        nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+    first, span, *_ = advised(model, start_of(model), start_of(other))
+    assert "`span`" not in first and "promises little: the first layer's update has no clear rank" in span
+
+
+def test_an_update_of_zero_is_said_to_be_one():
+    model = network(64)
+    (said,) = advised(model, start_of(model), start_of(model))
+    assert said.startswith("The update is zero")
