@@ -116,7 +116,8 @@ def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
         lines.append((*map(str, values), *at, *(number and f"{number} %" for number in most), epsilon))
     columns = (
         *(Heading(short(key)) for key in keys),
-        *(Heading(f"accuracy after round {number}", True) for number in (first, last)),
+        Heading("accuracy before training" if first == 0 else f"accuracy after round {first}", True),
+        Heading(f"accuracy after round {last}", True),
         *(Heading(f"taken at worst by {viewer(view).partition(' (')[0]}", True) for view in views),
         Heading("ε", True),
     )
