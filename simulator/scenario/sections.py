@@ -167,4 +167,7 @@ class OutputConfig(Section):
 
     root: str = Field("runs", description="folder of run directories, where --out names none")
     figures: bool = True
+    track: list[Literal["mlflow", "wandb"]] = Field(
+        default_factory=list, description="where rows are sent as they come, beside the tables: mlflow, wandb"
+    )
     diagnostics: bool = Field(True, description="whether rows say how linear the network was along the update")
