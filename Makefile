@@ -3,17 +3,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SITE_TOOLS := $(VENV)/.site-tools
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test bench lint docs notebooks clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedspill run scenarios/quickstart.yaml --out runs/demo
 
-test: lint
+test: lint $(SITE_TOOLS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 bench: $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks
+
+docs: $(SITE_TOOLS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+notebooks: $(SITE_TOOLS)
+	for source in docs/tutorials/*.py; do OMP_NUM_THREADS=1 $(BIN)/jupytext --to ipynb --execute $$source || exit 1; done
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -27,5 +34,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $(INSTALLED)
 
+$(SITE_TOOLS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
+	touch $(SITE_TOOLS)
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) site

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.interface.options import check_known
+from attacks.interface.own_code import require_allowed
 from attacks.interface.plugins import load_object
 from clients.config import ClientConfig, DefenseConfig, made_with
 from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, TrainingSet
@@ -35,6 +36,7 @@ def _is_defense(path: str) -> bool:
     if path in DEFENSES:
         return True
     try:
+        require_allowed(path)
         found = load_object(path, "defense")
     except InputError:
         return False

@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
+from attacks.interface.own_code import require_allowed
 from attacks.interface.plugins import look_in_working_folder
 from attacks.interface.seeding import derive_seed
 from clients.config import ClientConfig
@@ -108,7 +109,8 @@ def run_flower_mod(mod: FlowerMod, state: State, message: Message, context: Cont
 
 
 def load_mod(mod: FlowerMod) -> Any:
-    """The Flower mod behind an import path; InputError where there is none."""
+    """The Flower mod behind an import path; InputError where there is none, or where it may not run."""
+    require_allowed(mod.path)
     look_in_working_folder()
     module, _, attribute = mod.path.partition(":")
     try:

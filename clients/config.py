@@ -13,8 +13,10 @@ from attacks.interface.errors import InputError
 from clients.batch_norm import BatchNormMode
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+# no experiment needs as much: what is beyond is a slip of the finger, and is refused before memory is asked for it
+Positive = Annotated[float, Field(gt=0, le=1e36)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Crowd = Annotated[int, Field(ge=1, le=10**6)]  # of rounds, of clients
 Seconds = Annotated[float, Field(gt=0, le=365 * 86400)]  # at most a year: timers take no more than a time of day can
 
 
@@ -268,13 +270,13 @@ class ClientConfig(Section):
     """All that the server tells a client; sent as one JSON string with every checkpoint."""
 
     seed: int
-    clients: Count
+    clients: Crowd
     data: DataConfig
     partition: PartitionConfig
     model: ModelConfig
     training: TrainingConfig
     defenses: list[DefenseConfig] = []
-    rounds: Count = Field(1, description="of the federation: a privacy budget is spread over them")
+    rounds: Crowd = Field(1, description="of the federation: a privacy budget is spread over them")
     fraction: Fraction = Field(1.0, description="of the clients in each round")
     cell: str = Field("", description="which cell of a sweep this is: the key for what a client keeps between rounds")
     use_gpu: bool = False

@@ -1,6 +1,11 @@
 """Errors of a run, as opposed to those of its input."""
 
-from attacks import InputError
+import re
+
+from attacks.interface.errors import InputError
+
+ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # what moves and colours a terminal
+LONGEST = 300
 
 
 class RunError(RuntimeError):
@@ -19,4 +24,11 @@ class NoResult(RunError):
     exit_code = 3
 
 
-__all__ = ["CellsFailed", "InputError", "NoResult", "RunError"]
+def one_line(text: str, most: int = LONGEST) -> str:
+    """Somebody else's text, fit for a terminal and a table: one line of at most so many characters, nothing in it that
+    a terminal obeys."""
+    words = " ".join(ESCAPES.sub("", text[: 20 * most]).split())
+    return "".join(sign for sign in words if sign.isprintable())[:most]
+
+
+__all__ = ["CellsFailed", "InputError", "NoResult", "RunError", "one_line"]

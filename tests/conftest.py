@@ -7,6 +7,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+os.environ["FEDSPILL_ALLOW_CODE"] = "all"  # the tests' own models; tests/simulator/test_own_code.py takes it back
 
 
 @pytest.fixture(scope="session")

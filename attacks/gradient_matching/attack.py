@@ -3,7 +3,8 @@
 The client's steps are simulated from candidate images and labels, and both are moved until the simulated update is the
 observed one. One step on all images is the published attack on a gradient. The defaults are Geiping et al.'s Inverting
 Gradients; Zhu et al.'s Deep Leakage from Gradients is `distance: euclidean, labels: soft, optimizer: lbfgs,
-learning_rate: 1, iterations: 300, total_variation: 0, clamp: false, image_std: 1`.
+learning_rate: 1, iterations: 300, total_variation: 0, clamp: false, image_std: 1`, Fan et al.'s FedLeak
+`variant: fedleak`.
 """
 
 import math
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from attacks.gradient_matching.batch_order import Batches, Order, SimulatedSteps, check_labels, told_or_inferred_classes
 from attacks.gradient_matching.distances import total_variation, update_distance
+from attacks.gradient_matching.fedleak import blended, largest_entries, masked
 from attacks.gradient_matching.local_optimizer import LocalOptimizer
 from attacks.gradient_matching.local_training import Coding, LocalTraining, Loss
 from attacks.interface.attack import Attack, Progress, Reconstruction, register
@@ -47,7 +49,9 @@ class GradientMatchingAttack(Attack):
     for one output, −0.1 and 0.9 for several. max_unrolled: simulate at most so many steps, of a larger learning rate.
     optimizer: adam, by the signs of the gradients where `signed`, or lbfgs. learning_rate: of the images' Adam.
     total_variation: weight of Σ |∂x| per pixel. clamp: keep images in the pixel range. image_std: of the random start.
-    restarts: independent starts; the one with the smallest distance is returned.
+    restarts: independent starts; the one with the smallest distance is returned. variant: fedleak matches the
+    `matching_ratio` of each tensor's entries that are largest in the observed update, and blends each gradient, by
+    `blending`, with the one a step of length `probe_radius` up the slope (needs adam); `whole` does neither.
     """
 
     name: ClassVar[str] = "gradient_matching"
@@ -67,15 +71,22 @@ class GradientMatchingAttack(Attack):
     max_unrolled: int = 50
     clamp: bool = True
     restarts: int = 1
+    variant: Literal["whole", "fedleak"] = "whole"
+    matching_ratio: float = 0.5
+    blending: float = 0.5
+    probe_radius: float = 1.0
     precision: Literal["float32", "float64"] = "float32"
     device: str = "auto"
 
     def __post_init__(self) -> None:
         check_values(
             self,
-            ("iterations", "learning_rate", "max_unrolled", "restarts", "image_std"),
+            ("iterations", "learning_rate", "max_unrolled", "restarts", "image_std", "probe_radius"),
             not_negative=("total_variation",),
+            at_most={"matching_ratio": 1.0, "blending": 1.0},
         )
+        if self.variant == "fedleak" and self.optimizer == "lbfgs":
+            raise InputError(f"attack {self.name!r}: fedleak blends gradients, which lbfgs cannot follow: use adam")
         if self.coding is not None and not (isinstance(self.coding, Sequence) and len(set(self.coding)) == 2):
             wanted = "two different targets, of the other classes and of the right one"
             raise InputError(f"attack {self.name!r}: coding is {self.coding}, it has to be {wanted}")
@@ -149,6 +160,7 @@ class GradientMatchingAttack(Attack):
         return UpdateMatching(
             training=training,
             observed=observed,
+            matched=largest_entries(observed, self.matching_ratio) if self.variant == "fedleak" else None,
             classes=classes,
             batches=simulated.batches(generator),
             shape=(simulated.num_images, *observation.input_shape),
@@ -178,12 +190,14 @@ class MatchingSolution(Solution):
 class UpdateMatching:
     """One optimization, ready to be started from any random numbers.
 
-    classes: (M, K) probabilities, or None where they are optimized too. batches: draws the batches of an iteration.
+    matched: 1 at the entries of the update that are compared, None where all are. classes: (M, K) probabilities, or
+    None where they are optimized too. batches: draws the batches of an iteration.
     shape: of the candidates. outputs: K. bounds: lowest and highest input, None where nothing is clamped.
     """
 
     training: LocalTraining
     observed: State
+    matched: State | None
     classes: Tensor | None
     batches: Callable[[], Batches]
     shape: tuple[int, int, int, int]
@@ -198,7 +212,28 @@ class UpdateMatching:
         return distance + weight * total_variation(images) if weight else distance
 
     def distance(self, images: Tensor, classes: Tensor) -> Tensor:
-        return update_distance(self.options.distance, self.simulated(images, classes), self.observed)
+        simulated, observed = self.simulated(images, classes), self.observed
+        if self.matched is not None:
+            simulated, observed = masked(simulated, self.matched), masked(observed, self.matched)
+        return update_distance(self.options.distance, simulated, observed)
+
+    def slope(self, images: Tensor, logits: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """(the objective, the gradients to descend along: in images and, where they are optimized, in logits)."""
+        batches, options = self.batches(), self.options
+        step = replace(self, batches=lambda: batches)  # FedLeak's two looks are at the same order of images
+        losses: list[Tensor] = []
+
+        def gradients_at(variables: Sequence[Tensor]) -> Sequence[Tensor]:
+            loss = step.objective(variables[0], self._classes(variables[-1]))
+            losses.append(loss.detach())
+            return torch.autograd.grad(loss, variables)
+
+        variables = [images] if self.classes is not None else [images, logits]
+        if options.variant == "fedleak":
+            gradients = blended(gradients_at, variables, options.blending, options.probe_radius)
+        else:
+            gradients = list(gradients_at(variables))
+        return losses[0], gradients
 
     def simulated(self, images: Tensor, classes: Tensor) -> State:
         return self.training.update(images, classes, self.batches())
@@ -226,12 +261,11 @@ class UpdateMatching:
 
         def closure() -> Any:  # torch wants a float, which would wait for the device
             optimizer.zero_grad(set_to_none=True)
-            loss = problem.objective(images, self._classes(logits))
-            gradients = torch.autograd.grad(loss, variables)
+            loss, gradients = problem.slope(images, logits)
             for variable, gradient in zip(variables, gradients, strict=True):
                 sign = options.signed and options.optimizer == "adam"
                 variable.grad = gradient.sign() if sign else gradient
-            return loss.detach()
+            return loss
 
         for i in range(options.iterations):
             problem = self.smoothed(i / options.iterations)

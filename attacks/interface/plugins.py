@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 
 from attacks.interface.errors import InputError, nearest
+from attacks.interface.own_code import require_allowed
 
 Part = TypeVar("Part")
 HOME = Path(__file__).resolve().parents[2]
@@ -47,6 +48,7 @@ class Registry(dict[str, Part]):
     def _load(self, name: str) -> Part:
         found: object
         if ":" in name:
+            require_allowed(name)
             found = load_object(name, self.kind)
         else:
             offered = list(entry_points(group=self.group, name=name))

@@ -11,8 +11,9 @@ LeNet-5 with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10; `MAP_KERNEL` and
 narrow pretrained ResNet-18 and a full one with random weights, CIFAR-10, and on small networks; `MAP_INVERSION` on
 CIFAR-10's training split. `python -m tests.benchmarks.sensitivity` halves and doubles each of them on images that none
 was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
-changed no more than that. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and those of maps were
-not varied.
+changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so with `MAP_KERNEL` and `MAP_SEARCH`
+(docs/convnets.md). `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and `MAP_INVERSION` were not
+varied.
 """
 
 from dataclasses import dataclass
@@ -277,6 +278,7 @@ class MAP_KERNEL(Thresholds):
     most_rows: int = 256  # rows that are used where no gap shows the rank: more cost more than they tell
     directions: float = 1.2  # per row, tried first for the kernel; doubled while all are of it
     most_directions: int = 256  # taken of it where no gap shows the rank
+    image_free: float = 0.1  # share of a convolution's singular vectors, the last, that show weight decay alone
 
 
 class MAP_SEARCH(Thresholds):
@@ -286,6 +288,7 @@ class MAP_SEARCH(Thresholds):
     search: Descent = Descent(150, 0.1)  # from each; the step size in the root mean square coordinate of a map
     search_of_differences: Descent = Descent(400, 0.1)  # where the span is one of differences of patches
     rounds: int = 4  # searches at most, while images are missing
+    way: float = 0.5  # part of the way of several steps at which maps are sought first
     scale_free: float = 1e-3  # change of ρ at twice the length, below which a map's length is not known
     polished_besides: int = 2  # points from which L-BFGS goes on, the best that are distinct, beside one for each image
     polish: int = 250  # steps of it

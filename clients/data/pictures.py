@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 GREY = ("1", "L", "LA", "La")
 COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
+MOST_PIXELS = 2**22  # of one image: 2048 x 2048
+MOST_BYTES = 2**32  # of the images that are asked for together, as floats
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class PictureSplit:
     def images(self, indices: np.ndarray) -> Tensor:
         channels = 1 if self.format.mode == "L" else 3
         width, height = self.format.size
+        if (size := 4 * len(indices) * height * width * channels) > MOST_BYTES:
+            wanted = f"{len(indices)} images of {width}x{height} pixels take {size / 2**30:.1f} GiB"
+            raise InputError(f"{wanted}: shrink them, or lower partition.images, data.public and data.test")
         pixels = np.empty((len(indices), height, width, channels), np.uint8)
         for row, index in enumerate(np.asarray(indices).tolist()):
             pixels[row] = self._decode(index).reshape(height, width, channels)
@@ -66,6 +71,9 @@ def format_of(name: str, picture: "Image") -> PictureFormat:
     if picture.mode not in GREY + COLOUR:
         # Pillow would clip 16-bit pixels at 255, and scores would be measured against a white image.
         raise InputError(f"image {name!r} has pixels of mode {picture.mode!r}: save it with 8 bits per channel")
+    width, height = picture.size
+    if width * height > MOST_PIXELS:  # known from its header, before it is decoded
+        raise InputError(f"image {name!r} is {width}x{height} pixels, at most {MOST_PIXELS:,} are taken: shrink it")
     return PictureFormat("L" if picture.mode in GREY else "RGB", picture.size)
 
 
@@ -79,10 +87,10 @@ def check_size(name: str, picture: "Image", expected: PictureFormat) -> None:
 
 @contextmanager
 def read_errors(name: str) -> Iterator[None]:
-    """What Pillow raises on a broken image becomes one InputError that names it."""
-    from PIL.Image import DecompressionBombError
-
+    """What Pillow raises on a broken image becomes one InputError that names it. Its decoders raise anything."""
     try:
         yield
-    except (OSError, SyntaxError, DecompressionBombError) as error:
+    except InputError:
+        raise
+    except Exception as error:
         raise InputError(f"image {name!r} could not be read: {one_line(error)}") from None

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError, nearest
+from attacks.interface.own_code import require_allowed
 from attacks.interface.plugins import Registry, load_object, own_traceback
 from attacks.interface.seeding import derive_seed, torch_generator
 from clients.config import ModelConfig, ModelOptionError, ModelOptions
@@ -18,6 +19,8 @@ from clients.models.lenet5 import LeNet5Options
 from clients.models.mlp import MLPOptions, NTKLinear
 from clients.models.resnet18 import ResNet18Options
 from clients.models.vit_tiny import ViTTinyOptions
+
+MOST_PARAMETERS = 2**31
 
 
 def _section(found: object) -> type[ModelOptions] | None:
@@ -104,7 +107,8 @@ def initialize(model: nn.Module, scheme: str, generator: torch.Generator) -> Non
 
 
 def load_factory(name: str) -> Callable[..., nn.Module]:
-    """The callable behind `package.module:factory` or `FILE.py:factory`."""
+    """The callable behind `package.module:factory` or `FILE.py:factory`; InputError where it may not run."""
+    require_allowed(name)
     found = load_object(name, "model.name")
     if not callable(found):
         raise InputError(f"model.name {name!r} is a {type(found).__name__}, no function: it has to return an nn.Module")
@@ -114,7 +118,12 @@ def load_factory(name: str) -> Callable[..., nn.Module]:
 def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Module:
     """The bare network, its weights whatever its constructor made them. A factory of the user's own ignores outputs."""
     if ":" not in config.name:
-        return model_options(config).build(shape, outputs)
+        options = model_options(config)
+        with torch.device("meta"):  # without memory
+            size = sum(parameter.numel() for parameter in options.build(shape, outputs).parameters())
+        if size > MOST_PARAMETERS:
+            raise InputError(f"model {config.name!r} would have {size:,} parameters, at most {MOST_PARAMETERS:,} do")
+        return options.build(shape, outputs)
     factory = load_factory(config.name)
     try:
         model = factory(**config.options)

@@ -56,7 +56,7 @@ def output_layer(name: OutputActivation) -> list[nn.Module]:
 class MLPOptions(ModelOptions):
     """A fully connected network on flattened images."""
 
-    depth: Annotated[int, Field(ge=0)] = Field(2, description="hidden layers")
+    depth: Annotated[int, Field(ge=0, le=1000)] = Field(2, description="hidden layers")
     width: Count = Field(512, description="units of a hidden layer")
     bias: bool = True
     bottleneck: Count | None = Field(None, description="units of the middle hidden layer; default as the others")

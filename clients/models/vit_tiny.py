@@ -5,7 +5,7 @@ Attention is written out: torch's fused kernels have no second derivative and no
 parameter stands in a module without others inside, which is where opacus takes gradients of single images.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -116,7 +116,7 @@ class ViTTinyOptions(ModelOptions):
 
     patch: Literal[4, 8] = Field(4, description="pixels of a patch's side")
     width: Count = Field(192, description="entries of a token")
-    depth: Count = Field(12, description="blocks")
+    depth: Annotated[int, Field(ge=1, le=1000)] = Field(12, description="blocks")
     heads: Count = Field(3, description="of attention; width is a multiple of it")
     input_scale: InputScaleOption = INPUT_SCALE
 

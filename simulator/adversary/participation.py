@@ -1,89 +1,15 @@
 """Who takes part in a round, and what comes back: the schedule of clients, their replies and their failures."""
 
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
-import torch
-from flwr.app import Message
+from flwr.app import Array, Message
 from flwr.serverapp import Grid
-from torch import Tensor
 
-from attacks.interface.observation import State
-from clients.defenses.differential_privacy.guarantee import Guarantee, from_json
+from simulator.adversary.reply import ARRAYS, ClientReply
 from simulator.errors import RunError
-from simulator.results.privacy import privacy_columns
 from simulator.scenario.scenario import Scenario
-
-REPORTED = ("num-examples", "steps", "first-loss", "last-loss", "seconds")  # metrics of a reply
-WHEREABOUTS = ("worker", "pid", "gpu-ids", "device")
-
-
-@dataclass(frozen=True)
-class ClientReply:
-    """What a client sent back in a round.
-
-    status: ok, failed or timeout, with the reason in `detail`. message: as Flower delivered it, None where none came.
-    """
-
-    client: int
-    status: str
-    detail: str
-    message: Message | None
-
-    @classmethod
-    def of(cls, client: int, message: Message | None, timeout: float) -> "ClientReply":
-        """Read a message. Flower accepts NaN silently: it is refused here. timeout: seconds that the server waited."""
-        if message is None:
-            return cls(client, "timeout", f"no reply within federation.timeout = {timeout:g} s", None)
-        if message.has_error():
-            return cls(client, "failed", " ".join((message.error.reason or "").split())[:300], message)
-        read = cls(client, "ok", "", message)
-        for name, value in (read.state or {}).items():
-            if value.is_floating_point() and not torch.isfinite(value).all():
-                reason = f"the client returned NaN or Inf in {name!r}: its training diverged"
-                return cls(client, "failed", reason, message)
-        return read
-
-    @property
-    def healthy(self) -> bool:
-        return self.status == "ok"
-
-    @property
-    def state(self) -> State | None:
-        """Its checkpoint, read from the message each time; None unless the status is ok."""
-        if self.message is None or not self.healthy:
-            return None
-        return self.message.content.array_records["arrays"].to_torch_state_dict()
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """What the client reported, as columns of the clients table."""
-        columns: dict[str, Any] = {"client": self.client, "status": self.status, "detail": self.detail}
-        if self.message is None or not self.message.has_content():
-            return columns
-        metrics = self.message.content.metric_records["metrics"]
-        where, said = (self.message.content.config_records[name] for name in ("where", "defenses"))
-        columns |= {name.replace("-", "_"): metrics[name] for name in REPORTED}
-        columns |= {name.replace("-", "_"): where[name] for name in WHEREABOUTS}
-        return columns | {name: said[name] for name in ("bytes",) if name in said} | privacy_columns(self.guarantees)
-
-    @property
-    def guarantees(self) -> tuple[Guarantee, ...]:
-        """Of differential privacy, after this round; of a reply that came, healthy or not."""
-        if self.message is None or not self.message.has_content():
-            return ()
-        record = self.message.content.config_records.get("privacy")
-        return () if record is None else from_json(str(record["guarantees"]))
-
-    @property
-    def distilled(self) -> Tensor | None:
-        """The images that the client trained on instead of its own, (M, C, H, W) in [0, 1]: for the scorer."""
-        if self.message is None or (record := self.message.content.config_records.get("distilled")) is None:
-            return None
-        pixels = torch.frombuffer(bytearray(cast(bytes, record["float32"])), dtype=torch.float32)
-        return pixels.reshape(cast(list[int], record["shape"]))
 
 
 class Participation:
@@ -92,11 +18,13 @@ class Participation:
     Both make the federation reproducible: Flower samples random node ids, and a float sum depends on its order.
     """
 
-    def __init__(self, scenario: Scenario, nodes: dict[int, int]):
-        """nodes: partition id -> node id of the clients of this cell."""
-        self.scenario, self.nodes = scenario, nodes
+    def __init__(self, scenario: Scenario, nodes: dict[int, int], free_workers: Callable[[], None] = lambda: None):
+        """nodes: partition id -> node id of the clients of this cell. free_workers: takes them from clients that have
+        not replied in time."""
+        self.scenario, self.nodes, self.free_workers = scenario, nodes, free_workers
         self.partitions = {node: partition for partition, node in nodes.items()}
         self.chosen: list[int] = []
+        self.sent: Mapping[str, Array] = {}  # in this round
 
     def grid(self, grid: Grid) -> Grid:
         """The grid as a strategy is to see it: without the clients of other cells."""
@@ -111,16 +39,22 @@ class Participation:
         else:
             self.chosen = sorted(schedule.sample(sorted(self.nodes), len(messages)))
         first = messages[0]  # all say the same
+        self.sent = dict(first.content.array_records.get(ARRAYS, {}))
         kind = first.metadata.message_type
         return [
             Message(content=first.content, message_type=kind, dst_node_id=self.nodes[client]) for client in self.chosen
         ]
 
     def read(self, messages: Iterable[Message]) -> list[ClientReply]:
-        """The reply of every client that was asked in this round, by partition id."""
-        received = {self.partitions[message.metadata.src_node_id]: message for message in messages}
+        """The reply of every client that was asked in this round, by partition id.
+
+        Of a client that is lost, Flower's SuperLink says so itself: that message comes from no node of ours.
+        """
+        received = {self.partitions.get(message.metadata.src_node_id): message for message in messages}
+        if not set(self.chosen) <= set(received):
+            self.free_workers()  # those that hang would keep them for ever, and others waiting
         timeout = self.scenario.federation.timeout
-        return [ClientReply.of(client, received.get(client), timeout) for client in self.chosen]
+        return [ClientReply.of(client, received.get(client), self.sent, timeout) for client in self.chosen]
 
     def check_failures(self, round: int, replies: list[ClientReply]) -> None:
         """Raise RunError where more clients failed than the scenario allows, or all of them."""

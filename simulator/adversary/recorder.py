@@ -7,7 +7,7 @@ from attacks.interface.observation import State
 from clients.data.partition import FederatedData
 from clients.defenses.differential_privacy.guarantee import Guarantee, worst
 from simulator.adversary.knowledge import defense_facts, grant
-from simulator.adversary.participation import ClientReply
+from simulator.adversary.reply import ClientReply
 from simulator.adversary.threat_models import Round, Source, View
 from simulator.evaluation.job import Job, JobResult, Setting, lost
 from simulator.results.keys import ALL, ObservationKey

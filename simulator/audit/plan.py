@@ -14,6 +14,7 @@ from torch import nn
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.errors import nearest
 from attacks.interface.normalization import Normalization
+from attacks.interface.own_code import allow_code
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
 from simulator.audit.budget import default_attacks
@@ -81,6 +82,7 @@ class AuditPlan:
     def of(cls, options: AuditOptions, out: Path) -> "AuditPlan":
         """InputError names what does not fit."""
         recording = Recording(options.recording)
+        allow_code(options.model)  # it was typed
         model = construct(ModelConfig(name=options.model), options.shape, outputs=0)
         if len(found := outputs_of(model, options.model, options.shape)) != 1:
             raise InputError(f"--model {options.model!r} has outputs of shape {found}: a row of class scores is needed")

@@ -5,6 +5,15 @@ from typing import Annotated
 
 import typer
 
+from attacks.interface.own_code import allow_code
+
+
+def _allow(wanted: bool) -> bool:
+    if wanted:
+        allow_code()
+    return wanted
+
+
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")
 ]
@@ -22,5 +31,13 @@ FailAbove = Annotated[
         "--fail-above", metavar="COLUMN=VALUE",
         help="exit with code 4 where a row of the leakage table is above, e.g. leakage=0.2, server:leakage=0.2, "
         "noise/server:recovered=0; any numeric column of docs/tables.md",
+    ),
+]  # fmt: skip
+# it acts as soon as it is read, before the file is: commands need not look at it
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code", callback=_allow, is_eager=True,
+        help="run the code that the file or the run names (FILE.py:factory, package.module:name): read it before",
     ),
 ]  # fmt: skip

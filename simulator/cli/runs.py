@@ -5,9 +5,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.options import FailAbove, Overrides, Overwrite, Profile, RunDir, ScenarioFile, ShowAll, Verbose
+from simulator.cli.options import (
+    AllowCode,
+    FailAbove,
+    Overrides,
+    Overwrite,
+    Profile,
+    RunDir,
+    ScenarioFile,
+    ShowAll,
+    Verbose,
+)
 from simulator.cli.output import Answer, command, draw, out, records, say, warn
-from simulator.errors import CellsFailed
+from simulator.errors import CellsFailed, NoResult
 
 if TYPE_CHECKING:
     from simulator.cli.finish import Shown
@@ -22,6 +32,7 @@ def run(
     fail_above: FailAbove = [],
     show_all: ShowAll = False,
     overwrite: Overwrite = False,
+    allow_code: AllowCode = False,
     verbose: Verbose = False,
 ) -> Answer:
     """Run a scenario: federate, attack every round, and say what leaks.
@@ -54,6 +65,7 @@ def benchmark(
     fail_above: FailAbove = [],
     show_all: ShowAll = False,
     overwrite: Overwrite = False,
+    allow_code: AllowCode = False,
     verbose: Verbose = False,
 ) -> Answer:
     """Compare defenses: each against every attack and threat model, over several seeds. Resumes where it stopped."""
@@ -75,7 +87,9 @@ def benchmark(
 
 
 @command
-def check(file: ScenarioFile, profile: Profile = None, overrides: Overrides = []) -> Answer:
+def check(
+    file: ScenarioFile, profile: Profile = None, overrides: Overrides = [], allow_code: AllowCode = False
+) -> Answer:
     """Validate a scenario or a benchmark; print what would run and what it would cost."""
     from simulator.reports.benchmark import load_any
     from simulator.run.estimate import describe_plan
@@ -92,6 +106,7 @@ def report(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="the directory of a run or a benchmark")],
     fail_above: FailAbove = [],
     show_all: ShowAll = False,
+    allow_code: AllowCode = False,
 ) -> Answer:
     """Say again what a run or a benchmark found, and draw its figures and its page anew."""
     from simulator.cli.finish import Shown, finish_run
@@ -102,7 +117,8 @@ def report(
     leakage = Run(run_dir).leakage
     known = {str(value) for name in PLACES for value in leakage[name].unique()}
     finish = finish_benchmark if (run_dir / TABLE).exists() else finish_run
-    return finish(run_dir, figures=True, shown=Shown(show_all, parse_limits(fail_above, known)))
+    answer = finish(run_dir, figures=True, shown=Shown(show_all, parse_limits(fail_above, known)))
+    return Answer(answer.data, None if isinstance(answer.error, NoResult) else answer.error)  # it was said by the run
 
 
 def shown_of(plan: "RunPlan", fail_above: list[str], show_all: bool) -> "Shown":
@@ -133,9 +149,9 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: "Shown") -> Answer:
 
         draw(lambda: write_benchmark_report(record, table, equal, warn))
     data: dict[str, Any] = {"run": str(run_dir), **show_verdict(record.leakage, shown)}
-    out.print(benchmark_view(table), "", BENCHMARK_LEGEND)
+    out.print(benchmark_view(table, out.width), "", BENCHMARK_LEGEND)
     if len(equal):
-        out.print(equal_utility_view(equal))
+        out.print(equal_utility_view(equal, out.width))
         say(f"equal utility: {run_dir / EQUAL}")
     data |= {"files": show_files(run_dir, TABLE), "rows": records(table), "equal_utility": records(equal)}
     return Answer(data, no_result(record.leakage) or held_against(record.leakage, shown.limits))

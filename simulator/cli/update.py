@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attacks.interface.errors import InputError
-from simulator.cli.options import ShowAll
+from simulator.cli.options import AllowCode, ShowAll
 from simulator.cli.output import Answer, command, out, read_json, read_records
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class ObservationOptions:
     client: Annotated[int, typer.Option(help="with --run; -1 is the union of a round's clients")] = -1
     threat_model: Annotated[str | None, typer.Option(help="with --run; default server, for -1 observer")] = None
     cell: Annotated[str, typer.Option(help="with --run: which cell of a sweep")] = ""
+    allow_code: AllowCode = False
     know: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="what the adversary is told")] = None
 
     @property

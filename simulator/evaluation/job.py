@@ -16,6 +16,7 @@ from torch import Tensor
 from attacks import InputError
 from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
+from simulator.errors import one_line
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Attacked, ScenarioTruth, Truth, TruthSource
@@ -115,7 +116,7 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
         reporter.alive()  # scoring has time of its own
         return finish_job(job, Attacked(recorded, observation, knowledge, found))
     except Exception as error:
-        status, detail = "failed", " ".join(f"{type(error).__name__}: {error}".split())
+        status, detail = "failed", one_line(f"{type(error).__name__}: {error}")
         if isinstance(error, TimeoutError):
             status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
         elif isinstance(error, InputError) and job.attack.optional:
@@ -130,7 +131,7 @@ def finish_job(job: Job, attacked: Attacked) -> JobResult:
     save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), found)
     rows, samples = {}, []
     for target, scores in score(job, attacked).items():
-        detail = " ".join("; ".join([*found.warnings, *scores.notes, *notes]).split())
+        detail = one_line("; ".join([*found.warnings, *scores.notes, *notes]), most=10_000)
         told, seconds = json.dumps(attacked.knowledge.given()), round(found.seconds, 3)  # without scoring
         spent = {"knowledge": told, "seconds": seconds}
         rows[target] = scores.columns | {"status": "ok", "detail": detail} | spent | privacy
@@ -171,7 +172,7 @@ def copied(truth: Truth, distilled: Tensor) -> dict[str, float]:
 
 def lost(job: Job, reason: str, status: str = "failed", **columns: Any) -> JobResult:
     """The row of a job that gave no result, or was never started. columns: what is known of it all the same."""
-    return _result(job, {"private": {"status": status, "detail": " ".join(reason.split())[:300], **columns}})
+    return _result(job, {"private": {"status": status, "detail": one_line(reason), **columns}})
 
 
 def _result(job: Job, rows: dict[str, dict[str, Any]], samples: Iterable[dict[str, Any]] = ()) -> JobResult:

@@ -98,6 +98,7 @@ def exposure(table: pd.DataFrame, path: Path) -> Drawn | None:
                 heights = best.index.map(place) + shift
                 axis.scatter(best, heights, c=colour, marker=marker, s=38, label=label, alpha=0.9)
         axis.set(title=view, xlim=LIMITS, xlabel="share of private images", yticks=list(place.values()))
+        axis.set_ylim(0.6 - len(names), 0.6)
     axes[0].set_yticklabels(names)
     figure.tight_layout()
     handles, labels = axes[0].get_legend_handles_labels()

@@ -30,9 +30,10 @@ CLIENT, ROUND, DEFENSE = "who", "round", "defense"
 
 
 def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
-    """A dot for every update, and grey dashes for the uninformed baseline; None where nobody knows the truth."""
+    """A dot for every update, and grey dashes for the uninformed baseline; None where there is one
+    update alone, or nobody knows the truth."""
     leakage = leakage.dropna(subset=["leakage"])
-    if leakage.empty:
+    if len(leakage) < 2:
         return None
     x = horizontal(leakage)
     frame = leakage.assign(who=leakage.client.map(who))

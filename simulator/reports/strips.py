@@ -88,7 +88,8 @@ def who(client: int) -> str:
 
 def where_of(row: pd.Series) -> str:
     """Client, round and cell of a row, in words."""
-    cell = str(row.get("cell", "") or "").replace(",", ", ").replace("=", " ")
+    pairs = (part.partition("=") for part in str(row.get("cell", "") or "").split(","))
+    cell = ", ".join(f"{key.replace('_', ' ')} {value}".strip() for key, _, value in pairs)
     return f"{who(row['client'])}, round {row['round']}{f' ({cell})' if cell else ''}"
 
 

@@ -3,20 +3,30 @@
 import contextlib
 import logging
 import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private.authentication_test_utils import reset_auth_token_state
 
-from simulator.errors import InputError
+from attacks.interface.own_code import VARIABLE
+from simulator.errors import InputError, one_line
 from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share
+from simulator.run.janitor import marking
 from simulator.scenario.sections import EngineConfig
 
+ANSWER = 10.0  # seconds that a cluster has to accept a connection
 DEFAULT_GPU_SHARE = 0.3  # three clients on a GPU, and a tenth left for attacks
 
 
 def start_ray(engine: EngineConfig) -> None:
     """A Ray of our own with slots for attacks, or the cluster at `engine.address`. One that is up already is used."""
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a call after the shutdown would start another Ray in silence
     if ray.is_initialized():
         return
     common: dict[str, Any] = {
@@ -26,19 +36,65 @@ def start_ray(engine: EngineConfig) -> None:
     }
     if engine.address is None:
         workers = engine.attack_workers or os.cpu_count() or 1
-        ray.init(include_dashboard=False, resources={ATTACK_RESOURCE: workers}, **common)
+        _keep_strangers_out()
+        # "local": whatever Ray runs on this machine already, or RAY_ADDRESS names, is left alone
+        with marking(), own_signals():
+            ray.init("local", include_dashboard=False, resources={ATTACK_RESOURCE: workers}, **common)
         return
+    _check_that_somebody_answers(engine.address)
     try:
-        ray.init(address=engine.address, **common)
-    except ConnectionError as error:
-        raise InputError(f"engine.address {engine.address!r}: no Ray cluster answers there ({error})") from None
+        with own_signals():
+            ray.init(address=engine.address, **common)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"engine.address {engine.address!r}: no Ray cluster answers there ({one_line(str(error))})"
+        ) from None
+
+
+@contextlib.contextmanager
+def own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself, and ends by a crash: afterwards it is as it was."""
+    if threading.current_thread() is not threading.main_thread():  # Ray, too, leaves it alone there
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _keep_strangers_out() -> None:
+    """Whoever wants to use the Ray that starts next has to know a token: its ports are open on every interface.
+
+    Ray's processes inherit the environment; a token that is there already is the user's own. Ray reads the environment
+    when it is imported: what its own tests reset, it reads again.
+    """
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    reset_auth_token_state()
+
+
+def _check_that_somebody_answers(address: str) -> None:
+    """Raise InputError where no connection can be made: Ray itself would go on trying for minutes."""
+    if address == "auto":  # Ray looks on this machine
+        return
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise InputError(f"engine.address is {address!r}: write HOST:PORT, ray://HOST:PORT or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"engine.address {address!r}: no Ray cluster answers there ({error})") from None
 
 
 def worker_environment(threads: int) -> dict[str, str]:
     """Variables of the workers' processes: the packages come from here, whatever their working directory holds."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
+    allowed = os.environ.get(VARIABLE, "")
+    return {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads), VARIABLE: allowed}
 
 
 def backend_config(engine: EngineConfig) -> dict:

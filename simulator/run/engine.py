@@ -16,11 +16,12 @@ from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.serverapp import Grid, ServerApp
 
 from simulator.errors import RunError
-from simulator.run.cluster import backend_config, start_ray, stop_ray
+from simulator.run.cluster import backend_config, start_ray
 from simulator.run.display import Display
 from simulator.run.federation import run_federation
 from simulator.run.folder import claimed
 from simulator.run.plan import RunPlan
+from simulator.run.tracking import tracked
 
 
 def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: bool = False) -> None:
@@ -29,28 +30,37 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
 
     from clients.client_app import app as client_app
 
+    display = tracked(display, plan)
     server_app = ServerApp()
     caught: list[Exception] = []
+    backends: list[KillingBackend] = []  # one, once it has started
+
+    def free_workers() -> None:
+        for backend in backends:
+            backend.replace_busy()
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            run_federation(grid, plan, display)
+            run_federation(grid, plan, display, free_workers)
         except Exception as error:
             caught.append(error)
+        finally:
+            free_workers()  # Flower would wait for them
 
     for name, level in (("flwr", logging.CRITICAL), ("ray", logging.ERROR)):  # they speak up when something is wrong
         logging.getLogger(name).setLevel(logging.INFO if verbose else level)
-    start_ray(plan.scenario.engine)
-    resources = backend_config(plan.scenario.engine)
-    with claimed(plan, overwrite), warnings.catch_warnings(), contextlib.ExitStack() as stack:
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore", DeprecationWarning)
+        stack.enter_context(interruptible(display))
+        start_ray(plan.scenario.engine)
+        resources = backend_config(plan.scenario.engine)
+        stack.enter_context(claimed(plan, overwrite))
         if not verbose:  # Ray prints the fate of every worker, ended on purpose or not
             log = stack.enter_context((plan.run_dir / "ray.log").open("a"))
             stack.enter_context(contextlib.redirect_stdout(log))
         try:
-            stack.enter_context(interruptible(display))
-            stack.enter_context(killing_backend())
+            backends = stack.enter_context(killing_backend())
             run_simulation(server_app, client_app, plan.clients, backend_config=resources)
         except Exception as error:
             if not caught:
@@ -61,35 +71,67 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
 
 @contextlib.contextmanager
 def interruptible(display: Display) -> Iterator[None]:
-    """Ctrl-C ends the process at once, with exit code 130.
+    """Ctrl-C and SIGTERM end the process at once, with exit codes 130 and 143.
 
-    Flower would wait for its server's thread, that is until the run is done. Rows and files are complete when they are
-    written, so leaving at any time loses nothing but the attacks and the rounds in progress.
+    Flower would wait for its server's thread, that is until the run is done, and Ray for locks that the interrupted
+    call holds. Rows and files are complete when they are written, so leaving at any time loses nothing but the attacks
+    and the rounds in progress; `janitor` ends what was started.
     """
 
     def leave(signum: int, frame: Any) -> None:
+        for one in before:
+            signal.signal(one, lambda again, frame: os._exit(128 + again))
         display.stop()
         print("fedspill: interrupted; the same command goes on from here", file=sys.stderr, flush=True)
-        stop_ray()
-        os._exit(130)
+        os._exit(128 + signum)
 
-    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, leave)
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # signals are the main thread's
+        before = {one: signal.signal(one, leave) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+class KillablePool(raybackend.BasicActorPool):
+    """Flower's pool of actors, from which those that are busy can be thrown out."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.killed: set[Any] = set()
+
+    def replace_busy(self) -> None:
+        """Kill the actors that are at work. Their messages are answered by an error, and new actors take their place.
+
+        To restart them would not do: Ray hands a restarted actor the task that it was killed in.
+        """
+        busy: list[Any] = list(self._future_to_actor.values())
+        for actor in busy:
+            self.killed.add(actor)
+            ray.kill(actor)
+
+    def add_actor_back_to_pool(self, future: Any) -> None:
+        actor = self._future_to_actor.pop(future)
+        self.pool.append(self.create_actor_fn() if actor in self.killed else actor)
 
 
 class KillingBackend(raybackend.RayBackend):
-    """Flower's Ray backend, whose actors are killed before Ray is shut down.
+    """Flower's Ray backend, whose actors can be killed: those that hang, and all of them before Ray is shut down.
 
-    Flower 1.41 ends its actors by a task that exits its own actor, and shuts Ray down at once. Such a task counts as
-    failed, and Ray retries and reports it. Where the report comes after the shutdown it finds no raylet, and Ray ends
-    the whole process without a word, its tables written and nothing said. Killing an actor leaves no task behind.
+    Flower waits for an actor as long as it takes: one client that hangs would take a worker from all the others in
+    every later round, and keep the simulation from ending.
+
+    It ends its actors by a task that exits its own actor, and shuts Ray down at once. Such a task counts as failed, and
+    Ray retries and reports it. Where the report comes after the shutdown it finds no raylet, and Ray ends the whole
+    process without a word, its tables written and nothing said. Killing an actor leaves no task behind.
     """
+
+    def replace_busy(self) -> None:
+        """Free the workers of clients that did not reply in time."""
+        if isinstance(self.pool, KillablePool):
+            self.pool.replace_busy()
 
     def terminate(self) -> None:
         actors: list[Any] = list(self.pool.pool) if self.pool else []
@@ -100,16 +142,22 @@ class KillingBackend(raybackend.RayBackend):
 
 
 @contextlib.contextmanager
-def killing_backend() -> Iterator[None]:
-    """Simulations that start inside have a `KillingBackend`.
+def killing_backend() -> Iterator[list[KillingBackend]]:
+    """Simulations that start inside have a `KillingBackend`; they are in the list as soon as they have started.
 
     This is the one place that depends on the inside of Flower: `run_simulation` offers no choice of backend, it looks
-    the class up in its module whenever a simulation starts. A test fails where Flower has come to do that otherwise.
+    the classes up in their module whenever a simulation starts. A test fails where Flower has come to do otherwise.
     """
+    started: list[KillingBackend] = []
+
+    def start(config: Any) -> KillingBackend:
+        started.append(KillingBackend(config))
+        return started[-1]
+
     module = vars(raybackend)
-    before = module["RayBackend"]
-    module["RayBackend"] = KillingBackend
+    before = {name: module[name] for name in ("RayBackend", "BasicActorPool")}
+    module.update(RayBackend=start, BasicActorPool=KillablePool)
     try:
-        yield
+        yield started
     finally:
-        module["RayBackend"] = before
+        module.update(before)

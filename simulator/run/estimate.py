@@ -104,7 +104,7 @@ def estimate(cell: Cell) -> tuple[float, float, str]:
     workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1
     longer = ", ".join(label for label, taken_by in seconds.items() if taken_by is None)
     # a pair more costs an attack about as much as the first
-    return training, sum(filter(None, seconds.values())) * sum(expected_pairs(cell)) / workers, longer
+    return training, sum(filter(None, seconds.values())) * expected_pairs(cell) / workers, longer
 
 
 class _TooLong(Exception):

@@ -2,6 +2,8 @@
 
 import contextlib
 import time
+import traceback
+from collections.abc import Callable, Iterator
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -14,7 +16,7 @@ from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
 from simulator.adversary.threat_models import View
-from simulator.errors import CellsFailed, RunError
+from simulator.errors import CellsFailed, RunError, one_line
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
 from simulator.results.ledger import Ledger
@@ -29,14 +31,18 @@ from simulator.run.utility import Utility
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import EngineConfig
 
+STACK = "traceback.txt"  # of an exception that is not ours to explain, in the run directory
 NODE_WAIT = 120.0  # seconds that nodes have to register with the server
 
 
-def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
+def run_federation(
+    grid: Grid, plan: RunPlan, display: Display, free_workers: Callable[[], None] = lambda: None
+) -> None:
     """Run every cell that is not done yet inside this one simulation, and write the tables.
 
     The directory has to be `claimed`. A cell that has to stop keeps none of the others from running: CellsFailed names
-    those that did, at the end.
+    those that did, at the end. free_workers: takes them from the clients that have not replied in time; where each
+    client has a machine of its own there is nothing to take.
     """
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir, swept=plan.cells[0].swept)
@@ -48,9 +54,13 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display) -> None:
         with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display)) as queue:
             for cell in todo:
                 try:
-                    run_cell(grid, nodes, plan, cell, queue)
+                    run_cell(grid, nodes, plan, cell, queue, free_workers)
                 except RunError as error:
                     failed[cell.name] = error
+                except Exception as error:  # a model, a data set or a strategy of the user's own
+                    (plan.run_dir / STACK).write_text(traceback.format_exc())
+                    what = one_line(f"{type(error).__name__}: {error}")
+                    failed[cell.name] = RunError(f"{what} (the stack is in {plan.run_dir / STACK})")
             while queue.dispatcher.pending:
                 queue.collect(timeout=0.5)
     finally:  # whatever stopped the run, what was found is kept
@@ -102,7 +112,14 @@ class AttackQueue:
             self.ledger.mark_done(cell)
 
 
-def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue: AttackQueue) -> None:
+def run_cell(
+    grid: Grid,
+    nodes: dict[int, int],
+    plan: RunPlan,
+    cell: Cell,
+    queue: AttackQueue,
+    free_workers: Callable[[], None],
+) -> None:
     """One federation from its initial checkpoint to its last round. nodes: partition id -> node id, of all clients."""
     scenario = cell.scenario
     config = cell.client_config(use_gpu=scenario.engine.gpus != 0)
@@ -111,7 +128,7 @@ def run_cell(grid: Grid, nodes: dict[int, int], plan: RunPlan, cell: Cell, queue
     if scenario.model.pretrain is not None:
         pretrain(model, config, data, plan.run_dir, queue.display.pretraining)
     utility = Utility(cell, data, model, queue.ledger)
-    participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)})
+    participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)}, free_workers)
     recorder = Recorder(cell, make_store(plan, cell, data), data, queue.dispatcher.submit, queue.note)
     aggregation = StatisticsApart(defended_strategy(scenario), buffers_of(model))
     strategy = CuriousServer(aggregation, participation, recorder, utility.note)
@@ -177,21 +194,21 @@ def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> int:
 
 def expected_attacks(cell: Cell) -> int:
     """How many attacks a cell will run if no client fails."""
-    return sum(len(cell.scenario.attacks_by(view.adversary)) for view, _ in _expected_observations(cell))
+    attacks = cell.scenario.attacks_by
+    return sum(count * len(attacks(view.adversary)) for view, _, count in _expected_observations(cell))
 
 
-def expected_pairs(cell: Cell) -> list[int]:
-    """How many pairs of checkpoints each observation will hold, at most and if no client fails."""
-    return [pairs for _, pairs in _expected_observations(cell)]
+def expected_pairs(cell: Cell) -> int:
+    """How many pairs of checkpoints all observations of a cell will hold together, at most and if no client fails."""
+    return sum(count * pairs for _, pairs, count in _expected_observations(cell))
 
 
-def _expected_observations(cell: Cell) -> list[tuple[View, int]]:
-    """(whose eyes, number of pairs) of each."""
+def _expected_observations(cell: Cell) -> Iterator[tuple[View, int, int]]:
+    """(whose eyes, pairs of checkpoints in each, how many of them), of every round and view."""
     federation, adversary = cell.scenario.federation, cell.scenario.adversary
     clients = max(1, int(federation.clients * federation.fraction))
-    return [
-        (view, round if view.all_rounds else 1)
-        for round in range(1, federation.rounds + 1) if adversary.attacks_in(round)
-        for view in cell.scenario.views if view.hidden_by is None
-        for _ in range(clients if view.shows(0) else 1)
-    ]  # fmt: skip
+    views = [view for view in cell.scenario.views if view.hidden_by is None]
+    for round in range(1, federation.rounds + 1):
+        if adversary.attacks_in(round):
+            for view in views:
+                yield view, round if view.all_rounds else 1, clients if view.shows(0) else 1

@@ -13,24 +13,31 @@ from filelock import FileLock, Timeout
 
 from attacks import InputError
 from simulator.errors import RunError
-from simulator.results.ledger import JOURNAL, TABLES, finished_cells
+from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells
 from simulator.results.run import DESCRIPTION, read_description
 from simulator.results.storage import check_out, make_out, write_atomically
 from simulator.run.plan import RunPlan
 from simulator.scenario.scenario import Scenario
 
 LOCK = ".lock"
+TABLE_FILES = ("leakage.csv", *(f"{table}.parquet" for table in TABLES))
 RECORDED_VERSIONS = ("fedspill", "torch", "numpy", "flwr", "ray", "flwr-datasets", "scipy", "scikit-image")
 
 
 def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
-    """Whether the run directory is free, or holds this scenario unfinished. Nothing is written.
+    """Whether the run directory is free, or holds this scenario unfinished.
 
     False where this scenario already finished there and is to be kept; InputError where something else lies there.
+    Nothing is written but tables that are missing: those of a run that ended between its last row and them.
     """
     if is_free(plan.run_dir, DESCRIPTION, plan.scenario.digest, "run", "scenario's run"):
         return True
-    return overwrite or not {cell.name for cell in plan.cells} <= finished_cells(plan.run_dir)
+    if overwrite or not {cell.name for cell in plan.cells} <= finished_cells(plan.run_dir):
+        return True
+    if not all((plan.run_dir / name).exists() for name in TABLE_FILES):
+        with locked(plan.run_dir):
+            Ledger(plan.run_dir, swept=plan.cells[0].swept).write_tables()
+    return False
 
 
 def is_free(folder: Path, description: str, digest: str, what: str, of: str) -> bool:
@@ -63,15 +70,24 @@ def claimed_folder(folder: Path, name: str, description: dict[str, object], over
     """The folder, made and described in the file `name`, for this process alone: two runs would write over each
     other's journal."""
     make_out(folder)
-    try:
-        lock = FileLock(folder / LOCK, timeout=0).acquire()
-    except Timeout:
-        raise RunError(f"another process is running in {str(folder)!r}: wait for it, or choose another --out") from None
-    with lock:
+    with locked(folder):
         if overwrite:
-            for table in (JOURNAL, "leakage.csv", *(f"{table}.parquet" for table in TABLES)):
+            for table in (JOURNAL, *TABLE_FILES):
                 (folder / table).unlink(missing_ok=True)
         write_atomically(folder / name, yaml.safe_dump(description, sort_keys=False, allow_unicode=True))
+        yield
+
+
+@contextlib.contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Keep other processes out of a run directory; RunError where one is in."""
+    try:
+        lock = FileLock(run_dir / LOCK, timeout=0).acquire()
+    except Timeout:
+        raise RunError(
+            f"another process is running in {str(run_dir)!r}: wait for it, or choose another --out"
+        ) from None
+    with lock:
         yield
 
 

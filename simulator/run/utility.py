@@ -10,7 +10,7 @@ from clients.data.partition import FederatedData
 from clients.defenses.differential_privacy.guarantee import Guarantee, worst
 from clients.local_update import load_targets
 from clients.losses import accuracy, training_loss
-from simulator.adversary.participation import ClientReply
+from simulator.adversary.reply import ClientReply
 from simulator.results.ledger import Ledger
 from simulator.results.privacy import privacy_columns
 from simulator.scenario.scenario import Cell

@@ -9,6 +9,7 @@ from clients.config import ModelOptionError, Section
 from simulator.scenario.yaml_source import Key, Source
 
 Kind = TypeVar("Kind", bound=Section)
+BRANCHES = ("int", "float", "str", "constrained-int")  # as pydantic calls them
 
 
 def read_section(source: Source, name: str, kind: type[Kind]) -> Kind:
@@ -23,11 +24,11 @@ def read_section(source: Source, name: str, kind: type[Kind]) -> Kind:
 
 def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> str:
     """errors: pydantic's; the first is described. whole: the model that was validated."""
-    error = _branch_meant(errors)
+    error = _branch_meant(errors, source)
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, ModelOptionError):
         error = {**cause.error, "loc": (*error["loc"], *cause.error["loc"])}
-    key = _key_of(error)
+    key = _key_of(error, source)
     dotted = ".".join(map(str, key))
     prefix = source.prefix(key)
     if error["type"] == "extra_forbidden" and isinstance(cause, ModelOptionError):
@@ -46,16 +47,28 @@ def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> s
     return f"{prefix}{dotted or 'scenario'}{shown}: {message}"
 
 
-def _branch_meant(errors: list[Any]) -> Any:
+def _branch_meant(errors: list[Any], source: Source) -> Any:
     """The first error; where a value fits no branch of a union, that of the branch which reads furthest into it."""
-    key = _key_of(errors[0])
-    return max((error for error in errors if _key_of(error)[: len(key)] == key), key=lambda error: len(_key_of(error)))
+    key = _key_of(errors[0], source)
+    same = [error for error in errors if _key_of(error, source)[: len(key)] == key]
+    return max(same, key=lambda error: len(_key_of(error, source)))
 
 
-def _key_of(error: Any) -> Key:
-    """Its location without the branches of unions, which pydantic adds: they are no keys of ours."""
-    branches = ("int", "float", "str", "constrained-int")
-    return tuple(part for part in error["loc"] if part not in branches and not set("[](){},' ") & set(str(part)))
+def _key_of(error: Any, source: Source) -> Key:
+    """Its location without the branches of unions, which pydantic adds: what the source has is a key of ours, whatever
+    it is called, and below that anything that does not look like a branch."""
+    key: list[str | int] = []
+    data: Any = source.data
+    for part in error["loc"]:
+        there = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
+        if there:
+            data = data[part]
+        elif part in BRANCHES or set("[](){},' ") & set(str(part)):
+            continue
+        else:
+            data = None
+        key.append(part)
+    return tuple(key)
 
 
 def _known_keys(whole: type[Section], parent: Key) -> list[str]:

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from attacks import ATTACKS, Attack, Knowledge
 from attacks.interface.attack import check_options
 from attacks.interface.errors import nearest
-from clients.config import Count, Fraction, NamedSection, Positive, Seconds, Section, made_with
+from clients.config import Count, Crowd, Fraction, NamedSection, Positive, Seconds, Section, made_with
 from simulator.adversary.threat_models import ThreatModelName
 
 # of flwr.serverapp.strategy, by the beginning of their names: they clip, sort or compare the updates of single clients
@@ -16,6 +16,7 @@ NEED_SINGLE_UPDATES = (
     *("Krum", "MultiKrum", "Bulyan", "QFedAvg"),
 )
 PLAIN_MEAN = ("FedAvg", "FedProx")
+Threads = Annotated[int, Field(ge=1, le=1024)]
 WEIGHT = "num-examples"  # of a client in the mean: the number of its images
 
 
@@ -52,8 +53,8 @@ class StrategyConfig(Section):
 class FederationConfig(Section):
     """Rounds, clients, and how their updates are aggregated."""
 
-    rounds: Count = 2
-    clients: Count = 3
+    rounds: Crowd = 2
+    clients: Crowd = 3
     fraction: Fraction = Field(1.0, description="share of the clients that trains in a round")
     strategy: StrategyConfig = Field(StrategyConfig(), description="a Flower strategy: its name, or {name, options}")
     timeout: Seconds = Field(600.0, description="seconds that the server waits for a round's replies")
@@ -70,8 +71,8 @@ class EngineConfig(Section):
         None, description="GPU share of one client; default: 0.3 where there is a GPU, else 0"
     )
     address: str | None = Field(None, description="an existing Ray cluster; default: one of our own on this machine")
-    attack_workers: Count | None = Field(None, description="attacks at a time; default: the number of CPU cores")
-    threads: Count = Field(1, description="torch threads of each client and attack")
+    attack_workers: Threads | None = Field(None, description="attacks at a time; default: the number of CPU cores")
+    threads: Threads = Field(1, description="torch threads of each client and attack")
 
 
 class AttackConfig(NamedSection):
@@ -108,7 +109,7 @@ class AttackConfig(NamedSection):
 
 
 # What runs where no attack is named: seconds where span applies, and a short search that applies everywhere.
-DEFAULT_ATTACKS = ({"name": "span", "optional": True}, {"name": "ntk", "kernel": "hybrid", "iterations": 1500})
+DEFAULT_ATTACKS = ({"name": "span", "optional": True}, {"name": "ntk", "kernel": "hybrid", "iterations": 1000})
 
 # Every client normalizes pixels of this range, so whoever takes part knows how.
 PARTICIPANTS_KNOW = {"pixel_mean": True, "pixel_std": True, "pixel_range": True}
@@ -166,4 +167,7 @@ class OutputConfig(Section):
 
     root: str = Field("runs", description="folder of run directories, where --out names none")
     figures: bool = True
+    track: list[Literal["mlflow", "wandb"]] = Field(
+        default_factory=list, description="where rows are sent as they come, beside the tables: mlflow, wandb"
+    )
     diagnostics: bool = Field(True, description="whether rows say how linear the network was along the update")

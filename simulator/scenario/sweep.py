@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from attacks import InputError
 from attacks.interface.errors import nearest
 
 ROW_KEYS = ("label", "defenses", "set")
+MOST_CELLS = 10_000
 NOT_SET = ("name", "seed", "label", "defenses", "engine", "output", "sweep")  # by a row of the axis `defenses`
 Point = dict[str, Any]
 """What one combination of values sets, by dotted key."""
@@ -26,6 +28,8 @@ class Grid:
     @classmethod
     def of(cls, sweep: dict[str, list[Any]]) -> "Grid":
         """Seeds go last, so that paired cells stand together. InputError where paired keys have no value each."""
+        if (cells := math.prod(map(len, sweep.values()))) > MOST_CELLS:
+            raise InputError(f"sweep: {cells:,} cells, at most {MOST_CELLS:,} run together: split the sweep")
         ordered = sorted(sweep, key=lambda axis: axis == "seed")
         return cls({axis: axis_points(axis, sweep[axis]) for axis in ordered})
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.errors import nearest
+from attacks.interface.own_code import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint_file import read_checkpoint
 from clients.models.factory import construct, outputs_of
@@ -29,6 +30,7 @@ def observe_pair(model: str | None, initial: Path | None, final: Path | None, sh
         missing = ", ".join(flag for flag, value in flags.items() if value is None)
         raise InputError(f"which update? Give --run RUN, or {missing} beside what was given")
     size = parse_shape(shape)
+    allow_code(model)  # it was typed
     module = construct(ModelConfig(name=model), size, outputs=0)
     outputs_of(module, model, size)
     like = module.state_dict()

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.benchmarks import iteration, kernel, memory, quality
+from tests.benchmarks import iteration, kernel, maps, memory, quality
 from tests.benchmarks.timing import TURNS
 
 
@@ -15,6 +15,8 @@ def main() -> None:
     kernel.print_kernel(device)
     iteration.print_ntk(device)
     iteration.print_span(device)
+    maps.print_shares(device)
+    maps.print_growth(device)
     quality.print_table(device)
 
 

@@ -97,6 +97,8 @@ class Constant:
         value = self.value
         if isinstance(value, tuple):
             return tuple(part * factor for part in value)
+        if isinstance(value, thresholds.Descent):
+            return thresholds.Descent(max(1, round(value.steps * factor)), value.rate * factor)
         if isinstance(value, int):
             return max(1, round(value * factor))
         return min(LARGEST_SHARE, value * factor) if value < 1 else value * factor

@@ -26,10 +26,12 @@ def smallest_eigenvectors(
 def _filtered(apply: Callable[[Tensor], Tensor], rows: Tensor, low: float, high: float) -> Tensor:
     """T_k of the operator, shifted so that [low, high] becomes [−1, 1], applied to rows (d, n), up to a factor."""
     centre, radius = (high + low) / 2, (high - low) / 2
-    before, now = rows, (centre * rows - apply(rows)) / radius
+    before, now = rows.clone(), (centre * rows - apply(rows)) / radius
     for k in range(2, MAP_KERNEL.degree + 1):
-        before, now = now, 2 / radius * (centre * now - apply(now)) - before
+        # T_k = 2 (centre − G) / radius · T_{k−1} − T_{k−2}, in the place of T_{k−2}
+        following = before.neg_().add_(now, alpha=2 * centre / radius).sub_(apply(now), alpha=2 / radius)
+        before, now = now, following
         if k % MAP_KERNEL.rescaled_every == 0:
             scale = now.norm(dim=1).max()
-            before, now = before / scale, now / scale
+            before, now = before.div_(scale), now.div_(scale)
     return now

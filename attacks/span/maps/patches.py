@@ -56,7 +56,7 @@ class PatchSpan:
     def outside(self, maps: Tensor) -> Tensor:
         """G F (M, C, H, W) with G = Σ_p U_pᵀ (I − P) U_p, P the projection on the span; Fᵀ G F is what lies outside."""
         inside = self.coefficients(maps)
-        left = maps * self.multiplicity - self._adjoint(inside)
+        left = self._adjoint(inside).neg_().addcmul_(maps, self.multiplicity)  # in place: maps take 100 MB and more
         if self.differences:
             patch = self._mean_patch(maps)[:, :, None].expand(-1, -1, inside[0, 0].numel())
             left = left - F.fold(patch, (maps.shape[2], maps.shape[3]), *_geometry(self.layer))

@@ -11,7 +11,8 @@ and above (docs/convnets.md has the rate of false positives).
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,7 +29,8 @@ class MapCandidates:
     """Points of low ρ in the kernel, distinct and best first.
 
     maps: (M, C, H, W). residual: (M,), ρ with the share of negative entries. decoys: (D,), the same of projected maps
-    of other images. dimensions: of the kernel, eigenvalue: its largest.
+    of other images. dimensions: of the kernel, eigenvalue: its largest. way: the part of the way from the parameters
+    sent to those returned at which these are the maps, None after one step.
     """
 
     maps: Tensor
@@ -36,6 +38,7 @@ class MapCandidates:
     decoys: Tensor
     dimensions: int
     eigenvalue: float
+    way: float | None = None
 
     @property
     def bound(self) -> float:
@@ -51,25 +54,34 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
     """Candidates for private maps. decoys: (D, C, H, W), maps of images that are no private ones, at `update.seen`."""
     basis, eigenvalues = _kernel(update, generator)
     size = float(decoys.flatten(1).norm(dim=1).mean())
-    by_chance = _residual(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
+    by_chance = rho(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
     bound = _bound(by_chance)
-    exact = update.to(torch.float64)
-    points, residual = basis.new_zeros(0, len(basis)).double(), by_chance[:0].double()
+    exact, directions, way = update.to(torch.float64), basis.double(), MAP_SEARCH.way
+    points, residual, accepted = directions.new_zeros(0, len(basis)), by_chance[:0].double(), 0
     for _ in range(MAP_SEARCH.rounds if len(basis) else 0):
-        accepted = int((residual < bound).sum())
-        new = _searched(update, basis, size, generator, progress)
-        new = _polished(exact, basis.double(), new.double(), size)
-        points = torch.cat([points, new])
-        residual = _residual(exact, points @ basis.double())
-        order = _best_distinct(points, residual, len(points))
-        points, residual = points[order], residual[order]
-        found = int((residual < bound).sum())
-        if found >= update.most_images or (not update.single_step and found == accepted):
+        new = _searched(update, basis, size, generator, progress).double()
+        points = torch.cat([points, _polished(exact, directions, new, size)])
+        points, residual = _best_first(exact, directions, points)
+        before, accepted = accepted, int((residual < bound).sum())
+        if accepted > before and not update.single_step:
+            points[:accepted], way = along_the_way(exact, directions, points[:accepted], size, way)
+            update, exact = update.on_the_way(way), exact.on_the_way(way)
+            points, residual = _best_first(exact, directions, points)
+        if accepted >= update.most_images or (accepted == before and not update.single_step):
             break
-    if _is_scale_free(exact, points @ basis.double()):
+    if _is_scale_free(exact, points @ directions):
         points = size * normalize(points)
-    maps = (points @ basis.double()).view(-1, *update.network.shape).float()
-    return MapCandidates(maps, residual, by_chance, len(basis), float(eigenvalues.max()) if len(basis) else math.nan)
+    maps = (points @ directions).view(-1, *update.network.shape).float()
+    eigenvalue = float(eigenvalues.max()) if len(basis) else math.nan
+    on_the_way = None if update.single_step else way
+    return MapCandidates(maps, residual, by_chance, len(basis), eigenvalue, on_the_way)
+
+
+def _best_first(update: MapUpdate, basis: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """(points (M, d) that are distinct, by rising ρ, their ρ)."""
+    residual = rho(update, points @ basis)
+    order = _best_distinct(points, residual, len(points))
+    return points[order], residual[order]
 
 
 def _bound(by_chance: Tensor) -> float:
@@ -83,13 +95,13 @@ def _searched(update: MapUpdate, basis: Tensor, size: float, generator: torch.Ge
     descent = MAP_SEARCH.search_of_differences if update.training_mode else MAP_SEARCH.search
     points = _descended(update, basis, size * normalize(points), size, descent, progress)
     most = update.most_images + MAP_SEARCH.polished_besides
-    return points[_best_distinct(points, _residual(update, points @ basis), most)]
+    return points[_best_distinct(points, rho(update, points @ basis), most)]
 
 
 def _is_scale_free(update: MapUpdate, points: Tensor) -> bool:
     """Whether ρ is the same for points (M, C·H·W) twice as long, as in front of GroupNorm or LayerNorm, which take the
     length out: maps are then known up to theirs."""
-    residual, doubled = _residual(update, points), _residual(update, 2 * points)
+    residual, doubled = rho(update, points), rho(update, 2 * points)
     return bool(((doubled - residual).abs() < MAP_SEARCH.scale_free).all())
 
 
@@ -117,7 +129,7 @@ def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tens
     return (basis[kept], values[kept]) if update.single_step else (basis, values)
 
 
-def _residual(update: MapUpdate, points: Tensor) -> Tensor:
+def rho(update: MapUpdate, points: Tensor) -> Tensor:
     """ρ of what the second convolution is fed, and ‖relu(−F)‖² / ‖F‖² where maps are not negative, of F (M, C·H·W)."""
     maps = points.view(-1, *update.network.shape)
     value = update.tests.share_outside(update.network.between(update.seen, maps))
@@ -136,7 +148,7 @@ def _descended(
     for step in range(descent.steps):
         adam.param_groups[0]["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * step / descent.steps))
         with torch.enable_grad():
-            residual = _residual(update, points @ basis)
+            residual = rho(update, points @ basis)
             (points.grad,) = torch.autograd.grad(residual.sum(), points)
         adam.step()
         if step % MAP_SEARCH.reported_every == 0:
@@ -148,8 +160,26 @@ def _polished(update: MapUpdate, basis: Tensor, points: Tensor, size: float) -> 
     """Points (M, d) made exact by L-BFGS, in float64: near a private map ρ is a smooth function with a minimum of
     zero, flat in the directions of a few entries."""
     scaled = (points / size).requires_grad_()
+    _minimize(lambda: rho(update, size * scaled @ basis).sum(), [scaled])
+    return size * scaled.detach()
+
+
+def along_the_way(update: MapUpdate, basis: Tensor, points: Tensor, size: float, way: float) -> tuple[Tensor, float]:
+    """Points (M, d) and the part of the way at which ρ is smallest, both together, from points that are accepted
+    at that part `way`, where `update.seen` is. Each ρ is relative to what it was, so that all images count alike."""
+    start = rho(update, points @ basis).clamp_min(MAP_SEARCH.flat)
+    if between := tuple(f"{name}." for name in update.network.chain):  # no other parameter has a part in ρ
+        returned = {key: value for key, value in update.returned.items() if key.startswith(between)}
+        update = replace(update, returned=returned)
+    scaled, part = (points / size).requires_grad_(), points.new_tensor(way).requires_grad_()
+    _minimize(lambda: (rho(update.on_the_way(part), size * scaled @ basis) / start).sum(), [scaled, part])
+    return size * scaled.detach(), float(part.detach().clamp(0, 1))
+
+
+def _minimize(value: Callable[[], Tensor], variables: list[Tensor]) -> None:
+    """Move the variables to a minimum of the value nearby, by L-BFGS."""
     search = torch.optim.LBFGS(
-        [scaled],
+        variables,
         max_iter=MAP_SEARCH.polish,
         tolerance_grad=MAP_SEARCH.flat,
         tolerance_change=MAP_SEARCH.flat,
@@ -157,14 +187,15 @@ def _polished(update: MapUpdate, basis: Tensor, points: Tensor, size: float) -> 
         line_search_fn="strong_wolfe",
     )
 
-    def value() -> float:
+    def closure() -> float:
         with torch.enable_grad():
-            residual = _residual(update, size * scaled @ basis).sum()
-            (scaled.grad,) = torch.autograd.grad(residual, scaled)
-        return float(residual.detach())
+            found = value()
+            gradients = torch.autograd.grad(found, variables)
+        for variable, gradient in zip(variables, gradients, strict=True):
+            variable.grad = gradient
+        return float(found.detach())
 
-    search.step(value)
-    return size * scaled.detach()
+    search.step(closure)
 
 
 def _best_distinct(points: Tensor, residual: Tensor, most: int) -> list[int]:

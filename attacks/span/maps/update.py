@@ -3,8 +3,12 @@
 Under SGD the update of a convolution is ΔW = Σ_t Σ_n Σ_p δ_np(t) (U_p F_n(t))ᵀ over steps t, images n and positions p.
 One step gives rank N·P, with a gap of four to five orders of magnitude behind it in float32; BatchNorm in training mode
 takes one off, as the signals δ of a channel then add up to zero over the batch, and leaves differences of patches.
-Several steps add the directions in which maps moved: the gap closes, and what the rows then hold best are the maps at
-the middle of the way.
+Several steps add the directions in which maps moved: the gap closes, and what the rows then hold best are the maps
+somewhere on the way from the parameters sent to those returned: near the middle for plain SGD, nearer to those sent
+with momentum, under which early gradients count more and early steps are short (`MapUpdate.on_the_way`).
+
+Momentum changes nothing else: Δθ is still a sum over gradients. Weight decay is taken off first, as its share of Δθ is
+the parameters themselves and has full rank (`attacks.update.weight_decay`).
 """
 
 from collections.abc import Sequence
@@ -19,23 +23,26 @@ from attacks.interface.observation import Observation, State
 from attacks.span.maps.network import MapNetwork
 from attacks.span.maps.patches import PatchSpan
 from attacks.span.maps.statistics import read_statistics
-from attacks.span.thresholds import MAP_KERNEL
+from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH
 from attacks.update.spectrum import Spectrum
+from attacks.update.weight_decay import decay_factor, without_decay
 
 
 @dataclass(frozen=True)
 class MapUpdate:
     """The evidence for the maps of private images at one pair of convolutions.
 
-    sent: the parameters and statistics at which maps are returned. seen: those at which they are sought: the same for
-    one step, else the middle of the way. holds: the span of the patches of maps; tests: that of what the second
-    convolution was fed. count: N, where the rank shows it. ranks: of the two updates. training_mode: whether BatchNorm
-    normalized by the batch. left: ‖Δ − Δ_r‖ / ‖Δ‖ of the first update, r half of its rank. ignored: on what was left
-    out.
+    sent: the parameters and statistics at which maps are returned. returned: the parameters that came back. seen: those
+    at which maps are sought: `sent` for one step, else a place on the way between the two. holds: the span of the
+    patches of maps; tests: that of what the second convolution was fed. count: N, where the rank shows it. ranks: of
+    the two updates. training_mode: whether BatchNorm normalized by the batch. left: ‖Δ − Δ_r‖ / ‖Δ‖ of the first
+    update, r half of its rank. decay: κ, to which weight decay shrank the parameters, 1 without. warnings: on what was
+    left out or undone.
     """
 
     network: MapNetwork
     sent: State
+    returned: State
     seen: State
     holds: PatchSpan
     tests: PatchSpan
@@ -43,13 +50,21 @@ class MapUpdate:
     ranks: tuple[int, int]
     training_mode: bool
     left: float
-    ignored: tuple[str, ...] = ()
+    decay: float = 1.0
+    warnings: tuple[str, ...] = ()
+
+    def on_the_way(self, part: float | Tensor) -> "MapUpdate":
+        """The same with maps sought at that part of the way, 0 where parameters were sent and 1 where they came back;
+        statistics stay as they are. Differentiable in `part`."""
+        moved = {name: self.sent[name] + part * (end - self.sent[name]) for name, end in self.returned.items()}
+        return replace(self, seen={**self.sent, **moved})
 
     def to(self, dtype: torch.dtype) -> "MapUpdate":
         """The same in another precision."""
         device = self.holds.filters.device
-        sent, seen = (cast_state(state, device, dtype) for state in (self.sent, self.seen))
-        return replace(self, sent=sent, seen=seen, holds=self.holds.to(dtype), tests=self.tests.to(dtype))
+        sent, returned, seen = (cast_state(state, device, dtype) for state in (self.sent, self.returned, self.seen))
+        holds, tests = self.holds.to(dtype), self.tests.to(dtype)
+        return replace(self, sent=sent, returned=returned, seen=seen, holds=holds, tests=tests)
 
     @property
     def single_step(self) -> bool:
@@ -94,18 +109,14 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
     It is the earliest pair whose rank shows the number of images; else the earliest one whose update half of its rank
     explains, as it does where there are more output channels than patches. Raises InputError where no pair moved.
     """
-    observation, ignored = observation.one_round()
+    observation, warnings = observation.one_round()
     model = observation.model
     device = next(model.parameters()).device
     initial, final = (cast_state(state, device, torch.float32) for state in observation.pairs[0])
-    delta = observation.delta()
-    pairs = [
-        pair
-        for pair in networks
-        if all(f"{name}.weight" in delta and bool(delta[f"{name}.weight"].any()) for name in (pair.first, pair.second))
-    ]
-    if not pairs:
-        raise InputError("span: no two consecutive convolutions have moved and more output channels than positions")
+    pairs = _moved(networks, observation)
+    delta, decay = _without_decay(observation, pairs[-1])
+    if decay < 1:
+        warnings = (*warnings, f"weight decay was undone: parameters shrank by {1 - decay:.2g} in all")
     ranks = [_ranks(pair, delta, final) for pair in pairs]
     order = sorted(range(len(pairs)), key=lambda i: (ranks[i].count is None, ranks[i].left > MAP_KERNEL.most_left, i))
     pair, found = pairs[order[0]], ranks[order[0]]
@@ -113,31 +124,48 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
     # over several steps N is not known yet; a batch has two images at least
     sent = initial if statistics is None else statistics.at(model, observation.input_shape, found.count or 2)
     training_mode = statistics is not None or found.one_less
-    seen = sent if found.count is not None else _middle(observation, sent, final)
     rows = [part.float().to(device) for part in found.rows]
-    fed = pair.between(seen, torch.zeros(1, *pair.shape, device=device))
+    fed = pair.between(sent, torch.zeros(1, *pair.shape, device=device))
     sizes = (pair.shape[1:], (fed.shape[2], fed.shape[3]))
     spans = [
         PatchSpan.of(pair.convolution(name), part, size, training_mode)
         for name, part, size in zip((pair.first, pair.second), rows, sizes, strict=True)
     ]
-    return MapUpdate(
+    update = MapUpdate(
         network=pair,
         sent=sent,
-        seen=seen,
+        returned={name: final[name] for name in observation.trainable},
+        seen=sent,
         holds=spans[0],
         tests=spans[1],
         count=found.count,
         ranks=(rows[0].shape[1], rows[1].shape[1]),
         training_mode=training_mode,
         left=found.left,
-        ignored=ignored,
+        decay=decay,
+        warnings=warnings,
     )
+    return update if update.single_step else update.on_the_way(MAP_SEARCH.way)
 
 
-def _middle(observation: Observation, sent: State, final: State) -> State:
-    """Trained parameters half way between those sent and those returned; statistics as they are."""
-    return {**sent, **{name: (sent[name] + final[name]) / 2 for name in observation.trainable}}
+def _moved(networks: Sequence[MapNetwork], observation: Observation) -> list[MapNetwork]:
+    """The pairs both of whose convolutions moved. Raises InputError where there is none."""
+    delta = observation.delta()
+    moved = {name for name in delta if bool(delta[name].any())}
+    pairs = [pair for pair in networks if {f"{pair.first}.weight", f"{pair.second}.weight"} <= moved]
+    if not pairs:
+        raise InputError("span: no two consecutive convolutions have moved and more output channels than positions")
+    return pairs
+
+
+def _without_decay(observation: Observation, pair: MapNetwork) -> tuple[State, float]:
+    """(Δθ without weight decay, in float64, and κ). κ is read off the pair's first convolution and is one for all
+    parameters, with momentum too, as every step is linear in them."""
+    initial, final = observation.pairs[0]
+    weight = f"{pair.first}.weight"
+    factor = decay_factor(initial[weight].flatten(1), final[weight].flatten(1), MAP_KERNEL.image_free)
+    undone = {name: without_decay(initial[name], final[name], factor) for name in observation.trainable}
+    return {name: end - initial[name].double() for name, end in undone.items()}, factor
 
 
 def _ranks(pair: MapNetwork, delta: State, final: State) -> _Ranks:

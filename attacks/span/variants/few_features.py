@@ -57,7 +57,9 @@ class FewFeaturesVariant:
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundFeatures:
         """The feature vectors of lowest ρ in the first layer's span, as many as there are images."""
-        assert evidence.test is not None
+        if evidence.test is None:
+            none = evidence.rows.new_zeros(0, evidence.rows.shape[1] - 1)
+            return FoundFeatures(none, none.new_zeros(0), 0.0)
         search = FeatureSearch(evidence, self.features.options, [evidence.initial], FoundImages.none(evidence))
         features = search.feature_vectors(evidence.test, generator)
         test = self._test(evidence)
@@ -75,6 +77,10 @@ class FewFeaturesVariant:
         features, residual = candidates.features[kept], candidates.residual[kept]
         facts["features_accepted"] = float(len(features))
         nothing = features.new_zeros(0, *evidence.shape)
+        if evidence.test is None:
+            wanted = f"no second fully connected layer is wide enough to test the features of {evidence.count} images"
+            vetoed = f"nothing returned: {wanted}"
+            return FeatureAcceptance(nothing, residual, vetoed, 1.0, facts, nothing, features)
         if not len(features):
             lowest = float(candidates.residual.min()) if len(kept) else float("nan")
             vetoed = f"nothing returned: the lowest ρ of features is {lowest:.2g}, decoys demand {candidates.bound:.2g}"

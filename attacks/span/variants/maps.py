@@ -56,6 +56,8 @@ class MapVariant:
     def accept(self, evidence: MapUpdate, candidates: MapCandidates, generator: torch.Generator) -> MapAcceptance:
         """The maps below the decoys' bound, no more of them than there are images, and the images that they determine;
         residual: ρ of an image's map."""
+        if candidates.way is not None:
+            evidence = evidence.on_the_way(candidates.way)
         most = evidence.count or self.knowledge.num_private or candidates.num_accepted
         accepted = min(candidates.num_accepted, most)
         facts = constants_of(MAP_KERNEL, MAP_SEARCH, MAP_INVERSION) | _facts(evidence, candidates, accepted)
@@ -95,7 +97,7 @@ class MapVariant:
             residual=acceptance.residual,
             pixel_mean=self.knowledge.pixel_mean or (),
             num_inferred=evidence.count or (len(maps) if maps is not None else 0) or None,
-            warnings=(*evidence.ignored, *said),
+            warnings=(*evidence.warnings, *said),
             facts=acceptance.facts,
         )
 
@@ -149,6 +151,8 @@ def _facts(evidence: MapUpdate, candidates: MapCandidates, accepted: int) -> Fac
         "rho_next": next_one,
         "rho_decoys": float(candidates.decoys.median()),
         "rho_bound": candidates.bound,
+        "decay_factor": evidence.decay,
+        "way": 0.0 if candidates.way is None else candidates.way,
     }
 
 

@@ -20,6 +20,7 @@ GARMENTS = (
 )
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
+MOST_BYTES = 2**28  # MNIST has 47 million
 
 
 def load_mnist(config: DataConfig) -> Dataset:
@@ -63,16 +64,20 @@ def _split(images: Path, labels: Path) -> ArraySplit:
 
 def _read(path: Path, magic: int, dimensions: int) -> np.ndarray:
     """The uint8 array of an IDX file: a magic number and the sizes, big-endian int32, then the bytes."""
+    start = 4 * (1 + dimensions)
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            head = file.read(start)
+            if len(head) < start or int.from_bytes(head[:4], "big") != magic:
+                raise InputError(f"{str(path)!r} is no IDX file of this kind: its magic number is not {magic}")
+            shape = struct.unpack(f">{dimensions}i", head[4:])
+            size, sizes = math.prod(shape), "x".join(map(str, shape))
+            if min(shape) < 1 or size > MOST_BYTES:
+                raise InputError(f"{str(path)!r} holds {sizes} pixels by its header: fetch it again")
+            content = file.read(size + 1)  # no more: a few bytes can be packed gigabytes
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{str(path)!r} could not be read: {one_line(error)}") from None
-    start = 4 * (1 + dimensions)
-    if len(content) < start or int.from_bytes(content[:4], "big") != magic:
-        raise InputError(f"{str(path)!r} is no IDX file of this kind: its magic number is not {magic}")
-    shape = struct.unpack(f">{dimensions}i", content[4:start])
-    body = len(content) - start
-    if min(shape) < 1 or body != math.prod(shape):
-        sizes = "x".join(map(str, shape))
-        raise InputError(f"{str(path)!r} holds {body} bytes of data, its header says {sizes}: fetch it again")
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    if len(content) != size:
+        found = "more" if len(content) > size else f"{len(content)} bytes"
+        raise InputError(f"{str(path)!r} holds {found} of data, its header says {sizes}: fetch it again")
+    return np.frombuffer(content, np.uint8).reshape(shape)

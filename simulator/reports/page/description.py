@@ -1,8 +1,10 @@
 """What was done, from the description in a run directory: names and values, whoever wrote them."""
 
+from pathlib import Path
 from typing import Any
 
 from simulator.reports.page.view import Facts
+from simulator.reports.verdict_words import counted
 
 SCENARIO, AUDIT = "scenario", "audit"  # what a run and an audit were asked for, in their descriptions
 APART = ("versions", "machine", SCENARIO, AUDIT)  # under headings of their own
@@ -28,7 +30,8 @@ def in_words(value: Any) -> str:
         parts = ((str(name).replace("_", " "), in_words(one)) for name, one in value.items())
         return ", ".join(one if name in ("name", "kind") else f"{name} {one}" for name, one in parts if one)
     if isinstance(value, list):
-        return "; ".join(filter(None, map(in_words, value)))
+        plain = all(isinstance(one, int | float) for one in value)
+        return (", " if plain else "; ").join(filter(None, map(in_words, value)))
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else str(value)
@@ -53,9 +56,9 @@ def summary_of(description: dict[str, Any]) -> str:
     federation = asked.get("federation", {})
     parts = [
         asked.get("data", {}).get("name"),
-        asked["model"].get("name") if isinstance(asked.get("model"), dict) else asked.get("model"),
-        federation.get("clients") and f"{federation['clients']} clients",
-        federation.get("rounds") and f"{federation['rounds']} rounds",
+        asked["model"].get("name") if isinstance(asked.get("model"), dict) else Path(asked.get("model", "")).name,
+        federation.get("clients") and counted(federation["clients"], "client"),
+        federation.get("rounds") and counted(federation["rounds"], "round"),
         federation.get("strategy", {}).get("name"),
         str(description.get("started", ""))[:10],
     ]

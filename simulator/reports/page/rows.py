@@ -1,5 +1,7 @@
 """Tables of a page: every row of the leakage table, who can do what, and what the model is worth."""
 
+from dataclasses import replace
+
 import pandas as pd
 
 from simulator.reports.drawing import UNDEFENDED
@@ -11,6 +13,7 @@ from simulator.reports.verdict_words import sentence, told, viewer
 from simulator.results.schema import COUNT, INTEGER, LEAKAGE, NUMBER, Column
 
 MOST_ROWS = 2000
+LONGEST_REMARK = 140  # letters
 SEES = {
     "server": "the update of each client (of all clients together under secure aggregation)",
     "observer": "the global model before and after a round, as any participant does",
@@ -40,13 +43,23 @@ def leakage_grid(leakage: pd.DataFrame) -> Grid:
             baseline = Heading(f"{column.heading} (baseline)", True, "the better of the two uninformed baselines")
             cells[baseline] = [_floor(column, row) for _, row in rows.iterrows()]
     told_column = Heading("told", meaning="what the attack was granted beyond the checkpoints")
-    cells[told_column] = [told(value).removeprefix("told ") for value in rows.knowledge]
+    cells[told_column] = [_told(value) for value in rows.knowledge]
     cells[Heading("status")] = [str(value) for value in rows.status]
     remarks = Heading("remarks", meaning="the reason, warnings of the attack and notes on the scores")
-    cells[remarks] = [value if isinstance(value, str) else "" for value in rows.detail]
+    cells[remarks] = [_cut(value) if isinstance(value, str) else "" for value in rows.detail]
     some = f"The {MOST_ROWS} rows that expose most, of {len(leakage)}: the rest is in leakage.csv."
     note = some if len(leakage) > len(rows) else ""
     return Grid("All rows of leakage.csv", tuple(cells), tuple(zip(*cells.values(), strict=True)), note)
+
+
+def _told(knowledge: object) -> str:
+    """What an attack was granted, without a word on who knows it anyway."""
+    return told(knowledge).removeprefix("told ").partition(", which")[0]
+
+
+def _cut(remark: str) -> str:
+    """Rows stay low: the page says every kind of remark in full above."""
+    return remark if len(remark) <= LONGEST_REMARK else f"{remark[:LONGEST_REMARK].rstrip()} …"
 
 
 def _text(column: Column, row: pd.Series) -> str:
@@ -83,8 +96,8 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
              f"{worst.best:.0f}{of}", where, "" if pd.isna(auc) else f"{auc:.2f}")
         )  # fmt: skip
     names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC")
-    columns = tuple(Heading(name, name in ("images at worst", "membership AUC")) for name in names)
-    return Grid("Who can do it, and knowing what", columns, tuple(lines))
+    columns = [Heading(name, name in ("images at worst", "membership AUC")) for name in names]
+    return _without_empty(Grid("Who can do it, and knowing what", tuple(columns), tuple(lines)))
 
 
 def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
@@ -103,17 +116,22 @@ def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
         lines.append((*map(str, values), *at, *(number and f"{number} %" for number in most), epsilon))
     columns = (
         *(Heading(short(key)) for key in keys),
-        *(Heading(f"accuracy after round {number}", True) for number in (first, last)),
+        Heading("accuracy before training" if first == 0 else f"accuracy after round {first}", True),
+        Heading(f"accuracy after round {last}", True),
         *(Heading(f"taken at worst by {viewer(view).partition(' (')[0]}", True) for view in views),
         Heading("ε", True),
     )
-    used = [index for index in range(len(columns)) if any(line[index] not in ("", "none") for line in lines)]
-    return Grid(
-        "Utility and defenses",
-        tuple(columns[index] for index in used),
-        tuple(tuple(line[index] for index in used) for line in lines),
-        "Accuracy: on test images, mean over seeds. Taken: the largest share of a client's images that any attack has.",
+    note = (
+        "Accuracy: on test images, mean over seeds. Taken: the largest share of a client's images that any attack has."
     )
+    return _without_empty(Grid("Utility and defenses", columns, tuple(lines), note))
+
+
+def _without_empty(grid: Grid) -> Grid:
+    """Without the columns that say nothing in any row."""
+    used = [index for index in range(len(grid.columns)) if any(row[index] not in ("", UNDEFENDED) for row in grid.rows)]
+    rows = tuple(tuple(row[index] for index in used) for row in grid.rows)
+    return replace(grid, columns=tuple(grid.columns[index] for index in used), rows=rows)
 
 
 def _number(value: float, digits: int) -> str:

@@ -27,7 +27,8 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
     leakage, description = run.leakage, run.description
     asked = asked_for(description)
     kind = "run" if SCENARIO in description else "audit"
-    name = str(asked.get("name") or Path(asked.get("recording", run.path)).name)
+    recording = Path(asked.get("recording", run.path))
+    name = str(asked.get("name") or (run.path.name if recording.parent == run.path.resolve() else recording.name))
     rows = leakage_grid(leakage)
     worst, others = pictures(run, noun_of(description), say)
     charts = tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS))

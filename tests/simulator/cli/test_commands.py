@@ -9,6 +9,7 @@ import yaml
 
 from simulator.cli.main import cli
 from simulator.cli.names import first_sentence
+from simulator.results.ledger import Ledger
 from simulator.scenario.json_schema import file_schema
 
 COMMANDS = typer.main.get_command(cli).commands
@@ -103,3 +104,48 @@ def test_a_factory_is_looked_for_beside_the_scenario_first(fedspill, tmp_path, m
     assert fedspill("check", "beside/s.yaml").returncode == 0
     (tmp_path / "beside" / "nets.py").unlink()
     assert "the wrong file" in fedspill("check", "beside/s.yaml").stderr  # of the working folder, as before
+
+
+@pytest.fixture
+def finished(tmp_path, monkeypatch):
+    """Arguments of `run` for a run that is there already: of client 0 seven images of eight, of client 1 none."""
+    (tmp_path / "s.yaml").write_text("name: s\nmodel: {width: 8}\nadversary: {attacks: [mean_image]}\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "scenario.yaml").write_text("scenario: {name: s}\n")
+    ledger = Ledger(tmp_path / "run")
+    row = {"round": 1, "threat_model": "server", "attack": "mean_image", "defense": "none", "seed": 0, "detail": "",
+           "target": "private", "status": "ok", "adaptive": False, "num_private": 8, "knowledge": "{}"}  # fmt: skip
+    scores = ({"client": 0, "recovered": 7, "leakage": 0.8}, {"client": 1, "recovered": 0, "leakage": 0.1})
+    ledger.add("", leakage=[row | score for score in scores])
+    ledger.write_tables()
+    monkeypatch.setattr("simulator.run.folder.needs_run", lambda plan, overwrite: False)
+    return ["run", tmp_path / "s.yaml", "--out", tmp_path / "run"]
+
+
+def test_the_verdict_comes_first_and_nothing_is_cut_in_a_pipe(fedspill, finished):
+    lines = fedspill(*finished).stdout.splitlines()
+    assert lines[1].startswith("EXPOSED: Client 0 is exposed worst: in round 1 the server recovers 7 of its 8")
+    assert not [line for line in lines if "…" in line]
+
+
+def test_json_is_alone_on_stdout_with_the_worst_row_of_each_client(fedspill, finished):
+    result = fedspill(*finished, "--json")
+    said = json.loads(result.stdout)
+    assert said["verdict"]["level"] == "exposed" and said["verdict"]["headline"].startswith("Client 0")
+    assert [(row["client"], row["recovered"]) for row in said["rows"]] == [(0, 7), (1, 0)]
+    assert said["files"]["table"].endswith("leakage.csv") and "EXPOSED" in result.stderr
+
+
+def test_a_gate_ends_in_exit_code_4_and_names_the_rows(fedspill, finished):
+    result = fedspill(*finished, "--fail-above", "leakage=0.2", "--json")
+    assert result.returncode == 4
+    assert "leakage 0.8 > 0.2: round 1, client 0, server, mean_image, seed 0" in result.stderr
+    assert "client 1" not in result.stderr.partition("accepts:")[2]
+    assert "more leaks than" in json.loads(result.stdout)["error"]
+    assert fedspill(*finished, "--fail-above", "server:leakage=0.9").returncode == 0
+
+
+@pytest.mark.parametrize("limit", ["leakge=0.2", "observer:leakage=0.2", "leakage"])
+def test_a_limit_that_means_nothing_is_refused_before_the_run(fedspill, finished, limit):
+    result = fedspill(*finished, "--fail-above", limit)
+    assert result.returncode == 2 and "--fail-above" in result.stderr and not result.stdout

@@ -493,7 +493,8 @@ def test_a_run_without_any_result_says_so_and_exits_with_3(fedspill, scenario, l
     result = fedspill("run", scenario("name: late\nmodel: {width: 8}\n"), "--out", late)
     assert result.returncode == 3
     assert result.stderr == "fedspill: no attack gave a result (2 timeout): nothing is known of what leaks\n"
-    assert "2 rows: timeout: no result within adversary.timeout = 1 s" in " ".join(result.stdout.split())
+    assert result.stdout.splitlines()[1].startswith("NO RESULT: No attack gave a result")
+    assert "'ntk' out of time in 2 cases: no result within adversary.timeout = 1 s" in " ".join(result.stdout.split())
 
 
 def test_a_report_on_a_run_without_any_result_is_written(fedspill, late):

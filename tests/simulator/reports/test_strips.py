@@ -65,4 +65,4 @@ def test_a_title_says_where_and_how_much(record):
     row = record.leakage.iloc[0]
     many = row.copy()
     many["recovered"], many["held"], many["cell"] = 1, 2, "learning_rate=0.1,seed=0"
-    assert title_of(many).startswith("client 0, round 1 (learning_rate 0.1, seed 0): 1 of 3 recovered, 2 held, leakage")
+    assert title_of(many).startswith("client 0, round 1 (learning rate 0.1, seed 0): 1 of 3 recovered, 2 held, leakage")

@@ -9,15 +9,16 @@ from flwr.simulation import run_simulation
 
 from clients.client_app import app as client_app
 from simulator.run.cluster import stop_ray
-from simulator.run.engine import KillingBackend, killing_backend
+from simulator.run.engine import KillablePool, KillingBackend, killing_backend
 from simulator.run.federation import wait_for_nodes
 
 
 def test_flower_has_its_own_backend_again_afterwards():
-    own = raybackend.RayBackend
+    own, pool = raybackend.RayBackend, raybackend.BasicActorPool
     with killing_backend():
-        assert raybackend.RayBackend is KillingBackend
+        assert raybackend.RayBackend is not own and raybackend.BasicActorPool is KillablePool
     assert raybackend.RayBackend is own and issubclass(KillingBackend, own)
+    assert raybackend.BasicActorPool is pool and issubclass(KillablePool, pool)
 
 
 @pytest.mark.slow

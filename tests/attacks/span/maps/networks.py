@@ -35,11 +35,11 @@ def calibrated(model, images):
     return model.eval()
 
 
-def trained(model, images, labels, steps=1, mode="eval", rate=0.01):
-    """(state sent, state returned), full batch; the network keeps the state sent."""
+def trained(model, images, labels, steps=1, mode="eval", rate=0.01, **sgd):
+    """(state sent, state returned), full batch; the network keeps the state sent. sgd: further options of SGD."""
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     model.train(mode == "train")
-    optimizer = torch.optim.SGD(model.parameters(), rate)
+    optimizer = torch.optim.SGD(model.parameters(), rate, **sgd)
     for _ in range(steps):
         optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()

@@ -68,3 +68,24 @@ def test_an_update_that_left_the_convolutions_alone_is_refused():
     final = {name: value + (1.0 if name.startswith("11") else 0.0) for name, value in model.state_dict().items()}
     with pytest.raises(InputError, match="no two consecutive convolutions"):
         read(model, (model.state_dict(), final))
+
+
+def test_weight_decay_is_taken_off_before_the_rank_is_read():
+    """Of one step it leaves κ = 1 − lr · λ times the parameters, which has full rank and hides the gap."""
+    update, _, images = update_of(2, rate=0.05, weight_decay=1e-2)
+    assert update.decay == pytest.approx(1 - 0.05 * 1e-2, abs=1e-8)
+    assert update.count == 2 and update.ranks == (32, 32)
+    assert update.holds.share_outside(update.network.maps(update.sent, images)).max() < 1e-4
+    assert "weight decay was undone" in update.warnings[0]
+
+
+def test_momentum_does_not_change_the_direction_of_one_step():
+    plainly, with_momentum = update_of(2)[0], update_of(2, momentum=0.9)[0]
+    assert torch.equal(plainly.holds.filters, with_momentum.holds.filters)
+
+
+def test_maps_can_be_sought_anywhere_on_the_way():
+    update, _, _ = update_of(2, steps=8, rate=0.05)
+    (initial, final), name = update_pair(steps=8, rate=0.05), "3.weight"
+    assert torch.allclose(update.on_the_way(0.25).seen[name], initial[name] + (final[name] - initial[name]) / 4)
+    assert torch.equal(update.on_the_way(0.0).seen["1.running_mean"], initial["1.running_mean"])

@@ -36,3 +36,10 @@ def test_features_are_found_and_no_image_is_returned(monkeypatch):
         distance = torch.cdist(found.features, features).min(1)
         assert len(found.features) >= (count + 1) // 2 and len(set(distance.indices.tolist())) == len(found.features)
         assert (distance.values < 0.1 * features.norm(dim=1)[distance.indices]).all()
+
+
+def test_more_images_than_the_second_layer_can_test_are_refused_in_words():
+    """Its 41 inputs leave no room for directions that tell 20 images from mixtures; the first layer shows them all."""
+    observation, _ = pooled_client(20)
+    found = run(observation, Knowledge(num_private=20), starts=10)
+    assert len(found.images) == 0 and any("to test the features of 20 images" in said for said in found.warnings)

@@ -1,0 +1,162 @@
+"""What a client sent back in a round, read and checked in one place: whatever is wrong with it becomes a row.
+
+A client is somebody else's program on somebody else's machine. Flower's strategies take its numbers and arrays as they
+are: one NaN in a weight makes NaN of the global checkpoint, one missing array ends the federation.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import Tensor
+
+from attacks.interface.observation import State
+from clients.defenses.differential_privacy.guarantee import Guarantee, from_json
+from simulator.errors import one_line
+from simulator.results.privacy import privacy_columns
+from simulator.scenario.sections import WEIGHT
+
+ARRAYS, METRICS = "arrays", "metrics"  # the records that a strategy reads
+NUMBERS = (WEIGHT, "steps", "first-loss", "last-loss", "seconds")  # columns of the clients table
+WHEREABOUTS = {"worker": str, "pid": int, "gpu-ids": str, "device": str}
+MOST_IMAGES = 10**12  # a weight beyond is no number of images
+
+
+class BadReply(Exception):
+    """What is wrong with a reply, in one line."""
+
+
+@dataclass(frozen=True)
+class ClientReply:
+    """What a client sent back in a round.
+
+    status: ok, failed or timeout, with the reason in `detail`. message: what the strategy may see of it, None unless
+    the status is ok. columns: what the client reported, as columns of the clients table, as far as it can be read.
+    guarantees: of differential privacy, after this round. distilled: the images (M, C, H, W) in [0, 1] that it trained
+    on instead of its own: for the scorer.
+    """
+
+    client: int
+    status: str
+    detail: str
+    message: Message | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
+    guarantees: tuple[Guarantee, ...] = ()
+    distilled: Tensor | None = None
+
+    @classmethod
+    def of(cls, client: int, message: Message | None, sent: Mapping[str, Array], timeout: float) -> "ClientReply":
+        """Read a message; nothing in it raises. sent: the arrays that it answers. timeout: seconds that the server
+        waited."""
+        if message is None:
+            return cls._without(client, "timeout", f"no reply within federation.timeout = {timeout:g} s")
+        if message.has_error():
+            return cls._without(client, "failed", one_line(message.error.reason or "no reason given"))
+        try:
+            columns, guarantees = _columns(message.content), _guarantees(message.content)
+        except Exception as error:  # a record that is not there, or holds something else
+            return cls._without(client, "failed", _wrong(error))
+        columns |= privacy_columns(guarantees)
+        try:
+            arrays, distilled = _arrays(message.content, sent), _distilled(message.content)
+        except Exception as error:
+            failed = cls._without(client, "failed", _wrong(error))
+            return cls(client, "failed", failed.detail, None, columns | failed.columns, guarantees)
+        metrics = MetricRecord()  # a strategy averages every metric that it finds, and fails where one is a list
+        for name, value in _metrics(message.content).items():
+            if isinstance(value, int | float):
+                metrics[name] = value
+        message.content = RecordDict({ARRAYS: arrays, METRICS: metrics})
+        columns |= {"client": client, "status": "ok", "detail": ""}
+        return cls(client, "ok", "", message, columns, guarantees, distilled)
+
+    @classmethod
+    def _without(cls, client: int, status: str, detail: str) -> "ClientReply":
+        return cls(client, status, detail, columns={"client": client, "status": status, "detail": detail})
+
+    @property
+    def healthy(self) -> bool:
+        return self.status == "ok"
+
+    @cached_property
+    def state(self) -> State | None:
+        """Its checkpoint; None unless the status is ok."""
+        return None if self.message is None else self.message.content.array_records[ARRAYS].to_torch_state_dict()
+
+
+def _wrong(error: Exception) -> str:
+    if isinstance(error, BadReply):
+        return f"the client's reply {error}"
+    return one_line(f"the client's reply cannot be read: {type(error).__name__}: {error}")
+
+
+def _metrics(content: RecordDict) -> MetricRecord:
+    if METRICS not in content.metric_records:
+        raise BadReply(f"has no record {METRICS!r}")
+    return content.metric_records[METRICS]
+
+
+def _columns(content: RecordDict) -> dict[str, Any]:
+    """Numbers, whereabouts and bytes of the update. Raises where one is missing or is not what it should be."""
+    metrics = _metrics(content)
+    columns: dict[str, Any] = {}
+    for name in NUMBERS:
+        value = metrics.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadReply(f"says {name} = {str(value)[:40]!r}: no number")
+        columns[name.replace("-", "_")] = value
+    images = columns[WEIGHT.replace("-", "_")]
+    if not (math.isfinite(images) and 1 <= images <= MOST_IMAGES):
+        raise BadReply(f"says {WEIGHT} = {images}: no number of images")
+    where = content.config_records.get("where", ConfigRecord())
+    for name, kind in WHEREABOUTS.items():
+        said = where.get(name)
+        if not isinstance(said, kind) or (isinstance(said, int) and not 0 <= said < 2**31):
+            raise BadReply(f"says {name} = {str(said)[:40]!r}: no {kind.__name__} that fits")
+        columns[name.replace("-", "_")] = one_line(said, most=100) if isinstance(said, str) else said
+    size = content.config_records.get("defenses", ConfigRecord()).get("bytes")
+    if isinstance(size, int | float) and math.isfinite(size):
+        columns["bytes"] = size
+    return columns
+
+
+def _guarantees(content: RecordDict) -> tuple[Guarantee, ...]:
+    record = content.config_records.get("privacy")
+    return () if record is None else from_json(str(record["guarantees"]))
+
+
+def _arrays(content: RecordDict, sent: Mapping[str, Array]) -> ArrayRecord:
+    """The arrays of a reply, which are those that were sent, in shape and type, and finite."""
+    if ARRAYS not in content.array_records:
+        raise BadReply(f"has no record {ARRAYS!r}")
+    arrays = content.array_records[ARRAYS]
+    if wrong := set(arrays) ^ set(sent):
+        name = min(wrong)
+        raise BadReply(
+            f"{'lacks' if name in sent else 'has'} the array {name!r}, which was {'' if name in sent else 'not '}sent"
+        )
+    for name, array in sent.items():
+        value = arrays[name]
+        if (tuple(value.shape), value.dtype) != (tuple(array.shape), array.dtype):
+            found, wanted = f"{value.dtype} {tuple(value.shape)}", f"{array.dtype} {tuple(array.shape)}"
+            raise BadReply(f"has {name!r} of {found}, sent was {wanted}")
+    for name, tensor in arrays.to_torch_state_dict().items():  # raises where the bytes are not what shape and type say
+        if tuple(tensor.shape) != tuple(sent[name].shape):
+            raise BadReply(f"has {name!r} of other bytes than its shape says")
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise BadReply(f"holds NaN or Inf in {name!r}: its training diverged")
+    return arrays
+
+
+def _distilled(content: RecordDict) -> Tensor | None:
+    if (record := content.config_records.get("distilled")) is None:
+        return None
+    pixels = torch.frombuffer(bytearray(cast(bytes, record["float32"])), dtype=torch.float32)
+    images = pixels.reshape(cast(list[int], record["shape"]))
+    if images.dim() != 4 or not torch.isfinite(images).all():
+        raise BadReply(f"has distilled images of shape {tuple(images.shape)}")
+    return images

@@ -1,0 +1,49 @@
+"""The Ray that a run starts is its own: strangers are kept out, others' clusters are left alone."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import ray
+
+from simulator.errors import InputError
+from simulator.run.cluster import start_ray, stop_ray
+from simulator.scenario.sections import EngineConfig
+
+INTRUDER = """
+import sys, ray
+ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
+print("let in")
+"""
+
+
+@pytest.mark.slow
+def test_a_stranger_who_knows_the_address_is_refused(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")  # of somebody else's cluster: not ours to use
+    monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "3")
+    stop_ray()
+    start_ray(EngineConfig())
+    try:
+        address = ray.get_runtime_context().gcs_address
+        strangers = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+        knock = [sys.executable, "-c", INTRUDER, address]
+        refused = subprocess.run(knock, env=strangers, capture_output=True, text=True, timeout=120)
+        assert refused.returncode != 0 and "let in" not in refused.stdout
+        assert "InvalidAuthToken" in refused.stderr
+        assert "let in" in subprocess.run(knock, env=os.environ, capture_output=True, text=True, timeout=120).stdout
+    finally:
+        stop_ray()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_where_nobody_answers_one_line_says_so(address):
+    stop_ray()
+    with pytest.raises(InputError, match=f"engine.address '{address}': no Ray cluster answers there"):
+        start_ray(EngineConfig(address=address))
+
+
+@pytest.mark.parametrize("address", ["not an address", "host:", ":6379", "host:99999", "host:port"])
+def test_an_address_has_a_host_and_a_port(address):
+    with pytest.raises(InputError, match="write HOST:PORT, ray://HOST:PORT or auto"):
+        start_ray(EngineConfig(address=address))

@@ -1,0 +1,43 @@
+"""What a process started ends with it, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from simulator.run.janitor import MARK, marked
+
+STARTER = """
+import subprocess, sys, time
+from simulator.run.janitor import marking
+sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+with marking():
+    inside = subprocess.Popen(sleep, start_new_session=True)
+outside = subprocess.Popen(sleep, start_new_session=True)
+print(inside.pid, outside.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_what_is_marked_ends_and_nothing_else(how):
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert starter.stdout is not None
+    inside, outside = (psutil.Process(int(pid)) for pid in starter.stdout.readline().split())
+    try:
+        mark = inside.environ()[MARK]
+        assert MARK not in outside.environ()
+        os.killpg(starter.pid, how)  # the group, as a terminal's Ctrl-C does
+        starter.wait()
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and marked(mark):
+            time.sleep(0.1)
+        assert not marked(mark) and outside.is_running()
+    finally:
+        outside.kill()

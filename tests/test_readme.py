@@ -1,0 +1,113 @@
+"""Every command and example of the README is run, in its order, in a folder that holds what it names."""
+
+import importlib
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from tests.simulator import conftest
+from tests.simulator.audit.recorded import MODEL, digits, record
+
+PROJECT = Path(__file__).resolve().parents[1]
+README = (PROJECT / "README.md").read_text()
+ELSEWHERE = {  # what is no command of fedspill's, and where it is run
+    "git clone … && cd fedspill": "continuous integration",
+    ". .venv/bin/activate": "continuous integration",
+    "make demo": "its recipe, below",
+}
+SHORTER = {  # what each would take minutes for
+    "run mine.yaml": ("--set", "sweep={}"),
+    "benchmark": ("--set", "benchmark.defenses=[none]", "--set", "federation={rounds: 1, clients: 4, fraction: 0.5}",
+                  "--set", "adversary.when=[1]", "--set", "adversary.attacks=[mean_image]"),
+    "run scenarios/mnist_mlp.yaml": ("--set", "federation.clients=1", "--set", "adversary.threat_models=[server]"),
+    "audit": ("--attack", "span", "--workers", "1"),
+}  # fmt: skip
+NETS = """
+from torch import nn
+def make_net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+"""
+
+pytestmark = pytest.mark.slow
+fedspill = conftest.fedspill
+
+
+def commands():
+    """The lines of indented blocks that are commands, continued lines joined, comments cut off."""
+    text = README.replace("\\\n", " ")
+    blocks = re.findall(r"^    ((?:fedspill|make|flwr|python|git|\. )[^\n#]*)", text, re.MULTILINE)
+    return [" ".join(line.split()) for line in blocks]
+
+
+def block(language, holding):
+    return next(text for text in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if holding in text)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """With a recording, two checkpoints and the code of a network, as a reader would have them."""
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "runs" / "mine")
+    (tmp_path / "task.py").write_text(f"{MODEL}\nNet = net\n")
+    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "mine.yaml").write_text(block("yaml", "name: mine"))
+    (tmp_path / "scenarios").symlink_to(PROJECT / "scenarios")
+    torch.manual_seed(0)
+    model = runpy.run_path("nets.py")["make_net"]()
+    save_file(model.state_dict(), "sent.safetensors")
+    images = nn.functional.interpolate(digits(0)[0], (28, 28))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    nn.functional.cross_entropy(model(images - 0.3), digits(0)[1]).backward()
+    optimizer.step()
+    save_file(model.state_dict(), "returned.safetensors")
+    np.savez("mine.npz", images=(images - 0.3).numpy())
+    return tmp_path
+
+
+def test_commands_run(folder, fedspill):
+    found = commands()
+    assert len(found) >= 12
+    for command in found:
+        program, *arguments = shlex.split(command)
+        if command in ELSEWHERE:
+            continue
+        assert program == "fedspill", command
+        if "data.root=MNIST" in arguments:
+            continue  # below
+        extra = next((more for start, more in SHORTER.items() if " ".join(arguments).startswith(start)), ())
+        result = fedspill(*arguments, *extra)
+        assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
+    assert fedspill("paper", "--list").returncode == 0
+    assert (folder / "runs" / "mine-audit" / "report.html").exists()
+    assert (folder / "found").is_dir() and (folder / "member").is_dir() and (folder / "why").is_dir()
+
+
+def test_the_demo_is_a_scenario(fedspill):
+    recipe = re.search(r"^demo:.*\n\t(.*)$", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None and recipe[1] == "$(BIN)/fedspill run scenarios/quickstart.yaml --out runs/demo"
+    assert fedspill("check", PROJECT / "scenarios" / "quickstart.yaml").returncode == 0
+
+
+def test_two_checkpoints_in_python(folder):
+    names = {
+        "model": runpy.run_path("nets.py")["make_net"](),
+        "sent": load_file("sent.safetensors"),
+        "returned": load_file("returned.safetensors"),
+    }
+    exec(block("python", "found.pixels()"), names)
+    assert names["found"].pixels().shape[1:] == (1, 28, 28)
+
+
+def test_the_strip_is_drawn_from_its_run(folder, fedspill, shared_data):
+    command = next(line for line in commands() if "data.root=MNIST" in line).replace("MNIST", f"{shared_data}/mnist")
+    result = fedspill(*shlex.split(command)[1:], *SHORTER["run scenarios/mnist_mlp.yaml"])
+    assert result.returncode == 0, result.stderr
+    exec(block("python", "strip.png"), {"fedspill": importlib.import_module("fedspill")})
+    assert (folder / "strip.png").exists()
