@@ -30,8 +30,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
 
     from clients.client_app import app as client_app
 
-    display = tracked(display, plan)
-    server_app = ServerApp()
+    server_app, display = ServerApp(), tracked(display, plan)
     caught: list[Exception] = []
     backends: list[KillingBackend] = []  # one, once it has started
 
