@@ -4,37 +4,37 @@ observation = Observation(model, pairs=((initial, final),), input_shape=(1, 28, 
 found = get_attack("ntk", iterations=4000).run(observation, Knowledge(), generator)
 """
 
-from attacks.baselines import BestPublic, MeanImage, RandomPublic
-from attacks.gradient_matching.attack import GradientMatchingAttack
-from attacks.interface.attack import ATTACKS, Attack, Reconstruction, get_attack, register
-from attacks.interface.errors import InputError
-from attacks.interface.knowledge import Knowledge
-from attacks.interface.observation import Observation
-from attacks.interface.seeding import torch_generator
-from attacks.kkt.attack import KKTAttack
-from attacks.ntk.attack import NTKAttack
-from attacks.scoring.images import Pool
-from attacks.scoring.leakage import LeakageScore, score
-from attacks.span.attack import SpanAttack
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "ATTACKS",
-    "Attack",
-    "BestPublic",
-    "GradientMatchingAttack",
-    "InputError",
-    "KKTAttack",
-    "Knowledge",
-    "LeakageScore",
-    "MeanImage",
-    "NTKAttack",
-    "Observation",
-    "Pool",
-    "RandomPublic",
-    "Reconstruction",
-    "SpanAttack",
-    "get_attack",
-    "register",
-    "score",
-    "torch_generator",
-]
+if TYPE_CHECKING:
+    from attacks.library import ATTACKS as ATTACKS
+    from attacks.library import Attack as Attack
+    from attacks.library import BestPublic as BestPublic
+    from attacks.library import GradientMatchingAttack as GradientMatchingAttack
+    from attacks.library import InputError as InputError
+    from attacks.library import KKTAttack as KKTAttack
+    from attacks.library import Knowledge as Knowledge
+    from attacks.library import LeakageScore as LeakageScore
+    from attacks.library import MeanImage as MeanImage
+    from attacks.library import NTKAttack as NTKAttack
+    from attacks.library import Observation as Observation
+    from attacks.library import Pool as Pool
+    from attacks.library import RandomPublic as RandomPublic
+    from attacks.library import Reconstruction as Reconstruction
+    from attacks.library import SpanAttack as SpanAttack
+    from attacks.library import get_attack as get_attack
+    from attacks.library import register as register
+    from attacks.library import score as score
+    from attacks.library import torch_generator as torch_generator
+
+
+def __getattr__(name: str) -> Any:
+    """The names of `attacks.library`, imported when one is asked for: what needs no attack, such as the help of the
+    command line, does not wait for torch."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    library = importlib.import_module("attacks.library")
+    if name not in library.__all__:
+        raise AttributeError(f"module 'attacks' has no attribute {name!r}")
+    return getattr(library, name)

@@ -2,7 +2,7 @@
 
 import re
 
-from attacks import InputError
+from attacks.interface.errors import InputError
 
 ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # what moves and colours a terminal
 LONGEST = 300

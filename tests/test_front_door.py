@@ -17,12 +17,20 @@ import fedspill
 PROJECT = Path(__file__).resolve().parents[1]
 STUB = PROJECT / "simulator" / "front_door" / "fedspill-stubs" / "__init__.pyi"
 USER = """
+import flwr.serverapp.strategy
 import torch
 import fedspill
 
 def steal(observation: fedspill.Observation) -> list[float]:
     found = fedspill.attack("span", observation, fedspill.Knowledge(num_private=20), seed=1, starts=100)
-    return [float(value) for value in found.residual] + [float(len(fedspill.load("runs/demo").leakage))]
+    found.show().save("found.png")
+    run = fedspill.load("runs/demo")
+    run.show(client=2, most=5)
+    assert run.private(1, 0).shape[0] == 8
+    return [float(value) for value in found.residual] + [float(len(run.leakage))]
+
+def record(strategy: "flwr.serverapp.strategy.Strategy") -> fedspill.Record:
+    return fedspill.Record(strategy, "runs/mine", keep_rounds=3, clients={0, 1})
 
 reveal_type(fedspill.attack)
 reveal_type(fedspill.__version__)

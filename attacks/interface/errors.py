@@ -1,13 +1,26 @@
 """The one error that a user can mend: it names the thing, the value and the remedy."""
 
+CLOSE = 0.65  # similarity from which a name counts as misspelled: FedFoo is no FedYogi
+MOST_MEANT = 4  # names that one word may stand for
+
 
 class InputError(ValueError):
     """Bad input. The command line prints the message alone and exits with code 2."""
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """A suggestion such as "; did you mean 'model'?", or the known names where none is near."""
+    """A suggestion such as "; did you mean 'model'?", or the known names where none is near.
+
+    Near is what `word` misspells, abbreviates (lr: learning_rate) or is a part of (dp: dp_sgd and others).
+    """
     from difflib import get_close_matches
 
-    match = get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {match[0]!r}?" if match else f" (known: {', '.join(known)})"
+    lower = word.lower()
+    meant = get_close_matches(word, known, n=1, cutoff=CLOSE) or [
+        name for name in known if "".join(part[:1] for part in name.lower().split("_")) == lower
+    ]
+    meant = meant or [name for name in known if len(word) > 1 and lower in name.lower()]
+    if not 0 < len(meant) <= MOST_MEANT:
+        return f" (known: {', '.join(known)})"
+    *others, last = map(repr, meant)
+    return f"; did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"

@@ -88,9 +88,9 @@ figure.tight_layout()
 # %% [markdown]
 # ## And what does it not say?
 #
-# - **An ε of ten thousand blinds this attack, and guarantees nothing.** The noise that it takes to confuse one exact
-#   attack is far less than the noise that it takes to prove something. That the attack of today fails is a measurement;
-#   the ε is the promise about those of tomorrow. A good document has both.
+# - **An ε of ten thousand all but blinds this attack, and guarantees nothing.** The noise that it takes to confuse one
+#   exact attack is far less than the noise that it takes to prove something. That the attack of today fails is a
+#   measurement; the ε is the promise about those of tomorrow. A good document has both.
 # - One round, one seed, one attack. Rounds add up: the column `epsilon` of a longer run grows.
 # - The ε is of one image, against everybody who sees the update. That of `central_dp` is none against the server.
 # - One round from random weights teaches a network little, with or without a defense. For a comparison that costs what

@@ -105,9 +105,11 @@ run_simulation(server_app.app, client_app.app, num_supernodes=3)
 
 def python(code, *arguments):
     """What the code prints, in the app's folder."""
-    quiet = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "COLUMNS": "80"}
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "COLUMNS": "80"}
+    plain = {"FORCE_COLOR": "", "CLICOLOR_FORCE": ""}  # a notebook says that it is a terminal
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, env=quiet, capture_output=True, text=True)
+    environment = {**os.environ, **quiet, **plain}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -116,7 +118,8 @@ python(FLOWER)
 sorted(path.relative_to(folder / "recorded").as_posix() for path in (folder / "recorded").rglob("*.safetensors"))
 
 # %% [markdown]
-# Four files: what the server sent, and what each client returned. That is all that any server of any federation sees.
+# Five files: what the server sent, what each client returned, and what the server made of it. That is all that any
+# server of any federation sees.
 #
 # ## The audit
 #

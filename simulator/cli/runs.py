@@ -149,9 +149,9 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: "Shown") -> Answer:
 
         draw(lambda: write_benchmark_report(record, table, equal, warn))
     data: dict[str, Any] = {"run": str(run_dir), **show_verdict(record.leakage, shown)}
-    out.print(benchmark_view(table), "", BENCHMARK_LEGEND)
+    out.print(benchmark_view(table, out.width), "", BENCHMARK_LEGEND)
     if len(equal):
-        out.print(equal_utility_view(equal))
+        out.print(equal_utility_view(equal, out.width))
         say(f"equal utility: {run_dir / EQUAL}")
     data |= {"files": show_files(run_dir, TABLE), "rows": records(table), "equal_utility": records(equal)}
     return Answer(data, no_result(record.leakage) or held_against(record.leakage, shown.limits))

@@ -5,11 +5,11 @@ import textwrap
 from collections.abc import Sequence
 
 import pandas as pd
-from rich import box
 from rich.table import Table
 
 from simulator.reports.exposure_rows import exposure_rows, ranked
 from simulator.reports.tables import Show, visible_columns
+from simulator.reports.text_table import Layout, text_table
 from simulator.reports.verdict import Verdict
 from simulator.results.schema import LEAKAGE, TEXT
 
@@ -17,10 +17,11 @@ MAX_LINES = 60
 CAVEATS = 6  # on the screen without --all
 WORST = "client threat attack round recovered held affine group leakage AUC".split()  # headings
 SETTING, GRANTED = "setting", LEAKAGE.columns["knowledge"].heading
-DROPPED = ("precision", "PSNR mean", "L2 median", "group", "affine", "held")  # where there is no room, in this order
-LAST_BEFORE_GAP = "L2 median"  # of those, the last that goes before columns stand closer
-FOLDING = {SETTING, *(column.heading for column in LEAKAGE.printed if column.dtype == TEXT)}  # over several lines
-FOLDED, NARROWEST = 8, {SETTING: 12}  # letters that such a column has at least
+LAYOUT = Layout(
+    texts={SETTING, *(column.heading for column in LEAKAGE.printed if column.dtype == TEXT)},
+    spare=("precision", "PSNR mean", "L2 median"),
+    dropped=("group", "affine", "held"),  # the verdict says what they do
+)
 
 
 def verdict_lines(verdict: Verdict, width: int, show_all: bool = False) -> list[str]:
@@ -74,40 +75,10 @@ def row_table(
     texts = {name: [show(row) for _, row in rows.head(most).iterrows()] for name, show in shown.items()}
     if keys := [name for name in cells if name not in declared]:
         texts[SETTING] = [_setting(row, keys, cells) for _, row in rows.head(most).iterrows()]
-    widths, gap = fitted(width, {name: max(map(len, [name, *lines])) for name, lines in texts.items()})
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, gap - 1, 0, 0), pad_edge=False,
-                  show_edge=False)  # fmt: skip
-    for name, letters in widths.items():
-        table.add_column(name, justify="left" if name in FOLDING else "right", overflow="fold", width=letters)
-    for line in zip(*(texts[name] for name in widths), strict=True):
-        table.add_row(*line)
+    table = text_table(title, texts, width, LAYOUT)
     if len(rows) > most:
         table.caption = f"the worst {most} of {len(rows)}; the others with --all, and in leakage.csv"
     return table
-
-
-def fitted(width: int, letters: dict[str, int]) -> tuple[dict[str, int], int]:
-    """(how wide each column is to be, spaces between them).
-
-    letters: that each asks for. The least telling ones are left out where even folded texts leave no room for them.
-    """
-    least = {name: NARROWEST.get(name, FOLDED) for name in letters if name in FOLDING}
-    letters, gap = dict(letters), 2
-
-    def missing(asked: dict[str, int]) -> int:
-        return sum(asked.values()) + gap * (len(asked) - 1) - width
-
-    def folded() -> dict[str, int]:
-        return {name: min(size, least.get(name, size)) for name, size in letters.items()}
-
-    for name in DROPPED:
-        if missing(folded()) > 0:
-            letters.pop(name, None)
-        if name == LAST_BEFORE_GAP and missing(folded()) > 0:
-            gap = 1
-    for name in sorted(least, key=lambda name: letters[name], reverse=True):  # the longest is folded first
-        letters[name] = max(min(letters[name], least[name]), letters[name] - max(0, missing(letters)))
-    return letters, gap
 
 
 def granted_lines(rows: pd.DataFrame) -> list[str]:

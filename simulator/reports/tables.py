@@ -5,10 +5,10 @@ import re
 from collections.abc import Callable, Iterable
 
 import pandas as pd
-from rich import box
 from rich.table import Table
 
 from simulator.reports.benchmark_table import strongest
+from simulator.reports.text_table import Layout, text_table
 from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, NUMBER, TEXT, Column, benchmark
 from simulator.scenario.sweep import short_keys
 
@@ -91,36 +91,25 @@ def _differs(frame: pd.DataFrame, name: str) -> bool:
     return bool((frame[name].notna() & (frame[name] != than)).any())
 
 
-def benchmark_view(table: pd.DataFrame) -> Table:
-    """For every defense and threat model the strongest attack, and what the defense costs."""
+def benchmark_view(table: pd.DataFrame, width: int = 80) -> Table:
+    """For every defense and threat model the strongest attack, and what the defense costs, in `width` letters."""
     rows = strongest(table)
     columns = [column for column in benchmark().printed if column.name != "held_fraction" or _more_is_held(rows)]
-    view = _empty_table("Defenses", padding=0)
-    for column in columns:  # in 80 columns the defense has room for 18 letters, and folds beyond
-        left, fold = column.dtype == TEXT, column.name == "defense"
-        view.add_column(column.heading, justify="left" if left else "right", no_wrap=not fold, overflow="fold")
-    for _, row in rows.iterrows():
-        view.add_row(*(BENCHMARK_CELLS.get(column.name, _plain(column))(row) for column in columns))
-    return view
+    return _view("Defenses", rows, columns, BENCHMARK_CELLS, width)
 
 
-def equal_utility_view(table: pd.DataFrame) -> Table:
+def equal_utility_view(table: pd.DataFrame, width: int = 80) -> Table:
     """For every swept defense and accepted loss of accuracy the strongest setting, and what it lets through."""
-    columns = EQUAL_UTILITY.printed
-    view = _empty_table("Equal utility: the strongest setting within a loss of accuracy", padding=0)
-    for column in columns:
-        view.add_column(column.heading, justify="left" if column.dtype == TEXT else "right", overflow="fold")
     shown = {"recovered_fraction": _clustered("recovered_fraction"), "epsilon": _epsilon, "setting": _setting}
-    for _, row in table.iterrows():
-        view.add_row(*(shown.get(column.name, _plain(column))(row) for column in columns))
-    return view
+    title = "Equal utility: the strongest setting within a loss of accuracy"
+    return _view(title, table, EQUAL_UTILITY.printed, shown, width)
 
 
-def _empty_table(title: str, padding: int) -> Table:
-    """padding: spaces between columns."""
-    return Table(
-        title=title, title_justify="left", box=box.SIMPLE, padding=(0, padding, 0, 0), pad_edge=False, show_edge=False
-    )
+def _view(title: str, rows: pd.DataFrame, columns: list[Column], shown: dict[str, Show], width: int) -> Table:
+    """The rows in a table. shown: how cells look that are more than a value."""
+    texts = {column.heading: _texts(rows, shown.get(column.name, _plain(column))) for column in columns}
+    layout = Layout({column.heading for column in columns if column.dtype == TEXT}, dropped=("kB", "bound", "held"))
+    return text_table(title, texts, width, layout)
 
 
 def _number(value: float, digits: int) -> str:

@@ -107,7 +107,10 @@ class Run:
 
     def store(self, cell: str = "") -> CellStore:
         if cell not in ([""] if self.is_audit else self.cells):
-            raise InputError(f"run {str(self.path)!r} has no cell {cell!r}{nearest(cell, sorted(self.cells))}")
+            which = (
+                f"cell {cell!r}" if cell else "cell without a name: it is a sweep, choose one by `cell`, with --cell"
+            )
+            raise InputError(f"run {str(self.path)!r} has no {which}{nearest(cell, sorted(self.cells))}")
         return CellStore(self.path, cell)
 
     def observation(

@@ -6,26 +6,21 @@ Times are of the processor, in u: twenty products of 1024 x 1024 matrices on the
 """
 
 import argparse
-import time
 
 import torch
 
+from attacks import Reconstruction
 from simulator.tools.gradient_memory import peak_bytes
 from tests.benchmarks.map_clients import LocalTraining, client, leaves, random_resnet
-from tests.benchmarks.timing import four_products
+from tests.benchmarks.timing import four_products, seconds_of
 
 CPU = torch.device("cpu")
 
 
 def unit() -> float:
     """Processor seconds of u, the fastest of five."""
-    products, taken = four_products(CPU), []
-    for _ in range(5):
-        start = time.process_time()
-        for _ in range(5):
-            products()
-        taken.append(time.process_time() - start)
-    return min(taken)
+    products = four_products(CPU)
+    return 5 * min(seconds_of(products, CPU) for _ in range(25))
 
 
 def main() -> None:
@@ -39,9 +34,9 @@ def main() -> None:
     model = random_resnet(options.channels, options.side, options.stem)
     images, labels = leaves(options.images, options.side, 1000), torch.arange(options.images) % 10
     trained, prepared = client(model, images, labels, LocalTraining()), peak_bytes(CPU)
-    u, start = unit(), time.process_time()
-    found = trained.attacked()
-    taken = (time.process_time() - start) / u
+    results: list[Reconstruction] = []
+    taken = seconds_of(lambda: results.append(trained.attacked()), CPU) / unit()
+    found = results[0]
     errors = trained.errors(found)
     print(f"ResNet-18, {options.channels} channels, {options.side} x {options.side}, N = {options.images}, one step")
     print(f"at {found.facts['layer']}: N inferred {found.num_inferred}, maps found {found.facts['maps_accepted']:.0f}")

@@ -5,7 +5,7 @@ import torch
 
 from attacks.kernel.empirical import empirical_ntk
 from simulator.tools.gradient_memory import peak_in_new_process
-from tests.benchmarks import iteration, kernel, maps, quality, timing
+from tests.benchmarks import iteration, kernel, map_strays, maps, quality, timing
 
 CPU = torch.device("cpu")
 
@@ -35,6 +35,12 @@ def test_maps_have_a_line_per_block_and_per_size(monkeypatch, capsys):
 
 def test_the_exponent_of_a_power_law_is_found():
     assert maps.exponent([1, 2, 4], [3, 24, 192]) == pytest.approx(3)
+
+
+def test_no_event_bounds_the_rate_at_three_over_the_tries():
+    assert map_strays.largest_rate(0, 200) == pytest.approx(3 / 200, rel=0.01)
+    assert map_strays.largest_rate(1, 20) == pytest.approx(0.2161, abs=1e-4)  # Clopper and Pearson's table
+    assert map_strays.largest_rate(5, 5) == 1
 
 
 def test_span_runs_until_it_is_as_good_as_ntk(monkeypatch, capsys):

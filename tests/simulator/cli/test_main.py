@@ -265,6 +265,21 @@ def test_attack_on_two_checkpoints(fedspill, pair, tmp_path):
     assert facts["num_inferred"] == 3 and facts["knowledge"] == {"pixel_mean": [0.5]}
 
 
+def test_checkpoints_of_any_kind_are_attacked_alike(fedspill, pair, tmp_path):
+    """As a training script of PyTorch and as Flower's lists of arrays have them."""
+    sent, returned = (load_file(tmp_path / f"{name}.safetensors") for name in "ab")
+    torch.save({"epoch": 1, "model_state_dict": {f"module.{k}": v for k, v in sent.items()}}, tmp_path / "a.pt")
+    np.savez(tmp_path / "b.npz", *(returned[name].numpy() for name in ("1.weight", "1.bias", "3.weight", "3.bias")))
+    found = []
+    for initial, final in (("a.safetensors", "b.safetensors"), ("a.pt", "b.npz")):
+        given = ["--initial", tmp_path / initial, "--final", tmp_path / final, "--shape", "1,8,8"]
+        options = ["--attack", "ntk", "--option", "iterations=5", "--out", tmp_path / f"of_{final}"]
+        result = fedspill("attack", "--model", f"{tmp_path / 'nets.py'}:make", *given, *options)
+        assert result.returncode == 0, result.stderr
+        found.append(np.load(tmp_path / f"of_{final}" / "reconstructions.npz")["images"])
+    assert np.array_equal(*found)
+
+
 def test_a_mean_that_is_assumed_is_said_on_the_screen(fedspill, pair, tmp_path):
     options = ["--attack", "mean_image", "--out", tmp_path / "out"]
     result = fedspill("attack", "--model", f"{tmp_path / 'nets.py'}:make", *pair, *options)

@@ -113,3 +113,16 @@ def test_remarks_are_said_once_however_many_rows_have_them():
     guess = "2 rows: 5 private images is a guess"
     assert remarks(frame) == ["1 row: timeout: no result within adversary.timeout = 3 s", guess, f"2 rows: {assumed}"]
     assert remarks(frame, 2) == [remarks(frame)[0], "2 more remarks: column `detail` of leakage.csv"]
+
+
+def test_a_benchmark_of_the_longest_names_has_every_cell_whole_in_eighty_columns():
+    row = {
+        "defense": "percentile+secure_aggregation", "threat_model": "server_history", "attack": "gradient_matching",
+        "adaptive": True, "target": "private", "round": 1, "recovered_fraction": 0.25, "leakage": 0.5,
+        "recovered_fraction_low": 0.12, "recovered_fraction_high": 0.88, "held_fraction": 0.62,
+        "privacy_unit": "client", "membership_auc": 0.75, "test_accuracy": 0.5, "test_accuracy_ci95": 0.25,
+        "test_accuracy_low": 0.25, "test_accuracy_high": 0.75, "epsilon": 12.34, "bytes": 1204264,
+    }  # fmt: skip
+    lines = printed(benchmark_view(pd.DataFrame([row]))).splitlines()
+    assert max(map(len, lines)) <= 80 and "…" not in "".join(lines)
+    assert {"0.25", ".12–.88", "0.75", "12.3"} <= set(" ".join(lines[3:]).split())

@@ -1,0 +1,36 @@
+"""What `attacks` offers, all of it imported: whoever asks for one of these names gets every attack registered."""
+
+from attacks.baselines import BestPublic, MeanImage, RandomPublic
+from attacks.gradient_matching.attack import GradientMatchingAttack
+from attacks.interface.attack import ATTACKS, Attack, Reconstruction, get_attack, register
+from attacks.interface.errors import InputError
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
+from attacks.interface.seeding import torch_generator
+from attacks.kkt.attack import KKTAttack
+from attacks.ntk.attack import NTKAttack
+from attacks.scoring.images import Pool
+from attacks.scoring.leakage import LeakageScore, score
+from attacks.span.attack import SpanAttack
+
+__all__ = [
+    "ATTACKS",
+    "Attack",
+    "BestPublic",
+    "GradientMatchingAttack",
+    "InputError",
+    "KKTAttack",
+    "Knowledge",
+    "LeakageScore",
+    "MeanImage",
+    "NTKAttack",
+    "Observation",
+    "Pool",
+    "RandomPublic",
+    "Reconstruction",
+    "SpanAttack",
+    "get_attack",
+    "register",
+    "score",
+    "torch_generator",
+]
