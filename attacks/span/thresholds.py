@@ -11,8 +11,9 @@ LeNet-5 with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10; `MAP_KERNEL` and
 narrow pretrained ResNet-18 and a full one with random weights, CIFAR-10, and on small networks; `MAP_INVERSION` on
 CIFAR-10's training split. `python -m tests.benchmarks.sensitivity` halves and doubles each of them on images that none
 was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
-changed no more than that. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and those of maps were
-not varied.
+changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so with `MAP_KERNEL` and `MAP_SEARCH`
+(docs/convnets.md). `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and `MAP_INVERSION` were not
+varied.
 """
 
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator.audit.images import Shape
-from simulator.audit.plan import AuditOptions, AuditPlan, absolute
+from simulator.audit.plan import AuditOptions, AuditPlan, absolute, attack_of
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, Setting, lost, run_job
 from simulator.results.ledger import Ledger
@@ -25,7 +25,7 @@ from simulator.results.run import AUDIT, Run
 from simulator.run.cluster import start_ray, stop_ray
 from simulator.run.display import Display
 from simulator.run.folder import claimed_folder, is_free, surroundings
-from simulator.scenario.sections import AttackConfig, EngineConfig
+from simulator.scenario.sections import EngineConfig
 
 TIMEOUT = 600.0  # seconds that an attack may take, unless the user says otherwise
 
@@ -63,7 +63,6 @@ def audit(
     An audit that was interrupted goes on; one that is finished is read, unless `overwrite`. Raises InputError for what
     does not fit, before anything is written.
     """
-    configs = [{"name": given} if isinstance(given, str) else dict(given) for given in attacks]
     options = AuditOptions.of(
         recording=absolute(recording),
         model=model,
@@ -72,7 +71,7 @@ def audit(
         std=_values(std),
         truth=truth,
         public=public,
-        attacks=tuple(AttackConfig.model_validate(config) for config in configs),
+        attacks=tuple(map(attack_of, attacks)),
         knowledge=know,
         rounds=tuple(rounds),
         clients=tuple(clients),

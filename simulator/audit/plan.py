@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation
@@ -163,6 +164,14 @@ class AuditPlan:
 
     def store(self) -> CellStore:
         return CellStore(self.out)
+
+
+def attack_of(given: str | Mapping[str, Any]) -> AttackConfig:
+    """An attack by its name, or as a scenario has it: name, label and options. InputError names what is wrong."""
+    try:
+        return AttackConfig.model_validate({"name": given} if isinstance(given, str) else dict(given))
+    except ValidationError as error:
+        raise InputError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
 def absolute(path: str | Path | None) -> str | None:

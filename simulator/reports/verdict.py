@@ -149,11 +149,11 @@ def _settings(good: pd.DataFrame) -> list[str]:
     order = shares.sort_values(ascending=False, kind="stable")
     broken, kept = ([name for name, share in order.items() if (share > 0) == wanted] for wanted in (True, False))
     lines = (
-        [f"images were recovered at {_some([f'{name} ({percent(shares[name])})' for name in broken])}"]
+        [f"some attack has images at {_some([f'{name} ({percent(shares[name])})' for name in broken])}"]
         if broken
         else []
     )
-    return [*lines, f"no image was recovered at {_some(kept)}"] if kept else lines
+    return [*lines, f"no attack has an image at {_some(kept)}"] if kept else lines
 
 
 def _some(names: list[str]) -> str:

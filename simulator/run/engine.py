@@ -21,6 +21,7 @@ from simulator.run.display import Display
 from simulator.run.federation import run_federation
 from simulator.run.folder import claimed
 from simulator.run.plan import RunPlan
+from simulator.run.tracking import tracked
 
 
 def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: bool = False) -> None:
@@ -29,6 +30,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
 
     from clients.client_app import app as client_app
 
+    display = tracked(display, plan)
     server_app = ServerApp()
     caught: list[Exception] = []
     backends: list[KillingBackend] = []  # one, once it has started

@@ -69,7 +69,7 @@ class Scenario(Section):
     def digest(self) -> str:
         """Identifies the experiment: equal digests mean equal tables on the same machine and version."""
         # of the output only diagnostics change tables, and only where they are off: their columns are empty then
-        output = True if self.output.diagnostics else {"root", "figures"}
+        output = True if self.output.diagnostics else {"root", "figures", "track"}
         content = self.model_dump(
             mode="json", exclude={"output": output, "engine": {"cpus", "gpus", "address", "attack_workers"}}
         )

@@ -109,7 +109,7 @@ class AttackConfig(NamedSection):
 
 
 # What runs where no attack is named: seconds where span applies, and a short search that applies everywhere.
-DEFAULT_ATTACKS = ({"name": "span", "optional": True}, {"name": "ntk", "kernel": "hybrid", "iterations": 1500})
+DEFAULT_ATTACKS = ({"name": "span", "optional": True}, {"name": "ntk", "kernel": "hybrid", "iterations": 1000})
 
 # Every client normalizes pixels of this range, so whoever takes part knows how.
 PARTICIPANTS_KNOW = {"pixel_mean": True, "pixel_std": True, "pixel_range": True}
@@ -167,4 +167,7 @@ class OutputConfig(Section):
 
     root: str = Field("runs", description="folder of run directories, where --out names none")
     figures: bool = True
+    track: list[Literal["mlflow", "wandb"]] = Field(
+        default_factory=list, description="where rows are sent as they come, beside the tables: mlflow, wandb"
+    )
     diagnostics: bool = Field(True, description="whether rows say how linear the network was along the update")

@@ -38,15 +38,14 @@ def trained(model: nn.Module, images: Tensor, steps: int, rate: float = 0.01) ->
     return final
 
 
-def counted(model: nn.Module, clients: Sequence[tuple[State, Tensor]], attack: int = 0) -> tuple[int, int]:
-    """(maps within 5 %, strays) of all clients. attack: seed of the attack."""
+def counted(model: nn.Module, clients: Sequence[tuple[State, Tensor, Tensor]], attack: int = 0) -> tuple[int, int]:
+    """(maps within 5 %, strays) of all clients: what they returned, their images, decoys. attack: its seed."""
     within = strays = 0
-    for seed, (final, images) in enumerate(clients):
+    for seed, (final, images, others) in enumerate(clients):
         update = read(model, final)
         generator = torch.Generator().manual_seed(1000 * attack + seed)
         with torch.no_grad():
-            others = update.network.maps(update.seen, decoys(100, 30_000 + seed))
-            found = find_maps(update, others, generator, lambda *done: None)
+            found = find_maps(update, update.network.maps(update.seen, others), generator, lambda *done: None)
             true = update.network.maps(update.sent, images).flatten(1)
             accepted = found.maps[: min(found.num_accepted, update.count or found.num_accepted)].flatten(1)
         error = torch.cdist(true, accepted) / true.norm(dim=1, keepdim=True)
@@ -56,7 +55,7 @@ def counted(model: nn.Module, clients: Sequence[tuple[State, Tensor]], attack: i
     return within, strays
 
 
-def lines(model: nn.Module, clients: Sequence[tuple[State, Tensor]], chosen: Sequence[str]) -> Iterator[str]:
+def lines(model: nn.Module, clients: Sequence[tuple[State, Tensor, Tensor]], chosen: Sequence[str]) -> Iterator[str]:
     """One for chance, and one for each constant."""
     usual = [counted(model, clients, attack) for attack in range(3)]
     yield f"other seeds of the attack,,{' '.join(map(shown, usual))}"
@@ -70,7 +69,7 @@ def lines(model: nn.Module, clients: Sequence[tuple[State, Tensor]], chosen: Seq
         yield f"{constant.label},{constant.value},{shown(usual[0])},{','.join(found)}"
 
 
-def tried(model: nn.Module, clients: Sequence[tuple[State, Tensor]]) -> str:
+def tried(model: nn.Module, clients: Sequence[tuple[State, Tensor, Tensor]]) -> str:
     """What comes back, or the error that this value leads to."""
     try:
         return shown(counted(model, clients))
@@ -90,11 +89,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     model = network((3, 8, 16, 64, 64), (2, 2, 2, 1))
+    others = decoys(100, 30_000)
     for steps in options.steps:
         print(f"{options.clients} clients of {IMAGES} images, {steps} steps: maps within {WITHIN} / strays")
         print("constant,value,as it is,halved,doubled")
         images = [decoys(IMAGES, 40_000 + seed) for seed in range(options.clients)]
-        clients = [(trained(model, each, steps), each) for each in images]
+        clients = [(trained(model, each, steps), each, others) for each in images]
         for line in lines(model, clients, options.constants):
             print(line, flush=True)
 

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, get_attack, torch_generator
+from attacks.span.maps.search import MapCandidates
 from attacks.span.thresholds import MAP_INVERSION, Descent
+from attacks.span.variants.maps import MapVariant, map_networks_of
 from tests.attacks.conftest import digits
 from tests.attacks.span.maps.networks import SHAPE, calibrated, plain, trained
 
@@ -33,6 +35,20 @@ def test_one_step_gives_the_maps_of_all_images(mode):
     assert distance.max() < 0.01
     assert found.facts["layer"] == "3" and found.facts["tested_by"] == "6"
     assert found.facts["rho_accepted"] < found.facts["rho_bound"] < found.facts["rho_decoys"]
+
+
+def test_maps_of_several_steps_are_brought_back_from_where_on_the_way_they_were_found():
+    images = digits(2).view(2, *SHAPE)
+    model = calibrated(plain(), digits(60).view(60, *SHAPE))
+    states = trained(model, images, torch.arange(2), steps=8, rate=0.05)
+    observation, generator = Observation(model, (states,), SHAPE), torch_generator(0, "attack")
+    variant = MapVariant(observation, Knowledge(pixel_mean=(0.3,)), map_networks_of(observation))
+    evidence = variant.read(generator)
+    sent, found = (evidence.network.maps(evidence.on_the_way(part).seen, images) for part in (0.0, 0.9))
+    candidates = MapCandidates(found, torch.zeros(2), torch.ones(10), dimensions=2, eigenvalue=0.0, way=0.9)
+    acceptance = variant.accept(evidence, candidates, generator)
+    assert acceptance.facts["way"] == 0.9
+    assert (acceptance.maps - sent).norm() < 0.5 * (found - sent).norm()
 
 
 def test_one_image_is_found_and_a_length_that_normalization_takes_out_is_that_of_decoys():

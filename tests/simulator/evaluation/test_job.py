@@ -62,6 +62,12 @@ def test_an_attack_that_fails_gives_a_row_that_says_why(tmp_path):
     assert row["status"] == "failed" and "does not exist" in row["detail"]
 
 
+def test_an_optional_attack_that_does_not_apply_is_skipped_with_its_reason(tmp_path):
+    attention = "{name: vit_tiny, depth: 1}"
+    row = run_job(make_job(tmp_path, model=attention, attack="{name: span, optional: true}")).leakage[0]
+    assert row["status"] == "skipped" and "span" in row["detail"] and "InputError" not in row["detail"]
+
+
 def test_distilled_images_are_singled_out_of_those_of_the_round(tmp_path):
     """A uniform guess of 0.5: next to the 0.4 of client 0, but the 0.45 of client 1 is nearer to it."""
     job = make_job(tmp_path, attack="mean_image")

@@ -153,8 +153,8 @@ def test_without_the_truth_it_says_what_was_found_and_how_sure_that_is():
 def test_defenses_that_held_are_told_from_those_that_did_not():
     found = verdict(table(recovered(8), recovered(6, defense="clipping"), {"defense": "noise"}))
     assert "(at no defense)" in found.headline
-    assert "Images were recovered at no defense (100 %); clipping (75 %)." in found.details
-    assert "No image was recovered at noise." in found.details
+    assert "Some attack has images at no defense (100 %); clipping (75 %)." in found.details
+    assert "No attack has an image at noise." in found.details
 
 
 def test_a_sweep_names_the_setting_of_the_worst_row():

@@ -1,0 +1,128 @@
+"""Rows of a run as they come, in an experiment tracker: MLflow, or Weights & Biases.
+
+A tracker is one more `Display`: whoever wants the rows elsewhere writes another. It costs a line where it fails, and no
+result.
+"""
+
+import importlib
+import logging
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from attacks import InputError
+from simulator.results.keys import ALL
+from simulator.results.schema import LEAKAGE
+from simulator.run.display import Display
+from simulator.run.plan import RunPlan
+from simulator.scenario.yaml_source import leaves
+
+NUMBERS = [name for name, column in LEAKAGE.columns.items() if column.averaged]
+
+Log = Callable[[dict[str, float], int], None]
+"""Called with values by name, and the round."""
+
+
+class Tracker(Display):
+    """Sends the test accuracy of every round, and the numbers of every attack, to where somebody watches them."""
+
+    def __init__(self, log: Log, end: Callable[[], None]):
+        self.log, self.end = log, end
+
+    def round_done(self, cell: str, round: int, accuracy: float) -> None:
+        self._send({f"{f'{cell}/' if cell else ''}test_accuracy": accuracy}, round)
+
+    def attack_done(self, row: dict[str, Any]) -> None:
+        who = "all" if row["client"] == ALL else f"client_{row['client']:02d}"
+        where = "/".join(filter(None, [row.get("cell"), row["threat_model"], row["attack"], who]))
+        found = {name: row.get(name) for name in NUMBERS}
+        self._send({f"{where}/{name}": value for name, value in found.items() if _is_number(value)}, row["round"])
+
+    def stop(self) -> None:
+        self._try(self.end)
+
+    def _send(self, values: Mapping[str, Any], round: int) -> None:
+        if values:
+            self._try(partial(self.log, {name: float(value) for name, value in values.items()}, round))
+
+    def _try(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            logging.getLogger("fedspill").warning("tracking failed: %s; the run goes on", error)
+
+
+class Displays(Display):
+    """Several displays that are told the same."""
+
+    def __init__(self, *displays: Display):
+        self.displays = displays
+
+    def start(self, rounds: int, attacks: int) -> None:
+        for display in self.displays:
+            display.start(rounds, attacks)
+
+    def pretraining(self, done: int, total: int, loss: float) -> None:
+        for display in self.displays:
+            display.pretraining(done, total, loss)
+
+    def round_done(self, cell: str, round: int, accuracy: float) -> None:
+        for display in self.displays:
+            display.round_done(cell, round, accuracy)
+
+    def attack_done(self, row: dict[str, Any]) -> None:
+        for display in self.displays:
+            display.attack_done(row)
+
+    def attacks_running(self, shares: dict[str, float]) -> None:
+        for display in self.displays:
+            display.attacks_running(shares)
+
+    def stop(self) -> None:
+        for display in self.displays:
+            display.stop()
+
+
+def mlflow_tracker(mlflow: Any, plan: RunPlan) -> Tracker:
+    """A run of the experiment that MLFLOW_EXPERIMENT_NAME names, at MLFLOW_TRACKING_URI."""
+    mlflow.start_run(run_name=plan.run_dir.name)
+    mlflow.log_params(_settings(plan))
+    return Tracker(lambda values, round: mlflow.log_metrics(values, step=round), mlflow.end_run)
+
+
+def wandb_tracker(wandb: Any, plan: RunPlan) -> Tracker:
+    """A run of the project that WANDB_PROJECT names; the round is a value of its own, since rows come in any order."""
+    run = wandb.init(name=plan.run_dir.name, config=_settings(plan), dir=str(plan.run_dir))
+    return Tracker(lambda values, round: run.log({**values, "round": round}), run.finish)
+
+
+TRACKERS = {"mlflow": mlflow_tracker, "wandb": wandb_tracker}
+
+
+def tracked(display: Display, plan: RunPlan) -> Display:
+    """The display, and the trackers of `output.track` beside it. InputError where one of them is not installed, or
+    cannot be started."""
+    names = plan.scenario.output.track
+    return Displays(display, *(_started(name, plan) for name in names)) if names else display
+
+
+def _started(name: str, plan: RunPlan) -> Tracker:
+    try:
+        return TRACKERS[name](importlib.import_module(name), plan)
+    except ImportError:
+        raise InputError(f"output.track has {name!r}, which is not installed: pip install 'fedspill[{name}]'") from None
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"output.track: {name!r} cannot be started ({reason}): mend that, or leave it out") from None
+
+
+def _settings(plan: RunPlan) -> dict[str, Any]:
+    """The scenario in dotted keys, with its digest."""
+    content = plan.scenario.model_dump(mode="json", exclude={"output"})
+    settings = {".".join(map(str, key)): value for key, value in leaves(content) if value is not None}
+    return {**settings, "digest": plan.scenario.digest}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
