@@ -20,12 +20,14 @@ from simulator.reports.drawing import (
     save,
     styles,
 )
-from simulator.reports.panel_titles import panel_titles, short, swept_keys
+from simulator.reports.panel_titles import in_words, panel_titles, short, swept_keys
 from simulator.reports.strips import who
 from simulator.results.keys import ALL
 
 SPREAD = 0.32  # of a place on the x axis, to either side: updates that coincide stand beside each other
 MOST_NAMED = 10  # clients in a legend
+LETTERS, MOST_LETTERS = 12, 60  # of labels of the x axis: in an inch, and below half a page
+SHORTEST = 9  # line of a label, in letters
 CLIENT, ROUND, DEFENSE = "who", "round", "defense"
 
 
@@ -41,7 +43,8 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
     order = frame.groupby("panel").leakage.max().sort_values(ascending=False, kind="stable").index
     shown, places = list(order[:MOST_PANELS]), places_of(frame, x)
     look = styles(places) if x == DEFENSE else _client_styles(frame)
-    figure, axes = panels(len(shown), most=1 if len(places) > MOST_NAMED else 2, sharey=True)
+    wide = sum(len(in_words(name)) for name in places) > MOST_LETTERS
+    figure, axes = panels(len(shown), most=1 if wide else 2, width=9.2 if wide else 4.6, height=3.4, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _panel(axis, frame[frame.panel == panel], x, look)
         axis.set_title("\n".join(textwrap.wrap(panel, 60)))
@@ -120,8 +123,16 @@ def _panel(axis: plt.Axes, rows: pd.DataFrame, x: str, look: dict[str, Style]) -
             for _, line in own.groupby("seed"):
                 axis.plot(at[line.index], line.leakage, color=style["color"], linewidth=0.8, alpha=0.6)
         axis.scatter(at[own.index], own.leakage, s=30, alpha=0.9, zorder=3, **style)
-    labels = [textwrap.fill(str(name), 14) for name in places]
-    crowded = max(len(label) for label in labels) * len(labels) > 60
-    axis.set_xticks(range(len(places)), labels, rotation=40 if crowded else 0, ha="right" if crowded else "center")
+    _label_places(axis, [in_words(name) for name in places])
     axis.set_xlim(-0.6, len(places) - 0.4)
     axis.grid(axis="x", visible=False)
+
+
+def _label_places(axis: plt.Axes, names: list[str]) -> None:
+    """In as many lines as a place has room for, or, where that is too little for words, cut and turned."""
+    letters = int(LETTERS * axis.bbox.width / axis.figure.dpi / len(names)) - 1
+    if letters >= SHORTEST:
+        axis.set_xticks(range(len(names)), [textwrap.fill(name, letters) for name in names])
+    else:
+        cut = [textwrap.shorten(name, 24, placeholder=" …") for name in names]
+        axis.set_xticks(range(len(names)), cut, rotation=40, ha="right", rotation_mode="anchor")

@@ -1,5 +1,7 @@
 """What tells one row of a run's tables from another, in words."""
 
+import re
+
 import pandas as pd
 
 from simulator.results.schema import LEAKAGE, SAMPLES
@@ -17,6 +19,11 @@ def short(key: str) -> str:
     return key.rpartition(".")[2].replace("_", " ")
 
 
+def in_words(value: object) -> str:
+    """A value that a sweep set; a mapping, which tables have as JSON, without its signs: `FedProx, proximal_mu: 50`."""
+    return re.sub(r"\b(name|options): ", "", re.sub(r'[{}"]', "", str(value)))
+
+
 def panel_titles(frame: pd.DataFrame, without: str = "") -> pd.Series:
     """What tells one panel from another: attack, defense, target and the swept settings other than the seed.
 
@@ -28,5 +35,5 @@ def panel_titles(frame: pd.DataFrame, without: str = "") -> pd.Series:
     titles = titles + frame.target.map(lambda name: "" if name == "private" else f", {name} images")
     for key in swept_keys(frame):
         if key != without:
-            titles = titles + f", {short(key)} " + frame[key].astype(str)
+            titles = titles + f", {short(key)} " + frame[key].map(in_words)
     return titles

@@ -8,7 +8,7 @@ from matplotlib import pyplot
 from simulator.reports import figures, leakage_figure
 from simulator.reports.figures import curves, draw_figures
 from simulator.reports.leakage_figure import horizontal, places_of, spread
-from simulator.reports.panel_titles import panel_titles
+from simulator.reports.panel_titles import in_words, panel_titles
 from simulator.results.schema import LEAKAGE, SAMPLES
 from tests.simulator.reports.conftest import leakage_row, sample_rows
 
@@ -86,6 +86,11 @@ def test_the_x_axis_is_what_moves():
     assert places_of(swept, "training.learning_rate") == [0.01, 0.1]
     assert set(panel_titles(swept, without="training.learning_rate")) == {"span"}
     assert set(panel_titles(swept)) == {"span, learning rate 0.1", "span, learning rate 0.01"}
+
+
+def test_a_setting_that_is_a_mapping_is_written_without_its_signs():
+    assert in_words('{"name": "FedProx", "options": {"proximal_mu": 50.0}}') == "FedProx, proximal_mu: 50.0"
+    assert (in_words('"FedAvg"'), in_words(0.1)) == ("FedAvg", "0.1")
 
 
 def test_clients_that_coincide_stand_beside_each_other():
