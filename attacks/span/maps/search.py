@@ -69,7 +69,7 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
             points, residual = _best_first(exact, directions, points)
         if accepted >= update.most_images or (accepted == before and not update.single_step):
             break
-    if _is_scale_free(exact, points @ directions):
+    if len(points) and _is_scale_free(exact, points @ directions):
         points = size * normalize(points)
     maps = (points @ directions).view(-1, *update.network.shape).float()
     eigenvalue = float(eigenvalues.max()) if len(basis) else math.nan
