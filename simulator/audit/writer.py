@@ -116,7 +116,7 @@ class RecordingWriter:
             with self.problems.caught(NOT_WRITTEN, f"round {written.number}, the global one after it"):
                 final = self._save_global(written.number, seen.final)
         images = {self.numbers[reply.node]: reply.images for reply in seen.replies if reply.images is not None}
-        self.rounds.append(RecordedRound(written.number, tuple(sorted(written.returned)), images))
+        self.rounds.append(RecordedRound(written.number, tuple(sorted(written.returned)), dict(sorted(images.items()))))
         self._observe(written, final, [self.numbers[reply.node] for reply in seen.replies])
         self._forget_old_rounds()
 

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg
-from flwr.simulation import run_simulation
 from safetensors.torch import load_file
 
 from attacks import InputError, Knowledge
@@ -26,7 +24,6 @@ from simulator.audit.writer import RecordingWriter
 from simulator.results import storage
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
-from tests.benchmarks import stranger
 from tests.simulator.audit.conftest import Grid, by_hand, checkpoint, trained
 
 
@@ -333,22 +330,3 @@ def test_a_round_of_ten_clients_and_10_mb_does_not_wait_for_the_disk(tmp_path):
     by_hand(record, rounds=1, arrays=arrays, grid=Grid(trained, nodes=range(1, 11)))
     own = spent.pop("aggregate_train")
     assert len(files(tmp_path / "mine")) == 12 and sum(spent.values()) < 0.05 * own
-
-
-@pytest.mark.slow
-def test_in_flower_s_own_simulation_a_stranger_s_app_is_recorded(tmp_path):
-    """Two lines of a server; clients that know nothing of it, in Ray's processes."""
-    app = ServerApp()
-
-    @app.main()
-    def main(grid, context):
-        strategy = Record(FedAvg(fraction_evaluate=0.0, min_available_nodes=2), tmp_path / "mine")
-        strategy.start(grid, ArrayRecord(stranger.net(8).state_dict()), num_rounds=2)
-
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(app, stranger.app, num_supernodes=2, backend_config=resources)
-    recording = Recording(tmp_path / "mine")
-    assert recording.contents.problems == () and [round.clients for round in recording.rounds] == [(0, 1), (0, 1)]
-    assert recording.rounds[0].images == {0: stranger.IMAGES, 1: stranger.IMAGES}
-    ((sent, returned),) = recording.pairs(ObservationKey(2, 1, "server"))
-    assert 0 < float((returned["1.weight"] - sent["1.weight"]).norm()) < 1
