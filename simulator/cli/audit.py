@@ -62,28 +62,31 @@ def audit(
     from simulator.cli.finish import Shown, finish_run
     from simulator.reports.gate import parse_limits
     from simulator.run.display import run_display
+    from simulator.run.interruption import interruptible
     from simulator.tools.attack_pair import parse_fields, parse_numbers, parse_shape
 
     named = {*attacks, *DEFAULT_NAMES, *threat_models, *THREAT_MODELS, "none"}
     shown = Shown(show_all, parse_limits(fail_above, named))
-    run = audits.audit(
-        recording,
-        model,
-        parse_shape(shape),
-        mean=parse_numbers("--mean", mean),
-        std=parse_numbers("--std", std),
-        truth=truth,
-        public=public,
-        attacks=attacks,
-        know=parse_fields(know),
-        out=out_dir,
-        rounds=rounds,
-        clients=clients,
-        threat_models=threat_models,
-        seed=seed,
-        timeout=timeout,
-        workers=workers,
-        overwrite=overwrite,
-        display=run_display(),
-    )
+    display = run_display()
+    with interruptible(display):
+        run = audits.audit(
+            recording,
+            model,
+            parse_shape(shape),
+            mean=parse_numbers("--mean", mean),
+            std=parse_numbers("--std", std),
+            truth=truth,
+            public=public,
+            attacks=attacks,
+            know=parse_fields(know),
+            out=out_dir,
+            rounds=rounds,
+            clients=clients,
+            threat_models=threat_models,
+            seed=seed,
+            timeout=timeout,
+            workers=workers,
+            overwrite=overwrite,
+            display=display,
+        )
     return finish_run(run.path, figures=True, shown=shown)
