@@ -142,6 +142,7 @@ def package(tmp_path, monkeypatch, example):
     lines = [f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in own.items()) for group, own in PLUGINS.items()]
     (info / "entry_points.txt").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # another test's FILE.py may be called so
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
         del sys.modules[name]

@@ -130,7 +130,7 @@ def _guarantees(content: RecordDict) -> tuple[Guarantee, ...]:
 
 
 def _arrays(content: RecordDict, sent: Mapping[str, Array]) -> ArrayRecord:
-    """The arrays of a reply, which are those that were sent, in shape and type, and finite."""
+    """The arrays of a reply, which are those that were sent, in shape and kind, and finite."""
     if ARRAYS not in content.array_records:
         raise BadReply(f"has no record {ARRAYS!r}")
     arrays = content.array_records[ARRAYS]
@@ -141,7 +141,9 @@ def _arrays(content: RecordDict, sent: Mapping[str, Array]) -> ArrayRecord:
         )
     for name, array in sent.items():
         value = arrays[name]
-        if (tuple(value.shape), value.dtype) != (tuple(array.shape), array.dtype):
+        # a server optimizer sends float64, and float32 comes back: numbers of one kind are enough
+        alike = value.dtype == array.dtype or (_is_floating(value) and _is_floating(array))
+        if tuple(value.shape) != tuple(array.shape) or not alike:
             found, wanted = f"{value.dtype} {tuple(value.shape)}", f"{array.dtype} {tuple(array.shape)}"
             raise BadReply(f"has {name!r} of {found}, sent was {wanted}")
     for name, tensor in arrays.to_torch_state_dict().items():  # raises where the bytes are not what shape and type say
@@ -150,6 +152,10 @@ def _arrays(content: RecordDict, sent: Mapping[str, Array]) -> ArrayRecord:
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise BadReply(f"holds NaN or Inf in {name!r}: its training diverged")
     return arrays
+
+
+def _is_floating(array: Array) -> bool:
+    return array.dtype.startswith(("float", "bfloat"))
 
 
 def _distilled(content: RecordDict) -> Tensor | None:

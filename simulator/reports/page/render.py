@@ -1,4 +1,8 @@
-"""A page as text: the templates beside this file, filled in."""
+"""A page as text: the templates beside this file, filled in.
+
+They are HTML, CSS and JavaScript for jinja2. Their names end in .md because `flwr run` takes no other endings into an
+app that it sends to its servers than those of code and of plain text.
+"""
 
 from pathlib import Path
 
@@ -14,4 +18,4 @@ ENVIRONMENT = Environment(
 
 def render(page: Page) -> str:
     """One HTML document that needs nothing else: styles, script and images are inside."""
-    return ENVIRONMENT.get_template("page.html.j2").render(page=page)
+    return ENVIRONMENT.get_template("page.html.md").render(page=page)

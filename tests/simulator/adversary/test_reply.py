@@ -76,7 +76,7 @@ WRONG = {
     "a missing array": (_arrays(lambda arrays: arrays.pop("w")), "lacks the array 'w', which was sent"),
     "one array more": (_arrays(lambda arrays: arrays.update(x=NAN)), "has the array 'x', which was not sent"),
     "another shape": (_arrays(lambda a: a.update(w=Array(np.zeros((3, 2), np.float32)))), "sent was"),
-    "another type": (_arrays(lambda a: a.update(w=Array(np.zeros((2, 3), np.float64)))), "has 'w' of float64"),
+    "another type": (_arrays(lambda a: a.update(w=Array(np.zeros((2, 3), np.int64)))), "has 'w' of int64"),
     "NaN": (_arrays(lambda arrays: arrays.update(w=NAN)), "holds NaN or Inf in 'w': its training diverged"),
     "bytes of another size": (_arrays(lambda arrays: arrays.update(w=SHORT)), "cannot be read"),
     "a weight that is no number": (_metric("num-examples", float("nan")), "says num-examples = nan"),

@@ -12,8 +12,9 @@ import pytest
 from simulator.run.janitor import MARK, marked
 
 STARTER = """
-import subprocess, sys, time
+import signal, subprocess, sys, time
 from simulator.run.janitor import marking
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C, and so do theirs
 sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
 with marking():
     inside = subprocess.Popen(sleep, start_new_session=True)
