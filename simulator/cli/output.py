@@ -1,10 +1,12 @@
 """What commands share: what they print, and `--json`.
 
-A command returns an Answer. People read what it prints on the way; with `--json` all of that goes to stderr, and stdout
-has one JSON object, the answer's data.
+A command returns an Answer. People read what it prints on the way. With `--json` stdout has one JSON object, the
+answer's data; what people would read goes to stderr where that is a terminal, and else nowhere: a program that reads
+both streams as one gets JSON.
 """
 
 import contextlib
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -22,7 +24,9 @@ from simulator.errors import RunError
 
 out = Console(highlight=False)
 
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout, and all else on stderr")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="print one JSON object and nothing else; on a terminal, progress on stderr")
+]
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,9 @@ def command(function: Callable[..., Answer]) -> Callable[..., None]:
 
 def _in_json(function: Callable[..., Answer], given: dict[str, Any]) -> Answer:
     """The answer, printed as JSON; an error too, which is raised behind it."""
+    people = sys.stderr if sys.stderr.isatty() else io.StringIO()
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(people), contextlib.redirect_stderr(people):
             answer = function(**given)
     except (InputError, RunError) as error:
         print_json({"error": str(error)})
