@@ -10,6 +10,7 @@ import os
 
 from attacks.interface.errors import InputError
 
+FLOWERS_OWN = ("flwr.clientapp.mod:", "flwr.client.mod:")  # mods of the Flower that is installed
 VARIABLE = "FEDSPILL_ALLOW_CODE"
 ALL = "all"
 
@@ -22,7 +23,7 @@ def allow_code(*names: str) -> None:
 
 def require_allowed(name: str) -> None:
     """Raise InputError where nobody has allowed the code of this name to run."""
-    if not {ALL, name} & set(os.environ.get(VARIABLE, "").split("\n")):
+    if not name.startswith(FLOWERS_OWN) and not {ALL, name} & set(os.environ.get(VARIABLE, "").split("\n")):
         raise InputError(
             f"{name!r} is code that would run on this machine: read it, then add --allow-code "
             f"(or set {VARIABLE}={ALL}); see SECURITY.md"

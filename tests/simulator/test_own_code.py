@@ -53,3 +53,10 @@ def test_the_permission_reaches_the_workers():
     allow_code()
     assert worker_environment(1)[VARIABLE] == os.environ[VARIABLE] == "math:sqrt\nall"
     assert load_factory("math:log")(1) == 0
+
+
+def test_the_mods_that_come_with_flower_need_no_permission():
+    options = {"clipping_norm": 1.0, "sensitivity": 1.0, "epsilon": 1.0, "delta": 0.1}
+    assert callable(load_mod(FlowerMod("flwr.clientapp.mod:LocalDpMod", options)))
+    with pytest.raises(InputError, match=REFUSED):
+        load_mod(FlowerMod("flwr.common.logger:log", {}))
