@@ -56,13 +56,13 @@ class CuriousServer(Strategy):
         if self.recorder.hides_clients and messages:
             mean = aggregate_arrayrecords([reply.content for reply in messages], WEIGHT)
             mean = in_types_of(messages[0].content.array_records["arrays"], mean)
-            summed = self.recorder.store.save_sum(server_round, mean.to_torch_state_dict())
+            summed = self.recorder.note_sum(server_round, mean.to_torch_state_dict())
         seed = derive_seed(self.recorder.cell.scenario.seed, "aggregation", server_round, ALL)
         np.random.seed(seed % 2**32)  # Flower's DP draws from the global generator
         arrays, metrics = self.inner.aggregate_train(server_round, messages)
         final = None
         if arrays is not None:
-            final = self.recorder.store.save_global(server_round, arrays.to_torch_state_dict())
+            final = self.recorder.note_global(server_round, arrays.to_torch_state_dict())
         self.recorder.end_round(server_round, healthy, final, summed)
         return arrays, metrics
 

@@ -35,8 +35,20 @@ class Recorder:
         self.spent: dict[int, tuple[Guarantee, ...]] = {}  # by client, after its last reply
 
     def begin(self, state: State) -> None:
-        """Write down the checkpoint that starts the federation."""
-        self.initial = self.store.save_global(0, state)
+        """Note the checkpoint that starts the federation."""
+        self.initial = self.note_global(0, state)
+
+    def note_global(self, round: int, state: State) -> str:
+        """The file of the global checkpoint after `round`; written where somebody will read it, as what the round ended
+        with or as what the next one starts from."""
+        scenario = self.cell.scenario
+        if scenario.keeps(round) or scenario.keeps(round + 1):
+            return self.store.save_global(round, state)
+        return self.store.global_name(round)
+
+    def note_sum(self, round: int, state: State) -> str:
+        """The file of what secure aggregation shows the server of a round."""
+        return self.store.save_sum(round, state) if self.cell.scenario.keeps(round) else self.store.sum_name(round)
 
     def save_reply(self, round: int, reply: ClientReply) -> None:
         """Write down what a client returned; where that is nothing, give every attack on it a row that says why."""
@@ -45,6 +57,8 @@ class Recorder:
         if state is None:
             for key, view in self._views(round, reply.client):
                 self._note(key, view, reply.status, reply.detail)
+            return
+        if not self.cell.scenario.keeps(round):
             return
         if not self.hides_clients:
             self.store.save_client(round, reply.client, state)

@@ -122,7 +122,7 @@ class CellStore:
 
     def save_global(self, round: int, state: State) -> str:
         """The global checkpoint after `round` (0: the one that starts the federation)."""
-        return self._save(f"global_{round:04d}.safetensors", state)
+        return self._save(self.global_name(round), state)
 
     def save_sent(self, round: int, client: int, state: State) -> str:
         """What a client was sent in a round, or all of them (ALL), where that is no global checkpoint of a round."""
@@ -133,7 +133,13 @@ class CellStore:
 
     def save_sum(self, round: int, state: State) -> str:
         """What secure aggregation shows the server of a round: the mean of the checkpoints that clients returned."""
-        return self._save(f"sum_{round:04d}.safetensors", state)
+        return self._save(self.sum_name(round), state)
+
+    def global_name(self, round: int) -> str:
+        return f"global_{round:04d}.safetensors"
+
+    def sum_name(self, round: int) -> str:
+        return f"sum_{round:04d}.safetensors"
 
     def client_name(self, round: int, client: int) -> str:
         """The file of what a client returned."""

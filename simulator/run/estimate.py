@@ -1,5 +1,6 @@
 """What a plan would do and roughly what it would cost, measured on this machine in a few seconds."""
 
+import itertools
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -56,11 +57,31 @@ def describe_plan(plan: RunPlan) -> str:
         f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
         f"told {', '.join(told) or 'nothing'})",
         f"output:  {plan.run_dir}",
+        f"disk:    about {size_of(kept_bytes(plan.cells, parameters))} of checkpoints",
         f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on this machine "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "
         f"attacks {clock(attacking * scale)}), at most{f', not counting {longer}' if longer else ''}",
     ]
     return "\n".join(lines)
+
+
+def kept_bytes(cells: Sequence[Cell], parameters: Sequence[int]) -> int:
+    """Of the checkpoints that the cells leave behind, if no client fails. parameters: of each cell's network."""
+    files = 0
+    for cell, count in zip(cells, parameters, strict=True):
+        scenario = cell.scenario
+        clients = (
+            1 if scenario.hides_clients else max(1, int(scenario.federation.clients * scenario.federation.fraction))
+        )
+        kept = [scenario.keeps(round) for round in range(scenario.federation.rounds + 2)]
+        replies, globals_ = sum(kept[1:-1]), sum(a or b for a, b in itertools.pairwise(kept))
+        files += (clients * replies + globals_) * count
+    return files * 4  # float32
+
+
+def size_of(count: int) -> str:
+    """Bytes for people: 3 MB, 1.2 GB."""
+    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
 def count_parameters(cells: Sequence[Cell]) -> list[int]:

@@ -69,7 +69,7 @@ class Scenario(Section):
     def digest(self) -> str:
         """Identifies the experiment: equal digests mean equal tables on the same machine and version."""
         # of the output only diagnostics change tables, and only where they are off: their columns are empty then
-        output = True if self.output.diagnostics else {"root", "figures", "track"}
+        output = True if self.output.diagnostics else {"root", "figures", "keep", "track"}
         content = self.model_dump(
             mode="json", exclude={"output": output, "engine": {"cpus", "gpus", "address", "attack_workers"}}
         )
@@ -92,6 +92,17 @@ class Scenario(Section):
     def views(self) -> list[View]:
         """What its threat models look at."""
         return all_views(self.adversary.threat_models, self.hides_clients)
+
+    def keeps(self, round: int) -> bool:
+        """Whether the checkpoints of a round are kept: for its own attacks, for those of a later round that look at all
+        rounds so far, or because `output.keep` says so."""
+        if self.output.keep == "all":
+            return True
+        rounds, when = self.federation.rounds, self.adversary.when
+        if 1 <= round <= rounds and self.adversary.attacks_in(round):
+            return True
+        last = rounds if when == "every" else max(when, default=0)
+        return any(view.all_rounds for view in self.views) and 1 <= round < last
 
     @property
     def attacks(self) -> list[AttackConfig]:

@@ -167,6 +167,9 @@ class OutputConfig(Section):
 
     root: str = Field("runs", description="folder of run directories, where --out names none")
     figures: bool = True
+    keep: Literal["attacked", "all"] = Field(
+        "attacked", description="checkpoints of which rounds: those that some attack reads, or all"
+    )
     track: list[Literal["mlflow", "wandb"]] = Field(
         default_factory=list, description="where rows are sent as they come, beside the tables: mlflow, wandb"
     )

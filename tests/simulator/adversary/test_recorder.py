@@ -65,7 +65,7 @@ def federate(tmp_path, monkeypatch):
     for name in ("_task_id", "_run_id", "_node_id"):  # of this process: a message names its sender
         monkeypatch.setattr(TaskIdentity, name, 1)
 
-    def run(threat_models, defenses=(), strategy="FedAvg", late=None, attacks=("ntk",)):
+    def run(threat_models, defenses=(), strategy="FedAvg", late=None, attacks=("ntk",), when="every", keep="attacked"):
         content = {
             "name": "s",
             "data": {"public": 30, "test": 30},
@@ -73,7 +73,8 @@ def federate(tmp_path, monkeypatch):
             "model": {"depth": 0, "bias": False},
             "federation": {"clients": 2, "strategy": {"name": strategy}},
             "defenses": list(defenses),
-            "adversary": {"threat_models": threat_models, "attacks": list(attacks)},
+            "adversary": {"threat_models": threat_models, "attacks": list(attacks), "when": when},
+            "output": {"keep": keep},
         }
         cell = validate(Source(content)).cells()[0]
         store, queue = CellStore(tmp_path), NoAttacks()
@@ -198,3 +199,25 @@ def test_noise_of_clients_and_of_the_server_adds_up_for_the_observer_of_their_me
 def test_what_a_server_optimizer_makes_of_noise_is_not_told(federate):
     store, _ = federate(["observer"], [{"name": "local_dp", "clipping_norm": 0.1}], "FedAdam", attacks=ADAPTIVE)
     assert told(store, 1, ALL, "observer") == {"clip_norm": 0.1}
+
+
+EVERY = ["global_0000", "global_0001", "global_0002"] + [f"client_0{i}_round_000{r}" for i in (0, 1) for r in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("when", "threat_models", "keep", "files"),
+    [
+        ("every", ["server"], "attacked", EVERY),
+        ([], ["server", "observer"], "attacked", []),
+        ([], ["server"], "all", EVERY),
+        ([1], ["server"], "attacked", ["global_0000", "global_0001", *EVERY[3::2]]),
+        ([2], ["server"], "attacked", ["global_0001", "global_0002", *EVERY[4::2]]),
+        ([2], ["history"], "attacked", EVERY),  # it reads the rounds before, too
+        ([1], ["history"], "attacked", ["global_0000", "global_0001", *EVERY[3::2]]),
+    ],
+)
+def test_what_no_attack_reads_is_not_written(federate, when, threat_models, keep, files):
+    store, queue = federate(threat_models, when=when, keep=keep)
+    assert sorted(path.stem for path in store.checkpoints.glob("*.safetensors")) == sorted(files)
+    for job in queue.submitted:
+        assert store.load(job.key)[0].pairs  # whatever is attacked can be read

@@ -1,0 +1,27 @@
+"""What a run leaves behind, in bytes, before it runs."""
+
+import pytest
+
+from simulator.run.estimate import kept_bytes, size_of
+from simulator.scenario.scenario import validate
+from simulator.scenario.yaml_source import Source
+
+
+@pytest.mark.parametrize(
+    ("adversary", "defenses", "checkpoints"),
+    [
+        ({}, [], 3 * 4 + 4),  # three rounds of four clients, and global checkpoints from the first to the last
+        ({"when": []}, [], 0),
+        ({"when": [2]}, [], 4 + 2),
+        ({"when": [2], "threat_models": ["history"]}, [], 2 * 4 + 3),
+        ({}, ["secure_aggregation"], 3 + 4),
+    ],
+)
+def test_the_disk_that_checkpoints_take(adversary, defenses, checkpoints):
+    content = {"name": "s", "federation": {"rounds": 3, "clients": 4}, "adversary": adversary, "defenses": defenses}
+    cells = validate(Source(content)).cells()
+    assert kept_bytes(cells, [1000]) == checkpoints * 4000
+
+
+def test_bytes_for_people():
+    assert (size_of(10_838_376), size_of(14_800_000_000)) == ("11 MB", "14.8 GB")
