@@ -151,6 +151,8 @@ def attack(
     if options is not None:
         audit_pair(out_dir.resolve(), options, observation, granted, found)
     show_warnings(found.warnings)
+    if not which.in_pixels:
+        show_warnings(("images are shown as the network saw them: where training normalizes, give --mean and --std",))
     held = 0 if found.held is None else len(found.held)
     count = f"{len(found.images)} images{f', {held} held back' if held else ''}, {found.num_inferred} inferred"
     out.print(f"{count}, {found.seconds:.1f} s: {out_dir}")

@@ -13,7 +13,9 @@ MEASURES = ("recovered", "recovered_group", "recovered_affine", "held")  # of eq
 DERIVED = ("scored", "best", "measure", "share", "sure", "tells_members", "setting")
 FLOORS = ("floor_{}_fraction", "null_{}_fraction")
 EXPOSED = 0.5  # share of a client's private images
-EXPLAINED = (0.1, 0.5)  # share of an update that images leave: below these they are very likely, or likely, right
+# Share of an update that images leave unexplained, from which on they say nothing by themselves: a search that leaves a
+# third of it may have found noise. Below, they are very likely right.
+EXPLAINED = 0.1
 
 
 class Telling(NamedTuple):
@@ -41,7 +43,7 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     rows["detail"] = rows.detail.astype("string")
     rows = rows.assign(scored=rows.recovered.notna(), setting=_setting(rows))
     counts = pd.DataFrame({name: rows[name].where(_above_floor(rows, name), 0.0) for name in MEASURES}).fillna(0.0)
-    found = rows.num_reconstructed.where(~(rows.relative_residual >= EXPLAINED[1]), 0.0).fillna(0.0)
+    found = rows[["num_reconstructed", "num_inferred"]].min(axis=1).where(rows.relative_residual < EXPLAINED, 0.0)
     best = counts.max(axis=1).where(rows.scored, found)
     of = rows.num_private.where(rows.scored, rows.num_inferred)
     share = (best / of.where(of > 0)).clip(upper=1.0).fillna(0.0)
@@ -49,7 +51,7 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     measure = counts.idxmax(axis=1) if len(rows) else pd.Series(dtype="object")
     return rows.assign(
         best=best, measure=measure, share=share,
-        sure=(measure != "held").where(rows.scored, rows.relative_residual < EXPLAINED[0]),
+        sure=(measure != "held").where(rows.scored, rows.relative_residual < EXPLAINED),
         tells_members=(rows.membership_auc >= TELLING.least) & (low > 0.5),
     )  # fmt: skip
 
@@ -57,11 +59,11 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
 def ranked(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of `exposure_rows`, those that expose most first, those without a result last.
 
-    By share of images; of equals the one that needed less comes first (no defense, a single client, fewer grants),
-    then by leakage, AUC and the earlier round.
+    By share of images, without the truth then by how well they explain the update; of equals the one that needed less
+    comes first (no defense, a single client, fewer grants), then by leakage, AUC and the earlier round.
     """
     order = pd.DataFrame({
-        "failed": rows.status != "ok", "share": -rows.share,
+        "failed": rows.status != "ok", "share": -rows.share, "unexplained": rows.relative_residual.where(~rows.scored),
         "vouched": -(rows.recovered / rows.num_private).fillna(0.0), "defended": rows.defense != "none",
         "union": rows.client == ALL, "grants": rows.knowledge.map(_grants), "leakage": -rows.leakage.fillna(0.0),
         "auc": -rows.membership_auc.fillna(0.0), "round": rows["round"], "client": rows.client,

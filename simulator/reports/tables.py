@@ -8,6 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from simulator.reports.benchmark_table import strongest
+from simulator.reports.exposure_rows import EXPLAINED
 from simulator.reports.text_table import Layout, text_table
 from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, NUMBER, TEXT, Column, benchmark
 from simulator.scenario.sweep import short_keys
@@ -137,7 +138,8 @@ def _beside_baseline(column: Column) -> Show:
 
 def _recovered(row: pd.Series) -> str:
     if row["status"] == "ok" and pd.isna(row["recovered"]):  # nobody knows the true images
-        return f"{row['num_reconstructed']} found"
+        doubtful = not row["relative_residual"] < EXPLAINED
+        return f"{row['num_reconstructed']} {'doubtful' if doubtful else 'found'}"
     return f"{row['recovered']} of {row['num_private']}" if row["status"] == "ok" else str(row["status"])
 
 

@@ -58,7 +58,7 @@ def verdict(leakage: pd.DataFrame) -> Verdict:
     worst = worst_of(good)
     level = level_of(worst, good)
     shown = (_rounds(worst, good), *_viewers(good), *_settings(good), _membership(good), _reconciled(good))
-    kept = (_held(good), _up_to(good))
+    kept = (_held(good), _up_to(good), *_doubtful(good))
     details = tuple(sentence(text) for text in (*shown, *kept) if text)
     return Verdict(level, sentence(_headline(level, worst, good)), details, caveats(rows, level))
 
@@ -93,7 +93,7 @@ def _images(row: pd.Series) -> str:
     """What an attack has of a client's images, as what somebody does."""
     if not row.scored:
         of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f} that the update shows"
-        return f"finds {counted(row.num_reconstructed, 'image')}{of} ({_how_sure(row.relative_residual)})"
+        return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row.relative_residual)})"
     owners = "" if row.client == ALL else "its "
     how = {"recovered": "", "recovered_group": ", up to the shifts and flips that clients augment by,",
            "recovered_affine": ", up to brightness and contrast,", "held": ", in candidates that the attack would not "
@@ -105,8 +105,18 @@ def _how_sure(left: float) -> str:
     """relative_residual in words. Without the truth it is all there is to judge by."""
     if pd.isna(left):
         return "how sure is not known: the true images are not"
-    words = "very likely right" if left < EXPLAINED[0] else "likely right" if left < EXPLAINED[1] else "doubtful"
+    words = "very likely right" if left < EXPLAINED else "doubtful"
     return f"{words}: they leave {left:.2g} of the update unexplained"
+
+
+def _doubtful(good: pd.DataFrame) -> list[str]:
+    """Of images that nobody compared with the truth and that explain little, which attacks returned some."""
+    rows = good[~good.scored & (good.num_reconstructed > 0) & ~(good.relative_residual < EXPLAINED)]
+    return [
+        f"attack {attack!r} returned images that leave {of.relative_residual.min():.2g} of an update unexplained or "
+        "more: they may be noise, and are not counted"
+        for attack, of in rows.groupby("attack")
+    ]
 
 
 def _rounds(worst: pd.Series, good: pd.DataFrame) -> str:

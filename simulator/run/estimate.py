@@ -58,7 +58,7 @@ def describe_plan(plan: RunPlan) -> str:
         f"told {', '.join(told) or 'nothing'})",
         f"output:  {plan.run_dir}",
         f"disk:    about {size_of(kept_bytes(plan.cells, parameters))} of checkpoints",
-        f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on this machine "
+        f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on idle cores "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "
         f"attacks {clock(attacking * scale)}), at most{f', not counting {longer}' if longer else ''}",
     ]

@@ -148,6 +148,21 @@ def test_without_the_truth_it_says_what_was_found_and_how_sure_that_is():
     assert "finds 9 images of 10 that the update shows (very likely right: they leave 0.002" in sure.headline
     doubtful = verdict(table(blind | {"num_inferred": 10, "num_reconstructed": 16, "relative_residual": 0.7}))
     assert doubtful.level == "nothing shown"
+    assert "Attack 'span' returned images that leave 0.7 of an update unexplained or more: they may be noise" in str(
+        doubtful.details
+    )
+
+
+def test_without_the_truth_images_that_explain_the_update_stand_before_more_that_do_not():
+    """24 exact images of span's, and 48 of ntk's that leave a third of the update: those were noise."""
+    blind = dict.fromkeys(["num_private", "recovered", "held", "leakage"], np.nan) | {"num_inferred": 24}
+    ntk = blind | {"attack": "ntk", "num_reconstructed": 48, "relative_residual": 0.33}
+    span = blind | {"attack": "span", "num_reconstructed": 24, "relative_residual": 0.029}
+    close = blind | {"attack": "kkt", "num_reconstructed": 48, "relative_residual": 0.09}
+    found = verdict(table(ntk, close, span))
+    assert found.level == "exposed"
+    assert "finds 24 images of 24 that the update shows (very likely right" in found.headline
+    assert "by attack 'span'" in found.headline
 
 
 def test_defenses_that_held_are_told_from_those_that_did_not():
