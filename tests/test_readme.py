@@ -20,6 +20,7 @@ README = (PROJECT / "README.md").read_text()
 ELSEWHERE = {  # what is no command of fedspill's, and where it is run
     "git clone … fedspill-project && cd fedspill-project": "continuous integration",
     ". .venv/bin/activate": "continuous integration",
+    "make test": "continuous integration",
     "make demo": "its recipe, below",
 }
 SHORTER = {  # what each would take minutes for
