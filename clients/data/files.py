@@ -78,3 +78,13 @@ def _member(archive: zipfile.ZipFile, field: str) -> np.ndarray:
         raise ValueError(f"{field} is a single value, an array is expected")
     with archive.open(info) as member:
         return np.lib.format.read_array(member, allow_pickle=False)
+
+
+def npz_array(path: Path, name: str, called: str) -> np.ndarray:
+    """One array of an npz file that the user named. called: how errors call what it holds, images of some kind."""
+    present = npz_fields(path)
+    if not present:
+        raise InputError(f"{called} {str(path)!r} are no npz file: write one with numpy.savez(FILE, {name}=…)")
+    if name not in present:
+        raise InputError(f"{called} {str(path)!r} hold {', '.join(present)}, no array `{name}`")
+    return read_npz(path, (name,))[name]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks import InputError
+from clients.data.files import npz_array
 from clients.data.sources.folder import ENDINGS, load_pictures
 
 Shape = tuple[int, int, int]
@@ -68,16 +69,9 @@ def read_images(path: Path, shape: Shape, called: str) -> Tensor:
 
 
 def _npz_images(path: Path, called: str) -> Tensor:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            held = list(arrays)
-            pixels = arrays["images"] if "images" in held else None
-    except FileNotFoundError:
-        raise InputError(f"{called} {str(path)!r} does not exist") from None
-    except (OSError, ValueError, TypeError, AttributeError):
-        raise InputError(f"{called} {str(path)!r} is no npz file: write one with numpy.savez(FILE, images=…)") from None
-    if pixels is None:
-        raise InputError(f"{called} {str(path)!r} holds {', '.join(held) or 'nothing'}, no array `images`")
+    if not path.exists():
+        raise InputError(f"{called} {str(path)!r} does not exist")
+    pixels = npz_array(path, "images", called)
     if pixels.ndim != 4 or not len(pixels) or (pixels.dtype != np.uint8 and pixels.dtype.kind != "f"):
         raise InputError(
             f"{called} {str(path)!r}: `images` is {pixels.dtype} {pixels.shape}; it has to be uint8, or floats in "

@@ -9,6 +9,7 @@ from torch import Tensor
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.normalization import Normalization
 from attacks.update.pixel_mean import infer_pixel_mean
+from clients.data.files import npz_array
 from simulator.results.schema import CANDIDATES
 from simulator.results.storage import make_out, write_atomically
 
@@ -18,18 +19,9 @@ BLACK_WITHIN = 0.05  # of the range of the images, between their black and that 
 
 def load_candidates(path: Path, called: str = "candidates") -> Tensor:
     """`images` of an npz file, (Q, C, H, W) float32. called: how errors call them."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            held = list(arrays)
-            images = arrays["images"] if "images" in held else None
-    except FileNotFoundError:
-        raise InputError(f"{called} {str(path)!r} do not exist") from None
-    except (OSError, ValueError, TypeError):
-        raise InputError(
-            f"{called} {str(path)!r} are no npz file: write one with numpy.savez(FILE, images=…)"
-        ) from None
-    if images is None:
-        raise InputError(f"{called} {str(path)!r} hold {', '.join(held) or 'nothing'}, no array `images`")
+    if not path.exists():
+        raise InputError(f"{called} {str(path)!r} do not exist")
+    images = npz_array(path, "images", called)
     if not len(images):
         raise InputError(f"{called} {str(path)!r}: `images` is empty: give at least one")
     if images.ndim != 4 or not np.issubdtype(images.dtype, np.floating):
