@@ -15,25 +15,37 @@ if TYPE_CHECKING:
     from attacks.library import InputError as InputError
     from attacks.library import KKTAttack as KKTAttack
     from attacks.library import Knowledge as Knowledge
-    from attacks.library import LeakageScore as LeakageScore
     from attacks.library import MeanImage as MeanImage
     from attacks.library import NTKAttack as NTKAttack
     from attacks.library import Observation as Observation
-    from attacks.library import Pool as Pool
     from attacks.library import RandomPublic as RandomPublic
     from attacks.library import Reconstruction as Reconstruction
     from attacks.library import SpanAttack as SpanAttack
     from attacks.library import get_attack as get_attack
     from attacks.library import register as register
-    from attacks.library import score as score
     from attacks.library import torch_generator as torch_generator
+    from attacks.scoring.images import Pool as Pool
+    from attacks.scoring.leakage import LeakageScore as LeakageScore
+    from attacks.scoring.leakage import score as score
+
+OWN_HOME = {  # of names that need no attack: asking for one of them does not import them all
+    "InputError": "attacks.interface.errors",
+    "Knowledge": "attacks.interface.knowledge",
+    "LeakageScore": "attacks.scoring.leakage",
+    "Observation": "attacks.interface.observation",
+    "Pool": "attacks.scoring.images",
+    "score": "attacks.scoring.leakage",
+    "torch_generator": "attacks.interface.seeding",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The names of `attacks.library`, imported when one is asked for: what needs no attack, such as the help of the
-    command line, does not wait for torch."""
+    """A name, imported when it is asked for: what needs no attack, such as the help of the command line, does not wait
+    for torch, and what scores nothing does not wait for scikit-image."""
     if name.startswith("__"):
         raise AttributeError(name)
+    if name in OWN_HOME:
+        return getattr(importlib.import_module(OWN_HOME[name]), name)
     library = importlib.import_module("attacks.library")
     if name not in library.__all__:
         raise AttributeError(f"module 'attacks' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What `attacks` offers, all of it imported: whoever asks for one of these names gets every attack registered."""
+"""Every attack, registered because it is imported here, and what `attacks` offers to those who run attacks."""
 
 from attacks.baselines import BestPublic, MeanImage, RandomPublic
 from attacks.gradient_matching.attack import GradientMatchingAttack
@@ -9,8 +9,6 @@ from attacks.interface.observation import Observation
 from attacks.interface.seeding import torch_generator
 from attacks.kkt.attack import KKTAttack
 from attacks.ntk.attack import NTKAttack
-from attacks.scoring.images import Pool
-from attacks.scoring.leakage import LeakageScore, score
 from attacks.span.attack import SpanAttack
 
 __all__ = [
@@ -21,16 +19,13 @@ __all__ = [
     "InputError",
     "KKTAttack",
     "Knowledge",
-    "LeakageScore",
     "MeanImage",
     "NTKAttack",
     "Observation",
-    "Pool",
     "RandomPublic",
     "Reconstruction",
     "SpanAttack",
     "get_attack",
     "register",
-    "score",
     "torch_generator",
 ]

@@ -4,8 +4,6 @@ from itertools import product
 
 import numpy as np
 import torch
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 SHIFT = 2  # pixels between two views: twice what crops and shifts of small images usually are
@@ -19,6 +17,9 @@ def group_views(images: Tensor, count: int) -> Tensor:
     """
     if len(images) <= 1:
         return torch.zeros(len(images), dtype=torch.long)
+    from scipy.cluster.hierarchy import fcluster, linkage  # slow to import, and for augmenting clients only
+    from scipy.spatial.distance import squareform
+
     distance = _up_to_views(images.double().cpu())
     tree = linkage(squareform(distance, checks=False), "average")
     found = fcluster(tree, count, "maxclust")

@@ -1,9 +1,6 @@
 """The commands about what a scenario can say: list, init, schema."""
 
 import json
-import re
-import sys
-from inspect import getdoc
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated
@@ -11,30 +8,15 @@ from typing import Annotated
 import typer
 
 from attacks.interface.errors import InputError
+from simulator.cli.catalogue import known_parts
 from simulator.cli.output import Answer, command, out, say
+from simulator.run.strategy_names import known_strategies
 
 
 @command
 def list_names() -> Answer:
     """List the attacks, defenses, data sets, models and strategies that a scenario can name, with a line on each."""
-    from attacks import ATTACKS
-    from clients.data import SOURCES
-    from clients.defenses import DEFENSES
-    from clients.models import MODELS
-    from simulator.run.strategies import known_strategies
-
-    known = {
-        "attacks": {name: first_sentence(getdoc(ATTACKS[name])) for name in sorted(ATTACKS)} | ATTACKS.offered(),
-        "defenses": {name: first_sentence(about(DEFENSES[name])) for name in sorted(DEFENSES)}
-        | DEFENSES.offered()
-        | {"package.module:mod": "a mod of Flower's, or of your own."},
-        "data": {name: first_sentence(getdoc(source.load)) for name, source in SOURCES.items()}
-        | SOURCES.offered()
-        | {"OWNER/NAME": "a data set of the Hugging Face hub."},
-        "models": {name: first_sentence(getdoc(options)) for name, options in MODELS.items()}
-        | MODELS.offered()
-        | {"FILE.py:factory": "a function that returns an nn.Module; also package.module:factory."},
-    }
+    known = known_parts()
     for kind, names in known.items():
         say(f"{kind}:")
         show_names(names)
@@ -51,18 +33,6 @@ def show_names(names: dict[str, str]) -> None:
     for name, text in names.items():
         for line in wrap(text, out.width, initial_indent=f"  {name}".ljust(widest), subsequent_indent=" " * widest):
             say(line)
-
-
-def about(kind: type) -> str | None:
-    """Its docstring, or that of its file where its own begins with what its options mean."""
-    own = getdoc(kind)
-    return getdoc(sys.modules[kind.__module__]) if re.match(r"[a-z_]+: ", own or "") else own
-
-
-def first_sentence(doc: str | None) -> str:
-    """Of a docstring, in one line."""
-    text = " ".join((doc or "").split("\n\n")[0].split())
-    return re.split(r"(?<!et al)(?<!sec)\. ", text)[0].rstrip(".") + "."
 
 
 @command

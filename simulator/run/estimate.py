@@ -7,22 +7,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor, nn
 
 from attacks import InputError, Knowledge, Observation
-from attacks.interface.seeding import torch_generator
-from clients.config import ModelConfig
+from clients.batch_norm import training_mode
+from clients.config import ModelConfig, TrainingConfig
 from clients.local_update import load_data, load_targets
-from clients.training import planned_steps, train
+from clients.losses import training_loss
+from clients.training import linearize, planned_steps
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import defense_facts, grant
-from simulator.run.federation import expected_attacks, expected_pairs
+from simulator.run.expected import expected_attacks, expected_pairs
 from simulator.run.plan import RunPlan, check_cell
 from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
-PROBE_ITERATIONS = 20
-PROBE_STEPS = 3
+PROBES = (2, 2, 12)  # iterations of an attack that are run: to warm up, and two whose difference is the price of one
+PROBE_STEPS = 4
 LONGEST_PROBE = 20.0  # seconds that an attack without iterations may take to be measured
 STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
 
@@ -103,8 +105,8 @@ def span(values: Iterable[int]) -> str:
 def estimate(cell: Cell) -> tuple[float, float, str]:
     """(seconds of training, seconds of attacks, the attacks that took too long to measure) of one cell.
 
-    Training is measured by a few local steps of one client, an attack on what they made of the network: by a few
-    iterations where it has a number of them, and else by running it.
+    Training is measured by a few steps of one client, an attack on what they made of the network: by a few iterations
+    where it has a number of them, and else by running it.
     """
     torch.set_num_threads(cell.scenario.engine.threads)
     data, model = check_cell(cell)
@@ -112,11 +114,10 @@ def estimate(cell: Cell) -> tuple[float, float, str]:
     images, labels = data.client(0)
     inputs, targets = data.normalization.inputs(images), load_targets(config, data.task, labels)
     initial = {name: value.clone() for name, value in model.state_dict().items()}
-    probe = config.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None, "stop_at_loss": None})
-    train(model, inputs, targets, probe, torch_generator(0, "estimate"))  # the first steps are slow
-    taken = train(model, inputs, targets, probe, torch_generator(0, "estimate"))
+    batch = config.training.batch_size
+    step_seconds = step_on(model, inputs[:batch], targets[:batch], config.training)
     steps = sum(planned_steps(config.training, size) for size in data.client_sizes) * federation.fraction
-    training = steps * federation.rounds * taken.seconds / taken.steps / (os.cpu_count() or 1)
+    training = steps * federation.rounds * step_seconds / (os.cpu_count() or 1)
 
     observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
     knowledge = grant(cell.scenario, data, [0], defense_facts(cell, data, cell.scenario.views[0], [0]))
@@ -128,29 +129,62 @@ def estimate(cell: Cell) -> tuple[float, float, str]:
     return training, sum(filter(None, seconds.values())) * expected_pairs(cell) / workers, longer
 
 
+def step_on(model: nn.Module, inputs: Tensor, targets: Tensor, config: TrainingConfig) -> float:
+    """Seconds of a local step: the fastest of a few gradient steps, in place, without what an optimizer adds to them.
+
+    PyTorch's optimizers import its compiler when they are first used, which takes longer than all of `check`.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    taken = []
+    with training_mode(model, config.batch_norm):
+        predict = linearize(model) if config.dynamics == "linearized" else model
+        for _ in range(PROBE_STEPS):
+            start = work_seconds()
+            loss = training_loss(config.loss, predict(inputs), targets)
+            gradient = torch.autograd.grad(loss, trained, allow_unused=True)
+            with torch.no_grad():
+                for parameter, slope in zip(trained, gradient, strict=True):
+                    if slope is not None:
+                        parameter -= config.learning_rate * slope
+            taken.append(work_seconds() - start)
+    return min(taken)
+
+
+def work_seconds() -> float:
+    """Of this process so far, as its threads share them: what others do on this machine adds nothing."""
+    return time.process_time() / torch.get_num_threads()
+
+
 class _TooLong(Exception):
     """An attack that is measured by running it has not ended in time."""
 
 
 def attack_seconds(attack: AttackConfig, cell: Cell, observation: Observation, knowledge: Knowledge) -> float | None:
     """Seconds of one attack on one pair of checkpoints; None where that took too long to find out."""
-    start, iterations = time.perf_counter(), iterations_of(attack)
 
-    def stop_when_late(done: int, total: int, loss: float) -> None:
-        if iterations is None and time.perf_counter() - start > LONGEST_PROBE:
-            raise _TooLong
+    def run(options: dict[str, int]) -> float:
+        start, began = work_seconds(), time.perf_counter()
 
-    few = {} if iterations is None else {"iterations": PROBE_ITERATIONS}
-    short = attack.model_copy(update={"options": attack.options | few})
-    try:
+        def stop_when_late(done: int, total: int, loss: float) -> None:
+            if not options and time.perf_counter() - began > LONGEST_PROBE:
+                raise _TooLong
+
+        short = attack.model_copy(update={"options": attack.options | options})
         AttackRun.of(short, cell.scenario).run(observation, knowledge, stop_when_late)
+        return work_seconds() - start
+
+    iterations = iterations_of(attack)
+    try:
+        if iterations is None:
+            return run({})
+        _, few, more = (run({"iterations": number}) for number in PROBES)
     except _TooLong:
         return None
     except InputError:
         if not attack.optional:
             raise
         return 0.0
-    return (time.perf_counter() - start) * (1 if iterations is None else iterations / PROBE_ITERATIONS)
+    return few + max(more - few, 0.0) / (PROBES[2] - PROBES[1]) * (iterations - PROBES[1])
 
 
 def iterations_of(attack: AttackConfig) -> int | None:
@@ -163,12 +197,10 @@ def estimate_pretraining(plan: RunPlan) -> float:
     cells, seconds = [cell for cell in plan.cells if cell.scenario.model.pretrain is not None], 0.0
     configs = [cell.client_config(use_gpu=False) for cell in cells]
     starts = [Pretraining.of(config, load_data(config)) for config in configs]
-    for pretraining in {start.digest: start for start in starts}.values():
-        start = time.perf_counter()
-        probe = pretraining.training.model_copy(update={"steps": PROBE_STEPS, "epochs": None})
-        replace(pretraining, training=probe).run()
-        steps = planned_steps(pretraining.training, len(pretraining.images))
-        seconds += (time.perf_counter() - start) * steps / PROBE_STEPS
+    for one in {start.digest: start for start in starts}.values():
+        batch = one.training.batch_size
+        step = step_on(one.network(), one.images[:batch], one.targets[:batch], one.training)
+        seconds += step * planned_steps(one.training, len(one.images))
     return seconds
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -15,7 +15,6 @@ from clients.local_update import load_data, make_model, num_outputs
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
-from simulator.adversary.threat_models import View
 from simulator.errors import CellsFailed, RunError, one_line
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
@@ -23,6 +22,7 @@ from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.run.cluster import start_ray
 from simulator.run.display import Display
+from simulator.run.expected import expected_attacks
 from simulator.run.plan import RunPlan
 from simulator.run.pretraining import pretrain
 from simulator.run.statistics import StatisticsApart, buffers_of
@@ -190,25 +190,3 @@ def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> int:
     while (found := len(list(grid.get_node_ids()))) < wanted and time.monotonic() < deadline:
         time.sleep(0.1)
     return found
-
-
-def expected_attacks(cell: Cell) -> int:
-    """How many attacks a cell will run if no client fails."""
-    attacks = cell.scenario.attacks_by
-    return sum(count * len(attacks(view.adversary)) for view, _, count in _expected_observations(cell))
-
-
-def expected_pairs(cell: Cell) -> int:
-    """How many pairs of checkpoints all observations of a cell will hold together, at most and if no client fails."""
-    return sum(count * pairs for _, pairs, count in _expected_observations(cell))
-
-
-def _expected_observations(cell: Cell) -> Iterator[tuple[View, int, int]]:
-    """(whose eyes, pairs of checkpoints in each, how many of them), of every round and view."""
-    federation, adversary = cell.scenario.federation, cell.scenario.adversary
-    clients = max(1, int(federation.clients * federation.fraction))
-    views = [view for view in cell.scenario.views if view.hidden_by is None]
-    for round in range(1, federation.rounds + 1):
-        if adversary.attacks_in(round):
-            for view in views:
-                yield view, round if view.all_rounds else 1, clients if view.shows(0) else 1

@@ -35,8 +35,10 @@ class RunPlan:
 def make_plan(scenario: Scenario, out: Path | None = None) -> RunPlan:
     """Check everything that can be checked before a run: data, partition, model, labels, strategy, knowledge."""
     cells = tuple(scenario.cells())
-    for cell in cells:
+    for cell in {repr(cell.scenario.model_copy(update={"seed": 0})): cell for cell in reversed(cells)}.values():
         check_cell(cell)
+    for cell in cells:  # of what is checked, only who gets which images depends on the seed
+        load_data(cell.client_config(use_gpu=False))
     run_dir = out or Path(scenario.output.root) / f"{scenario.name}-{scenario.digest}"
     return RunPlan(scenario, cells, run_dir.resolve())  # workers write there from folders of their own
 

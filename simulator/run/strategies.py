@@ -12,15 +12,11 @@ from pydantic import ValidationError
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.plugins import look_in_working_folder
 from clients.defenses import ServerHalf
+from simulator.run.strategy_names import known_strategies
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import FederationConfig, StrategyConfig
 
 MINIMUMS = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")
-TREES = ("FedXgbBagging", "FedXgbCyclic")  # they aggregate trees, not tensors
-
-
-def known_strategies() -> list[str]:
-    return sorted(name for name in flower.__all__ if name not in ("Strategy", "Result", *TREES))
 
 
 def defended_strategy(scenario: Scenario) -> Strategy:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.attack import Attack, get_attack
+from attacks import Attack, get_attack
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from tests.benchmarks.timing import four_products, seconds_of, timed

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from attacks.interface.attack import get_attack
+from attacks import get_attack
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.seeding import torch_generator
 from attacks.span import thresholds

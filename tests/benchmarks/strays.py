@@ -13,7 +13,7 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-from attacks.interface.attack import get_attack
+from attacks import get_attack
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import State
 from attacks.interface.seeding import derive_seed, torch_generator

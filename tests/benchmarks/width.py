@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from attacks.interface.attack import Reconstruction, get_attack
+from attacks import Reconstruction, get_attack
 from attacks.interface.seeding import torch_generator
 from clients.config import TrainingConfig
 from tests.benchmarks.held_out import Client, Kind, make_client, mlp

@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from attacks.interface.observation import State
@@ -39,6 +38,8 @@ class Momentum(NamedTuple):
         if factor <= 1 or factor >= steps:
             return cls(float(factor > 1), steps)
         most = 1 - 1e-9  # there the sum is T to nine digits
+        from scipy.optimize import brentq  # slow to import, and few clients have momentum
+
         return cls(brentq(lambda value: (1 - value**steps) / (1 - value) - factor, 0.0, most), steps)
 
     def weight(self, step: int) -> float:

@@ -8,7 +8,6 @@ vertices.
 """
 
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from attacks.span.search.descent import distinct
@@ -35,6 +34,8 @@ def extreme_images(rows: Tensor, low: Tensor, high: Tensor, number: int, generat
 
 def _vertices(rows: Tensor, low: Tensor, high: Tensor, directions: Tensor) -> Tensor:
     """The points (M, in) of the span that are extreme in directions (D, in), their pixels in range but for rounding."""
+    from scipy.optimize import linprog  # a third of a second, which few attacks need
+
     pixels, last = rows[:, :-1].T, rows[:, -1]
     limits = torch.cat([high + EXTREME.tolerance, -low + EXTREME.tolerance]).numpy()
     sides, total = torch.cat([pixels, -pixels]).numpy(), last[None].numpy()

@@ -5,9 +5,6 @@ import math
 import warnings
 from functools import lru_cache
 
-from scipy.optimize import brentq
-from scipy.special import erfcx, ndtr, ndtri
-
 LARGEST_ORDER = 63  # of the Rényi divergences that opacus' accountant looks at
 TOLERANCE = 0.01  # in ε, of its search for the noise
 ROUNDING = 1e-6  # by which t, below, is rounded up, so that ε holds in spite of floating point
@@ -23,6 +20,9 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
     """
     if _gaussian_delta(distance, -distance / 2) <= delta:
         return 0.0
+    from scipy.optimize import brentq  # slow to import: a run without such noise need not wait for it
+    from scipy.special import ndtri
+
     t = float(brentq(lambda t: _gaussian_delta(distance, t) - delta, -distance / 2, -ndtri(delta), xtol=1e-12))
     return distance * (distance / 2 + t + ROUNDING)
 
@@ -32,6 +32,8 @@ def _gaussian_delta(distance: float, t: float) -> float:
 
     exp(ε) alone overflows; as ε = ((t + Δ/σ)² − t²) / 2, the second term is exp(−t²/2) times a scaled erfc.
     """
+    from scipy.special import erfcx, ndtr
+
     return float(ndtr(-t) - math.exp(-t * t / 2) * erfcx((t + distance) / math.sqrt(2)) / 2)
 
 

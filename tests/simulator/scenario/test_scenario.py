@@ -5,7 +5,7 @@ import pytest
 from attacks import InputError
 from simulator.adversary.threat_models import all_views
 from simulator.results.keys import ALL
-from simulator.run.federation import expected_pairs
+from simulator.run.expected import expected_pairs
 from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 from simulator.scenario.sweep import short_keys

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.reports.figures import draw_figures
 from simulator.reports.panel_titles import panel_titles
-from simulator.run.federation import expected_attacks
+from simulator.run.expected import expected_attacks
 
 pytestmark = pytest.mark.slow
 
