@@ -34,7 +34,7 @@ def make_job(root, client, timeout=3600.0, **swept):
 def slotless():
     """A cluster that offers no `attack` slots, as one that somebody else started."""
     environment = {"env_vars": worker_environment(threads=1)}
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     yield
     stop_ray()
 

@@ -53,7 +53,7 @@ def swept(tmp_path_factory, run_scenario):
     """Two seeds in one simulation, on a Ray that believes it has a GPU. The data are gone afterwards."""
     folder = tmp_path_factory.mktemp("run")
     data = write_digits(folder)
-    ray.init(num_cpus=2, num_gpus=1, resources={"attack": 2}, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, num_gpus=1, resources={"attack": 2}, include_dashboard=False, log_to_driver=False)
     content = scenario(data, engine={"gpus": 0.5}, sweep={"seed": [0, 1]})
     record = run_scenario(content, folder / "out")
     data.unlink()
