@@ -87,7 +87,8 @@ class SEARCH(Thresholds):
     # [matters] half loses images: starts that came to one point stay several
     same_point: float = 0.1  # share of the median distance within which two candidates count as one
     same_length: float = 1e-4  # share of the median length within which they do where all are about one point
-    merge_after: float = 0.5  # share of a search's steps by which most starts have come together
+    merge_after: float = 0.2  # share of a search's steps after which starts begin to come together
+    merge_every: int = 20  # steps between two looks at which of them have
     settle_rate: float = 0.4  # share of the learning rate at which the search ends and settling starts
     # [matters] half loses images of a narrow network, as half the polishing steps do: minima are not reached
     polish_rate: float = 0.1  # share of the learning rate at which settling ends and polishing starts

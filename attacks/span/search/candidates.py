@@ -98,10 +98,12 @@ class Candidates:
         kept = duals.passing(directions)
         directions, rough = directions[kept], torch.cat([known, rough])[kept]
         directions = retry_doubtful(duals, rough, directions)
-        kept = duals.passing(directions)
-        directions, rough = directions[kept], rough[kept]
+        still = duals.passing(directions)
+        directions, rough, kept = directions[still], rough[still], kept[still]
         passed = duals.images(duals.disentangle(rough, directions))
-        return replace(found, directions=directions, passed=passed)._ranked(found.loose, generator)
+        loose = torch.ones(len(found.loose), dtype=torch.bool, device=kept.device)
+        loose[kept[kept >= len(known)] - len(known)] = False  # what is left of one that passed is no image
+        return replace(found, directions=directions, passed=passed)._ranked(found.loose[loose], generator)
 
     def with_weakest_released(self) -> "Candidates":
         """With the images that passed with the fewest zeros as loose candidates: a mixture hides what it is made of."""

@@ -29,12 +29,12 @@ def descend(loss: Loss, start: Tensor, descent: Descent, final_rate: float = 0.0
     """Adam from `start` (M, …), its step size on a half cosine from `descent.rate` to `final_rate`.
 
     Adam's step does not depend on the scale of a gradient, so every candidate advances at its own pace. merge_after:
-    share of the steps after which points that have come together go on as one.
+    share of the steps from which on points that have come together go on as one.
     """
     point, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
     for step in range(descent.steps):
         value, gradient = loss(point)
-        if step == int(merge_after * descent.steps):
+        if step >= merge_after * descent.steps and step % SEARCH.merge_every == 0:
             kept = value.argsort(stable=True)
             kept = kept[distinct(point[kept])]
             point, mean, square, gradient = point[kept], mean[kept], square[kept], gradient[kept]
