@@ -129,10 +129,11 @@ class Rules(TorchDispatchMode):
         there = bool(cards) if asked is None else torch.device(asked).type == "card"
         if not there and not cards:
             return func(*args, **kwargs)
-        if asked is not None:
+        if asked is not None and there:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         if func is aten._to_copy.default:
-            self._note_copy(from_card=bool(cards), to_card=there)
+            if asked is None or torch.device(asked).type != "meta":  # there nothing is copied
+                self._note_copy(from_card=bool(cards), to_card=there)
         elif func in COPIES:
             self._note_copy(from_card=isinstance(args[1], CardTensor), to_card=isinstance(args[0], CardTensor))
         else:
