@@ -91,9 +91,9 @@ def true_images(budget: int) -> Context:
 def few_maps(budget: int) -> Context:
     """A short search, whose maps all pass."""
     stack = contextlib.ExitStack()
-    for name, value in {"starts": 6, "polish": 4, "rounds": 1, "decoys": 4}.items():
+    for name, value in {"starts": 4, "polish": 2, "rounds": 1, "decoys": 4}.items():
         stack.enter_context(mock.patch.object(thresholds.MAP_SEARCH, name, value))
-    for name, value in {"degree": 80, "most_directions": 12}.items():
+    for name, value in {"degree": 80, "most_directions": 8}.items():
         stack.enter_context(mock.patch.object(thresholds.MAP_KERNEL, name, value))
     stack.enter_context(mock.patch.object(map_search, "_bound", lambda by_chance: math.inf))
     return stack
@@ -104,7 +104,7 @@ def few_joint_steps(budget: int) -> Context:
 
 
 def wide() -> Observation:
-    return client(mlp(256), digits(6), [torch.arange(3), torch.arange(3, 6)] * 3)
+    return client(mlp(128), digits(6), [torch.arange(3), torch.arange(3, 6)] * 3)
 
 
 EVERY = {
@@ -156,7 +156,7 @@ CASES = EVERY | {
     "span, noise": Case("span", noisy, Knowledge(num_private=3, noise_scale=0.05), SLOW),
     "span, quantized": Case("span", lambda: client(mlp(64), digits(3), 3), replace(TOLD, quantization_bits=8)),
     "span, entries left out": Case("span", lambda: client(mlp(64), digits(3), 3), replace(TOLD, kept_fraction=0.5)),
-    "span, rounds apart": Case("span", lambda: span.history(span.mlp(), digits(6).split(3)), Knowledge(), SLOW),
+    "span, rounds apart": Case("span", lambda: span.history(span.mlp(128), digits(6).split(3)), Knowledge(), SLOW),
     "span, features": Case(
         "span",
         lambda: span.client(span.Convolutional(), digits(4), 2, 4, lr=0.3),

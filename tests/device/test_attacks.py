@@ -9,12 +9,10 @@ from attacks import ATTACKS
 from tests.device.card import card
 from tests.device.cases import CASES
 
-FEW, MORE = 3, 13  # runs of every loop
+FEW, MORE = 3, 9  # runs of every loop
 MOST_IN_A_RUN = 60  # waits at one place; a loop that no option counts shows here
 DECIDES = {
     "attacks/gradient_matching/attack.py:solve": "torch's L-BFGS decides on the host",
-    "attacks/span/maps/search.py:_minimize": "torch's L-BFGS decides on the host",
-    "attacks/span/maps/search.py:closure": "torch's L-BFGS wants a number",
     "attacks/gradient_matching/batch_order.py:_draw": "the order of the images comes from the CPU's random numbers",
     "attacks/span/sparsity/sparse_duals.py:_reweighted": "whether to go on, once for each reweighting of one image",
     "attacks/span/sparsity/sparse_duals.py:_trimmed": "whether to go on, once for each trim of one image",

@@ -14,7 +14,7 @@ from tests.clients.test_local_update import FACTORY
 from tests.device.card import card
 from tests.simulator.run.test_pretraining import scenario, start
 
-FEW, MORE = 2, 12  # steps of local training
+FEW, MORE = 2, 8  # steps of local training
 WAITS = {
     "clients/training.py:_run_epoch": "the loss of an epoch",
     "clients/training.py:<lambda>": "the order of an epoch's images comes from the CPU's random numbers",
@@ -32,7 +32,11 @@ TRAINING = {
     "linearized": {"dynamics": "linearized"},
     "squared loss": {"loss": "mse", "batch_size": None},
 }
-QUICK = {name: {"iterations": 3} for name in ("kip", "rkip", "rkip_finite")}
+OPTIONS = {
+    **{name: {"iterations": 3} for name in ("kip", "rkip", "rkip_finite")},
+    "dp_sgd": {"noise_multiplier": 1.0},
+    "augmentation": {"flip": True, "noise": 0.1},
+}
 
 
 def settings(*defenses, model=None, **training):
@@ -65,7 +69,7 @@ def check(make, **given):
 @pytest.mark.filterwarnings("ignore:Secure RNG")
 @pytest.mark.parametrize("name", sorted(DEFENSES))
 def test_a_client_behind_a_defense_returns_what_it_returns_on_the_cpu(name):
-    defense = DefenseConfig.model_validate({"name": name, **QUICK.get(name, {})})
+    defense = DefenseConfig.model_validate({"name": name, **OPTIONS.get(name, {})})
     check(lambda steps: settings(defense.model_dump(), steps=steps, epochs=None))
 
 
@@ -74,9 +78,8 @@ def test_a_client_trains_there_as_on_the_cpu(name):
     check(lambda steps: settings(steps=steps, epochs=None, **TRAINING[name]), proximal=0.1)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vit_tiny"])
-def test_a_client_of_another_network_trains_there_as_on_the_cpu(name):
-    small = {"channels": 4} if name == "resnet18" else {}
+@pytest.mark.parametrize(("name", "small"), [("resnet18", {"channels": 4}), ("vit_tiny", {"depth": 1, "width": 24})])
+def test_a_client_of_another_network_trains_there_as_on_the_cpu(name, small):
     check(lambda steps: settings(model=ModelConfig(name=name, **small), steps=steps, epochs=None, batch_norm="train"))
 
 
