@@ -14,6 +14,16 @@ def code_version() -> str:
     return digest.hexdigest()[:16]
 
 
+def has_gpu_share() -> bool:
+    """Whether this process may use a GPU: a worker of Ray only one that it was granted a share of, since others would
+    crowd it; any other process what it finds."""
+    import ray
+
+    if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        return True
+    return bool(ray.get_gpu_ids())
+
+
 def whereabouts() -> dict[str, str | int]:
     """Where a client ran: process, host and the accelerators that Ray granted it."""
     facts: dict[str, str | int] = {"pid": os.getpid(), "worker": "local", "gpu-ids": ""}

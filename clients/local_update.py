@@ -14,6 +14,7 @@ from clients.data.partition import FederatedData, split_data
 from clients.data.tasks import Task
 from clients.defenses import TrainingSet
 from clients.defenses.differential_privacy.guarantee import Guarantee
+from clients.environment import has_gpu_share
 from clients.losses import encode_targets
 from clients.models import build_model
 from clients.training import FedProx, TrainingReport, train
@@ -76,7 +77,7 @@ def local_update(
     Flower mods are run.
     """
     torch.set_num_threads(config.threads)
-    device = "cuda" if config.use_gpu and torch.cuda.is_available() else "cpu"
+    device = "cuda" if config.use_gpu and torch.cuda.is_available() and has_gpu_share() else "cpu"
     data = load_data(config)
     model = make_model(config, data)
     model.load_state_dict(received)

@@ -75,6 +75,14 @@ class Observation:
         it is."""
         return replace(self, model=copy.deepcopy(self.model).to(device).eval())
 
+    def on(self, device: torch.device) -> "Observation":
+        """The same checkpoints on `device`, with a copy of the network there, in evaluation mode."""
+        there = tuple(
+            ({k: v.to(device) for k, v in initial.items()}, {k: v.to(device) for k, v in final.items()})
+            for initial, final in self.pairs
+        )
+        return replace(self.with_own_model(device), pairs=there)
+
     def delta(self, pair: int = 0) -> State:
         """Δθ = θ_f − θ₀ of one pair, trained parameters only, in float64 (the subtraction is then exact)."""
         initial, final = self.pairs[pair]

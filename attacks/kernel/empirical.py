@@ -36,7 +36,8 @@ def kernel_duals(kernel: Tensor, targets: Tensor, ridge: float = 0.0) -> Tensor:
     Raises InputError where the kernel is singular to the precision of its dtype.
     """
     level = ridge * kernel.diagonal().mean()
-    factor, failed = torch.linalg.cholesky_ex(kernel + level * torch.eye(len(kernel), dtype=kernel.dtype).to(kernel))
+    identity = torch.eye(len(kernel), dtype=kernel.dtype, device=kernel.device)
+    factor, failed = torch.linalg.cholesky_ex(kernel + level * identity)
     if failed:
         raise InputError(f"kernel of {len(kernel)} images is singular at ridge {ridge:g}: raise the ridge")
     return torch.cholesky_solve(targets, factor)

@@ -202,7 +202,7 @@ def _rest(objective: Objective, images: Tensor, duals: Tensor) -> State:
 
 def squared_norm(state: State) -> float:
     """‖·‖² over all tensors of a state dict, summed in float64."""
-    return sum(float((value.double() ** 2).sum()) for value in state.values())
+    return sum(torch.stack([(value.double() ** 2).sum() for value in state.values()]).tolist())
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,8 @@ def high_frequencies(images: Tensor) -> Tensor:
 
     At frequencies (u, v), in radians per pixel, the weight is (1 − cos²(u/2) cos²(v/2))²: none at 0, 1 at the highest.
     """
-    line = images.new_tensor([0.25, 0.5, 0.25])
+    line = images.new_full((3,), 0.25)  # filled on the device: a graph cannot hold a copy from the host
+    line[1] = 0.5
     channels = images.shape[1]
     kernel = (line[:, None] * line).expand(channels, 1, 3, 3)
     blurred = F.conv2d(F.pad(images, (1, 1, 1, 1), mode="replicate"), kernel, groups=channels)

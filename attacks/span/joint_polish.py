@@ -35,13 +35,13 @@ def fit_duals(objective: Objective, images: Tensor, duals: Tensor, iterations: i
     rest = {name: value - explained[name] for name, value in objective.delta.items()}
     slope = adjoint(rest)
     step, size = slope, slope.square().sum()
+    goes_on = size > 0  # a tensor, as nothing is asked of the device on the way: once false, the duals stay
     for _ in range(iterations):
         moved = image(step)
         length = torch.stack([value.square().sum() for value in moved.values()]).sum()
-        if not (size > 0 and length > 0):
-            break
+        goes_on = goes_on & (size > 0) & (length > 0)
         rate = size / length
-        duals += rate * step
+        duals = torch.where(goes_on, duals + rate * step, duals)
         rest = {name: value - rate * moved[name] for name, value in rest.items()}
         slope = adjoint(rest)
         size, before = slope.square().sum(), size

@@ -68,5 +68,5 @@ def duals(model: nn.Module, data: TrainingSet) -> Tensor:
         residual = nn.functional.one_hot(data.targets, outputs.shape[1]) - outputs.softmax(1)
     else:
         residual = data.targets.reshape(len(outputs), -1).double() - outputs
-    ridge = RIDGE * kernel.diagonal().mean() * torch.eye(len(kernel), dtype=kernel.dtype)
+    ridge = RIDGE * kernel.diagonal().mean() * torch.eye(len(kernel), dtype=kernel.dtype, device=kernel.device)
     return torch.linalg.solve(kernel + ridge, residual)

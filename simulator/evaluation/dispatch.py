@@ -26,16 +26,20 @@ class Dispatcher:
     """Runs jobs in the background; every job submitted comes back exactly once.
 
     Tasks ask for no CPU: idle client actors keep theirs reserved for the whole run. On a cluster that offers `attack`
-    slots a task takes one of them; on any other, `workers` tasks run at a time (default: one per core).
+    slots a task takes one of them; on any other, `workers` tasks run at a time (default: one per core). taken: what a
+    task asks of Ray.
     """
 
     def __init__(self, workers: int | None):
         """Ray has to be up, with workers that find our packages (`start_ray`): a task with an environment of its own
         would wait for a new process, where those that Ray has started already stand idle."""
         slots = ray.cluster_resources().get(ATTACK_RESOURCE, 0) >= 1
-        taken: dict[str, Any] = {"num_gpus": attack_gpu_share(), "resources": {ATTACK_RESOURCE: 1} if slots else {}}
+        self.taken: dict[str, Any] = {
+            "num_gpus": attack_gpu_share(),
+            "resources": {ATTACK_RESOURCE: 1} if slots else {},
+        }
         self.limit = float("inf") if slots else workers or os.cpu_count() or 1
-        self.task = ray.remote(num_cpus=0, max_retries=1, **taken)(run_job)
+        self.task = ray.remote(num_cpus=0, max_retries=1, **self.taken)(run_job)
         self.board: Any = ray.remote(num_cpus=0)(ProgressBoard).remote()
         self.running: dict[Any, Job] = {}
         self.waiting: deque[Job] = deque()

@@ -5,11 +5,13 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
+from attacks.interface.devices import choose_device
 from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import affordable_images, kernel_drift
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
@@ -31,6 +33,16 @@ class FinishedAttack:
     knowledge: Knowledge
     found: Reconstruction
     columns: dict[str, Any]
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The one that is there: what is measured of kernels and Hessians costs more than an attack may."""
+        return choose_device("auto")
+
+    @cached_property
+    def there(self) -> Observation:
+        """The observation on that device."""
+        return self.observation.on(self.device)
 
 
 Measure = Callable[[FinishedAttack], dict[str, Any]]
@@ -69,7 +81,7 @@ def membership(attack: FinishedAttack) -> dict[str, Any]:
     members, outsiders = (
         truth.normalization.inputs(images) for images in (truth.private, truth.pool.public[:OUTSIDERS])
     )
-    test = MembershipTest.of(attack.observation, attack.knowledge, torch.cat([members, outsiders]))
+    test = MembershipTest.of(attack.there, attack.knowledge, torch.cat([members, outsiders]))
     return MembershipScore.of(test.residual(members), test.residual(outsiders)).columns()
 
 
@@ -77,16 +89,18 @@ def membership(attack: FinishedAttack) -> dict[str, Any]:
 def kernel_distance(attack: FinishedAttack) -> dict[str, Any]:
     """Kernel distance of the last round's update on the private images, as many as are affordable."""
     images = attack.truth.normalization.inputs(attack.truth.private)
-    return {"kernel_distance": kernel_drift(attack.observation, images[: affordable_images(attack.observation)])}
+    affordable = images[: affordable_images(attack.observation)].to(attack.device)
+    return {"kernel_distance": kernel_drift(attack.there, affordable)}
 
 
 @measure("linearity")
 def linearity(attack: FinishedAttack) -> dict[str, Any]:
     """Whether the last round's update is in the kernel regime: on the private images, and, as `attacker_…`, on what the
     adversary has, which is its reconstructions, else the public images that it knows."""
-    truth, observation = attack.truth, attack.observation
+    truth = attack.truth
     if not truth.diagnosed:
         return {}
+    observation = attack.there
     generator = torch_generator(truth.seed, "diagnosis", observation.round, observation.client)
     private, drift = truth.normalization.inputs(truth.private), attack.columns.get("kernel_distance", math.nan)
     seen = OnImages.of(observation, private, generator, complete=True, points=(0.0,), distance=drift)

@@ -9,6 +9,7 @@ from rich.table import Table
 from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, torch_generator
+from attacks.interface.devices import choose_device
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from simulator.evaluation.truth import Truth
 from simulator.results.keys import ObservationKey
@@ -37,6 +38,7 @@ def measure_regime(observation: Observation, images: Tensor, complete: bool, see
         expected = f"(number, {', '.join(map(str, observation.input_shape))})"
         raise InputError(f"diagnose: images have shape {tuple(images.shape)}, expected {expected}")
     generator = torch_generator(seed, "diagnosis", observation.round, observation.client)
+    observation = observation.on(choose_device("auto"))
     try:
         on_images = OnImages.of(observation, images, generator, complete=complete)
         return Linearity(UpdateFacts.of(observation, generator), on_images)

@@ -79,6 +79,10 @@ class Owner:
         targets = encode_targets(labels, len(data.task.groups), outputs, "mse", source=f"data {scenario.data.name!r}")
         return cls(scenario, data, data.normalization.inputs(images), targets)
 
+    def on(self, device: torch.device) -> "Owner":
+        """The same images and targets on `device`, where networks are then made too."""
+        return dataclasses.replace(self, images=self.images.to(device), targets=self.targets.to(device))
+
     @property
     def groups(self) -> Tensor:
         """(N,) group indices, read off the targets."""
@@ -97,7 +101,7 @@ class Owner:
     def network(self, purpose: str) -> nn.Module:
         """A network at its initialization; each purpose has weights of its own."""
         seed = derive_seed(self.scenario.seed, purpose)
-        return build_model(self.scenario.model, self.data.shape, self.targets.shape[1], seed)
+        return build_model(self.scenario.model, self.data.shape, self.targets.shape[1], seed).to(self.images.device)
 
     def distill(self, size: int, options: DistillOptions, progress: Progress = silent) -> Distilled:
         """The owner's images, distilled to `size` ones."""

@@ -34,5 +34,5 @@ def _linear(before: Tensor, moved: Tensor, maps: Tensor) -> Tensor:
     inputs, wanted = (torch.cat([part, torch.ones_like(part[..., :1])], 3) for part in (inputs, wanted))
     inputs, outputs = inputs.flatten(0, 2), outputs.flatten(0, 2)
     gram = inputs.T @ inputs
-    gram += MAP_SEARCH.ridge * gram.diagonal().mean() * torch.eye(len(gram)).to(gram)
+    gram += MAP_SEARCH.ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     return (wanted @ torch.linalg.solve(gram, inputs.T @ outputs)).movedim(3, 1).to(maps)

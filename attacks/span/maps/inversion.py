@@ -14,6 +14,7 @@ the size of its own residual.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from torch.nn.functional import interpolate, pad
 from attacks.interface.attack import Progress, silent
 from attacks.networks.relaxation import relaxed
 from attacks.span.maps.decoys import dead_leaves
-from attacks.span.thresholds import MAP_INVERSION, Descent
+from attacks.span.thresholds import MAP_INVERSION, MAP_SEARCH, Descent
 
 TINY = 1e-12  # keeps quotients and roots finite
 
@@ -148,7 +149,7 @@ class PixelSpace:
     shape: tuple[int, int, int]
     bounds: tuple[Tensor, Tensor] | None
 
-    @property
+    @cached_property
     def range(self) -> float:
         """Highest minus lowest value, 1 where they are not known."""
         return 1.0 if self.bounds is None else float((self.bounds[1] - self.bounds[0]).mean())
@@ -231,7 +232,8 @@ def _descended(
         for part, gradient in zip(coordinates, gradients, strict=True):
             part.grad = gradient
         adam.step()
-        progress(step, steps, float(misfit.detach().mean().sqrt()))
+        if step % MAP_SEARCH.reported_every == 0:
+            progress(step, steps, float(misfit.detach().mean().sqrt()))
     with torch.no_grad():
         images = pixels.inside(scales.images(coordinates))
         return images, target.misfit(images).sqrt()

@@ -200,9 +200,9 @@ def _minimize(value: Callable[[], Tensor], variables: list[Tensor]) -> None:
 
 def _best_distinct(points: Tensor, residual: Tensor, most: int) -> list[int]:
     """Indices of the points (M, d) of smallest residual (M,) that point elsewhere than every better one."""
-    unit, kept = normalize(points), list[int]()
+    unit, values, kept = normalize(points).cpu(), residual.tolist(), list[int]()
     for i in residual.argsort(stable=True).tolist():
-        if len(kept) == most or not math.isfinite(float(residual[i])):
+        if len(kept) == most or not math.isfinite(values[i]):
             break
         if not kept or float((unit[kept] @ unit[i]).max()) < MAP_SEARCH.same_direction:
             kept.append(i)

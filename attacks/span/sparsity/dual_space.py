@@ -122,9 +122,10 @@ class DualSpace:
         zeros, enough = self.zeros(directions), self.explained_zeros()
         kept: list[int] = []
         basis = directions.new_zeros(0, self.count)
+        counts = zeros.tolist()
         for i in zeros.argsort(descending=True, stable=True).tolist():
             rest = directions[i] - (directions[i] @ basis.T) @ basis
-            if zeros[i] > enough and rest.norm() > SPARSITY.independent:
+            if counts[i] > enough and rest.norm() > SPARSITY.independent:
                 rest = rest - (rest @ basis.T) @ basis
                 basis = torch.cat([basis, (rest / rest.norm())[None]])
                 kept.append(i)

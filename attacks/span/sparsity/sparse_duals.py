@@ -115,13 +115,13 @@ def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tens
         rms = duals.square().mean().sqrt()
         falling = DUAL.bluntest * (DUAL.sharpest / DUAL.bluntest) ** (i / (DUAL.reweightings - 1))
         epsilon = rms * (DUAL.sharpest if sure else falling)
-        small = int((duals.abs() < DUAL.small * rms).sum())
+        small = (duals.abs() < DUAL.small * rms).sum()
         if i == DUAL.checked_at and small < DUAL.hope * enough:
             break
         last, c = c, _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
         if sure:
             break
-        sure = small > enough and 1 - abs(float(last @ c)) < DUAL.still
+        sure = bool((small > enough) & (1 - (last @ c).abs() < DUAL.still))  # one question: each waits for a GPU
     return c
 
 
@@ -146,7 +146,5 @@ def _least(gram: Tensor, own: Tensor) -> Tensor:
     """The c (N,) of least c · gram c with own · c = 1, scaled to unit length; `own` where the matrix is singular."""
     gram.diagonal().add_(1e-13 * gram.diagonal().mean())
     factor, failed = torch.linalg.cholesky_ex(gram)
-    if failed:
-        return own
     c = torch.cholesky_solve(own[:, None], factor)[:, 0]
-    return c / c.norm()
+    return torch.where(failed == 0, c / c.norm(), own)  # not asked on the host, where a GPU would be waited for

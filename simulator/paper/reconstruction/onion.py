@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from attacks import get_attack
+from attacks.interface.devices import choose_device
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
@@ -67,7 +68,7 @@ class Peeling:
     ):
         self.owner, self.settings, self.training = owner, settings, training
         self.stages = settings.stages(len(owner.images))
-        self.groups = owner.groups
+        self.groups, self.device = owner.groups, choose_device("auto")
         test_images, self.test_labels = owner.data.test()
         self.test_images = owner.data.normalization.inputs(test_images)
         self.report = lambda what, done: run.report(f"seed {owner.scenario.seed}, {regime}: {what}", done, 100)
@@ -124,8 +125,8 @@ class Peeling:
 
     def largest_duals(self, kept: Tensor) -> Tensor:
         """The rank of the defense `prune_easiest`."""
-        data = TrainingSet(self.owner.images[kept], self.owner.targets[kept])
-        return duals(self.network(len(kept)), data).norm(dim=1)
+        data = TrainingSet(self.owner.images[kept].to(self.device), self.owner.targets[kept].to(self.device))
+        return duals(self.network(len(kept)).to(self.device), data).norm(dim=1).cpu()
 
     def network(self, count: int, purpose: str = "onion") -> nn.Module:
         scenario = self.owner.scenario
@@ -137,8 +138,9 @@ class Peeling:
         """(θ₀, the network at θ_f); every way to choose starts a stage from the same θ₀."""
         model = self.network(len(kept), purpose)
         initial = deepcopy(model.state_dict())
-        train(model, self.owner.images[kept], self.owner.targets[kept], self.training, torch.Generator())
-        return initial, model
+        images, targets = self.owner.images[kept], self.owner.targets[kept]
+        train(model.to(self.device), images.to(self.device), targets.to(self.device), self.training, torch.Generator())
+        return initial, model.cpu()
 
     def attacked(self, kept: Tensor, initial: dict[str, Tensor], model: nn.Module) -> tuple[Tensor, float]:
         """((N,) L2 of the reconstruction curve, the uninformed baseline as of `floor_of`)."""
@@ -169,11 +171,11 @@ def at_infinite_width(scenario: Scenario, settings: OnionSettings) -> pd.DataFra
 
     A twentieth of `reference_images` is left out in each stage, down to a fifth of them.
     """
-    owner = Owner.of(scenario.with_images(settings.reference_images))
-    images, targets, groups = owner.images.double(), owner.targets.double(), owner.groups
+    owner = Owner.of(scenario.with_images(settings.reference_images)).on(choose_device("auto"))
+    images, targets, groups = owner.images.double(), owner.targets.double(), owner.groups.cpu()
     test_images, labels = owner.data.test()
     kernel = owner.kernel(images)
-    cross = owner.kernel(owner.data.normalization.inputs(test_images).double(), images)
+    cross = owner.kernel(owner.data.normalization.inputs(test_images).to(images), images)
     drop = max(1, len(images) // REFERENCE_STAGES)
 
     def peel(chosen: str, rank: Callable[[Tensor], Tensor]) -> list[dict[str, object]]:
@@ -181,11 +183,11 @@ def at_infinite_width(scenario: Scenario, settings: OnionSettings) -> pd.DataFra
         while len(kept) - drop >= len(images) // 5:
             kept = kept[without_easiest(rank(kept), drop, groups[kept] if settings.balanced else None)]
             predicted = kernel_regression(kernel[kept][:, kept], targets[kept], cross[:, kept], RIDGE)
-            rows.append({"chosen": chosen, "num_private": len(kept), "accuracy": accuracy(predicted, labels)})
+            rows.append({"chosen": chosen, "num_private": len(kept), "accuracy": accuracy(predicted.cpu(), labels)})
         return rows
 
     generator = torch_generator(scenario.seed, "infinite onion")
-    rows = peel("duals", lambda kept: kernel_duals(kernel[kept][:, kept], targets[kept], RIDGE).norm(dim=1))
+    rows = peel("duals", lambda kept: kernel_duals(kernel[kept][:, kept], targets[kept], RIDGE).norm(dim=1).cpu())
     for _ in range(settings.draws):
         rows += peel("random", lambda kept: torch.rand(len(kept), generator=generator))
     return pd.DataFrame(rows)

@@ -1,7 +1,8 @@
 """How constant the tangent kernel is against width, measured (Liu, Zhu, Belkin 2020, and the rebuttal of its reviews).
 
 Fully connected networks in NTK parameterization with two hidden layers. Every seed draws weights, inputs on the sphere
-of radius √d, where each of the d entries is of order 1, and random labels: no data set is involved.
+of radius √d, where each of the d entries is of order 1, and random labels: no data set is involved. All of it is drawn
+on the CPU and measured on the GPU where there is one.
 """
 
 import math
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.interface.devices import choose_device
 from attacks.interface.observation import State
 from attacks.interface.seeding import derive_seed, torch_generator
 from attacks.kernel.empirical import empirical_ntk
@@ -67,7 +69,7 @@ class Network:
         with torch.no_grad():
             last.bias.fill_(OFFSET)
         last.bias.requires_grad_(self.output_bias)
-        return model
+        return model.to(choose_device("auto"))
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class ConstancyData:
         inputs = torch.randn((INPUTS, *SHAPE), generator=generator)
         radius = inputs[0].numel() ** 0.5
         inputs = radius * inputs / inputs.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-        return cls(inputs, torch.randint(CLASSES, (INPUTS,), generator=generator))
+        labels, device = torch.randint(CLASSES, (INPUTS,), generator=generator), choose_device("auto")
+        return cls(inputs.to(device), labels.to(device))
 
     def targets(self, output: str) -> Tensor:
         """Under squared loss: one-hot for a softmax, else the two ends of the output's range, or ±1."""

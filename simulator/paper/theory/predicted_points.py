@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from attacks.interface.devices import choose_device
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.seeding import torch_generator
@@ -81,14 +82,14 @@ def gap_statistics(data: pd.DataFrame) -> Statistics:
 
 def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -> dict[str, float]:
     """Linearized training with one label moved, in closed form, and the attack on its update."""
-    owner = Owner.of(cell.scenario)
+    owner = Owner.of(cell.scenario).on(choose_device("auto"))
     model = owner.network("appendix_c").double()
     state = deepcopy(model.state_dict())
     images, targets = owner.images.double(), owner.targets.double().clone()
     with torch.no_grad():
         initial = model(images)
     kernel = empirical_ntk(model, state, images)
-    others = torch.arange(len(images)) != point
+    others = torch.arange(len(images), device=images.device) != point
     prediction, schur = leave_one_out(kernel, (targets - initial)[:, 0], others)
     targets[point] = initial[point] + prediction + gap
     duals = kernel_duals(kernel, targets - initial, RIDGE)[:, 0]
@@ -98,7 +99,8 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
     knowledge = Knowledge(num_private=len(images), pixel_mean=mean, pixel_std=std)
     attack = NTKAttack(kernel="initial", iterations=settings.iterations, learning_rate=settings.learning_rate)
     found = attack.run(observation, knowledge, torch_generator(cell.scenario.seed, "appendix_c", point))
-    l2, _ = matched_l2(images.float(), found.images)
+    private = images.float().cpu()
+    l2, _ = matched_l2(private, found.images)
     public = owner.data.normalization.inputs(owner.data.public()[0])
     return {
         "seed": cell.scenario.seed,
@@ -109,8 +111,8 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
         "predicted_dual": gap / schur,
         "others_dual": float(duals[others].abs().mean()),
         "l2": float(l2[point]),
-        "others_l2": float(l2[others.numpy()].mean()),
-        "floor_l2": floor_of(images.float(), public, len(found.images)),
+        "others_l2": float(l2[others.cpu().numpy()].mean()),
+        "floor_l2": floor_of(private, public, len(found.images)),
     }
 
 

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from attacks.interface.devices import choose_device
 from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.ntk.objective import make_objective
@@ -58,12 +59,14 @@ def theorem2(run: ExperimentRun, settings: RkipSettings) -> Outcome:
 
 def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:
     """A row for each size of S, and network with outputs of its own or 0 at initialization."""
-    owner, rows = Owner.of(cell.scenario), []
+    owner, rows = Owner.of(cell.scenario).on(choose_device("auto")), []
     model = owner.network("theorem2").double()
     generator = torch_generator(cell.scenario.seed, "theorem2")
     for size in settings.distilled:
-        images = torch.randn((size, *owner.data.shape), generator=generator, dtype=torch.float64)
-        labels = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(size)[:size, None]
+        images = torch.randn((size, *owner.data.shape), generator=generator, dtype=torch.float64).to(
+            owner.images.device
+        )
+        labels = torch.tensor([1.0, -1.0]).repeat(size)[:size, None].to(images)
         for zero in (False, True):
             network = Centered(model) if zero else model
             losses = both_losses(network, owner, images * settings.image_std, labels)

@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from attacks.interface.devices import choose_device
 from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
@@ -74,7 +75,7 @@ def theorem1(run: ExperimentRun, settings: SphereSettings) -> Outcome:
         generator = torch_generator(cell.scenario.seed, "theorem1")
         trace, found = minimize(target, settings, generator, run.report, cell.name)
         parts.append(trace.assign(num_private=len(target.images), seed=cell.scenario.seed))
-        pairs.append((cell.name, target.images, found))
+        pairs.append((cell.name, target.images.cpu(), found.cpu()))
     data = pd.concat(parts, ignore_index=True)
     melted = data.melt(["iteration", "num_private", "seed"], ["mmd", "worst_l2", "mean_l2"], "measure")
     draw = partial(draw_lines, melted, "iteration", "value", "measure", col="num_private", log_y=True)
@@ -104,6 +105,7 @@ def on_sphere(images: Tensor) -> Tensor:
 
 def on_sphere_target(owner: Owner) -> Embedding:
     """α = K⁻¹ y for the owner's images, scaled to norm 1; NTK parameterization with biases, universal on the sphere."""
+    owner = owner.on(choose_device("auto"))
     images = on_sphere(owner.images.double())
     kernel = InfiniteNTK(option_values(owner.scenario.model)["depth"], parameterization="ntk")
     return Embedding(kernel, images, kernel_duals(kernel(images), owner.targets.double(), RIDGE))
@@ -115,7 +117,7 @@ def minimize(
     """(MMD² relative to the target's norm and distances as they fall, the images found), by Adam on the sphere."""
     count = max(1, round(settings.candidates * len(target.images)))
     shape = (count, *target.images.shape[1:])
-    points = torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+    points = torch.randn(shape, generator=generator, dtype=torch.float64).to(target.images.device).requires_grad_()
     with torch.no_grad():
         points.copy_(on_sphere(points))
     optimizer = torch.optim.Adam([points], lr=settings.learning_rate / math.prod(shape[1:]) ** 0.5)
@@ -124,7 +126,7 @@ def minimize(
     for i in range(settings.iterations + 1):
         loss = target.discrepancy(on_sphere(points)) / whole
         if i % TRACE_EVERY == 0 or i == settings.iterations:
-            l2, _ = matched_l2(target.images, on_sphere(points.detach()))
+            l2, _ = matched_l2(target.images.cpu(), on_sphere(points.detach()).cpu())
             rows.append({"iteration": i, "mmd": float(loss.detach()), "worst_l2": l2.max(), "mean_l2": l2.mean()})
             report(f"{name}, MMD² {rows[-1]['mmd']:.1e}", i, settings.iterations)
         (points.grad,) = torch.autograd.grad(loss, points)
