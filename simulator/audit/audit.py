@@ -39,6 +39,7 @@ def audit(
     std: float | Sequence[float] = (),
     truth: str | Path | None = None,
     public: str | Path | None = None,
+    candidates: str | Path | None = None,
     attacks: Iterable[str | Mapping[str, Any]] = (),
     know: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -55,10 +56,11 @@ def audit(
 
     model: FILE.py:FACTORY, which returns the nn.Module. shape: (C, H, W) of an input. mean, std: of the inputs'
     normalization, one value or one per channel; what is not told is read off the updates. truth: the private images, a
-    folder with a file for each client or one npz file. public: others, for baselines. attacks: names, or mappings as in
-    a scenario; default `span` and a short `ntk`. know: further knowledge of the adversary, false to withhold some. out:
-    default beside the recording. rounds, clients, threat_models: default all. timeout: seconds of each attack.
-    workers: attacks at a time, default one per core; 1 runs them in this process, without Ray.
+    folder with a file for each client or one npz file. public: others, no members, for floors and to calibrate
+    membership on. candidates: images of which it is to be told whether they took part; they need `public`. attacks:
+    names, or mappings as in a scenario; default `span` and a short `ntk`. know: further knowledge of the adversary,
+    false to withhold some. out: default beside the recording. rounds, clients, threat_models: default all. timeout:
+    seconds of each attack. workers: attacks at a time, default one per core; 1 runs them in this process, without Ray.
 
     An audit that was interrupted goes on; one that is finished is read, unless `overwrite`. Raises InputError for what
     does not fit, before anything is written.
@@ -71,6 +73,7 @@ def audit(
         std=_values(std),
         truth=truth,
         public=public,
+        candidates=candidates,
         attacks=tuple(map(attack_of, attacks)),
         knowledge=know,
         rounds=tuple(rounds),
@@ -107,7 +110,8 @@ def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
     """A job for each observation and attack; what an attack is given is written down first."""
     store, shape = plan.store(), plan.options.shape
     store.create(ModelConfig(name=plan.options.model), shape, outputs_of(plan.model, "", shape)[0], plan.options.seed)
-    setting = Setting(truth=plan.truth(), seed=plan.options.seed, timeout=timeout)
+    truth = plan.truth()
+    setting = Setting(truth, seed=plan.options.seed, timeout=timeout, candidates=plan.candidates(truth))
     for key in plan.keys:
         recorded, folder = plan.recording.recorded(key), plan.recording.store.checkpoints.resolve()
         pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in recorded.pairs)

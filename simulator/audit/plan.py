@@ -18,6 +18,7 @@ from attacks.interface.own_code import allow_code
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
 from simulator.audit.budget import default_attacks
+from simulator.audit.candidates import AuditCandidates, check_candidates
 from simulator.audit.images import Shape, read_images, read_truth
 from simulator.audit.owners import owners_by_name, owners_by_update
 from simulator.audit.recording import Recording
@@ -32,8 +33,9 @@ class AuditOptions:
     """What an audit was asked for, as `audit.yaml` describes it; paths are absolute.
 
     model: FILE.py:FACTORY or package.module:FACTORY. mean, std: per channel, of the inputs' normalization; empty where
-    nothing is told. truth, public: images, None where there are none. attacks: empty for what applies. knowledge: field
-    -> what the adversary believes, or false to withhold it. rounds, clients, threat_models: empty for all.
+    nothing is told. truth, public, candidates: images, None where there are none. attacks: empty for what applies.
+    knowledge: field -> what the adversary believes, or false to withhold it. rounds, clients, threat_models: empty for
+    all.
     """
 
     recording: str
@@ -43,6 +45,7 @@ class AuditOptions:
     std: tuple[float, ...] = ()
     truth: str | None = None
     public: str | None = None
+    candidates: str | None = None
     attacks: tuple[AttackConfig, ...] = ()
     knowledge: Mapping[str, Any] | None = None
     rounds: tuple[int, ...] = ()
@@ -52,12 +55,18 @@ class AuditOptions:
 
     @classmethod
     def of(
-        cls, model: str, truth: str | Path | None = None, public: str | Path | None = None, **others: Any
+        cls,
+        model: str,
+        truth: str | Path | None = None,
+        public: str | Path | None = None,
+        candidates: str | Path | None = None,
+        **others: Any,
     ) -> "AuditOptions":
         """With absolute paths: workers have folders of their own. InputError for images that cannot be used."""
         file, colon, factory = model.rpartition(":")
         model = f"{absolute(file)}:{factory}" if colon and file.endswith(".py") else model
-        options = cls(model=model, truth=absolute(truth), public=absolute(public), **others)
+        images = {"truth": absolute(truth), "public": absolute(public), "candidates": absolute(candidates)}
+        options = cls(model=model, **images, **others)
         _check_images(options)
         return options
 
@@ -144,6 +153,20 @@ class AuditPlan:
             seed=options.seed,
         )
 
+    def candidates(self, truth: AuditTruth | None) -> AuditCandidates | None:
+        """What was given; else a truth of which nobody knows whose image is whose, where images that are no members
+        are given beside it: which of it took part can be told all the same."""
+        options, path = self.options, self.options.candidates
+        if path is None and truth is not None and truth.owners is None:
+            path = options.truth
+        if path is None or options.public is None:
+            return None
+        try:
+            check_candidates(path, options.public, options.shape)
+        except InputError:  # too few to calibrate on, and nobody asked
+            return None
+        return AuditCandidates(Path(path), Path(options.public), options.shape)
+
     def _one_of_each_client(self) -> dict[int, tuple[Observation, Knowledge]]:
         """What the server first saw of each client, and was told."""
         first: dict[int, ObservationKey] = {}
@@ -210,6 +233,7 @@ def _check_images(options: AuditOptions) -> None:
         read_truth(Path(options.truth), options.shape)
     if options.public is not None:
         read_images(Path(options.public), options.shape, "public images")
+    check_candidates(options.candidates, options.public, options.shape)
     for name, value in (options.knowledge or {}).items():
         if name not in Knowledge.names():
             raise InputError(f"--know {name}: no such field{nearest(name, Knowledge.names())}")

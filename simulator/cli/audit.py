@@ -27,7 +27,12 @@ def audit(
         typer.Option(metavar="PATH", help="the private images, for scores: a folder with client_00.npz, … or one npz"),
     ] = None,
     public: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="other images of the kind, for baselines: npz or a folder")
+        Path | None,
+        typer.Option(metavar="PATH", help="other images of the kind, no members: for floors, and for --candidates"),
+    ] = None,
+    candidates: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="images of which to say whether they took part: npz or a folder; + --public"),
     ] = None,
     attacks: Annotated[
         list[str], typer.Option("--attack", metavar="NAME", help="may be repeated; default span and a short ntk")
@@ -77,6 +82,7 @@ def audit(
             std=parse_numbers("--std", std),
             truth=truth,
             public=public,
+            candidates=candidates,
             attacks=attacks,
             know=parse_fields(know),
             out=out_dir,

@@ -68,10 +68,8 @@ class ObservationOptions:
         observation, granted = record.observation(self.round, self.client, threat_model, self.cell)
         return observation, knowledge if self.know else granted, record
 
-    def audit_options(
-        self, attack: "AttackConfig", truth: Path | None, public: Path | None, seed: int
-    ) -> "AuditOptions":
-        """An attack on two checkpoints as an audit has it. truth, public: images, where there are any."""
+    def audit_options(self, attack: "AttackConfig", images: dict[str, Path | None], seed: int) -> "AuditOptions":
+        """An attack on two checkpoints as an audit has it. images: truth, public and candidates, where given."""
         from simulator.audit.plan import AuditOptions
         from simulator.tools.attack_pair import parse_numbers, parse_shape
 
@@ -82,10 +80,9 @@ class ObservationOptions:
             shape=parse_shape(self.shape),
             mean=parse_numbers("--mean", self.mean),
             std=parse_numbers("--std", self.std),
-            truth=truth,
-            public=public,
             attacks=(attack,),
             seed=seed,
+            **images,
         )
 
 
@@ -121,7 +118,12 @@ def attack(
         Path | None, typer.Option(metavar="PATH", help="the private images, for scores: an npz file, or a folder")
     ] = None,
     public: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="other images of the kind, for baselines: npz or a folder")
+        Path | None,
+        typer.Option(metavar="PATH", help="other images of the kind, no members: for floors, and for --candidates"),
+    ] = None,
+    candidates: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="images of which to say whether they took part: npz or a folder; + --public"),
     ] = None,
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
     show_all: ShowAll = False,
@@ -135,10 +137,12 @@ def attack(
     from simulator.run.display import step_bar
     from simulator.tools.attack_pair import parse_options, write_result
 
-    if which.run is not None and (truth or public):
-        raise InputError("--truth and --public are for two checkpoints: a run knows its own truth (`fedspill report`)")
+    images = {"truth": truth, "public": public, "candidates": candidates}
+    if which.run is not None and any(images.values()):
+        given = " and ".join(f"--{image}" for image, path in images.items() if path)
+        raise InputError(f"{given}: for two checkpoints, beside --run leave it out: a run brings its own images")
     observation, granted, record = which.observe()
-    options = which.audit_options(parse_options(name, option), truth, public, seed) if record is None else None
+    options = which.audit_options(parse_options(name, option), images, seed) if record is None else None
     if options is not None:
         run = AttackRun(options.attacks[0], seed)
     else:
@@ -180,6 +184,7 @@ def member(
     """
     import torch
 
+    from attacks.calibration import Calibrated
     from attacks.membership import MembershipTest
     from simulator.tools.candidates import load_candidates, scale_warning, to_input_space, write_membership
     from simulator.tools.membership_words import membership_words
@@ -190,10 +195,11 @@ def member(
         files = [to_input_space(images, observation, knowledge) for images in files]
     test = MembershipTest.of(observation, knowledge, torch.cat(files))
     residual, *outsiders = [test.residual(images) for images in files]
-    write_membership(out_dir, residual)
     warnings = (*test.warnings, *filter(None, [scale_warning(files[0], observation)]))
     show_warnings(warnings)
-    said, table = membership_words(residual, next(iter(outsiders), None), test.num_private), out_dir / "membership.csv"
+    table = out_dir / "membership.csv"
+    write_membership(table, residual, Calibrated.of(residual, *outsiders) if outsiders else None)
+    said = membership_words(residual, next(iter(outsiders), None), test.num_private)
     for sentence in said:
         out.print(sentence, soft_wrap=True)
     out.print(f"{len(residual)} candidates, {test.num_private} private images: {table}")

@@ -10,7 +10,7 @@ from attacks.scoring.leakage import LeakageScore
 from simulator.evaluation.measures import MEASURES, FinishedAttack, norms_of
 from simulator.evaluation.truth import Truth
 
-NO_TRUTH = "nobody said what is true: no scores, and membership has nothing to test"
+NO_TRUTH = "nobody said what is true: no scores"
 
 
 class Evaluation(NamedTuple):

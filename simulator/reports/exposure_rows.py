@@ -10,7 +10,7 @@ from simulator.results.keys import ALL
 from simulator.results.schema import COUNT, LEAKAGE, NUMBER
 
 MEASURES = ("recovered", "recovered_group", "recovered_affine", "held")  # of equally many images, the first counts
-DERIVED = ("scored", "best", "measure", "share", "sure", "tells_members", "setting")
+DERIVED = ("scored", "best", "measure", "share", "sure", "tells_members", "tells_candidates", "setting")
 FLOORS = ("floor_{}_fraction", "null_{}_fraction")
 EXPOSED = 0.5  # share of a client's private images
 # Share of an update that images leave unexplained, from which on they say nothing by themselves: a search that leaves a
@@ -26,15 +26,17 @@ class Telling(NamedTuple):
 
 
 TELLING = Telling()
+CHANCE = 0.05  # that any update of a table seems to tell candidates, where none of them took part
 
 
 def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     """The rows about private images, with every declared column, and these beside them.
 
-    scored: whether the truth is known. best, measure: most private images by any way of counting, and which way.
-    share: `best` over the private images, 0 where an attacker who knows nothing has as many; without the truth, of the
-    images that the update shows. sure: whether the images are vouched for. tells_members: whether the AUC is above
-    chance. setting: in words, which point of a sweep or which defense it is.
+    scored: whether the truth is known. best, measure: most private images by any way of counting, and which way. share:
+    `best` over the private images, 0 where an attacker who knows nothing has as many; without the truth, of the images
+    that the update shows. sure: whether the images are vouched for. tells_members: whether the AUC is above chance,
+    tells_candidates: whether more candidates are told to be members than chance explains. setting: in words, which
+    point of a sweep or which defense it is.
     """
     rows = leakage.reindex(columns=[*LEAKAGE.columns, *(name for name in leakage if name not in LEAKAGE.columns)])
     rows = rows[rows.target.isna() | (rows.target == "private")].reset_index(drop=True)
@@ -53,6 +55,7 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
         best=best, measure=measure, share=share,
         sure=(measure != "held").where(rows.scored, rows.relative_residual < EXPLAINED),
         tells_members=(rows.membership_auc >= TELLING.least) & (low > 0.5),
+        tells_candidates=_tells_candidates(rows),
     )  # fmt: skip
 
 
@@ -102,6 +105,13 @@ def _setting(rows: pd.DataFrame) -> pd.Series:
         return ", ".join(parts)
 
     return rows.apply(text, axis=1) if len(rows) and names else pd.Series("", index=rows.index, dtype="object")
+
+
+def _tells_candidates(rows: pd.DataFrame) -> pd.Series:
+    """Where `membership_p` is small for as many tests as the table has: one for each update that was looked at."""
+    tested = rows[rows.membership_p.notna()]
+    names = ["setting", "round", "client", "threat_model"]
+    return rows.membership_p * max(1, len(tested[names].drop_duplicates())) <= CHANCE
 
 
 def _above_floor(rows: pd.DataFrame, name: str) -> pd.Series:

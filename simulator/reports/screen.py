@@ -15,7 +15,7 @@ from simulator.results.schema import LEAKAGE, TEXT
 
 MAX_LINES = 60
 CAVEATS = 6  # on the screen without --all
-WORST = "client threat attack round recovered held affine group leakage AUC".split()  # headings
+WORST = "client threat attack round recovered held affine group leakage AUC members".split()  # headings
 SETTING, GRANTED = "setting", LEAKAGE.columns["knowledge"].heading
 LAYOUT = Layout(
     texts={SETTING, *(column.heading for column in LEAKAGE.printed if column.dtype == TEXT)},

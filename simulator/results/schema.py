@@ -112,6 +112,11 @@ MEMBERSHIP = Group(
     "95 % confidence interval.",
     "simulator/evaluation/measures.py",
 )
+TOLD = Group(
+    "Which candidate images took part, where an audit is given some, and images that are no members to calibrate on "
+    "(`--candidates`, `--public`). No truth is needed.",
+    "attacks/calibration.py",
+)
 UPDATE = Group("How large the update of the last round is.", "simulator/evaluation/measures.py")
 REGIME = Group(
     "How linear the network was along the last round's update ([diagnose.md](diagnose.md)): on the private images, "
@@ -255,8 +260,15 @@ LEAKAGE = Table(
            "100 public images", MEMBERSHIP, SHARE),
     Column("membership_tpr_1pct_low", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
     Column("membership_tpr_1pct_high", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
+    Column("membership_candidates", COUNT, "candidate images that an audit was given (`--candidates`)", TOLD),
+    Column("membership_told", COUNT, "of those, told to be members: with a score above `membership_threshold`", TOLD,
+           title="members"),
+    Column("membership_fpr", NUMBER, "false-positive rate that the threshold keeps: 0.1 %, 1 % or 10 %, the strictest "
+           "that so many images held out can keep", TOLD, SHARE),
+    Column("membership_threshold", NUMBER, "a score, −log ρ ([membership.csv](#membershipcsv-membershipcsv))", TOLD),
+    Column("membership_p", NUMBER, "probability of at least as many told where no candidate is a member", TOLD, SHARE),
     printed="round client threat_model attack recovered held recovered_affine recovered_group precision leakage "
-    "l2_median psnr_mean membership_auc knowledge",
+    "l2_median psnr_mean membership_auc membership_told knowledge",
 )  # fmt: skip
 
 
@@ -406,11 +418,18 @@ EQUAL_UTILITY = Table(
 )
 
 CANDIDATES = Table(
-    "membership.csv",
-    "One row per candidate image of `fedspill member`.",
+    "membership.csv, membership/*.csv",
+    "One row per candidate image of `fedspill member`, or of one round, client and threat model of an audit.",
     Column("index", INTEGER, "of the candidate in its file", CANDIDATE),
     Column("residual", NUMBER, "ρ: share of it that lies outside the span of the update", CANDIDATE, SHARE),
     Column("score", NUMBER, "−log ρ: higher for images that were trained on", CANDIDATE),
+    Column(
+        "member",
+        COUNT,
+        "1: told to be a member, with a score above the threshold that `--public` calibrates; 0: "
+        "not; empty where nothing calibrates it",
+        CANDIDATE,
+    ),
 )
 
 LAYERS = Table(

@@ -8,7 +8,15 @@ from simulator.reports.verdict_words import counted
 
 SCENARIO, AUDIT = "scenario", "audit"  # what a run and an audit were asked for, in their descriptions
 APART = ("versions", "machine", SCENARIO, AUDIT)  # under headings of their own
-FLAGS = ("model", "shape", "mean", "std", "truth", "public")  # of `fedspill audit`, by the names of its options
+FLAGS = (
+    "model",
+    "shape",
+    "mean",
+    "std",
+    "truth",
+    "public",
+    "candidates",
+)  # of `fedspill audit`, by the names of its options
 
 
 def facts_of(description: dict[str, Any]) -> tuple[Facts, ...]:

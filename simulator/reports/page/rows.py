@@ -68,6 +68,8 @@ def _text(column: Column, row: pd.Series) -> str:
         return "all" if value < 0 else str(value)
     if pd.isna(value):
         return ""
+    if column.name == "membership_told":
+        return f"{value:.0f} of {row['membership_candidates']:.0f}"
     if column.name in OF_ALL:
         return f"{value} of {row['num_private']}"
     return f"{value:.{column.digits}f}" if column.dtype == NUMBER else str(value)
@@ -93,11 +95,18 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
         known = told(worst.knowledge)
         lines.append(
             (viewer(str(threat_model)), SEES.get(str(threat_model), ""), str(worst.attack), known.removeprefix("told "),
-             f"{worst.best:.0f}{of}", where, "" if pd.isna(auc) else f"{auc:.2f}")
+             f"{worst.best:.0f}{of}", where, "" if pd.isna(auc) else f"{auc:.2f}", _most_members(own))
         )  # fmt: skip
-    names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC")
-    columns = [Heading(name, name in ("images at worst", "membership AUC")) for name in names]
+    names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC", "candidates told")
+    columns = [Heading(name, name in ("images at worst", "membership AUC", "candidates told")) for name in names]
     return _without_empty(Grid("Who can do it, and knowing what", tuple(columns), tuple(lines)))
+
+
+def _most_members(rows: pd.DataFrame) -> str:
+    """The most candidates that one update tells to be members, of how many."""
+    told = rows[rows.membership_told.notna()]
+    most = None if told.empty else told.loc[told.membership_told.idxmax()]
+    return "" if most is None else f"{most.membership_told:.0f} of {most.membership_candidates:.0f}"
 
 
 def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:

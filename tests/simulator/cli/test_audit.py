@@ -52,8 +52,11 @@ def test_an_audit_ends_in_a_verdict_a_page_and_an_exit_code(fedspill, recorded, 
     assert said["verdict"]["level"] == "exposed" and "10 of its 10" in said["verdict"]["headline"]
     assert pd.read_csv(tmp_path / "known" / "leakage.csv").recovered_fraction.tolist() == [1.0]
     assert (tmp_path / "known" / "report.html").exists()
-    result = fedspill("audit", *arguments, "--out", tmp_path / "blind")
+    files = ["--candidates", recorded / "candidates.npz", "--public", recorded / "public.npz"]
+    result = fedspill("audit", *arguments, *files, "--out", tmp_path / "blind")
     assert result.returncode == 0 and "10 found" in result.stdout, result.stderr
+    assert "10 of 50 candidate images are told to be members" in " ".join(result.stdout.split())
+    assert "AUC" not in result.stdout and "leakage:" not in result.stdout  # no column, so no word on it
     assert (tmp_path / "blind" / "figures" / "reconstructions_server_span.png").exists()
     limit = ["--truth", recorded / "all.npz", "--out", tmp_path / "known", "--fail-above", "leakage=0.2"]
     assert fedspill("audit", *arguments, *limit).returncode == 4
