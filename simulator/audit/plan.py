@@ -23,9 +23,12 @@ from simulator.audit.images import Shape, read_images, read_truth
 from simulator.audit.owners import owners_by_name, owners_by_update
 from simulator.audit.recording import Recording
 from simulator.audit.truth import AuditTruth
+from simulator.evaluation.job import Setting
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore, make_knowledge
 from simulator.scenario.sections import AttackConfig
+
+TIMEOUT = 600.0  # seconds that an attack may take, unless the user says otherwise
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,12 @@ class AuditOptions:
         _check_images(options)
         return options
 
+    @classmethod
+    def described_by(cls, content: Mapping[str, Any]) -> "AuditOptions":
+        """From the plain values of a description; InputError where the images are no longer there."""
+        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
+        return cls.of(**{**plain, "attacks": tuple(map(attack_of, content["attacks"]))})
+
     def described(self) -> dict[str, Any]:
         """As plain values."""
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
@@ -111,10 +120,7 @@ class AuditPlan:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that rows depend on, so that an audit is taken up by its own command only."""
-        nodes = [client.node for client in self.recording.clients.values()][:1]  # random: another for another recording
-        content = json.dumps([self.options.described(), nodes], sort_keys=True, default=str)
-        return hashlib.sha256(content.encode()).hexdigest()[:10]
+        return digest_of(self.options, self.recording)
 
     def knowledge(self, key: ObservationKey) -> Knowledge:
         """What the adversary of an observation is told: by the recording, the normalization, and as --know has it."""
@@ -153,6 +159,11 @@ class AuditPlan:
             seed=options.seed,
         )
 
+    def setting(self, timeout: float = TIMEOUT) -> Setting:
+        """What its jobs have in common. timeout: seconds that an attack may take."""
+        truth = self.truth()
+        return Setting(truth, seed=self.options.seed, timeout=timeout, candidates=self.candidates(truth))
+
     def candidates(self, truth: AuditTruth | None) -> AuditCandidates | None:
         """What was given; else a truth of which nobody knows whose image is whose, where images that are no members
         are given beside it: which of it took part can be told all the same."""
@@ -187,6 +198,13 @@ class AuditPlan:
 
     def store(self) -> CellStore:
         return CellStore(self.out)
+
+
+def digest_of(options: AuditOptions, recording: Recording) -> str:
+    """Of all that rows depend on, so that an audit is taken up by its own command only."""
+    nodes = [client.node for client in recording.clients.values()][:1]  # random: another for another recording
+    content = json.dumps([options.described(), nodes], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:10]
 
 
 def attack_of(given: str | Mapping[str, Any]) -> AttackConfig:

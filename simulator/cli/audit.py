@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import FailAbove, ShowAll
-from simulator.cli.output import Answer, command
+from simulator.cli.output import Answer, command, here, say
 
 DEFAULT_NAMES, THREAT_MODELS = ("span", "ntk"), ("server", "observer", "history")  # that --fail-above may name
 
@@ -66,6 +66,7 @@ def audit(
     from simulator.audit import audit as audits
     from simulator.cli.finish import Shown, finish_run
     from simulator.reports.gate import parse_limits
+    from simulator.reports.html_report import is_current
     from simulator.run.display import run_display
     from simulator.run.interruption import interruptible
     from simulator.tools.attack_pair import parse_fields, parse_numbers, parse_shape
@@ -93,6 +94,10 @@ def audit(
             timeout=timeout,
             workers=workers,
             overwrite=overwrite,
+            page=False,
             display=display,
         )
-    return finish_run(run.path, figures=True, shown=shown)
+    finished = is_current(run.path)  # its tables are older than the page: nothing was attacked
+    if finished:
+        say(f"{here(run.path)} holds this audit already, finished; --overwrite does it again")
+    return finish_run(run.path, figures=not finished, shown=shown)

@@ -129,14 +129,17 @@ def attack(
     show_all: ShowAll = False,
 ) -> Answer:
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed; with --truth, what
-    comes out is scored. Of two checkpoints there are tables, pictures and a page, as of an audit."""
+    comes out is scored. There are tables, pictures and a page, as of a run."""
     from simulator.adversary.attack_run import AttackRun
     from simulator.audit.pair import audit_pair
     from simulator.cli.finish import Shown, finish_run
+    from simulator.evaluation.truth import Attacked
     from simulator.results.keys import ObservationKey
     from simulator.run.display import step_bar
     from simulator.tools.attack_pair import parse_options, write_result
+    from simulator.tools.replayed import FACTS, is_replaceable, write_replayed
 
+    is_replaceable(out_dir)
     images = {"truth": truth, "public": public, "candidates": candidates}
     if which.run is not None and any(images.values()):
         given = " and ".join(f"--{image}" for image, path in images.items() if path)
@@ -154,15 +157,17 @@ def attack(
     write_result(out_dir, name, found, run.knowledge(granted), pixels=which.in_pixels)
     if options is not None:
         audit_pair(out_dir.resolve(), options, observation, granted, found)
+    elif record is not None:
+        recorded, told = record.store(which.cell).recorded(key), run.knowledge(granted)
+        attacked = Attacked(recorded, observation, told, found)
+        write_replayed(out_dir.resolve(), record, which.cell, run.config, granted, attacked)
     show_warnings(found.warnings)
     if not which.in_pixels:
         show_warnings(("images are shown as the network saw them: where training normalizes, give --mean and --std",))
     held = 0 if found.held is None else len(found.held)
     count = f"{len(found.images)} images{f', {held} held back' if held else ''}, {found.num_inferred} inferred"
     out.print(f"{count}, {found.seconds:.1f} s: {out_dir}")
-    facts = read_json(out_dir / "facts.json")
-    if options is None:
-        return Answer(facts)
+    facts = read_json(out_dir / FACTS)
     ended = finish_run(out_dir, figures=True, shown=Shown(show_all))
     return Answer(facts | ended.data, ended.error)
 

@@ -7,7 +7,7 @@ from simulator.reports.page.view import Facts
 from simulator.reports.verdict_words import counted
 
 SCENARIO, AUDIT = "scenario", "audit"  # what a run and an audit were asked for, in their descriptions
-APART = ("versions", "machine", SCENARIO, AUDIT)  # under headings of their own
+APART = ("versions", "machine", "jobs", SCENARIO, AUDIT)  # under headings of their own
 FLAGS = (
     "model",
     "shape",

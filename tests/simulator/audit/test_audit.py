@@ -1,6 +1,8 @@
 """An audit of a recording made by hand: what it finds, what it scores against, and how it ends."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -35,7 +37,7 @@ def blind(recorded):
 
 
 def audited(recorded, name, **options):
-    return audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / name, **{**SPAN, **options})
+    return audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / name, page=False, **{**SPAN, **options})
 
 
 def write_truth(folder, clients=(0, 1, 2)):
@@ -106,6 +108,32 @@ def test_a_finished_audit_is_read_and_an_interrupted_one_goes_on(recorded, blind
     pd.testing.assert_frame_equal(again.leakage.drop(columns="seconds"), blind.leakage.drop(columns="seconds"))
     audited(recorded, "blind")
     assert len(done) == 2
+
+
+def test_a_finished_audit_answers_from_its_tables_without_its_network(recorded, monkeypatch):
+    first = audited(recorded, "twice", clients=[0])
+    monkeypatch.setattr("simulator.audit.plan.construct", lambda *given, **options: pytest.fail("it made the network"))
+    again = audited(recorded, "twice", clients=[0])
+    pd.testing.assert_frame_equal(again.leakage, first.leakage)
+    with pytest.raises(InputError, match="already holds another audit"):
+        audited(recorded, "twice", clients=[1])
+
+
+def test_an_audit_waits_for_neither_ray_nor_flower_before_it_needs_them():
+    code = "import sys, simulator.audit.audit; print([m for m in ('ray', 'flwr', 'matplotlib') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_from_python_there_is_a_page_too(recorded):
+    run = audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / "page", clients=[0], **SPAN)
+    assert run.page == recorded / "page" / "report.html" and "<html" in run.page.read_text()
+    assert "found" in run.show().title
+    made = run.page.stat().st_mtime_ns
+    again = audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / "page", clients=[0], **SPAN)
+    assert again.page.stat().st_mtime_ns == made  # of the same tables
+    with pytest.raises(InputError, match=r"has no report.html: `fedspill report"):
+        _ = audited(recorded, "twice", clients=[0]).page
 
 
 def test_an_attack_that_cannot_work_here_is_a_row_that_says_why(recorded):

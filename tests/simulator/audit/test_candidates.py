@@ -34,7 +34,7 @@ def audited(recorded):
     def run(name, **files):
         images = {option: recorded / f"{file}.npz" for option, file in files.items()}
         return audit(recorded, f"{recorded}/net.py:net", SHAPE, mean=0.3, std=0.4, attacks=["span"], workers=1,
-                     out=recorded / name, **images)  # fmt: skip
+                     page=False, out=recorded / name, **images)  # fmt: skip
 
     return run
 
