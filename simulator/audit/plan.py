@@ -162,7 +162,8 @@ class AuditPlan:
     def setting(self, timeout: float = TIMEOUT) -> Setting:
         """What its jobs have in common. timeout: seconds that an attack may take."""
         truth = self.truth()
-        return Setting(truth, seed=self.options.seed, timeout=timeout, candidates=self.candidates(truth))
+        candidates = self.candidates(truth)
+        return Setting(truth, seed=self.options.seed, timeout=timeout, candidates=candidates, limit="--timeout")
 
     def candidates(self, truth: AuditTruth | None) -> AuditCandidates | None:
         """What was given; else a truth of which nobody knows whose image is whose, where images that are no members

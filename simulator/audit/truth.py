@@ -16,7 +16,7 @@ from simulator.evaluation.truth import Attacked, Truth
 from simulator.results.keys import ObservationKey
 
 GREY = 0.5  # of the only image that who knows no image at all can guess
-NO_OTHERS = "the uninformed baseline is a grey image: give --public for a better one"
+NO_OTHERS = "the floor is a grey image: give --public for a better one"
 UNOWNED = (
     "whose image is whose is not known, so that no client's is scored: --public, images that are no members, tells "
     "which of these images took part"

@@ -33,7 +33,8 @@ class Setting:
     """What the jobs of a cell, or of an audit, have in common.
 
     cell: its name, "" where there is no sweep. swept: its columns. truth: where to read it, None where nobody knows it.
-    candidates: for membership, None where there are none. timeout: seconds that an attack may take. threads: of torch.
+    candidates: for membership, None where there are none. timeout: seconds that an attack may take, by
+    the option `limit`. threads: of torch.
     """
 
     truth: TruthSource | None
@@ -44,6 +45,7 @@ class Setting:
     timeout: float = 3600.0
     threads: int = 1
     candidates: CandidateSource | None = None
+    limit: str = "adversary.timeout"
 
     @classmethod
     def of(cls, cell: Cell) -> "Setting":
@@ -120,7 +122,7 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
     except Exception as error:
         status, detail = "failed", one_line(f"{type(error).__name__}: {error}")
         if isinstance(error, TimeoutError):
-            status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
+            status, detail = "timeout", f"no result within {job.setting.limit} = {job.timeout:g} s"
         elif isinstance(error, InputError) and job.attack.optional:
             status, detail = "skipped", " ".join(str(error).split())
         spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}

@@ -115,7 +115,7 @@ def _tells_candidates(rows: pd.DataFrame) -> pd.Series:
 
 
 def _above_floor(rows: pd.DataFrame, name: str) -> pd.Series:
-    """Where a count is above that of the uninformed baseline, and of the same images against others."""
+    """Where a count is above that of the floor, and of the same images against others."""
     count, fraction = rows[name], "recovered" if name == "held" else name
     above = count > 0
     for pattern in FLOORS:

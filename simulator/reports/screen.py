@@ -82,12 +82,16 @@ def row_table(
 
 
 def granted_lines(rows: pd.DataFrame) -> list[str]:
-    """What was granted beyond the checkpoints, and where that differs, to whom."""
+    """What was granted beyond the checkpoints, and where that differs, to whom, in as few words as tell."""
     names = rows.knowledge.map(lambda text: ", ".join(json.loads(text)) if isinstance(text, str) and text else "")
     names = names[rows.status == "ok"]
     if names.nunique() < 2:
         return [f"granted knowledge: {text or 'none'}" for text in names.unique()]
-    who = (rows.threat_model + " " + rows.attack)[names.index]
+    own = rows.loc[names.index]
+    who = next(
+        (own[column] for column in ("threat_model", "attack") if (names.groupby(own[column]).nunique() == 1).all()),
+        own.threat_model + " " + own.attack,
+    )
     return [f"granted knowledge: {text or 'none'}: {', '.join(own.unique())}" for text, own in who.groupby(names)]
 
 

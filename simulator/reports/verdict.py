@@ -19,7 +19,18 @@ from simulator.reports.exposure_rows import (
 )
 from simulator.reports.verdict_caveats import caveats
 from simulator.reports.verdict_membership import membership_headline, membership_lines, reconciled, tells
-from simulator.reports.verdict_words import counted, listed, numbered, percent, sentence, told, viewer, whose
+from simulator.reports.verdict_words import (
+    LOOSER,
+    at_worst,
+    counted,
+    listed,
+    numbered,
+    percent,
+    sentence,
+    told,
+    viewer,
+    whose,
+)
 from simulator.results.keys import ALL
 
 Level = Literal["exposed", "partly exposed", "nothing shown", "no result"]
@@ -89,9 +100,10 @@ def _images(row: pd.Series) -> str:
         of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f} that the update shows"
         return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row.relative_residual)})"
     owners = "" if row.client == ALL else "its "
-    how = {"recovered": "", "recovered_group": ", up to the shifts and flips that clients augment by,",
-           "recovered_affine": ", up to brightness and contrast,", "held": ", in candidates that the attack would not "
-           "vouch for,"}[row.measure]  # fmt: skip
+    how = ""
+    if row.measure in LOOSER and row.best > row.recovered:
+        loosely, strictly = LOOSER[row.measure]
+        how = f", {loosely} ({row.recovered:.0f} {strictly}),"
     return f"recovers {row.best:.0f} of {owners}{counted(row.num_private, 'private image')}{how}"
 
 
@@ -135,7 +147,7 @@ def _viewers(good: pd.DataFrame) -> list[str]:
             lines.append(f"{viewer(threat_model)} recovers no image")
             continue
         lost, attacked = clients[clients.share > 0].client.nunique(), clients.client.nunique()
-        of = f"{worst.best:.0f} of {worst.num_private:.0f}" if worst.scored else counted(worst.best, "image")
+        of = at_worst(worst) if worst.scored else counted(worst.best, "image")
         where = f"{of} from {whose(worst.client)} in round {worst['round']} by {worst.attack!r}"
         count = f"has images of {lost} of {counted(attacked, 'client')}, at worst " if attacked else "has "
         lines.append(f"{viewer(threat_model)} {count}{where}")

@@ -141,6 +141,12 @@ def test_an_attack_that_cannot_work_here_is_a_row_that_says_why(recorded):
     assert rows.status.tolist() == ["skipped"] and "learning_rate" in rows.detail[0]
 
 
+def test_a_row_that_ran_out_of_time_names_the_audit_s_own_option(recorded):
+    slow = {"name": "ntk", "iterations": 10_000_000, "patience": 0}
+    row = audited(recorded, "slow", attacks=[slow], clients=[0], timeout=1.0).leakage.iloc[0]
+    assert row.status == "timeout" and "no result within --timeout = 1 s" in row.detail
+
+
 def test_an_audit_is_opened_as_a_run_is(blind):
     run = Run(blind.path)
     observation, knowledge = run.observation(1, 0)

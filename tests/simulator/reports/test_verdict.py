@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from simulator.reports.page.rows import exposure_grid
 from simulator.reports.verdict import verdict
 from simulator.results.schema import LEAKAGE
 
@@ -112,6 +113,26 @@ def test_images_that_are_off_in_brightness_count():
     found = verdict(table({"recovered_affine": 8, "detail": assumed}))
     assert found.level == "exposed" and "up to brightness and contrast" in found.headline
     assert any("0.5 assumed" in line and "an eye would know it" in line for line in found.caveats)
+
+
+def test_images_that_are_there_up_to_brightness_are_counted_both_ways_wherever_they_are_counted():
+    """66 in a bullet beside 54 in the table would contradict each other."""
+    union = {"client": -1, "threat_model": "observer", "num_private": 72, "recovered": 54, "recovered_affine": 66}
+    rows = table(union, recovered(3, held=5))
+    found = verdict(rows)
+    assert "recovers 66 of 72 private images, up to brightness and contrast (54 as they are), by" in found.headline
+    both = "66 of 72 up to brightness and contrast (54 as they are)"
+    assert any(both in line for line in found.details)
+    assert any("5 of 8 in candidates that the attack would not vouch for (3 returned)" in d for d in found.details)
+    page = exposure_grid(rows)
+    assert both in [cell for row in page.rows for cell in row]
+
+
+def test_too_few_public_images_are_named_in_words():
+    said = verdict(table(recovered(8, detail="the floor has 1 of the 30 public images that it needs: give more")))
+    assert "has 1 of the 30 public images that it needs, one for each returned" in str(said.caveats)
+    old = "the uninformed baseline is 1 public images for 30 returned: give more"
+    assert verdict(table(recovered(8, detail=old))).caveats[0] == said.caveats[0]
 
 
 def test_caveats_are_said_once_however_many_rows_have_them():
