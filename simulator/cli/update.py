@@ -241,12 +241,15 @@ def diagnose(
         inputs, source = diagnosis.adversary_images(images, observation, knowledge, which.in_pixels)
     found = diagnosis.measure_regime(observation, inputs, evaluator, seed)
     show_warnings(tuple(filter(None, [scale_warning(inputs, observation)])))
-    diagnosis.write_diagnosis(out_dir, found, view, source)
-    out.print(f"{view}'s version, {found.on_images.images} images: {source}", soft_wrap=True)
+    own = None if evaluator else diagnosis.own_images(observation, inputs, found)
+    diagnosis.write_diagnosis(out_dir, found, view, source, own)
+    out.print(f"{diagnosis.VIEWS[view]}: {found.on_images.images} images, {source}", soft_wrap=True)
     for table in diagnosis.diagnosis_tables(found):
         out.print(table)
     out.print(found.verdict, soft_wrap=True)
     said = advice(observation, knowledge, found)
+    if not evaluator and found.update.delta_linf > 0:
+        said = [diagnosis.whose_images(own, len(inputs)), *said]
     for line in said:
         out.print(line, soft_wrap=True, markup=False)
     out.print(f"written: {out_dir / 'diagnose.json'}", soft_wrap=True)

@@ -113,4 +113,11 @@ def test_membership_is_said_with_a_threshold_and_counts(fedspill, recorded, pair
 def test_a_diagnosis_names_the_attack_to_try(fedspill, recorded, pair, tmp_path):
     result = fedspill("diagnose", *pair, "--images", recorded / "public.npz", "--out", tmp_path / "out")
     assert result.returncode == 0 and "Try `span` first." in result.stdout, result.stderr
-    assert "so 10 images span it" in result.stdout
+    said = " ".join(result.stdout.split())
+    assert "so 10 images span it" in said and "None of the 200 images is among those that the update was" in said
+    assert "As an attacker can measure it, without the private images: 32 images" in said and "version" not in said
+    result = fedspill("diagnose", *pair, "--images", recorded / "candidates.npz", "--out", tmp_path / "out", "--json")
+    assert json.loads((tmp_path / "out" / "diagnose.json").read_text())["own_images"] == 10
+    assert json.loads(result.stdout)["said"][0].startswith("10 of the 50 images are among those")
+    result = fedspill("diagnose", *pair, "--images", recorded / "own.npz", "--out", tmp_path / "out")
+    assert "All 10 images are among those" in result.stdout
