@@ -68,16 +68,16 @@ class AuditOptions:
         """With absolute paths: workers have folders of their own. InputError for images that cannot be used."""
         file, colon, factory = model.rpartition(":")
         model = f"{absolute(file)}:{factory}" if colon and file.endswith(".py") else model
-        images = {"truth": absolute(truth), "public": absolute(public), "candidates": absolute(candidates)}
-        options = cls(model=model, **images, **others)
+        truth, public, candidates = absolute(truth), absolute(public), absolute(candidates)
+        options = cls(model=model, truth=truth, public=public, candidates=candidates, **others)
         _check_images(options)
         return options
 
     @classmethod
     def described_by(cls, content: Mapping[str, Any]) -> "AuditOptions":
         """From the plain values of a description; InputError where the images are no longer there."""
-        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
-        return cls.of(**{**plain, "attacks": tuple(map(attack_of, content["attacks"]))})
+        plain: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in content.items()}
+        return cls.of(**plain | {"attacks": tuple(map(attack_of, content["attacks"]))})
 
     def described(self) -> dict[str, Any]:
         """As plain values."""

@@ -92,15 +92,15 @@ def own_images(observation: Observation, inputs: Tensor, found: Linearity) -> in
 def whose_images(own: int | None, number: int) -> str:
     """In words: whether what is measured on images speaks of the update, or of images like them."""
     if own is None:
-        return (
-            "Whether these images are among those trained on is not told: the first layer's update has no clear rank."
-        )
+        return "Whether these are the images trained on is not told: the first layer's update has no clear rank."
     if own == number:
-        return f"All {number} images are among those that the update was computed on, by what it spans."
+        which = "The image is" if number == 1 else f"All {number} images are"
+        return f"{which} among those that the update was computed on, by what it spans."
     which = f"{own} of the {number} images are" if own else f"None of the {number} images is"
     return (
-        f"{which} among those that the update was computed on, by what it spans: what is measured on foreign images "
-        "is an estimate for images like them, and not what the private ones would give."
+        f"{'The image is not' if number == 1 else which} among those that the update was computed on, by what it "
+        "spans: what is measured on foreign images is an estimate for images like them, and not what the private ones "
+        "would give."
     )
 
 

@@ -14,9 +14,9 @@ def write(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
 
-    def files(**texts):
+    def files(texts):
         for name, text in texts.items():
-            path = tmp_path / name.replace("__SLASH__", "/").replace("__DOT__py", ".py")
+            path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return tmp_path
@@ -26,37 +26,34 @@ def write(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def paths(**texts):
-    return {f"{name.replace('_in_', '__SLASH__')}__DOT__py": text for name, text in texts.items()}
-
-
 def test_a_file_imports_the_files_beside_it(write):
-    folder = write(**paths(nets_alone="from layers_alone import WIDTH\ndef make(): return WIDTH\n",
-                           layers_alone="WIDTH = 7\n"))  # fmt: skip
+    nets = "from layers_alone import WIDTH\ndef make(): return WIDTH\n"
+    folder = write({"nets_alone.py": nets, "layers_alone.py": "WIDTH = 7\n"})
     assert load_object(f"{folder}/nets_alone.py:make", "model")() == 7
 
 
 def test_a_file_of_a_package_imports_by_relative_and_by_full_names(write):
-    texts = paths(
-        app_one_in___init__="", app_one_in_sub_in___init__="",
-        app_one_in_sub_in_task="from .size import WIDTH\nfrom ..root import DEPTH\nfrom app_one.root import DEPTH as D\n"
-        "def make(): return WIDTH, DEPTH, D\n",
-        app_one_in_sub_in_size="WIDTH = 8\n", app_one_in_root="DEPTH = 2\n",
-    )  # fmt: skip
-    make = load_object(f"{write(**texts)}/app_one/sub/task.py:make", "model")
+    imports = "from .size import WIDTH\nfrom ..root import DEPTH\nfrom app_one.root import DEPTH as D\n"
+    folder = write({
+        "app_one/__init__.py": "", "app_one/root.py": "DEPTH = 2\n",
+        "app_one/sub/__init__.py": "", "app_one/sub/size.py": "WIDTH = 8\n",
+        "app_one/sub/task.py": f"{imports}def make(): return WIDTH, DEPTH, D\n",
+    })  # fmt: skip
+    make = load_object(f"{folder}/app_one/sub/task.py:make", "model")
     assert make() == (8, 2, 2) and make.__module__ == "app_one.sub.task"
 
 
 def test_a_folder_without_init_is_a_package_too(write):
-    texts = paths(app_two_in_task="from .size import WIDTH\ndef make(): return WIDTH\n", app_two_in_size="WIDTH = 9\n")
-    assert load_object(f"{write(**texts)}/app_two/task.py:make", "model")() == 9
+    task = "from .size import WIDTH\ndef make(): return WIDTH\n"
+    folder = write({"app_two/task.py": task, "app_two/size.py": "WIDTH = 9\n"})
+    assert load_object(f"{folder}/app_two/task.py:make", "model")() == 9
 
 
 def test_what_cannot_be_imported_is_one_line_with_the_remedy(write):
-    folder = write(**paths(
-        json_in_near="from .size import WIDTH\n", json_in_size="WIDTH = 1\n",  # Python has a json of its own
-        app_three_in_far="from ...nowhere import x\n", lonely="import no_such_package\n",
-    ))  # fmt: skip
+    folder = write({
+        "json/near.py": "from .size import WIDTH\n", "json/size.py": "WIDTH = 1\n",  # Python has a json of its own
+        "app_three/far.py": "from ...nowhere import x\n", "lonely.py": "import no_such_package\n",
+    })  # fmt: skip
     for file, says in (
         ("json/near", "rename its folder, or import its neighbours by their names"),
         ("app_three/far", "beyond top-level package"),
