@@ -136,7 +136,8 @@ def finish_job(job: Job, attacked: Attacked) -> JobResult:
     found, (privacy, notes) = attacked.found, _privacy(attacked.recorded)
     save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), found)
     scored, told_apart = score(job, attacked), _candidates(job)
-    scored["private"].columns.update(told_apart.columns)
+    vouched = {"num_vouched": len(found.images)} if job.attack.make().vouches else {}
+    scored["private"].columns.update(told_apart.columns | vouched)
     scored["private"].notes.extend(note for note in told_apart.notes if note not in found.warnings)
     rows, samples = {}, []
     for target, scores in scored.items():

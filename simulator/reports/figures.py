@@ -83,7 +83,7 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
         save(figure, path),
         "Distance of every reconstruction",
         "How far each reconstruction is from its private image; a line is one update. At 0 it is an exact copy, on the "
-        f"grey lines no better than the guess of somebody who never saw the update.{some}",
+        f"grey lines, the floor, no better than what an attacker who knows nothing scores.{some}",
         f"Curves of L2 distances. Lowest: {shown[0]}, median {best:.2g}, the floor {samples.floor_l2.median():.2g}.",
     )
 

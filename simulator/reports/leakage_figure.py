@@ -65,7 +65,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
         save(figure, path),
         "Leakage of every update",
         "Leakage of every update: 1 is an exact copy of every image, 0 no better than a random draw of public images. "
-        f"Grey dashes: the floor, the best guess of who never saw the update.{some}",
+        f"Grey dashes: the floor, what an attacker who knows nothing scores.{some}",
         f"Leakage by {'client' if x == CLIENT else short(x)}, from {frame.leakage.min():.2f} to "
         f"{frame.leakage.max():.2f}. Highest: {worst['who']} in round {worst['round']} by {worst['attack']} "
         f"({worst['threat_model']}).",

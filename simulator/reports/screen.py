@@ -11,6 +11,7 @@ from simulator.reports.exposure_rows import exposure_rows, ranked
 from simulator.reports.tables import Show, visible_columns
 from simulator.reports.text_table import Layout, text_table
 from simulator.reports.verdict import Verdict
+from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE, TEXT
 
 MAX_LINES = 60
@@ -88,10 +89,10 @@ def granted_lines(rows: pd.DataFrame) -> list[str]:
     if names.nunique() < 2:
         return [f"granted knowledge: {text or 'none'}" for text in names.unique()]
     own = rows.loc[names.index]
-    who = next(
-        (own[column] for column in ("threat_model", "attack") if (names.groupby(own[column]).nunique() == 1).all()),
-        own.threat_model + " " + own.attack,
-    )
+    views = own.client.map(lambda client: "who sees all clients together" if client == ALL else "who sees one client")
+    simple = (own.threat_model, own.attack, views)  # the first that grants go by
+    both = own.threat_model + " " + own.attack
+    who = next((labels for labels in simple if (names.groupby(labels).nunique() == 1).all()), both)
     return [f"granted knowledge: {text or 'none'}: {', '.join(own.unique())}" for text, own in who.groupby(names)]
 
 

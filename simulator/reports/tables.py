@@ -8,7 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from simulator.reports.benchmark_table import strongest
-from simulator.reports.exposure_rows import EXPLAINED
+from simulator.reports.exposure_rows import EXPLAINED, TESTED, likely_right
 from simulator.reports.text_table import Layout, text_table
 from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, NUMBER, TEXT, Column, benchmark
 from simulator.scenario.sweep import short_keys
@@ -24,8 +24,8 @@ LEGEND = {  # by heading
     "members": "members: of the candidates, told to have taken part, at the false-positive rate of the verdict.",
 }
 FOUND = (
-    f"found: images that leave less than {EXPLAINED:.0%} of the update unexplained; doubtful: they leave more. Nobody "
-    "compared them with the truth."
+    f"found: images that leave less than {EXPLAINED:.0%} of the update unexplained, or less than {TESTED:.0%} where "
+    "they passed the attack's own test against decoys; doubtful: others. Nobody compared them with the truth."
 )
 MORE = {  # what is shown where it differs from `recovered`, by heading
     "held": "held: recovered by any candidate that the attack has, returned or not.",
@@ -151,8 +151,8 @@ def _beside_floor(column: Column) -> Show:
 
 def _recovered(row: pd.Series) -> str:
     if row["status"] == "ok" and pd.isna(row["recovered"]):  # nobody knows the true images
-        doubtful = not row["relative_residual"] < EXPLAINED
-        return f"{row['num_reconstructed']} {'doubtful' if doubtful else 'found'}"
+        likely = likely_right(row.to_frame().T.infer_objects()).iloc[0]
+        return f"{row['num_reconstructed']} {'found' if likely else 'doubtful'}"
     return f"{row['recovered']} of {row['num_private']}" if row["status"] == "ok" else str(row["status"])
 
 

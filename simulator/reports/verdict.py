@@ -98,7 +98,7 @@ def _images(row: pd.Series) -> str:
     """What an attack has of a client's images, as what somebody does."""
     if not row.scored:
         of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f} that the update shows"
-        return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row.relative_residual)})"
+        return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)})"
     owners = "" if row.client == ALL else "its "
     how = ""
     if row.measure in LOOSER and row.best > row.recovered:
@@ -107,17 +107,21 @@ def _images(row: pd.Series) -> str:
     return f"recovers {row.best:.0f} of {owners}{counted(row.num_private, 'private image')}{how}"
 
 
-def _how_sure(left: float) -> str:
-    """relative_residual in words. Without the truth it is all there is to judge by."""
-    if pd.isna(left):
+def _how_sure(row: pd.Series) -> str:
+    """In words. Without the truth the attack's own test, and what the images explain, are all there is to judge by."""
+    left = "" if pd.isna(row.relative_residual) else f"leave {row.relative_residual:.2g} of the update unexplained"
+    if row.num_vouched > 0 and row.sure:
+        return " and ".join(
+            ["very likely right: they passed the attack's test against decoys", *([left] if left else [])]
+        )
+    if not left:
         return "how sure is not known: the true images are not"
-    words = "very likely right" if left < EXPLAINED else "doubtful"
-    return f"{words}: they leave {left:.2g} of the update unexplained"
+    return f"{'very likely right' if row.relative_residual < EXPLAINED else 'doubtful'}: they {left}"
 
 
 def _doubtful(good: pd.DataFrame) -> list[str]:
     """Of images that nobody compared with the truth and that explain little, which attacks returned some."""
-    rows = good[~good.scored & (good.num_reconstructed > 0) & ~(good.relative_residual < EXPLAINED)]
+    rows = good[~good.scored & (good.num_reconstructed > 0) & ~good.sure.astype(bool)]
     return [
         f"attack {attack!r} returned images that leave {of.relative_residual.min():.2g} of an update unexplained or "
         "more: they may be noise, and are not counted"
@@ -144,7 +148,7 @@ def _viewers(good: pd.DataFrame) -> list[str]:
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst, clients = worst_of(own), own[own.client != ALL]
         if worst.share == 0:
-            lines.append(f"{viewer(threat_model)} recovers no image")
+            lines.append(f"{viewer(threat_model)} {'recovers no image' if own.scored.any() else 'has no sure image'}")
             continue
         lost, attacked = clients[clients.share > 0].client.nunique(), clients.client.nunique()
         of = at_worst(worst) if worst.scored else counted(worst.best, "image")

@@ -23,8 +23,9 @@ def membership_headline(good: pd.DataFrame) -> str:
     else:
         row = _most_told(good)
         how = f"({_told(row)})"
+    nothing = "No image was recovered" if good.scored.any() else "No image is sure"
     return (
-        f"No image was recovered, but membership leaks{in_this_setting(row, good)}: whoever holds a candidate "
+        f"{nothing}, but membership leaks{in_this_setting(row, good)}: whoever holds a candidate "
         f"image can tell whether {trainer(row.client)} trained on it in round {row['round']} {how}"
     )
 

@@ -267,6 +267,8 @@ LEAKAGE = Table(
            "that so many images held out can keep", TOLD, SHARE),
     Column("membership_threshold", NUMBER, "a score, −log ρ ([membership.csv](#membershipcsv-membershipcsv))", TOLD),
     Column("membership_p", NUMBER, "probability of at least as many told where no candidate is a member", TOLD, SHARE),
+    Column("num_vouched", COUNT, "images returned that passed the attack's own test against decoys; empty for attacks "
+           "that return whatever they find", RETURNED),
     printed="round client threat_model attack recovered held recovered_affine recovered_group precision leakage "
     "l2_median psnr_mean membership_auc membership_told knowledge",
 )  # fmt: skip

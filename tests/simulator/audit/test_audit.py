@@ -51,6 +51,7 @@ def test_without_truth_there_is_what_the_attacker_knows_and_no_score(blind):
     rows = blind.leakage
     assert (rows.status == "ok").all() and rows.num_private.tolist()[:3] == [10, 10, 10]
     assert rows.num_reconstructed.tolist() == rows.num_inferred.tolist() == [10, 10, 10, 30]
+    assert rows.num_vouched.tolist() == [10, 10, 10, 30]
     assert rows.client.tolist() == [0, 1, 2, ALL] and (rows.relative_residual < 0.1).all()
     scores = ["recovered", "recovered_fraction", "leakage", "psnr_mean", "membership_auc", "floor_leakage"]
     assert rows[scores].isna().all(axis=None) and blind.samples.empty

@@ -410,7 +410,7 @@ def test_membership_of_two_checkpoints(fedspill, pair, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     table = np.genfromtxt(tmp_path / "out" / "membership.csv", delimiter=",", names=True)
-    assert table.dtype.names == ("index", "residual", "score") and list(table["index"]) == list(range(8))
+    assert table.dtype.names == ("index", "residual", "score", "member") and list(table["index"]) == list(range(8))
     assert table["score"][5:].min() > table["score"][:5].max()
 
 

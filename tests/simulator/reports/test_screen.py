@@ -88,6 +88,14 @@ def test_what_all_attacks_of_somebody_are_granted_is_said_once():
         "granted knowledge: num_private: server",
         "granted knowledge: num_private, steps: history",
     ]
+    union = {"client": -1, "knowledge": "{}"}
+    views = frame(
+        {}, {"threat_model": "history"}, union | {"threat_model": "observer"}, union | {"threat_model": "history"}
+    )
+    assert granted_lines(views) == [
+        "granted knowledge: none: who sees all clients together",
+        "granted knowledge: num_private: who sees one client",
+    ]
     adaptive = frame({}, told | {"attack": "ntk-adaptive"})
     assert granted_lines(adaptive)[1] == "granted knowledge: num_private, steps: ntk-adaptive"
     mixed = frame({}, {"attack": "span"}, told, told | {"attack": "span", "threat_model": "history"})

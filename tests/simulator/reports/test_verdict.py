@@ -174,6 +174,23 @@ def test_without_the_truth_it_says_what_was_found_and_how_sure_that_is():
     )
 
 
+def test_without_the_truth_images_that_passed_a_test_against_decoys_count_whatever_they_leave_unexplained():
+    """24 exact MNIST images left 0.15 of the update: the longer the training, the more its features drift."""
+    blind = dict.fromkeys(["num_private", "recovered", "held", "leakage"], np.nan)
+    tested = blind | {"num_inferred": 24, "num_reconstructed": 24, "relative_residual": 0.15, "num_vouched": 24}
+    ntk = blind | {"attack": "ntk", "num_inferred": 24, "num_reconstructed": 48, "relative_residual": 0.12}
+    found = verdict(table(ntk, tested))
+    assert found.level == "exposed" and "by attack 'span'" in found.headline
+    assert "very likely right: they passed the attack's test against decoys and leave 0.15" in found.headline
+    assert "Attack 'ntk' returned images that leave 0.12" in str(found.details)
+    alone = verdict(table(ntk))
+    assert alone.level == "nothing shown" and "The server has no sure image." in alone.details
+    strays = verdict(table(tested | {"relative_residual": 0.83}))  # docs/benchmarks.md: 57 images, all stray
+    assert strays.level == "nothing shown" and "they may be noise" in str(strays.details)
+    none = tested | {"num_reconstructed": 0, "num_vouched": 0}
+    assert verdict(table(none)).level == "nothing shown"
+
+
 def test_without_the_truth_images_that_explain_the_update_stand_before_more_that_do_not():
     """24 exact images of span's, and 48 of ntk's that leave a third of the update: those were noise."""
     blind = dict.fromkeys(["num_private", "recovered", "held", "leakage"], np.nan) | {"num_inferred": 24}
