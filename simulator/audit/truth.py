@@ -21,6 +21,10 @@ UNOWNED = (
     "whose image is whose is not known, so that no client's is scored: --public, images that are no members, tells "
     "which of these images took part"
 )
+TOLD = (
+    "whose image is whose is not known, so that no client's is scored: `membership_told` says how many of these images "
+    "took part"
+)
 UNTOLD = (
     "how inputs are normalized was not told, and a deviation of 1 assumed: where it is another, images are off in "
     "brightness and contrast, and count as not recovered; give --mean and --std"
@@ -47,7 +51,7 @@ class AuditTruth:
         files = read_truth(self.path, self.shape)
         if self.owners is None:
             chosen, notes = self._among_all(files, attacked)
-            unsure = UNOWNED if len(chosen) < len(files.images) else ""
+            unsure = (UNOWNED if self.public is None else TOLD) if len(chosen) < len(files.images) else ""
         else:
             clients = [client for client in attacked.recorded.clients if client in self.owners]
             if len(clients) < len(attacked.recorded.clients):
