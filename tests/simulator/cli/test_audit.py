@@ -59,7 +59,8 @@ def test_an_audit_ends_in_a_verdict_a_page_and_an_exit_code(fedspill, recorded, 
     assert "AUC" not in result.stdout and "leakage:" not in result.stdout  # no column, so no word on it
     assert (tmp_path / "blind" / "figures" / "reconstructions_server_span.png").exists()
     limit = ["--truth", recorded / "all.npz", "--out", tmp_path / "known", "--fail-above", "leakage=0.2"]
-    assert fedspill("audit", *arguments, *limit).returncode == 4
+    result = fedspill("audit", *arguments, *limit)
+    assert result.returncode == 4 and "holds this audit already, finished" in result.stdout
 
 
 def test_an_audit_of_what_is_none_is_refused_in_one_line(fedspill, recorded, tmp_path):
