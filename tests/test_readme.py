@@ -18,7 +18,7 @@ from tests.simulator.audit.recorded import MODEL, digits, record
 PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text()
 ELSEWHERE = {  # what is no command of fedspill's, and where it is run
-    "git clone … fedspill-project && cd fedspill-project": "continuous integration",
+    "git clone <this repository> fedspill-project && cd fedspill-project": "continuous integration",
     ". .venv/bin/activate": "continuous integration",
     "make test": "continuous integration",
     "make demo": "its recipe, below",

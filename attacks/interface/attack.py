@@ -126,6 +126,8 @@ class Attack(ABC):
 
     kind: ClassVar[str] = "attack"
     name: ClassVar[str]
+    vouches: ClassVar[bool] = False
+    """Whether it returns those images alone that passed a test of its own against decoys, and holds all others back."""
     infers: ClassVar[tuple[str, ...]] = ()
     """Those of num_private and pixel_mean that `run` infers, or assumes with a warning, where they are not told:
     `reconstruct` then finds them in its `knowledge`."""

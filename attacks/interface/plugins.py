@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -72,7 +71,10 @@ def load_object(path: str, called: str) -> object:
     except InputError:
         raise
     except ModuleNotFoundError as error:
-        raise InputError(f"{called} {path!r}: {error}; run from the folder it is in, or name FILE.py:NAME") from None
+        remedy = "run from the folder it is in, or name FILE.py:NAME"
+        if source.endswith(".py"):
+            remedy = "install it, or put its file beside this one"
+        raise InputError(f"{called} {path!r}: {error}; {remedy}") from None
     except Exception as error:
         raise InputError(f"{called} {path!r} cannot be imported:\n{own_traceback(error)}") from None
     if not hasattr(module, attribute):
@@ -83,8 +85,12 @@ def load_object(path: str, called: str) -> object:
 
 def look_in_working_folder() -> None:
     """For the user's own modules: an installed command does not look there by itself."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    _look_in(Path.cwd())
+
+
+def _look_in(*folders: Path) -> None:
+    """Behind all else: nothing of the user's stands in the way of what is installed."""
+    sys.path += [folder for folder in dict.fromkeys(map(str, folders)) if folder not in sys.path]
 
 
 def own_traceback(error: Exception) -> str:
@@ -104,7 +110,37 @@ def _load_file(path: Path, called: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    package = _package_of(path)
+    _look_in(path.resolve().parent, package.parent)  # for what it imports: files beside it, and its own package
     # its classes must be found by name, by pickle among others
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
+    known = sys.modules.setdefault(path.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        if "relative import" not in str(error):
+            raise
+        if known is module:
+            del sys.modules[path.stem]
+        return _load_member(path.resolve(), package, called)
+    return module
+
+
+def _package_of(path: Path) -> Path:
+    """The folder of the outermost package that a file is in; its own folder where that is none."""
+    folder = path.resolve().parent
+    while (folder / "__init__.py").exists() and (folder.parent / "__init__.py").exists():
+        folder = folder.parent
+    return folder
+
+
+def _load_member(path: Path, package: Path, called: str) -> ModuleType:
+    """A file that imports its neighbours by `from .name import`, as the member of its package that it is."""
+    name = ".".join([package.name, *path.relative_to(package).with_suffix("").parts])
+    remedy = "rename its folder, or import its neighbours by their names"
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(f"{called}: {str(path)!r} imports its neighbours, as {name!r}: {error}; {remedy}") from None
+    if Path(module.__file__ or "").resolve() != path:
+        raise InputError(f"{called}: {str(path)!r} is {name!r} to Python, and so is {module.__file__!r}: {remedy}")
     return module

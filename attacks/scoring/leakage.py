@@ -1,4 +1,4 @@
-"""How much of a private set a reconstruction gives away, beside the uninformed baseline (column prefix `floor_`)."""
+"""How much of a private set a reconstruction gives away, beside the floor (column prefix `floor_`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MOST_EXPOSED = 0.95  # quantile over private images
 
 @dataclass(frozen=True)
 class LeakageScore:
-    """The scores of an attack and of uninformed attackers, on the same private images.
+    """The scores of an attack and of attackers who know nothing, on the same private images.
 
     floor, guesses: two draws of public images, `floor_size` each: as many as the attack returned, or fewer where the
     pool has no more. mean_image: the mean of all public images for every private one; nearer than any draw where a
@@ -132,7 +132,7 @@ def score(
 
 
 def _others(hits: Hits, floor: Hits, count: int, returned: int, mean_l2: np.ndarray) -> Others:
-    """The images of the pool that are neither private ones (nor copies of them) nor in the uninformed baseline."""
+    """The images of the pool that are neither private ones (nor copies of them) nor in the floor."""
     free = ~np.isin(hits.numbers, hits.numbers[:count]) & ~np.isin(floor.numbers, floor.guesses)
     return Others(hits.l2[free, :returned], floor.l2[free], mean_l2[free], hits.plain[free, :returned])
 

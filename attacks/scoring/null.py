@@ -1,6 +1,6 @@
 """The cross-client null: the same reconstructions, scored against as many images that they are no reconstructions of.
 
-Uninformed baselines (`floor_…`) know nothing, not even what an attack's output looks like: a blurred grey image may
+Floors (`floor_…`) know nothing, not even what an attack's output looks like: a blurred grey image may
 beat every public one. Here the attacker's own prior stays, and what changes is whose images they are held against.
 """
 
@@ -26,7 +26,7 @@ class Null:
 @dataclass(frozen=True)
 class Others:
     """Images of other clients and of nobody's private set, one row each. l2: (Q, M), of every reconstruction. floor_l2:
-    (Q, F), of every image of the uninformed baseline, none of which is among them. mean_l2: (Q,), of the mean public
+    (Q, F), of every image of the floor, none of which is among them. mean_l2: (Q,), of the mean public
     image. hits: (Q, M), with at least 20 dB and identified."""
 
     l2: np.ndarray

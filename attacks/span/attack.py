@@ -80,6 +80,7 @@ class SpanAttack(SearchOptions, Attack):
     """
 
     name: ClassVar[str] = "span"
+    vouches: ClassVar[bool] = True
 
     joint_polish: int = 0
     device: str = "auto"

@@ -3,31 +3,32 @@
 import fedspill
 run = fedspill.audit("runs/mine", "myapp/task.py:Net", (1, 28, 28), mean=0.13, std=0.31)
 run.leakage                       # a row for each round, client, threat model and attack
+run.page                          # report.html; `run.show()` has the pictures of what leaked worst
 """
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import ray
+from typing import TYPE_CHECKING, Any
 
 from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator.audit.images import Shape
-from simulator.audit.plan import AuditOptions, AuditPlan, absolute, attack_of
-from simulator.evaluation.dispatch import Dispatcher
-from simulator.evaluation.job import Job, JobResult, Setting, lost, run_job
-from simulator.results.ledger import Ledger
-from simulator.results.run import AUDIT, Run
-from simulator.run.cluster import start_ray, stop_ray
+from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan, absolute, attack_of, digest_of
+from simulator.audit.recording import Recording
+from simulator.evaluation.job import Job, JobResult, lost, run_job
+from simulator.results.ledger import Ledger, finished_cells
+from simulator.results.run import AUDIT, Run, read_description
 from simulator.run.display import Display
-from simulator.run.folder import claimed_folder, is_free, surroundings
+from simulator.run.folder import TABLE_FILES, claimed_folder, is_free, surroundings
 from simulator.scenario.sections import EngineConfig
 
-TIMEOUT = 600.0  # seconds that an attack may take, unless the user says otherwise
+if TYPE_CHECKING:
+    from simulator.evaluation.dispatch import Dispatcher
+JOBS = "jobs"  # in `audit.yaml`: how many attacks on updates the audit has
 
 
 def audit(
@@ -39,6 +40,7 @@ def audit(
     std: float | Sequence[float] = (),
     truth: str | Path | None = None,
     public: str | Path | None = None,
+    candidates: str | Path | None = None,
     attacks: Iterable[str | Mapping[str, Any]] = (),
     know: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -49,16 +51,19 @@ def audit(
     timeout: float = TIMEOUT,
     workers: int | None = None,
     overwrite: bool = False,
+    page: bool = True,
     display: Display | None = None,
 ) -> Run:
-    """Attack every round, client and threat model of a recording, score what comes out, and write tables.
+    """Attack every round, client and threat model of a recording, score what comes out, and write tables and a page.
 
     model: FILE.py:FACTORY, which returns the nn.Module. shape: (C, H, W) of an input. mean, std: of the inputs'
     normalization, one value or one per channel; what is not told is read off the updates. truth: the private images, a
-    folder with a file for each client or one npz file. public: others, for baselines. attacks: names, or mappings as in
-    a scenario; default `span` and a short `ntk`. know: further knowledge of the adversary, false to withhold some. out:
-    default beside the recording. rounds, clients, threat_models: default all. timeout: seconds of each attack.
-    workers: attacks at a time, default one per core; 1 runs them in this process, without Ray.
+    folder with a file for each client or one npz file. public: others, no members, for floors and to calibrate
+    membership on. candidates: images of which it is to be told whether they took part; they need `public`. attacks:
+    names, or mappings as in a scenario; default `span` and a short `ntk`. know: further knowledge of the adversary,
+    false to withhold some. out: default beside the recording. rounds, clients, threat_models: default all. timeout:
+    seconds of each attack. workers: attacks at a time, default one per core; 1 runs them in this process, without Ray.
+    page: whether report.html and its figures are made.
 
     An audit that was interrupted goes on; one that is finished is read, unless `overwrite`. Raises InputError for what
     does not fit, before anything is written.
@@ -71,6 +76,7 @@ def audit(
         std=_values(std),
         truth=truth,
         public=public,
+        candidates=candidates,
         attacks=tuple(map(attack_of, attacks)),
         knowledge=know,
         rounds=tuple(rounds),
@@ -78,9 +84,22 @@ def audit(
         threat_models=tuple(threat_models),
         seed=seed,
     )
-    plan = AuditPlan.of(options, Path(out or f"{options.recording}-audit").resolve())
-    run_audit(plan, display or Display(), timeout=timeout, workers=workers, overwrite=overwrite)
-    return Run(plan.out)
+    folder = Path(out or f"{options.recording}-audit").resolve()
+    if overwrite or not is_finished(folder, digest_of(options, Recording(options.recording))):
+        plan = AuditPlan.of(options, folder)
+        run_audit(plan, display or Display(), timeout=timeout, workers=workers, overwrite=overwrite)
+    if page:
+        _write_page(folder)
+    return Run(folder)
+
+
+def is_finished(folder: Path, digest: str) -> bool:
+    """Whether an audit is there with all its tables, which answers it without its network. InputError where something
+    else is there."""
+    if is_free(folder, AUDIT, digest, "audit", "audit"):
+        return False
+    jobs = read_description(folder / AUDIT).get(JOBS)
+    return jobs == len(finished_cells(folder)) and all((folder / name).exists() for name in TABLE_FILES)
 
 
 def run_audit(
@@ -88,7 +107,8 @@ def run_audit(
 ) -> None:
     """Do what is still to do of an audit, and write its tables."""
     is_free(plan.out, AUDIT, plan.digest, "audit", "audit")
-    description = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
+    jobs = len(plan.keys) * len(plan.attacks)
+    description = {"audit": plan.options.described(), "digest": plan.digest, JOBS: jobs, **surroundings()}
     with claimed_folder(plan.out, AUDIT, description, overwrite):
         ledger = Ledger(plan.out)
         todo = [job for job in make_jobs(plan, timeout) if job.name not in ledger.done]
@@ -107,7 +127,7 @@ def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
     """A job for each observation and attack; what an attack is given is written down first."""
     store, shape = plan.store(), plan.options.shape
     store.create(ModelConfig(name=plan.options.model), shape, outputs_of(plan.model, "", shape)[0], plan.options.seed)
-    setting = Setting(truth=plan.truth(), seed=plan.options.seed, timeout=timeout)
+    setting = plan.setting(timeout)
     for key in plan.keys:
         recorded, folder = plan.recording.recorded(key), plan.recording.store.checkpoints.resolve()
         pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in recorded.pairs)
@@ -141,8 +161,13 @@ def _results(
 
 
 @contextlib.contextmanager
-def _dispatcher(workers: int | None) -> Iterator[Dispatcher]:
+def _dispatcher(workers: int | None) -> Iterator["Dispatcher"]:
     """On a Ray of our own, which ends with it, unless there is one already."""
+    import ray  # takes seconds, and few audits that are repeated need it
+
+    from simulator.evaluation.dispatch import Dispatcher
+    from simulator.run.cluster import start_ray, stop_ray
+
     ours = not ray.is_initialized()
     start_ray(EngineConfig(attack_workers=workers))
     try:
@@ -151,6 +176,18 @@ def _dispatcher(workers: int | None) -> Iterator[Dispatcher]:
     finally:
         if ours:
             stop_ray()
+
+
+def _write_page(folder: Path) -> None:
+    """Where there is none of these tables yet. A page that cannot be made costs a line in the log, not the result."""
+    from simulator.reports.html_report import is_current, write_report
+
+    say = logging.getLogger("fedspill").warning
+    try:
+        if not is_current(folder):
+            write_report(folder, say)
+    except Exception as error:
+        say(f"the page could not be made: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def _values(given: float | Sequence[float]) -> tuple[float, ...]:

@@ -33,17 +33,18 @@ class ImageFiles:
         return range(start, start + self.counts[file])
 
 
-def read_truth(path: Path, shape: Shape) -> ImageFiles:
+def read_truth(path: Path, shape: Shape, called: str = "truth") -> ImageFiles:
     """A folder with a file or a folder of images for each client (`client_00.npz`, …), or one npz file, or one folder
-    of pictures, with the images of all of them. InputError names what is missing, or does not fit the shape."""
-    return _read_truth(str(path), shape)
+    of pictures, with the images of all of them. called: how errors call it. InputError names what is missing, or does
+    not fit the shape."""
+    return _read_truth(str(path), shape, called)
 
 
-@lru_cache(maxsize=2)  # a worker scores many rows
-def _read_truth(path: str, shape: Shape) -> ImageFiles:
+@lru_cache(maxsize=4)  # a worker scores many rows
+def _read_truth(path: str, shape: Shape, called: str) -> ImageFiles:
     own = _parts(Path(path)) if Path(path).is_dir() else []
     files = own or [Path(path)]
-    parts = [read_images(file, shape, "truth") for file in files]
+    parts = [read_images(file, shape, called) for file in files]
     return ImageFiles(tuple(file.stem for file in files), tuple(map(len, parts)), torch.cat(parts), bool(own))
 
 

@@ -5,8 +5,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from attacks import Knowledge, Observation, Reconstruction
-from simulator.audit.audit import TIMEOUT, make_jobs
-from simulator.audit.plan import AuditOptions, AuditPlan
+from simulator.audit.audit import make_jobs
+from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan
 from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, SeenClient
 from simulator.evaluation.job import finish_job
 from simulator.evaluation.truth import Attacked

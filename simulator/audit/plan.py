@@ -18,13 +18,17 @@ from attacks.interface.own_code import allow_code
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
 from simulator.audit.budget import default_attacks
+from simulator.audit.candidates import AuditCandidates, check_candidates
 from simulator.audit.images import Shape, read_images, read_truth
 from simulator.audit.owners import owners_by_name, owners_by_update
 from simulator.audit.recording import Recording
 from simulator.audit.truth import AuditTruth
+from simulator.evaluation.job import Setting
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore, make_knowledge
 from simulator.scenario.sections import AttackConfig
+
+TIMEOUT = 600.0  # seconds that an attack may take, unless the user says otherwise
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,9 @@ class AuditOptions:
     """What an audit was asked for, as `audit.yaml` describes it; paths are absolute.
 
     model: FILE.py:FACTORY or package.module:FACTORY. mean, std: per channel, of the inputs' normalization; empty where
-    nothing is told. truth, public: images, None where there are none. attacks: empty for what applies. knowledge: field
-    -> what the adversary believes, or false to withhold it. rounds, clients, threat_models: empty for all.
+    nothing is told. truth, public, candidates: images, None where there are none. attacks: empty for what applies.
+    knowledge: field -> what the adversary believes, or false to withhold it. rounds, clients, threat_models: empty for
+    all.
     """
 
     recording: str
@@ -43,6 +48,7 @@ class AuditOptions:
     std: tuple[float, ...] = ()
     truth: str | None = None
     public: str | None = None
+    candidates: str | None = None
     attacks: tuple[AttackConfig, ...] = ()
     knowledge: Mapping[str, Any] | None = None
     rounds: tuple[int, ...] = ()
@@ -52,14 +58,26 @@ class AuditOptions:
 
     @classmethod
     def of(
-        cls, model: str, truth: str | Path | None = None, public: str | Path | None = None, **others: Any
+        cls,
+        model: str,
+        truth: str | Path | None = None,
+        public: str | Path | None = None,
+        candidates: str | Path | None = None,
+        **others: Any,
     ) -> "AuditOptions":
         """With absolute paths: workers have folders of their own. InputError for images that cannot be used."""
         file, colon, factory = model.rpartition(":")
         model = f"{absolute(file)}:{factory}" if colon and file.endswith(".py") else model
-        options = cls(model=model, truth=absolute(truth), public=absolute(public), **others)
+        truth, public, candidates = absolute(truth), absolute(public), absolute(candidates)
+        options = cls(model=model, truth=truth, public=public, candidates=candidates, **others)
         _check_images(options)
         return options
+
+    @classmethod
+    def described_by(cls, content: Mapping[str, Any]) -> "AuditOptions":
+        """From the plain values of a description; InputError where the images are no longer there."""
+        plain: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in content.items()}
+        return cls.of(**plain | {"attacks": tuple(map(attack_of, content["attacks"]))})
 
     def described(self) -> dict[str, Any]:
         """As plain values."""
@@ -102,10 +120,7 @@ class AuditPlan:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that rows depend on, so that an audit is taken up by its own command only."""
-        nodes = [client.node for client in self.recording.clients.values()][:1]  # random: another for another recording
-        content = json.dumps([self.options.described(), nodes], sort_keys=True, default=str)
-        return hashlib.sha256(content.encode()).hexdigest()[:10]
+        return digest_of(self.options, self.recording)
 
     def knowledge(self, key: ObservationKey) -> Knowledge:
         """What the adversary of an observation is told: by the recording, the normalization, and as --know has it."""
@@ -144,6 +159,26 @@ class AuditPlan:
             seed=options.seed,
         )
 
+    def setting(self, timeout: float = TIMEOUT) -> Setting:
+        """What its jobs have in common. timeout: seconds that an attack may take."""
+        truth = self.truth()
+        candidates = self.candidates(truth)
+        return Setting(truth, seed=self.options.seed, timeout=timeout, candidates=candidates, limit="--timeout")
+
+    def candidates(self, truth: AuditTruth | None) -> AuditCandidates | None:
+        """What was given; else a truth of which nobody knows whose image is whose, where images that are no members
+        are given beside it: which of it took part can be told all the same."""
+        options, path = self.options, self.options.candidates
+        if path is None and truth is not None and truth.owners is None:
+            path = options.truth
+        if path is None or options.public is None:
+            return None
+        try:
+            check_candidates(path, options.public, options.shape)
+        except InputError:  # too few to calibrate on, and nobody asked
+            return None
+        return AuditCandidates(Path(path), Path(options.public), options.shape)
+
     def _one_of_each_client(self) -> dict[int, tuple[Observation, Knowledge]]:
         """What the server first saw of each client, and was told."""
         first: dict[int, ObservationKey] = {}
@@ -164,6 +199,13 @@ class AuditPlan:
 
     def store(self) -> CellStore:
         return CellStore(self.out)
+
+
+def digest_of(options: AuditOptions, recording: Recording) -> str:
+    """Of all that rows depend on, so that an audit is taken up by its own command only."""
+    nodes = [client.node for client in recording.clients.values()][:1]  # random: another for another recording
+    content = json.dumps([options.described(), nodes], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:10]
 
 
 def attack_of(given: str | Mapping[str, Any]) -> AttackConfig:
@@ -210,6 +252,7 @@ def _check_images(options: AuditOptions) -> None:
         read_truth(Path(options.truth), options.shape)
     if options.public is not None:
         read_images(Path(options.public), options.shape, "public images")
+    check_candidates(options.candidates, options.public, options.shape)
     for name, value in (options.knowledge or {}).items():
         if name not in Knowledge.names():
             raise InputError(f"--know {name}: no such field{nearest(name, Knowledge.names())}")

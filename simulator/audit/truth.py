@@ -16,7 +16,15 @@ from simulator.evaluation.truth import Attacked, Truth
 from simulator.results.keys import ObservationKey
 
 GREY = 0.5  # of the only image that who knows no image at all can guess
-NO_OTHERS = "the uninformed baseline is a grey image: give --public for a better one"
+NO_OTHERS = "the floor is a grey image: give --public for a better one"
+UNOWNED = (
+    "whose image is whose is not known, so that no client's is scored: --public, images that are no members, tells "
+    "which of these images took part"
+)
+TOLD = (
+    "whose image is whose is not known, so that no client's is scored: `membership_told` says how many of these images "
+    "took part"
+)
 UNTOLD = (
     "how inputs are normalized was not told, and a deviation of 1 assumed: where it is another, images are off in "
     "brightness and contrast, and count as not recovered; give --mean and --std"
@@ -43,7 +51,7 @@ class AuditTruth:
         files = read_truth(self.path, self.shape)
         if self.owners is None:
             chosen, notes = self._among_all(files, attacked)
-            unsure = "whose image is whose is not known" if len(chosen) < len(files.images) else ""
+            unsure = (UNOWNED if self.public is None else TOLD) if len(chosen) < len(files.images) else ""
         else:
             clients = [client for client in attacked.recorded.clients if client in self.owners]
             if len(clients) < len(attacked.recorded.clients):

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import FailAbove, ShowAll
-from simulator.cli.output import Answer, command
+from simulator.cli.output import Answer, command, here, say
 
 DEFAULT_NAMES, THREAT_MODELS = ("span", "ntk"), ("server", "observer", "history")  # that --fail-above may name
 
@@ -27,7 +27,12 @@ def audit(
         typer.Option(metavar="PATH", help="the private images, for scores: a folder with client_00.npz, … or one npz"),
     ] = None,
     public: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="other images of the kind, for baselines: npz or a folder")
+        Path | None,
+        typer.Option(metavar="PATH", help="other images of the kind, no members: for floors, and for --candidates"),
+    ] = None,
+    candidates: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="images of which to say whether they took part: npz or a folder; + --public"),
     ] = None,
     attacks: Annotated[
         list[str], typer.Option("--attack", metavar="NAME", help="may be repeated; default span and a short ntk")
@@ -61,6 +66,7 @@ def audit(
     from simulator.audit import audit as audits
     from simulator.cli.finish import Shown, finish_run
     from simulator.reports.gate import parse_limits
+    from simulator.reports.html_report import is_current
     from simulator.run.display import run_display
     from simulator.run.interruption import interruptible
     from simulator.tools.attack_pair import parse_fields, parse_numbers, parse_shape
@@ -77,6 +83,7 @@ def audit(
             std=parse_numbers("--std", std),
             truth=truth,
             public=public,
+            candidates=candidates,
             attacks=attacks,
             know=parse_fields(know),
             out=out_dir,
@@ -87,6 +94,10 @@ def audit(
             timeout=timeout,
             workers=workers,
             overwrite=overwrite,
+            page=False,
             display=display,
         )
-    return finish_run(run.path, figures=True, shown=shown)
+    finished = is_current(run.path)  # its tables are older than the page: nothing was attacked
+    if finished:
+        say(f"{here(run.path)} holds this audit already, finished; --overwrite does it again")
+    return finish_run(run.path, figures=not finished, shown=shown)

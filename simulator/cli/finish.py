@@ -42,7 +42,8 @@ def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Sho
     out.print(table, "")
     for line in granted_lines(leakage):
         out.print(line, markup=False)
-    out.print(legend(str(column.header) for column in table.columns))
+    blind = bool(leakage.recovered.isna().all() and (leakage.status == "ok").any())
+    out.print(legend((str(column.header) for column in table.columns), blind))
     files = show_files(run_dir, "leakage.csv")
     rows = leakage if shown.show_all else worst_rows(leakage)
     error = no_result(leakage) or held_against(leakage, shown.limits)

@@ -68,10 +68,8 @@ class ObservationOptions:
         observation, granted = record.observation(self.round, self.client, threat_model, self.cell)
         return observation, knowledge if self.know else granted, record
 
-    def audit_options(
-        self, attack: "AttackConfig", truth: Path | None, public: Path | None, seed: int
-    ) -> "AuditOptions":
-        """An attack on two checkpoints as an audit has it. truth, public: images, where there are any."""
+    def audit_options(self, attack: "AttackConfig", images: dict[str, Path | None], seed: int) -> "AuditOptions":
+        """An attack on two checkpoints as an audit has it. images: truth, public and candidates, where given."""
         from simulator.audit.plan import AuditOptions
         from simulator.tools.attack_pair import parse_numbers, parse_shape
 
@@ -82,10 +80,9 @@ class ObservationOptions:
             shape=parse_shape(self.shape),
             mean=parse_numbers("--mean", self.mean),
             std=parse_numbers("--std", self.std),
-            truth=truth,
-            public=public,
             attacks=(attack,),
             seed=seed,
+            **images,
         )
 
 
@@ -121,24 +118,34 @@ def attack(
         Path | None, typer.Option(metavar="PATH", help="the private images, for scores: an npz file, or a folder")
     ] = None,
     public: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="other images of the kind, for baselines: npz or a folder")
+        Path | None,
+        typer.Option(metavar="PATH", help="other images of the kind, no members: for floors, and for --candidates"),
+    ] = None,
+    candidates: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="images of which to say whether they took part: npz or a folder; + --public"),
     ] = None,
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
     show_all: ShowAll = False,
 ) -> Answer:
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed; with --truth, what
-    comes out is scored. Of two checkpoints there are tables, pictures and a page, as of an audit."""
+    comes out is scored. There are tables, pictures and a page, as of a run."""
     from simulator.adversary.attack_run import AttackRun
     from simulator.audit.pair import audit_pair
     from simulator.cli.finish import Shown, finish_run
+    from simulator.evaluation.truth import Attacked
     from simulator.results.keys import ObservationKey
     from simulator.run.display import step_bar
     from simulator.tools.attack_pair import parse_options, write_result
+    from simulator.tools.replayed import FACTS, is_replaceable, write_replayed
 
-    if which.run is not None and (truth or public):
-        raise InputError("--truth and --public are for two checkpoints: a run knows its own truth (`fedspill report`)")
+    is_replaceable(out_dir)
+    images = {"truth": truth, "public": public, "candidates": candidates}
+    if which.run is not None and any(images.values()):
+        given = " and ".join(f"--{image}" for image, path in images.items() if path)
+        raise InputError(f"{given}: for two checkpoints, beside --run leave it out: a run brings its own images")
     observation, granted, record = which.observe()
-    options = which.audit_options(parse_options(name, option), truth, public, seed) if record is None else None
+    options = which.audit_options(parse_options(name, option), images, seed) if record is None else None
     if options is not None:
         run = AttackRun(options.attacks[0], seed)
     else:
@@ -150,15 +157,17 @@ def attack(
     write_result(out_dir, name, found, run.knowledge(granted), pixels=which.in_pixels)
     if options is not None:
         audit_pair(out_dir.resolve(), options, observation, granted, found)
+    elif record is not None:
+        recorded, told = record.store(which.cell).recorded(key), run.knowledge(granted)
+        attacked = Attacked(recorded, observation, told, found)
+        write_replayed(out_dir.resolve(), record, which.cell, run.config, granted, attacked)
     show_warnings(found.warnings)
     if not which.in_pixels:
         show_warnings(("images are shown as the network saw them: where training normalizes, give --mean and --std",))
     held = 0 if found.held is None else len(found.held)
     count = f"{len(found.images)} images{f', {held} held back' if held else ''}, {found.num_inferred} inferred"
     out.print(f"{count}, {found.seconds:.1f} s: {out_dir}")
-    facts = read_json(out_dir / "facts.json")
-    if options is None:
-        return Answer(facts)
+    facts = read_json(out_dir / FACTS)
     ended = finish_run(out_dir, figures=True, shown=Shown(show_all))
     return Answer(facts | ended.data, ended.error)
 
@@ -180,6 +189,7 @@ def member(
     """
     import torch
 
+    from attacks.calibration import Calibrated
     from attacks.membership import MembershipTest
     from simulator.tools.candidates import load_candidates, scale_warning, to_input_space, write_membership
     from simulator.tools.membership_words import membership_words
@@ -190,10 +200,11 @@ def member(
         files = [to_input_space(images, observation, knowledge) for images in files]
     test = MembershipTest.of(observation, knowledge, torch.cat(files))
     residual, *outsiders = [test.residual(images) for images in files]
-    write_membership(out_dir, residual)
     warnings = (*test.warnings, *filter(None, [scale_warning(files[0], observation)]))
     show_warnings(warnings)
-    said, table = membership_words(residual, next(iter(outsiders), None), test.num_private), out_dir / "membership.csv"
+    table = out_dir / "membership.csv"
+    write_membership(table, residual, Calibrated.of(residual, *outsiders) if outsiders else None)
+    said = membership_words(residual, next(iter(outsiders), None), test.num_private)
     for sentence in said:
         out.print(sentence, soft_wrap=True)
     out.print(f"{len(residual)} candidates, {test.num_private} private images: {table}")
@@ -230,12 +241,15 @@ def diagnose(
         inputs, source = diagnosis.adversary_images(images, observation, knowledge, which.in_pixels)
     found = diagnosis.measure_regime(observation, inputs, evaluator, seed)
     show_warnings(tuple(filter(None, [scale_warning(inputs, observation)])))
-    diagnosis.write_diagnosis(out_dir, found, view, source)
-    out.print(f"{view}'s version, {found.on_images.images} images: {source}", soft_wrap=True)
+    own = None if evaluator else diagnosis.own_images(observation, inputs, found)
+    diagnosis.write_diagnosis(out_dir, found, view, source, own)
+    out.print(f"{diagnosis.VIEWS[view]}: {found.on_images.images} images, {source}", soft_wrap=True)
     for table in diagnosis.diagnosis_tables(found):
         out.print(table)
     out.print(found.verdict, soft_wrap=True)
     said = advice(observation, knowledge, found)
+    if not evaluator and found.update.delta_linf > 0:
+        said = [diagnosis.whose_images(own, len(inputs)), *said]
     for line in said:
         out.print(line, soft_wrap=True, markup=False)
     out.print(f"written: {out_dir / 'diagnose.json'}", soft_wrap=True)

@@ -10,7 +10,7 @@ from attacks.scoring.leakage import LeakageScore
 from simulator.evaluation.measures import MEASURES, FinishedAttack, norms_of
 from simulator.evaluation.truth import Truth
 
-NO_TRUTH = "nobody said what is true: no scores, and membership has nothing to test"
+NO_TRUTH = "nobody said what is true: no scores"
 
 
 class Evaluation(NamedTuple):
@@ -46,7 +46,7 @@ def evaluate(
             notes.append(f"{name}: {kind}{error}")
     if scores.floor_size < len(found.images):
         size, returned = scores.floor_size, len(found.images)
-        notes.append(f"the uninformed baseline is {size} public images for {returned} returned: {truth.more_public}")
+        notes.append(f"the floor has {size} of the {returned} public images that it needs: {truth.more_public}")
     return Evaluation(attack.columns, _samples(scores, found, key, truth.numbers), notes)
 
 

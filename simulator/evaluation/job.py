@@ -17,6 +17,7 @@ from attacks import InputError
 from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
 from simulator.errors import one_line
+from simulator.evaluation.candidates import NOT_TRIED, CandidateSource, Told, tell_candidates
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Attacked, ScenarioTruth, Truth, TruthSource
@@ -32,7 +33,8 @@ class Setting:
     """What the jobs of a cell, or of an audit, have in common.
 
     cell: its name, "" where there is no sweep. swept: its columns. truth: where to read it, None where nobody knows it.
-    timeout: seconds that an attack may take. threads: of torch.
+    candidates: for membership, None where there are none. timeout: seconds that an attack may take, by
+    the option `limit`. threads: of torch.
     """
 
     truth: TruthSource | None
@@ -42,6 +44,8 @@ class Setting:
     seed: int = 0
     timeout: float = 3600.0
     threads: int = 1
+    candidates: CandidateSource | None = None
+    limit: str = "adversary.timeout"
 
     @classmethod
     def of(cls, cell: Cell) -> "Setting":
@@ -118,19 +122,25 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
     except Exception as error:
         status, detail = "failed", one_line(f"{type(error).__name__}: {error}")
         if isinstance(error, TimeoutError):
-            status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
+            status, detail = "timeout", f"no result within {job.setting.limit} = {job.timeout:g} s"
         elif isinstance(error, InputError) and job.attack.optional:
             status, detail = "skipped", " ".join(str(error).split())
         spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
-        return _result(job, {"private": {"status": status, "detail": "; ".join([detail, *notes]), **spent, **privacy}})
+        members, remarks = _candidates(job)  # whatever became of the attack
+        detail = "; ".join([detail, *notes, *remarks])
+        return _result(job, {"private": {"status": status, "detail": detail, **spent, **privacy, **members}})
 
 
 def finish_job(job: Job, attacked: Attacked) -> JobResult:
     """Store what an attack found, and score it."""
     found, (privacy, notes) = attacked.found, _privacy(attacked.recorded)
     save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), found)
+    scored, told_apart = score(job, attacked), _candidates(job)
+    vouched = {"num_vouched": len(found.images)} if job.attack.make().vouches else {}
+    scored["private"].columns.update(told_apart.columns | vouched)
+    scored["private"].notes.extend(note for note in told_apart.notes if note not in found.warnings)
     rows, samples = {}, []
-    for target, scores in score(job, attacked).items():
+    for target, scores in scored.items():
         detail = one_line("; ".join([*found.warnings, *scores.notes, *notes]), most=10_000)
         told, seconds = json.dumps(attacked.knowledge.given()), round(found.seconds, 3)  # without scoring
         spent = {"knowledge": told, "seconds": seconds}
@@ -145,13 +155,26 @@ def _privacy(recorded: RecordedObservation) -> tuple[dict[str, Any], list[str]]:
     return privacy_columns(*of), privacy_notes(*of)
 
 
+def _candidates(job: Job) -> Told:
+    """Which of the candidates are members, where the job has some and their observation can be read."""
+    source, store = job.setting.candidates, CellStore(job.root)
+    if source is None:
+        return Told({}, [])
+    try:
+        observation, granted = store.load(job.key)
+    except Exception:  # the attack's row says why
+        return Told({}, [])
+    return tell_candidates(source, observation, granted, store.membership_path(job.key))
+
+
 def score(job: Job, attacked: Attacked) -> dict[str, Evaluation]:
     """By target: against the private images, and against what all clients trained on instead, where they did."""
     store, round, source = CellStore(job.root), job.key.round, job.setting.truth
     recorded, observation, knowledge, found = attacked
     truth = None if source is None else source.truth(attacked)
     if truth is None:
-        return {"private": without_truth(observation, knowledge, found)}
+        blind = without_truth(observation, knowledge, found)
+        return {"private": blind._replace(notes=blind.notes + [NOT_TRIED] * (job.setting.candidates is None))}
     scored = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
     distilled, of_round = (store.load_distilled(round, who) for who in (recorded.clients, recorded.round_clients))
     if distilled is not None and of_round is not None:

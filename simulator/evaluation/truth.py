@@ -23,7 +23,7 @@ class Truth:
     diagnosed: whether rows get the columns that say how far the update is in the kernel regime. views: what clients
     augment their images by, where they do. numbers: (N,) what the samples table calls the images, from 0 where nothing
     is given. no_membership: why membership cannot be scored on them; empty where it can be. more_public: how to get a
-    stronger uninformed baseline. notes: what `detail` has to say of all this.
+    stronger floor. notes: what `detail` has to say of all this.
     """
 
     private: Tensor

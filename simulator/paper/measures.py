@@ -45,14 +45,14 @@ def score_table(record: Run) -> pd.DataFrame:
 
 
 def floors(record: Run) -> pd.DataFrame:
-    """cell, attack, floor_l2_mean: the better of two uninformed baselines, as many public images as were returned and
+    """cell, attack, floor_l2_mean: the better of two floors, as many public images as were returned and
     the mean public image, which is the nearer where there are few images."""
     means = record.samples.groupby(["cell", "attack"])[["floor_l2", "mean_image_l2"]].mean()
     return means.min(axis=1).rename("floor_l2_mean").reset_index()
 
 
 def floor_of(private: Tensor, public: Tensor, count: int) -> float:
-    """The uninformed baseline outside a run: mean L2 to `count` of the public images or to their mean, whichever is
+    """The floor outside a run: mean L2 to `count` of the public images or to their mean, whichever is
     nearer. private, public: (N, C, H, W)."""
     drawn, _ = matched_l2(private, public[:count])
     return min(float(drawn.mean()), float(distances(private, public.mean(0, keepdim=True)).mean()))
@@ -60,7 +60,7 @@ def floor_of(private: Tensor, public: Tensor, count: int) -> float:
 
 def curve_table(record: Run, extra: Sequence[str] = ()) -> pd.DataFrame:
     """Reconstruction curves: for each cell and attack, images by `rank` from 1, closest first, with `l2`, and, each
-    sorted by itself, those of two uninformed baselines: `floor_l2` of as many public images, `mean_image_l2` of their
+    sorted by itself, those of two floors: `floor_l2` of as many public images, `mean_image_l2` of their
     mean. extra: columns of the score table to add.
     """
     keys, scales = ["cell", "attack"], ["l2", "floor_l2", "mean_image_l2"]

@@ -8,7 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from simulator.reports.drawing import BASELINES, FLOOR_COLOUR, themed
+from simulator.reports.drawing import FLOOR_COLOUR, FLOORS, themed
 
 
 def readable_log(axis: plt.Axes) -> None:
@@ -22,7 +22,7 @@ def readable_log(axis: plt.Axes) -> None:
 
 def draw_curves(frame: pd.DataFrame, hue: str, rows: Sequence[str]) -> plt.Figure:
     """Reconstruction curves, a panel for each number of images, mean over seeds, a colour for each value of `hue`;
-    those of the uninformed baselines in grey, public images dashed and their mean dotted.
+    those of the floors in grey, public images dashed and their mean dotted.
 
     rows: every combination of these settings has a row of panels.
     """
@@ -35,7 +35,7 @@ def draw_curves(frame: pd.DataFrame, hue: str, rows: Sequence[str]) -> plt.Figur
     )  # fmt: skip
     for (row, count), axis in grid.axes_dict.items():
         own = frame[(frame.row == row) & (frame.column == count)]
-        for name, (style, _) in BASELINES.items():
+        for name, (style, _) in FLOORS.items():
             floor = own.groupby("rank")[name].mean()
             axis.plot(floor.index, floor, color=FLOOR_COLOUR, linestyle=style, linewidth=1)
         axis.set_title(f"{row}, {count} images")

@@ -23,7 +23,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 UNDEFENDED = "none"
 FLOOR_COLOUR = "0.45"
-BASELINES = {"floor_l2": ("--", "baseline: public images"), "mean_image_l2": (":", "baseline: their mean")}
+FLOORS = {"floor_l2": ("--", "floor: public images"), "mean_image_l2": (":", "floor: their mean")}
 Style = dict[str, Any]
 
 

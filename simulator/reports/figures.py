@@ -1,4 +1,4 @@
-"""Pictures of a run: reconstruction curves against the uninformed baseline, leakage by round, and the images."""
+"""Pictures of a run: reconstruction curves against the floor, leakage by round, and the images."""
 
 import textwrap
 from collections.abc import Callable
@@ -11,9 +11,9 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from simulator.reports.drawing import (
-    BASELINES,
     COLOURS,
     FLOOR_COLOUR,
+    FLOORS,
     MOST_PANELS,
     Drawn,
     Style,
@@ -54,7 +54,7 @@ def draw_figures(record: Run, say: Callable[[str], None] = print) -> list[Drawn]
 
 
 def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
-    """Sorted L2 distances of each private set (Loo et al. 2024, figure 2), those of the uninformed baseline in grey.
+    """Sorted L2 distances of each private set (Loo et al. 2024, figure 2), those of the floor in grey.
 
     The axis is logarithmic down to `NEARLY_EXACT` and linear from there to 0, so that an exact attack has a line.
     """
@@ -83,14 +83,13 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
         save(figure, path),
         "Distance of every reconstruction",
         "How far each reconstruction is from its private image; a line is one update. At 0 it is an exact copy, on the "
-        f"grey lines no better than the guess of somebody who never saw the update.{some}",
-        f"Curves of L2 distances. Lowest: {shown[0]}, median {best:.2g}, uninformed guess "
-        f"{samples.floor_l2.median():.2g}.",
+        f"grey lines, the floor, no better than what an attacker who knows nothing scores.{some}",
+        f"Curves of L2 distances. Lowest: {shown[0]}, median {best:.2g}, the floor {samples.floor_l2.median():.2g}.",
     )
 
 
 def _floors(samples: pd.DataFrame) -> list[str]:
-    return [name for name in BASELINES if name in samples]  # older runs have the first alone
+    return [name for name in FLOORS if name in samples]  # older runs have the first alone
 
 
 def _curves_of(axis: plt.Axes, rows: pd.DataFrame) -> None:
@@ -99,12 +98,12 @@ def _curves_of(axis: plt.Axes, rows: pd.DataFrame) -> None:
     for _, update in updates:
         rank = np.arange(1, len(update) + 1)
         for name in _floors(rows):
-            dashes: Style = {"linestyle": BASELINES[name][0], "linewidth": 1, "color": FLOOR_COLOUR}
+            dashes: Style = {"linestyle": FLOORS[name][0], "linewidth": 1, "color": FLOOR_COLOUR}
             axis.plot(rank, np.sort(update[name]), alpha=faint, **dashes)
         axis.plot(rank, np.sort(update.l2), color=COLOURS[0], marker="o", markersize=3, alpha=faint)
     axis.plot([], [], color=COLOURS[0], marker="o", markersize=3, label="reconstructed")
     for name in _floors(rows):
-        axis.plot([], [], color=FLOOR_COLOUR, linestyle=BASELINES[name][0], label=BASELINES[name][1])
+        axis.plot([], [], color=FLOOR_COLOUR, linestyle=FLOORS[name][0], label=FLOORS[name][1])
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if (rows.match < 0).all():
         axis.text(0.03, 0.04, "nothing returned: scored as the mean image", transform=axis.transAxes, style="italic")

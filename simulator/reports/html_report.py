@@ -10,11 +10,16 @@ from simulator.reports.figures import draw_figures
 from simulator.reports.page.benchmark_page import benchmark_page
 from simulator.reports.page.render import render
 from simulator.reports.page.run_page import run_page
-from simulator.results.run import Run
+from simulator.results.run import PAGE, Run
 from simulator.results.storage import write_atomically
 
-PAGE = "report.html"
 Say = Callable[[str], None]
+
+
+def is_current(run_dir: Path) -> bool:
+    """Whether there is a page that was made after the tables."""
+    page, table = run_dir / PAGE, run_dir / "leakage.csv"
+    return page.exists() and page.stat().st_mtime_ns >= table.stat().st_mtime_ns
 
 
 def write_report(run_dir: Path, say: Say = print) -> None:

@@ -32,7 +32,7 @@ CLIENT, ROUND, DEFENSE = "who", "round", "defense"
 
 
 def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
-    """A dot for every update, and grey dashes for the uninformed baseline; None where there is one
+    """A dot for every update, and grey dashes for the floor; None where there is one
     update alone, or nobody knows the truth."""
     leakage = leakage.dropna(subset=["leakage"])
     if len(leakage) < 2:
@@ -57,7 +57,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
     figure.tight_layout()
     named = look if x not in (CLIENT, DEFENSE) and 1 < len(look) <= MOST_NAMED else {}
     handles = [plt.Line2D([], [], linestyle="", label=name, **style) for name, style in named.items()]
-    handles.append(plt.Line2D([], [], linestyle="--", color=FLOOR_COLOUR, label="uninformed baseline"))
+    handles.append(plt.Line2D([], [], linestyle="--", color=FLOOR_COLOUR, label="floor"))
     figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=5, frameon=False)
     some = f" {len(shown)} of {len(order)} settings are shown, the worst first." if len(order) > len(shown) else ""
     worst = frame.loc[frame.leakage.idxmax()]
@@ -65,7 +65,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
         save(figure, path),
         "Leakage of every update",
         "Leakage of every update: 1 is an exact copy of every image, 0 no better than a random draw of public images. "
-        f"Grey dashes: the uninformed baseline, the best guess of who never saw the update.{some}",
+        f"Grey dashes: the floor, what an attacker who knows nothing scores.{some}",
         f"Leakage by {'client' if x == CLIENT else short(x)}, from {frame.leakage.min():.2f} to "
         f"{frame.leakage.max():.2f}. Highest: {worst['who']} in round {worst['round']} by {worst['attack']} "
         f"({worst['threat_model']}).",

@@ -11,11 +11,12 @@ from simulator.reports.exposure_rows import exposure_rows, ranked
 from simulator.reports.tables import Show, visible_columns
 from simulator.reports.text_table import Layout, text_table
 from simulator.reports.verdict import Verdict
+from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE, TEXT
 
 MAX_LINES = 60
 CAVEATS = 6  # on the screen without --all
-WORST = "client threat attack round recovered held affine group leakage AUC".split()  # headings
+WORST = "client threat attack round recovered held affine group leakage AUC members".split()  # headings
 SETTING, GRANTED = "setting", LEAKAGE.columns["knowledge"].heading
 LAYOUT = Layout(
     texts={SETTING, *(column.heading for column in LEAKAGE.printed if column.dtype == TEXT)},
@@ -82,12 +83,16 @@ def row_table(
 
 
 def granted_lines(rows: pd.DataFrame) -> list[str]:
-    """What was granted beyond the checkpoints, and where that differs, to whom."""
+    """What was granted beyond the checkpoints, and where that differs, to whom, in as few words as tell."""
     names = rows.knowledge.map(lambda text: ", ".join(json.loads(text)) if isinstance(text, str) and text else "")
     names = names[rows.status == "ok"]
     if names.nunique() < 2:
         return [f"granted knowledge: {text or 'none'}" for text in names.unique()]
-    who = (rows.threat_model + " " + rows.attack)[names.index]
+    own = rows.loc[names.index]
+    views = own.client.map(lambda client: "who sees all clients together" if client == ALL else "who sees one client")
+    simple = (own.threat_model, own.attack, views)  # the first that grants go by
+    both = own.threat_model + " " + own.attack
+    who = next((labels for labels in simple if (names.groupby(labels).nunique() == 1).all()), both)
     return [f"granted knowledge: {text or 'none'}: {', '.join(own.unique())}" for text, own in who.groupby(names)]
 
 

@@ -1,4 +1,4 @@
-"""The leakage table as a person reads it: scores rounded, each with its uninformed baseline in parentheses."""
+"""The leakage table as a person reads it: scores rounded, each with its floor in parentheses."""
 
 import json
 import re
@@ -8,16 +8,24 @@ import pandas as pd
 from rich.table import Table
 
 from simulator.reports.benchmark_table import strongest
-from simulator.reports.exposure_rows import EXPLAINED
+from simulator.reports.exposure_rows import EXPLAINED, TESTED, likely_right
 from simulator.reports.text_table import Layout, text_table
 from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, NUMBER, TEXT, Column, benchmark
 from simulator.scenario.sweep import short_keys
 
-LEGEND = (
-    "leakage: 1 is exact; in parentheses stands the uninformed baseline, the same score for who knows nothing: the "
-    "better of as many public images and of their mean. "
-    "recovered: PSNR of at least 20 dB and nearer to its private image than to any other of the pool. "
-    "AUC: how well the update tells private images from public ones (0.5: not at all)."
+FLOOR = (
+    "In parentheses: the floor, what an attacker who knows nothing scores (the better of as many public images and of "
+    "their mean)."
+)
+LEGEND = {  # by heading
+    "leakage": "leakage: 1 is exact.",
+    "recovered": "recovered: PSNR of at least 20 dB and nearer to its private image than to any other of the pool.",
+    "AUC": "AUC: how well the update tells private images from public ones (0.5: not at all).",
+    "members": "members: of the candidates, told to have taken part, at the false-positive rate of the verdict.",
+}
+FOUND = (
+    f"found: images that leave less than {EXPLAINED:.0%} of the update unexplained, or less than {TESTED:.0%} where "
+    "they passed the attack's own test against decoys; doubtful: others. Nobody compared them with the truth."
 )
 MORE = {  # what is shown where it differs from `recovered`, by heading
     "held": "held: recovered by any candidate that the attack has, returned or not.",
@@ -49,13 +57,18 @@ def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Show]:
     same = {"attack": frame.attack.nunique() < 2, "knowledge": len(told) < 2} | {
         column.name: not _differs(frame, column.name) for column in LEAKAGE.printed if column.heading in MORE
     }
+    scores = [column.name for column in LEAKAGE.printed if column.dtype == NUMBER or column.name == "membership_told"]
+    same |= {name: name not in frame or bool(frame[name].isna().all()) for name in scores if not same.get(name)}
     columns = [column for column in LEAKAGE.printed if not same.get(column.name)]
-    return first | {column.heading: LEAKAGE_CELLS.get(column.name, _beside_baseline(column)) for column in columns}
+    return first | {column.heading: LEAKAGE_CELLS.get(column.name, _beside_floor(column)) for column in columns}
 
 
-def legend(headings: Iterable[str]) -> str:
-    """What the columns of a table mean, as far as that needs saying."""
-    return " ".join([LEGEND, *(MORE[heading] for heading in headings if heading in MORE)])
+def legend(headings: Iterable[str], blind: bool = False) -> str:
+    """What the columns of a table mean, as far as that needs saying. blind: whether nobody knows the true images."""
+    shown = list(headings)
+    said = [FOUND if blind and heading == "recovered" else LEGEND[heading] for heading in LEGEND if heading in shown]
+    floor = [FLOOR] if "leakage" in shown else []
+    return " ".join([*said, *floor, *(MORE[heading] for heading in shown if heading in MORE)])
 
 
 def remarks(frame: pd.DataFrame, most: int | None = None) -> list[str]:
@@ -123,28 +136,34 @@ def _plain(column: Column) -> Show:
     return lambda row: _number(row[name], digits) if is_number else str(row[name])
 
 
-def _beside_baseline(column: Column) -> Show:
-    """With the uninformed baseline in parentheses where the score has one: the better of as many public images and of
-    their mean, which older runs lack."""
+def _beside_floor(column: Column) -> Show:
+    """With the floor in parentheses where the score has one: the better of as many public images and of their mean,
+    which older runs lack."""
 
     def text(row: pd.Series) -> str:
         known = [row.get(f"{prefix}_{column.name}") for prefix in ("floor", "mean_image")]
-        baselines = [baseline for baseline in known if not pd.isna(baseline)]
+        floors = [floor for floor in known if not pd.isna(floor)]
         shown = _plain(column)(row)
-        return f"{shown} ({_number(column.better(baselines), column.digits)})" if shown and baselines else shown
+        return f"{shown} ({_number(column.better(floors), column.digits)})" if shown and floors else shown
 
     return text
 
 
 def _recovered(row: pd.Series) -> str:
     if row["status"] == "ok" and pd.isna(row["recovered"]):  # nobody knows the true images
-        doubtful = not row["relative_residual"] < EXPLAINED
-        return f"{row['num_reconstructed']} {'doubtful' if doubtful else 'found'}"
+        likely = likely_right(row.to_frame().T.infer_objects()).iloc[0]
+        return f"{row['num_reconstructed']} {'found' if likely else 'doubtful'}"
     return f"{row['recovered']} of {row['num_private']}" if row["status"] == "ok" else str(row["status"])
 
 
 def _count(name: str) -> Show:
     return lambda row: "" if pd.isna(row[name]) else str(int(row[name]))
+
+
+def _members(row: pd.Series) -> str:
+    """Of the candidates of an audit."""
+    told = row.get("membership_told")
+    return "" if pd.isna(told) else f"{told:.0f} of {row['membership_candidates']:.0f}"
 
 
 def _granted(row: pd.Series) -> str:
@@ -180,9 +199,10 @@ def _epsilon(row: pd.Series) -> str:
     return "" if pd.isna(row["epsilon"]) else f"{row['epsilon']:.1f} {str(row.get('privacy_unit', ''))[:1]}"
 
 
-LEAKAGE_CELLS: dict[str, Show] = {  # what is more than a value and its baseline
+LEAKAGE_CELLS: dict[str, Show] = {  # what is more than a value and its floor
     "client": lambda row: "all" if row["client"] < 0 else str(row["client"]),
     "recovered": _recovered,
+    "membership_told": _members,
     "knowledge": _granted,
     **{name: _count(name) for name in ("held", "recovered_affine", "recovered_group")},
 }

@@ -13,14 +13,24 @@ import pandas as pd
 from simulator.reports.exposure_rows import (
     EXPLAINED,
     EXPOSED,
-    TELLING,
     exposure_rows,
     in_this_setting,
-    settings_of,
     worst_of,
 )
 from simulator.reports.verdict_caveats import caveats
-from simulator.reports.verdict_words import counted, listed, numbered, percent, sentence, told, trainer, viewer, whose
+from simulator.reports.verdict_membership import membership_headline, membership_lines, reconciled, tells
+from simulator.reports.verdict_words import (
+    LOOSER,
+    at_worst,
+    counted,
+    listed,
+    numbered,
+    percent,
+    sentence,
+    told,
+    viewer,
+    whose,
+)
 from simulator.results.keys import ALL
 
 Level = Literal["exposed", "partly exposed", "nothing shown", "no result"]
@@ -57,7 +67,7 @@ def verdict(leakage: pd.DataFrame) -> Verdict:
         return Verdict("no result", headline, (), caveats(rows, "no result"))
     worst = worst_of(good)
     level = level_of(worst, good)
-    shown = (_rounds(worst, good), *_viewers(good), *_settings(good), _membership(good), _reconciled(good))
+    shown = (_rounds(worst, good), *_viewers(good), *_settings(good), *membership_lines(good), reconciled(good))
     kept = (_held(good), _up_to(good), *_doubtful(good))
     details = tuple(sentence(text) for text in (*shown, *kept) if text)
     return Verdict(level, sentence(_headline(level, worst, good)), details, caveats(rows, level))
@@ -66,7 +76,7 @@ def verdict(leakage: pd.DataFrame) -> Verdict:
 def level_of(worst: pd.Series, good: pd.DataFrame) -> Level:
     if worst.share >= EXPOSED and worst.sure:
         return "exposed"
-    return "partly exposed" if worst.share > 0 or good.tells_members.any() else "nothing shown"
+    return "partly exposed" if worst.share > 0 or tells(good) else "nothing shown"
 
 
 def _headline(level: Level, worst: pd.Series, good: pd.DataFrame) -> str:
@@ -79,12 +89,7 @@ def _headline(level: Level, worst: pd.Series, good: pd.DataFrame) -> str:
             f"{_images(worst)} by attack {worst.attack!r}, {told(worst.knowledge)}"
         )
     if level == "partly exposed":
-        row = _most_telling(good)
-        return (
-            f"No image was recovered, but membership leaks{in_this_setting(row, good)}: whoever holds a candidate "
-            f"image can tell whether {trainer(row.client)} trained on it in round {row['round']} (AUC "
-            f"{row.membership_auc:.2f} where 0.5 is a guess)"
-        )
+        return membership_headline(good)
     labels = [repr(label) for label in dict.fromkeys(good.attack)]
     return f"Nothing was shown to leak by {listed(labels)}, which does not mean that nothing leaks"
 
@@ -93,25 +98,30 @@ def _images(row: pd.Series) -> str:
     """What an attack has of a client's images, as what somebody does."""
     if not row.scored:
         of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f} that the update shows"
-        return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row.relative_residual)})"
+        return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)})"
     owners = "" if row.client == ALL else "its "
-    how = {"recovered": "", "recovered_group": ", up to the shifts and flips that clients augment by,",
-           "recovered_affine": ", up to brightness and contrast,", "held": ", in candidates that the attack would not "
-           "vouch for,"}[row.measure]  # fmt: skip
+    how = ""
+    if row.measure in LOOSER and row.best > row.recovered:
+        loosely, strictly = LOOSER[row.measure]
+        how = f", {loosely} ({row.recovered:.0f} {strictly}),"
     return f"recovers {row.best:.0f} of {owners}{counted(row.num_private, 'private image')}{how}"
 
 
-def _how_sure(left: float) -> str:
-    """relative_residual in words. Without the truth it is all there is to judge by."""
-    if pd.isna(left):
+def _how_sure(row: pd.Series) -> str:
+    """In words. Without the truth the attack's own test, and what the images explain, are all there is to judge by."""
+    left = "" if pd.isna(row.relative_residual) else f"leave {row.relative_residual:.2g} of the update unexplained"
+    if row.num_vouched > 0 and row.sure:
+        return " and ".join(
+            ["very likely right: they passed the attack's test against decoys", *([left] if left else [])]
+        )
+    if not left:
         return "how sure is not known: the true images are not"
-    words = "very likely right" if left < EXPLAINED else "doubtful"
-    return f"{words}: they leave {left:.2g} of the update unexplained"
+    return f"{'very likely right' if row.relative_residual < EXPLAINED else 'doubtful'}: they {left}"
 
 
 def _doubtful(good: pd.DataFrame) -> list[str]:
     """Of images that nobody compared with the truth and that explain little, which attacks returned some."""
-    rows = good[~good.scored & (good.num_reconstructed > 0) & ~(good.relative_residual < EXPLAINED)]
+    rows = good[~good.scored & (good.num_reconstructed > 0) & ~good.sure.astype(bool)]
     return [
         f"attack {attack!r} returned images that leave {of.relative_residual.min():.2g} of an update unexplained or "
         "more: they may be noise, and are not counted"
@@ -138,10 +148,10 @@ def _viewers(good: pd.DataFrame) -> list[str]:
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst, clients = worst_of(own), own[own.client != ALL]
         if worst.share == 0:
-            lines.append(f"{viewer(threat_model)} recovers no image")
+            lines.append(f"{viewer(threat_model)} {'recovers no image' if own.scored.any() else 'has no sure image'}")
             continue
         lost, attacked = clients[clients.share > 0].client.nunique(), clients.client.nunique()
-        of = f"{worst.best:.0f} of {worst.num_private:.0f}" if worst.scored else counted(worst.best, "image")
+        of = at_worst(worst) if worst.scored else counted(worst.best, "image")
         where = f"{of} from {whose(worst.client)} in round {worst['round']} by {worst.attack!r}"
         count = f"has images of {lost} of {counted(attacked, 'client')}, at worst " if attacked else "has "
         lines.append(f"{viewer(threat_model)} {count}{where}")
@@ -169,41 +179,6 @@ def _settings(good: pd.DataFrame) -> list[str]:
 def _some(names: list[str]) -> str:
     more = len(names) - MOST_SETTINGS
     return "; ".join(names[:MOST_SETTINGS]) + (f"; and at {more} more" if more > 0 else "")
-
-
-def _most_telling(good: pd.DataFrame) -> pd.Series:
-    return good.loc[good.membership_auc.where(good.tells_members).idxmax()]
-
-
-def _membership(good: pd.DataFrame) -> str:
-    if not good.membership_auc.notna().any():
-        return ""
-    if not good.tells_members.any():
-        most = good.membership_auc.max()
-        return f"Membership: the update does not tell private images from others (AUC at most {most:.2f})"
-    row = _most_telling(good)
-    rates = {"membership_tpr": "1,000", "membership_tpr_1pct": "100"}
-    rate = next((name for name in rates if pd.notna(row[name])), None)
-    found = f"; at one false alarm in {rates[rate]} it finds {percent(row[rate])} of the private images" if rate else ""
-    return (
-        f"Membership: who has a candidate image can tell whether {trainer(row.client)} trained on it, with an AUC of "
-        f"{row.membership_auc:.2f} in round {row['round']} (0.5 is a guess, 1 is certain){found}"
-    )
-
-
-def _reconciled(good: pd.DataFrame) -> str:
-    """One sentence for updates that give no image away and tell who was in them all the same."""
-    by_update = good.groupby([*settings_of(good), "round", "client", "threat_model"], dropna=False)
-    mute = good[(by_update.share.transform("max") == 0) & (good.membership_auc >= TELLING.sure) & good.tells_members]
-    if mute.empty:
-        return ""
-    row = mute.sort_values(["leakage", "membership_auc"], ascending=[True, False]).iloc[0]
-    leakage = "" if pd.isna(row.leakage) else f"leakage {row.leakage:.2f} beside "
-    return (
-        f"{leakage}a membership AUC of {row.membership_auc:.2f} ({whose(row.client)}, round {row['round']}) is no "
-        "contradiction: no attack that ran could draw an image out of that update, yet it tells whoever has an image "
-        "already whether it was trained on"
-    )
 
 
 def _held(good: pd.DataFrame) -> str:

@@ -4,6 +4,7 @@ import pandas as pd
 
 from attacks import ATTACKS
 from simulator.adversary.threat_models import THREAT_MODELS
+from simulator.reports.verdict_membership import untold
 from simulator.reports.verdict_words import counted, listed, said, sentence
 
 GAVE_UP = "nothing returned: "
@@ -45,7 +46,8 @@ def _gave_up(good: pd.DataFrame) -> list[str]:
 
 def _assumed(good: pd.DataFrame) -> list[str]:
     """What attacks and scores remark of themselves, but for refusals."""
-    remarks = [(text, count) for text, count in said(good) if GAVE_UP not in text]
+    shown = untold(good)  # among the details
+    remarks = [(text, count) for text, count in said(good) if GAVE_UP not in text and text != shown]
     lines = [f"in {counted(count, 'row')}: {text}" for text, count in remarks[:MOST]]
     more = len(remarks) - MOST
     return [*lines, f"{counted(more, 'more remark')} in the column `detail`"] if more > 0 else lines

@@ -42,9 +42,15 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
      "looked for; `num_private` grants the number"),
     (r"(\d+) features stand for (\d+) pixels: .*",
      "{} features stand for {} pixels, so that other images with the same features may have been returned instead"),
-    (r"the uninformed baseline is (\d+) public images for (\d+) returned: (.*)",
-     "the uninformed baseline has {} public images for {} returned, and so is too weak; {}"),
+    (r"the floor has (\d+) of the (\d+) public images that it needs: (.*)|"
+     r"the uninformed baseline is (\d+) public images for (\d+) returned: (.*)",  # earlier runs
+     "the floor has {} of the {} public images that it needs, one for each returned, and so is too weak; {}"),
 )  # fmt: skip
+LOOSER = {  # how an image counts that `recovered` leaves out, and what `recovered` asks
+    "recovered_group": ("up to the shifts and flips that clients augment by", "as they are"),
+    "recovered_affine": ("up to brightness and contrast", "as they are"),
+    "held": ("in candidates that the attack would not vouch for", "returned"),
+}
 LONGEST = 320  # letters of one reason
 
 
@@ -111,6 +117,17 @@ def plain(remark: str) -> str:
         if match := re.fullmatch(pattern, remark):
             return words.format(*(group for group in match.groups() if group is not None))
     return remark if len(remark) <= LONGEST else f"{remark[:LONGEST]} (more in column `detail`)"
+
+
+def at_worst(row: pd.Series) -> str:
+    """How many images of a row of `exposure_rows` are lost, counted in the way that counts most; where that is not the
+    strict one of the column `recovered`, both: 66 of 72 up to brightness and contrast (54 as they are)."""
+    number = row.num_private if row.scored else row.num_inferred
+    count = f"{row.best:.0f}" + ("" if pd.isna(number) else f" of {number:.0f}")
+    if not row.scored or row.measure not in LOOSER or not row.best > row.recovered:
+        return count
+    how, strictly = LOOSER[row.measure]
+    return f"{count} {how} ({row.recovered:.0f} {strictly})"
 
 
 def percent(share: float) -> str:

@@ -23,6 +23,7 @@ from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Source
 
 DESCRIPTION, AUDIT = "scenario.yaml", "audit.yaml"  # of a run and of an audit, in their directories
+PAGE = "report.html"
 
 
 def read_description(path: Path) -> dict:
@@ -55,6 +56,7 @@ class Run:
     observation, knowledge = run.observation(1, 0)  # what the server saw of client 0 in round 1
     run.attack(1, 0, "ntk").images                # attacked again, bit for bit as in the run
     run.show()                                    # the images that leaked most, beside what was made of them
+    run.page                                      # its report.html, for a browser
     """
 
     leakage, samples = _table("leakage"), _table("samples")
@@ -104,6 +106,13 @@ class Run:
             return Truth.of(self.cells[cell].scenario, clients, clients).private
         given = self.description["audit"]
         return None if given["truth"] is None else read_truth(Path(given["truth"]), tuple(given["shape"])).images
+
+    @property
+    def page(self) -> Path:
+        """report.html; InputError where none was made."""
+        if not (self.path / PAGE).exists():
+            raise InputError(f"{str(self.path)!r} has no {PAGE}: `fedspill report {self.path}` makes it")
+        return self.path / PAGE
 
     def store(self, cell: str = "") -> CellStore:
         if cell not in ([""] if self.is_audit else self.cells):

@@ -90,10 +90,10 @@ SCORES = Group(
     "al. 2024). A private image left without one is scored against the mean public image.",
     "attacks/scoring/leakage.py",
 )
-BASELINE = Group(
-    "The same scores for an attacker who knows nothing. The uninformed baseline (column prefix `floor_`) is as many "
-    "public images as the attack returned, drawn by the row's seed; `mean_image_` is the mean of all public images in "
-    "the place of every private one. Printed tables show the better of the two.",
+FLOOR = Group(
+    "The floor: what an attacker who knows nothing scores. Columns with the prefix `floor_` are of as many public "
+    "images as the attack returned, drawn by the row's seed; those with `mean_image_` are of the mean of all public "
+    "images in the place of every private one. Printed tables show the better of the two.",
     "attacks/scoring/leakage.py",
 )
 BEYOND = Group(
@@ -103,7 +103,7 @@ BEYOND = Group(
 )
 NULL = Group(
     "The same reconstructions against images that they are none of: means over 99 sets of `num_private` images of the "
-    "round's other clients and of the public pool, without those of the uninformed baseline. Empty where there are not "
+    "round's other clients and of the public pool, without those of the floor. Empty where there are not "
     "enough of them.",
     "attacks/scoring/null.py",
 )
@@ -111,6 +111,11 @@ MEMBERSHIP = Group(
     "How well the update tells the private images from up to 1,000 public ones (`fedspill member`). `_low`, `_high`: "
     "95 % confidence interval.",
     "simulator/evaluation/measures.py",
+)
+TOLD = Group(
+    "Which candidate images took part, where an audit is given some, and images that are no members to calibrate on "
+    "(`--candidates`, `--public`). No truth is needed.",
+    "attacks/calibration.py",
 )
 UPDATE = Group("How large the update of the last round is.", "simulator/evaluation/measures.py")
 REGIME = Group(
@@ -168,11 +173,11 @@ LEAKAGE = Table(
            "round. An image of the pool that it copies exactly is left out", SCORES),
     Column("recovered_fraction", NUMBER, "`recovered` over `num_private`", SCORES, SHARE, title="recovered",
            averaged=True),
-    Column("floor_l2_median", NUMBER, "`l2_median` of the uninformed baseline", BASELINE, L2),
-    Column("floor_psnr_mean", NUMBER, "`psnr_mean` of the uninformed baseline", BASELINE, DECIBEL),
-    Column("floor_recovered_fraction", NUMBER, "`recovered_fraction` of the uninformed baseline", BASELINE, SHARE,
+    Column("floor_l2_median", NUMBER, "`l2_median` of the floor", FLOOR, L2),
+    Column("floor_psnr_mean", NUMBER, "`psnr_mean` of the floor", FLOOR, DECIBEL),
+    Column("floor_recovered_fraction", NUMBER, "`recovered_fraction` of the floor", FLOOR, SHARE,
            averaged=True),
-    Column("leakage", NUMBER, "mean over private images of max(0, 1 − L2 / `floor_l2`), with the uninformed baseline's "
+    Column("leakage", NUMBER, "mean over private images of max(0, 1 − L2 / `floor_l2`), with the floor's "
            "distance to the same image; 1 is exact, 0 for an attack that returns nothing", SCORES, SHARE,
            averaged=True),
     Column("relative_residual", NUMBER, "what the attack itself is left with: ‖Δθ − Σ α ∇f‖ / ‖Δθ‖ for `ntk`, its own "
@@ -184,10 +189,10 @@ LEAKAGE = Table(
            JSON, title="granted knowledge"),
     Column("seconds", NUMBER, "of the attack, without scoring; until it ended, where it did not succeed", OUTCOME,
            SECONDS),
-    Column("floor_leakage", NUMBER, "`leakage` of another draw of public images", BASELINE, SHARE, averaged=True),
+    Column("floor_leakage", NUMBER, "`leakage` of another draw of public images", FLOOR, SHARE, averaged=True),
     Column("hungarian_psnr_mean", NUMBER, "`psnr_mean` with the matching of least total squared error instead", SCORES,
            DECIBEL),
-    Column("floor_hungarian_psnr_mean", NUMBER, "`hungarian_psnr_mean` of the uninformed baseline", BASELINE, DECIBEL),
+    Column("floor_hungarian_psnr_mean", NUMBER, "`hungarian_psnr_mean` of the floor", FLOOR, DECIBEL),
     Column("membership_auc", NUMBER, "area under the ROC curve; 0.5: private images are not told from public ones",
            MEMBERSHIP, SHARE, title="AUC", averaged=True),
     Column("membership_tpr", NUMBER, "true-positive rate at a false-positive rate of 0.1 %; empty with fewer than "
@@ -206,9 +211,9 @@ LEAKAGE = Table(
     Column("attacker_linearization_error", NUMBER, "`linearization_error` on those", REGIME, "share"),
     Column("attacker_hessian_norm", NUMBER, "`hessian_norm` on those", REGIME),
     Column("attacker_verdict", TEXT, "`verdict` on those", REGIME),
-    Column("mean_image_l2_median", NUMBER, "`l2_median` of the mean public image", BASELINE, L2),
-    Column("mean_image_psnr_mean", NUMBER, "`psnr_mean` of the mean public image", BASELINE, DECIBEL),
-    Column("mean_image_leakage", NUMBER, "`leakage` of the mean public image", BASELINE, SHARE, averaged=True),
+    Column("mean_image_l2_median", NUMBER, "`l2_median` of the mean public image", FLOOR, L2),
+    Column("mean_image_psnr_mean", NUMBER, "`psnr_mean` of the mean public image", FLOOR, DECIBEL),
+    Column("mean_image_leakage", NUMBER, "`leakage` of the mean public image", FLOOR, SHARE, averaged=True),
     Column("epsilon", NUMBER, "ε: what the guarantee allows likelihoods to differ by is exp(ε)", PRIVACY, title="ε",
            digits=1),
     Column("delta", NUMBER, "δ, beside which ε holds", PRIVACY),
@@ -229,13 +234,13 @@ LEAKAGE = Table(
            "identified by the share of an image's variance that is left; never below `recovered`", BEYOND,
            title="affine"),
     Column("recovered_affine_fraction", NUMBER, "`recovered_affine` over `num_private`", BEYOND, SHARE, averaged=True),
-    Column("floor_recovered_affine_fraction", NUMBER, "`recovered_affine_fraction` of the uninformed baseline",
-           BASELINE, SHARE, averaged=True),
+    Column("floor_recovered_affine_fraction", NUMBER, "`recovered_affine_fraction` of the floor",
+           FLOOR, SHARE, averaged=True),
     Column("recovered_group", COUNT, "`recovered` up to the shifts and flips that the clients augment by; never below "
            "`recovered`, empty where clients do not augment", BEYOND, title="group"),
     Column("recovered_group_fraction", NUMBER, "`recovered_group` over `num_private`", BEYOND, SHARE, averaged=True),
-    Column("floor_recovered_group_fraction", NUMBER, "`recovered_group_fraction` of the uninformed baseline",
-           BASELINE, SHARE, averaged=True),
+    Column("floor_recovered_group_fraction", NUMBER, "`recovered_group_fraction` of the floor",
+           FLOOR, SHARE, averaged=True),
     Column("distilled_copies_fraction", NUMBER, "share of the private images that the distilled set itself recovers: "
            "what it gives away to whoever sees it", BEYOND, SHARE, averaged=True),
     Column("l2_best_exposed", NUMBER, "distance of the most exposed private image to its nearest candidate, returned "
@@ -255,8 +260,17 @@ LEAKAGE = Table(
            "100 public images", MEMBERSHIP, SHARE),
     Column("membership_tpr_1pct_low", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
     Column("membership_tpr_1pct_high", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
+    Column("membership_candidates", COUNT, "candidate images that an audit was given (`--candidates`)", TOLD),
+    Column("membership_told", COUNT, "of those, told to be members: with a score above `membership_threshold`", TOLD,
+           title="members"),
+    Column("membership_fpr", NUMBER, "false-positive rate that the threshold keeps: 0.1 %, 1 % or 10 %, the strictest "
+           "that so many images held out can keep", TOLD, SHARE),
+    Column("membership_threshold", NUMBER, "a score, −log ρ ([membership.csv](#membershipcsv-membershipcsv))", TOLD),
+    Column("membership_p", NUMBER, "probability of at least as many told where no candidate is a member", TOLD, SHARE),
+    Column("num_vouched", COUNT, "images returned that passed the attack's own test against decoys; empty for attacks "
+           "that return whatever they find", RETURNED),
     printed="round client threat_model attack recovered held recovered_affine recovered_group precision leakage "
-    "l2_median psnr_mean membership_auc knowledge",
+    "l2_median psnr_mean membership_auc membership_told knowledge",
 )  # fmt: skip
 
 
@@ -276,7 +290,7 @@ SAMPLES = Table(
     Column("dual", NUMBER, "the reconstruction's largest |α|, where the attack has duals", PAIR),
     Column("identified", FLAG, "whether the reconstruction is nearer to it than to any other of the pool", PAIR),
     Column("match", INTEGER, "index of its reconstruction (`reconstructions/`), −1 where none was left", PAIR),
-    Column("floor_l2", NUMBER, "distance of the matched public image of the uninformed baseline", PAIR, L2),
+    Column("floor_l2", NUMBER, "distance of the matched public image of the floor", PAIR, L2),
     Column("mean_image_l2", NUMBER, "distance of the mean public image", PAIR, L2),
 )  # fmt: skip
 
@@ -406,11 +420,18 @@ EQUAL_UTILITY = Table(
 )
 
 CANDIDATES = Table(
-    "membership.csv",
-    "One row per candidate image of `fedspill member`.",
+    "membership.csv, membership/*.csv",
+    "One row per candidate image of `fedspill member`, or of one round, client and threat model of an audit.",
     Column("index", INTEGER, "of the candidate in its file", CANDIDATE),
     Column("residual", NUMBER, "ρ: share of it that lies outside the span of the update", CANDIDATE, SHARE),
     Column("score", NUMBER, "−log ρ: higher for images that were trained on", CANDIDATE),
+    Column(
+        "member",
+        COUNT,
+        "1: told to be a member, with a score above the threshold that `--public` calibrates; 0: "
+        "not; empty where nothing calibrates it",
+        CANDIDATE,
+    ),
 )
 
 LAYERS = Table(

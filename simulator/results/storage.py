@@ -219,6 +219,10 @@ class CellStore:
     def reconstruction_path(self, key: ObservationKey, attack: str) -> Path:
         return self.reconstructions / f"{key.name}_{attack}.npz"
 
+    def membership_path(self, key: ObservationKey) -> Path:
+        """The scores of candidate images."""
+        return self.root / "membership" / f"{key.name}.csv"
+
     def _read_observation(self, key: ObservationKey) -> dict[str, Any]:
         path = self.observation_path(key)
         if not path.exists():

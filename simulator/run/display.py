@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from simulator.results.keys import ALL
+
 QUIET = 30.0  # seconds between lines that say how far something is
 LINES = 20  # that finished attacks are told of in, or a few more
 
@@ -108,7 +110,7 @@ class Bars(Display):
         self.finished += 1
         self.progress.update(self.attacks, completed=self.finished)
         if row["status"] != "ok":
-            who = f"round {row['round']}, client {row['client']}, {row['threat_model']}, {row['attack']}"
+            who = f"round {row['round']}, {_who(row['client'])}, {row['threat_model']}, {row['attack']}"
             self.progress.console.print(f"[yellow]{row['status']}[/]: {who}: {row['detail']}", highlight=False)
 
     def attacks_running(self, shares: dict[str, float]) -> None:
@@ -143,7 +145,7 @@ class Lines(Display):
 
     def attack_done(self, row: dict[str, Any]) -> None:
         self.attacks_over += 1
-        who = f"round {row['round']}, client {row['client']}, {row['threat_model']}, {row['attack']}"
+        who = f"round {row['round']}, {_who(row['client'])}, {row['threat_model']}, {row['attack']}"
         failed = row["status"] != "ok"
         if failed or self.attacks_over % max(1, self.attacks // LINES) == 0 or self.attacks_over == self.attacks:
             how = f"{row['status']}: {row['detail']}" if failed else "done"
@@ -166,3 +168,8 @@ class Lines(Display):
     def _say(self, line: str) -> None:
         self.last = time.monotonic()
         self.console.print(f"fedspill: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _who(client: int) -> str:
+    """Whose update it is."""
+    return "all clients" if client == ALL else f"client {client}"

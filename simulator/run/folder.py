@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import yaml
@@ -16,15 +17,17 @@ from simulator.errors import RunError
 from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells
 from simulator.results.run import DESCRIPTION, read_description
 from simulator.results.storage import check_out, make_out, write_atomically
-from simulator.run.plan import RunPlan
 from simulator.scenario.scenario import Scenario
+
+if TYPE_CHECKING:
+    from simulator.run.plan import RunPlan
 
 LOCK = ".lock"
 TABLE_FILES = ("leakage.csv", *(f"{table}.parquet" for table in TABLES))
 RECORDED_VERSIONS = ("fedspill", "torch", "numpy", "flwr", "ray", "flwr-datasets", "scipy", "scikit-image")
 
 
-def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
+def needs_run(plan: "RunPlan", overwrite: bool = False) -> bool:
     """Whether the run directory is free, or holds this scenario unfinished.
 
     False where this scenario already finished there and is to be kept; InputError where something else lies there.
@@ -56,7 +59,7 @@ def is_free(folder: Path, description: str, digest: str, what: str, of: str) -> 
 
 
 @contextlib.contextmanager
-def claimed(plan: RunPlan, overwrite: bool = False) -> Iterator[None]:
+def claimed(plan: "RunPlan", overwrite: bool = False) -> Iterator[None]:
     """Make the run directory and describe the run in it; with `overwrite`, forget the tables of an earlier one.
 
     Inside, other processes are kept out. RunError where one is in.

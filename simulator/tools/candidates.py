@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation
+from attacks.calibration import Calibrated
 from attacks.interface.normalization import Normalization
 from attacks.update.pixel_mean import infer_pixel_mean
 from clients.data.files import npz_array
@@ -63,9 +64,10 @@ def scale_warning(inputs: Tensor, observation: Observation) -> str | None:
     return f"black is {shown[0]} in the update and {shown[1]} in the images, which are on another scale: {give}"
 
 
-def write_membership(out: Path, residual: Tensor) -> None:
-    """membership.csv: index, residual ρ, and the score −log ρ, higher for members."""
-    make_out(out)
+def write_membership(path: Path, residual: Tensor, found: Calibrated | None) -> None:
+    """index, residual ρ, the score −log ρ, higher for members, and who is told to be one, where that is calibrated."""
+    make_out(path.parent)
+    members = [None] * len(residual) if found is None else list(map(int, found.members))
     scores = {"index": range(len(residual)), "residual": residual.numpy(), "score": -residual.log().numpy()}
-    frame = CANDIDATES.frame(scores)
-    write_atomically(out / "membership.csv", frame.to_csv(index=False))
+    frame = CANDIDATES.frame({**scores, "member": members})
+    write_atomically(path, frame.to_csv(index=False))

@@ -11,6 +11,7 @@ from torch import Tensor
 from attacks import InputError, Knowledge, Observation, torch_generator
 from attacks.interface.devices import choose_device
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
+from attacks.membership import MembershipTest
 from simulator.evaluation.truth import Truth
 from simulator.results.keys import ObservationKey
 from simulator.results.run import Run
@@ -29,6 +30,13 @@ ROWS = {
     "unexplained": "left by the images' gradients",
     "linear_output": "linear output layer",
 }
+VIEWS = {
+    "adversary": "As an attacker can measure it, without the private images",
+    "evaluator": "As only who holds the data can measure it, on the private images",
+}
+# Share of an image's squared length in its layers outside an update's row space. Behind a clear rank its own images
+# leave rounding alone, 1e-9 and less, and others some hundredths at least.
+OUTSIDE = 0.01
 
 
 def measure_regime(observation: Observation, images: Tensor, complete: bool, seed: int = 0) -> Linearity:
@@ -71,11 +79,38 @@ def adversary_images(
     return knowledge.public_images, "public images"
 
 
-def write_diagnosis(out: Path, found: Linearity, view: str, source: str) -> None:
-    """diagnose.json: every number, null where there is none, with `view` (adversary or evaluator) and the `source` of
-    the images; layers.csv: one row per layer."""
+def own_images(observation: Observation, inputs: Tensor, found: Linearity) -> int | None:
+    """How many of some images (N, C, H, W), in the model's input space, the update was computed on, by the row space of
+    its layers; None where the update does not tell: its first layer has no clear rank, or sees no pixels."""
+    if found.update.images_layer is None or not found.update.has_rank:
+        return None
+    try:
+        residual = MembershipTest.of(observation, Knowledge()).residual(inputs)
+    except InputError:
+        return None
+    return int((residual < OUTSIDE).sum())
+
+
+def whose_images(own: int | None, number: int) -> str:
+    """In words: whether what is measured on images speaks of the update, or of images like them."""
+    if own is None:
+        return "Whether these are the images trained on is not told: the first layer's update has no clear rank."
+    if own == number:
+        which = "The image is" if number == 1 else f"All {number} images are"
+        return f"{which} among those that the update was computed on, by what it spans."
+    which = f"{own} of the {number} images are" if own else f"None of the {number} images is"
+    return (
+        f"{'The image is not' if number == 1 else which} among those that the update was computed on, by what it "
+        "spans: what is measured on foreign images is an estimate for images like them, and not what the private ones "
+        "would give."
+    )
+
+
+def write_diagnosis(out: Path, found: Linearity, view: str, source: str, own: int | None) -> None:
+    """diagnose.json: every number, null where there is none, with `view` (adversary or evaluator), the `source` of the
+    images and how many of them are the update's own; layers.csv: one row per layer."""
     make_out(out)
-    write_json(out / "diagnose.json", {"view": view, "source": source, **found.facts()})
+    write_json(out / "diagnose.json", {"view": view, "source": source, "own_images": own, **found.facts()})
     layers = [asdict(layer) for layer in found.update.layers]
     frame = LAYERS.frame([{"clear": layer.pop("has_spectral_gap"), **layer} for layer in layers])
     write_atomically(out / "layers.csv", frame.to_csv(index=False))

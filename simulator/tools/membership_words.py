@@ -1,11 +1,11 @@
 """What membership scores mean, in words: how many candidates are members, at which rate of false alarms."""
 
-import math
-
 from torch import Tensor
 
-RATES = (0.001, 0.01, 0.1)  # of false alarms, the strictest first; so many outsiders are needed as tell it
+from attacks.calibration import FEWEST_OUTSIDERS, Calibrated
+
 WIDE_GAP = 1.0  # in score: the residuals on its two sides differ by a factor of e
+UNLIKELY = 0.01  # probability of as many by chance, from which on candidates are told at all
 
 
 def membership_words(residual: Tensor, outsiders: Tensor | None, num_private: int) -> list[str]:
@@ -17,20 +17,19 @@ def membership_words(residual: Tensor, outsiders: Tensor | None, num_private: in
     scores = -residual.double().log()
     if outsiders is None:
         return _by_gap(scores, num_private)
-    rate = next((rate for rate in RATES if math.floor(rate * len(outsiders) + 1e-9) >= 1), None)
-    if rate is None:
+    found = Calibrated.of(residual, outsiders)
+    if found is None:
         few = f"{len(outsiders)} images that are no members are too few to calibrate a threshold: give at least"
-        return [f"{few} {round(1 / RATES[-1])}", *_by_gap(scores, num_private)]
-    allowed = math.floor(rate * len(outsiders) + 1e-9)
-    threshold = float((-outsiders.double().log()).sort(descending=True).values[allowed])
-    told, chance = int((scores > threshold).sum()), rate * len(scores)
-    found = (
-        f"{told} of {len(scores)} candidates are told to be members at a false-positive rate of at most {100 * rate:g} "
-        f"%: score above {threshold:.2f}, which at most {allowed} of {len(outsiders)} images that are no members reach"
+        return [f"{few} {FEWEST_OUTSIDERS}", *_by_gap(scores, num_private)]
+    said = (
+        f"{found.told} of {found.candidates} candidates are told to be members at a false-positive rate of at most "
+        f"{100 * found.rate:g} %: score above {found.threshold:.2f}, which at most {found.passed} of {found.outsiders} "
+        "images that are no members reach"
     )
-    if told <= 2 * chance + 1:
-        return [f"{found}; about {chance:.1f} would be by chance: this update does not tell"]
-    return [f"{found}; about {chance:.1f} of them are by chance"]
+    chance = f"about {found.rate * found.candidates:.1f}"
+    if found.p > UNLIKELY:
+        return [f"{said}; {chance} would be by chance (p = {found.p:.2g}): this update does not tell"]
+    return [f"{said}; {chance} of them are by chance"]
 
 
 def _by_gap(scores: Tensor, num_private: int) -> list[str]:

@@ -114,7 +114,7 @@ def variants_of(cell: Cell, settings: AblationSettings) -> list[dict[str, Any]]:
 
 
 def attacked(owner: Owner, trained: Fit, attack: NTKAttack, labels: bool = False) -> dict[str, float]:
-    """Mean L2 of the reconstructions and of the uninformed baseline; with `labels` the scores of `label_scores`."""
+    """Mean L2 of the reconstructions and of the floor; with `labels` the scores of `label_scores`."""
     final = {name: value + trained.delta.get(name, 0) for name, value in trained.initial.items()}
     observation = Observation(trained.model, ((trained.initial, final),), owner.data.shape)
     mean, std = owner.data.pixel_mean, owner.data.pixel_std

@@ -177,7 +177,7 @@ def few_statistics(data: pd.DataFrame) -> Statistics:
 
 @curve_experiment("figure17", "LeNet-5 of growing width", "multiplier", ["dynamics"])
 def lenet_statistics(scores: pd.DataFrame) -> Statistics:
-    """The error by the width multiplier, also as a share of the uninformed baseline's."""
+    """The error by the width multiplier, also as a share of the floor's."""
     share = (scores.l2_mean / scores.floor_l2_mean).groupby(scores.multiplier).mean()
     wide = share[share.index >= WIDE]
     return {
@@ -192,7 +192,7 @@ def lenet_statistics(scores: pd.DataFrame) -> Statistics:
 @curve_experiment("figure18", "Tiny-ImageNet, few images of many classes", "width", ["dynamics"])
 @curve_experiment("figure19", "Tiny-ImageNet: the reconstructed images", "width", ["dynamics"])
 def resolution_statistics(scores: pd.DataFrame) -> Statistics:
-    """The error on larger images as a share of the uninformed baseline's, and what linearized training changes."""
+    """The error on larger images as a share of the floor's, and what linearized training changes."""
     share = scores.l2_mean / scores.floor_l2_mean
     return {
         "floor_share": share.mean(),

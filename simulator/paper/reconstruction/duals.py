@@ -35,7 +35,7 @@ from simulator.tools.distillation import Owner
 
 DUALS = ["accumulated", "finite_width", "infinite_width"]
 NETWORK = ["num_private", "width", "dynamics", "seed"]
-PROTECTED = 0.9  # share of the uninformed baseline's distance from which on images count as protected
+PROTECTED = 0.9  # share of the floor's distance from which on images count as protected
 RIDGE = 1e-9  # of kernels in float64: regression without a ridge, and safe from rounding
 
 
@@ -76,8 +76,8 @@ def dual_table(record: Run) -> pd.DataFrame:
 
 
 def weak_and_strong(network: pd.DataFrame) -> dict[str, float]:
-    """Mean L2 of the images in the lowest (`weak`) and the highest (`strong`) quarter of |α|, and the uninformed
-    baseline of the lowest (`floor`): public images or their mean, whichever are nearer."""
+    """Mean L2 of the images in the lowest (`weak`) and the highest (`strong`) quarter of |α|, and the
+    floor of the lowest (`floor`): public images or their mean, whichever are nearer."""
     low, high = network.alpha.quantile([0.25, 0.75])
     weak, strong = network[network.alpha <= low], network[network.alpha >= high]
     floor = float(weak[["floor_l2", "mean_image_l2"]].mean().min())

@@ -143,7 +143,7 @@ class Peeling:
         return initial, model.cpu()
 
     def attacked(self, kept: Tensor, initial: dict[str, Tensor], model: nn.Module) -> tuple[Tensor, float]:
-        """((N,) L2 of the reconstruction curve, the uninformed baseline as of `floor_of`)."""
+        """((N,) L2 of the reconstruction curve, the floor as of `floor_of`)."""
         data, private = self.owner.data, self.owner.images[kept]
         observation = Observation(model, ((initial, model.state_dict()),), data.shape)
         knowledge = Knowledge(len(kept), pixel_mean=data.pixel_mean, pixel_std=data.pixel_std)

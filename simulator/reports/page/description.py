@@ -7,8 +7,17 @@ from simulator.reports.page.view import Facts
 from simulator.reports.verdict_words import counted
 
 SCENARIO, AUDIT = "scenario", "audit"  # what a run and an audit were asked for, in their descriptions
-APART = ("versions", "machine", SCENARIO, AUDIT)  # under headings of their own
-FLAGS = ("model", "shape", "mean", "std", "truth", "public")  # of `fedspill audit`, by the names of its options
+APART = ("versions", "machine", "jobs", SCENARIO, AUDIT)  # under headings of their own
+FLAGS = (
+    "model",
+    "shape",
+    "mean",
+    "std",
+    "truth",
+    "public",
+    "candidates",
+)  # of `fedspill audit`, by the names of its options
+REPEATED = {"rounds": "round", "clients": "client", "threat_models": "threat-model"}  # options given once for each
 
 
 def facts_of(description: dict[str, Any]) -> tuple[Facts, ...]:
@@ -47,6 +56,9 @@ def audit_command(options: dict[str, Any], out: str) -> str:
     given = {name: options.get(name) for name in FLAGS}
     texts = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in given.items()}
     said = [f"--{name} {value}" for name, value in texts.items() if value]
+    said += [f"--{flag} {value}" for name, flag in REPEATED.items() for value in options.get(name) or ()]
+    attacks = options.get("attacks") or ()
+    said += [f"--attack {attack['label']}" for attack in attacks if attack["label"] == attack["name"]]
     return " ".join(["fedspill audit", str(options.get("recording", "RECORDING")), *said, "--out", out])
 
 

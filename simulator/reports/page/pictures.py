@@ -71,7 +71,7 @@ def caption_of(row: pd.Series, strip: Strip, noun: str) -> str:
     recovered = "all" if count == row["num_private"] > 1 else f"{count} of {row['num_private']}"
     floors = [row.get("floor_l2_median"), row.get("mean_image_l2_median")]
     floor = min((float(value) for value in floors if pd.notna(value)), default=np.nan)
-    beside = "" if np.isnan(floor) else f" where a guess that saw nothing has {distance(floor)}"
+    beside = "" if np.isnan(floor) else f"; the floor is {distance(floor)}"
     return (
         f"{where}: {len(strip)}{of} {row['target']} {nouns} above what {attack} made of the update; {recovered} "
         f"recovered. Median L2 distance {distance(row['l2_median'])}{beside}."

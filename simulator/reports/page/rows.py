@@ -9,7 +9,8 @@ from simulator.reports.exposure_rows import exposure_rows, settings_of, worst_of
 from simulator.reports.page.view import Grid, Heading
 from simulator.reports.panel_titles import short, swept_keys
 from simulator.reports.strips import who, worst_first
-from simulator.reports.verdict_words import sentence, told, viewer
+from simulator.reports.tables import LEAKAGE_CELLS
+from simulator.reports.verdict_words import at_worst, sentence, told, viewer
 from simulator.results.schema import COUNT, INTEGER, LEAKAGE, NUMBER, Column
 
 MOST_ROWS = 2000
@@ -26,7 +27,7 @@ FLOORS = ("floor_{}", "mean_image_{}")
 
 
 def leakage_grid(leakage: pd.DataFrame) -> Grid:
-    """Every row, those that expose most first, each score beside its uninformed baseline."""
+    """Every row, those that expose most first, each score beside its floor."""
     candidates = ("defense", "seed", "target", *swept_keys(leakage))
     keys = [name for name in candidates if leakage[name].nunique(dropna=False) > 1]
     shown = [column for column in LEAKAGE.printed if column.name in leakage and leakage[column.name].notna().any()]
@@ -34,14 +35,18 @@ def leakage_grid(leakage: pd.DataFrame) -> Grid:
     cells: dict[Heading, list[str]] = {}
     for key in keys:
         cells[Heading(short(key), pd.api.types.is_numeric_dtype(leakage[key]))] = [str(value) for value in rows[key]]
+    if leakage.recovered.isna().all():  # nobody knows the true images
+        cells[Heading("found", meaning="images that the attack returned; doubtful where they explain little")] = [
+            LEAKAGE_CELLS["recovered"](row) for _, row in rows.iterrows()
+        ]
     for column in shown:
         if column.name == "knowledge":
             continue
         heading = Heading(column.heading, column.dtype in NUMERIC, column.meaning)
         cells[heading] = [_text(column, row) for _, row in rows.iterrows()]
-        if any(floor.format(column.name) in leakage for floor in FLOORS):
-            baseline = Heading(f"{column.heading} (baseline)", True, "the better of the two uninformed baselines")
-            cells[baseline] = [_floor(column, row) for _, row in rows.iterrows()]
+        if any(name.format(column.name) in leakage for name in FLOORS):
+            floor = Heading(f"{column.heading} (floor)", True, "the floor: what an attacker who knows nothing scores")
+            cells[floor] = [_floor(column, row) for _, row in rows.iterrows()]
     told_column = Heading("told", meaning="what the attack was granted beyond the checkpoints")
     cells[told_column] = [_told(value) for value in rows.knowledge]
     cells[Heading("status")] = [str(value) for value in rows.status]
@@ -68,6 +73,8 @@ def _text(column: Column, row: pd.Series) -> str:
         return "all" if value < 0 else str(value)
     if pd.isna(value):
         return ""
+    if column.name == "membership_told":
+        return f"{value:.0f} of {row['membership_candidates']:.0f}"
     if column.name in OF_ALL:
         return f"{value} of {row['num_private']}"
     return f"{value:.{column.digits}f}" if column.dtype == NUMBER else str(value)
@@ -86,18 +93,23 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
     lines = []
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst = worst_of(own)
-        number = worst.num_private if worst.scored else worst.num_inferred
-        of = "" if pd.isna(number) else f" of {number:.0f}"
         where = f"{who(int(worst.client))}, round {worst['round']}" + (f", {worst.setting}" if worst.setting else "")
         auc = own.membership_auc.max()
         known = told(worst.knowledge)
         lines.append(
             (viewer(str(threat_model)), SEES.get(str(threat_model), ""), str(worst.attack), known.removeprefix("told "),
-             f"{worst.best:.0f}{of}", where, "" if pd.isna(auc) else f"{auc:.2f}")
+             at_worst(worst), where, "" if pd.isna(auc) else f"{auc:.2f}", _most_members(own))
         )  # fmt: skip
-    names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC")
-    columns = [Heading(name, name in ("images at worst", "membership AUC")) for name in names]
+    names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC", "candidates told")
+    columns = [Heading(name, name in ("images at worst", "membership AUC", "candidates told")) for name in names]
     return _without_empty(Grid("Who can do it, and knowing what", tuple(columns), tuple(lines)))
+
+
+def _most_members(rows: pd.DataFrame) -> str:
+    """The most candidates that one update tells to be members, of how many."""
+    told = rows[rows.membership_told.notna()]
+    most = None if told.empty else told.loc[told.membership_told.idxmax()]
+    return "" if most is None else f"{most.membership_told:.0f} of {most.membership_candidates:.0f}"
 
 
 def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:

@@ -1,6 +1,8 @@
 """An audit of a recording made by hand: what it finds, what it scores against, and how it ends."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -35,7 +37,7 @@ def blind(recorded):
 
 
 def audited(recorded, name, **options):
-    return audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / name, **{**SPAN, **options})
+    return audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / name, page=False, **{**SPAN, **options})
 
 
 def write_truth(folder, clients=(0, 1, 2)):
@@ -49,6 +51,7 @@ def test_without_truth_there_is_what_the_attacker_knows_and_no_score(blind):
     rows = blind.leakage
     assert (rows.status == "ok").all() and rows.num_private.tolist()[:3] == [10, 10, 10]
     assert rows.num_reconstructed.tolist() == rows.num_inferred.tolist() == [10, 10, 10, 30]
+    assert rows.num_vouched.tolist() == [10, 10, 10, 30]
     assert rows.client.tolist() == [0, 1, 2, ALL] and (rows.relative_residual < 0.1).all()
     scores = ["recovered", "recovered_fraction", "leakage", "psnr_mean", "membership_auc", "floor_leakage"]
     assert rows[scores].isna().all(axis=None) and blind.samples.empty
@@ -108,9 +111,41 @@ def test_a_finished_audit_is_read_and_an_interrupted_one_goes_on(recorded, blind
     assert len(done) == 2
 
 
+def test_a_finished_audit_answers_from_its_tables_without_its_network(recorded, monkeypatch):
+    first = audited(recorded, "twice", clients=[0])
+    monkeypatch.setattr("simulator.audit.plan.construct", lambda *given, **options: pytest.fail("it made the network"))
+    again = audited(recorded, "twice", clients=[0])
+    pd.testing.assert_frame_equal(again.leakage, first.leakage)
+    with pytest.raises(InputError, match="already holds another audit"):
+        audited(recorded, "twice", clients=[1])
+
+
+def test_an_audit_waits_for_neither_ray_nor_flower_before_it_needs_them():
+    code = "import sys, simulator.audit.audit; print([m for m in ('ray', 'flwr', 'matplotlib') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_from_python_there_is_a_page_too(recorded):
+    run = audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / "page", clients=[0], **SPAN)
+    assert run.page == recorded / "page" / "report.html" and "<html" in run.page.read_text()
+    assert "found" in run.show().title
+    made = run.page.stat().st_mtime_ns
+    again = audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / "page", clients=[0], **SPAN)
+    assert again.page.stat().st_mtime_ns == made  # of the same tables
+    with pytest.raises(InputError, match=r"has no report.html: `fedspill report"):
+        _ = audited(recorded, "twice", clients=[0]).page
+
+
 def test_an_attack_that_cannot_work_here_is_a_row_that_says_why(recorded):
     rows = audited(recorded, "refused", attacks=["gradient_matching"], clients=[0]).leakage
     assert rows.status.tolist() == ["skipped"] and "learning_rate" in rows.detail[0]
+
+
+def test_a_row_that_ran_out_of_time_names_the_audit_s_own_option(recorded):
+    slow = {"name": "ntk", "iterations": 10_000_000, "patience": 0}
+    row = audited(recorded, "slow", attacks=[slow], clients=[0], timeout=1.0).leakage.iloc[0]
+    assert row.status == "timeout" and "no result within --timeout = 1 s" in row.detail
 
 
 def test_an_audit_is_opened_as_a_run_is(blind):

@@ -52,11 +52,15 @@ def test_an_audit_ends_in_a_verdict_a_page_and_an_exit_code(fedspill, recorded, 
     assert said["verdict"]["level"] == "exposed" and "10 of its 10" in said["verdict"]["headline"]
     assert pd.read_csv(tmp_path / "known" / "leakage.csv").recovered_fraction.tolist() == [1.0]
     assert (tmp_path / "known" / "report.html").exists()
-    result = fedspill("audit", *arguments, "--out", tmp_path / "blind")
+    files = ["--candidates", recorded / "candidates.npz", "--public", recorded / "public.npz"]
+    result = fedspill("audit", *arguments, *files, "--out", tmp_path / "blind")
     assert result.returncode == 0 and "10 found" in result.stdout, result.stderr
+    assert "10 of 50 candidate images are told to be members" in " ".join(result.stdout.split())
+    assert "AUC" not in result.stdout and "leakage:" not in result.stdout  # no column, so no word on it
     assert (tmp_path / "blind" / "figures" / "reconstructions_server_span.png").exists()
     limit = ["--truth", recorded / "all.npz", "--out", tmp_path / "known", "--fail-above", "leakage=0.2"]
-    assert fedspill("audit", *arguments, *limit).returncode == 4
+    result = fedspill("audit", *arguments, *limit)
+    assert result.returncode == 4 and "holds this audit already, finished" in result.stdout
 
 
 def test_an_audit_of_what_is_none_is_refused_in_one_line(fedspill, recorded, tmp_path):
@@ -110,4 +114,11 @@ def test_membership_is_said_with_a_threshold_and_counts(fedspill, recorded, pair
 def test_a_diagnosis_names_the_attack_to_try(fedspill, recorded, pair, tmp_path):
     result = fedspill("diagnose", *pair, "--images", recorded / "public.npz", "--out", tmp_path / "out")
     assert result.returncode == 0 and "Try `span` first." in result.stdout, result.stderr
-    assert "so 10 images span it" in result.stdout
+    said = " ".join(result.stdout.split())
+    assert "so 10 images span it" in said and "None of the 200 images is among those that the update was" in said
+    assert "As an attacker can measure it, without the private images: 32 images" in said and "version" not in said
+    result = fedspill("diagnose", *pair, "--images", recorded / "candidates.npz", "--out", tmp_path / "out", "--json")
+    assert json.loads((tmp_path / "out" / "diagnose.json").read_text())["own_images"] == 10
+    assert json.loads(result.stdout)["said"][0].startswith("10 of the 50 images are among those")
+    result = fedspill("diagnose", *pair, "--images", recorded / "own.npz", "--out", tmp_path / "out")
+    assert "All 10 images are among those" in result.stdout

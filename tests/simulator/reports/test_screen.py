@@ -72,12 +72,34 @@ def test_the_widest_rows_fold_their_texts_and_leave_out_what_tells_least():
         {"num_private": 100, "recovered": 91, "knowledge": '{"labels": [1], "num_private": 8}', "seed": 1},
     )  # fmt: skip
     assert granted_lines(rows) == [
-        "granted knowledge: labels, num_private: server ntk",
-        "granted knowledge: num_private: server_history gradient_matching-adaptive",
+        "granted knowledge: labels, num_private: server",
+        "granted knowledge: num_private: server_history",
     ]
     for table in (client_table(rows, [], 80), full_table(rows, [], 80)):
         said = lines(table)
         assert "recovered" in said[1] and "91 of 100" in "".join(said) and "leakage" in said[1]
+
+
+def test_what_all_attacks_of_somebody_are_granted_is_said_once():
+    told = {"knowledge": '{"num_private": 8, "steps": 4}'}
+    rows = frame({"attack": "ntk"}, {"attack": "span"}, told | {"threat_model": "history", "attack": "ntk"},
+                 told | {"threat_model": "history", "attack": "span"})  # fmt: skip
+    assert granted_lines(rows) == [
+        "granted knowledge: num_private: server",
+        "granted knowledge: num_private, steps: history",
+    ]
+    union = {"client": -1, "knowledge": "{}"}
+    views = frame(
+        {}, {"threat_model": "history"}, union | {"threat_model": "observer"}, union | {"threat_model": "history"}
+    )
+    assert granted_lines(views) == [
+        "granted knowledge: none: who sees all clients together",
+        "granted knowledge: num_private: who sees one client",
+    ]
+    adaptive = frame({}, told | {"attack": "ntk-adaptive"})
+    assert granted_lines(adaptive)[1] == "granted knowledge: num_private, steps: ntk-adaptive"
+    mixed = frame({}, {"attack": "span"}, told, told | {"attack": "span", "threat_model": "history"})
+    assert granted_lines(mixed)[1] == "granted knowledge: num_private, steps: server ntk, history span"
 
 
 def test_scores_stand_beside_the_floor_of_the_better_of_two_attackers_who_know_nothing():

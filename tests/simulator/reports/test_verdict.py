@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from simulator.reports.page.rows import exposure_grid
 from simulator.reports.verdict import verdict
 from simulator.results.schema import LEAKAGE
 
@@ -114,6 +115,26 @@ def test_images_that_are_off_in_brightness_count():
     assert any("0.5 assumed" in line and "an eye would know it" in line for line in found.caveats)
 
 
+def test_images_that_are_there_up_to_brightness_are_counted_both_ways_wherever_they_are_counted():
+    """66 in a bullet beside 54 in the table would contradict each other."""
+    union = {"client": -1, "threat_model": "observer", "num_private": 72, "recovered": 54, "recovered_affine": 66}
+    rows = table(union, recovered(3, held=5))
+    found = verdict(rows)
+    assert "recovers 66 of 72 private images, up to brightness and contrast (54 as they are), by" in found.headline
+    both = "66 of 72 up to brightness and contrast (54 as they are)"
+    assert any(both in line for line in found.details)
+    assert any("5 of 8 in candidates that the attack would not vouch for (3 returned)" in d for d in found.details)
+    page = exposure_grid(rows)
+    assert both in [cell for row in page.rows for cell in row]
+
+
+def test_too_few_public_images_are_named_in_words():
+    said = verdict(table(recovered(8, detail="the floor has 1 of the 30 public images that it needs: give more")))
+    assert "has 1 of the 30 public images that it needs, one for each returned" in str(said.caveats)
+    old = "the uninformed baseline is 1 public images for 30 returned: give more"
+    assert verdict(table(recovered(8, detail=old))).caveats[0] == said.caveats[0]
+
+
 def test_caveats_are_said_once_however_many_rows_have_them():
     guess = "the first layer's spectrum has no clear gap: {} private images is a guess (noise)"
     found = verdict(table(recovered(8, detail=guess.format(5)), recovered(8, detail=guess.format(53))))
@@ -151,6 +172,23 @@ def test_without_the_truth_it_says_what_was_found_and_how_sure_that_is():
     assert "Attack 'span' returned images that leave 0.7 of an update unexplained or more: they may be noise" in str(
         doubtful.details
     )
+
+
+def test_without_the_truth_images_that_passed_a_test_against_decoys_count_whatever_they_leave_unexplained():
+    """24 exact MNIST images left 0.15 of the update: the longer the training, the more its features drift."""
+    blind = dict.fromkeys(["num_private", "recovered", "held", "leakage"], np.nan)
+    tested = blind | {"num_inferred": 24, "num_reconstructed": 24, "relative_residual": 0.15, "num_vouched": 24}
+    ntk = blind | {"attack": "ntk", "num_inferred": 24, "num_reconstructed": 48, "relative_residual": 0.12}
+    found = verdict(table(ntk, tested))
+    assert found.level == "exposed" and "by attack 'span'" in found.headline
+    assert "very likely right: they passed the attack's test against decoys and leave 0.15" in found.headline
+    assert "Attack 'ntk' returned images that leave 0.12" in str(found.details)
+    alone = verdict(table(ntk))
+    assert alone.level == "nothing shown" and "The server has no sure image." in alone.details
+    strays = verdict(table(tested | {"relative_residual": 0.83}))  # docs/benchmarks.md: 57 images, all stray
+    assert strays.level == "nothing shown" and "they may be noise" in str(strays.details)
+    none = tested | {"num_reconstructed": 0, "num_vouched": 0}
+    assert verdict(table(none)).level == "nothing shown"
 
 
 def test_without_the_truth_images_that_explain_the_update_stand_before_more_that_do_not():

@@ -43,6 +43,13 @@ def test_many_attacks_have_about_twenty_lines_and_those_that_fail_their_own(said
     assert len(text()) == 1 + 20 + 1 and any("timeout: too slow" in line for line in text())
 
 
+def test_the_union_of_all_clients_is_called_so(said):
+    lines, text = said
+    lines.start(rounds=0, attacks=1)
+    lines.attack_done(row(client=-1, threat_model="observer"))
+    assert text()[1] == "fedspill: 1 of 1 attacks: round 1, all clients, observer, ntk, done"
+
+
 def test_long_attacks_are_told_of_every_half_minute(said, monkeypatch):
     lines, text = said
     lines.start(rounds=1, attacks=4)

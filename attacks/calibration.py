@@ -1,0 +1,58 @@
+"""Which candidates are members, at a false-positive rate that images held out calibrate.
+
+Outsiders are images that are known to be no members. A candidate that is none either is exchangeable with them, so that
+the share (k + 1) / (n + 1) of such candidates scores above the (k + 1)-th largest of n outsiders' scores, whatever the
+scores are (split conformal prediction; Vovk, Gammerman and Shafer 2005). How many of Q candidates do is then
+beta-binomial, with parameters k + 1 and n − k, which says whether as many as were told may be chance.
+"""
+
+import math
+from dataclasses import dataclass
+
+from scipy.stats import betabinom
+from torch import Tensor
+
+RATES = (0.001, 0.01, 0.1)  # of false alarms, the strictest first
+FEWEST_OUTSIDERS = round(1 / RATES[-1]) - 1  # that calibrate any of them
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """candidates, outsiders: how many there are. rate: of false alarms that is kept. threshold: a score, −log ρ, above
+    which a candidate is told to be a member; `passed` outsiders may reach above it. told: candidates that do, and `p`
+    the probability of at least as many where none is a member. members: (Q,) which ones."""
+
+    candidates: int
+    outsiders: int
+    rate: float
+    threshold: float
+    passed: int
+    told: int
+    p: float
+    members: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, residual: Tensor, outsiders: Tensor) -> "Calibrated | None":
+        """From the residuals ρ of candidates (Q,) and of images held out (n,), at the strictest rate that n images can
+        keep; None where they are too few for any."""
+        number = len(outsiders)
+        passed = {rate: math.floor(rate * (number + 1) + 1e-9) - 1 for rate in RATES}
+        rate = next((rate for rate in RATES if passed[rate] >= 0), None)
+        if rate is None:
+            return None
+        scores, others = (-values.double().log() for values in (residual, outsiders))
+        threshold = float(others.sort(descending=True).values[passed[rate]])
+        members = scores > threshold
+        told = int(members.sum())
+        p = float(betabinom.sf(told - 1, len(scores), passed[rate] + 1, number - passed[rate]))
+        return cls(len(scores), number, rate, threshold, passed[rate], told, p, tuple(members.tolist()))
+
+    def columns(self) -> dict[str, float | int]:
+        """Of the leakage table."""
+        return {
+            "membership_candidates": self.candidates,
+            "membership_told": self.told,
+            "membership_fpr": self.rate,
+            "membership_threshold": self.threshold,
+            "membership_p": self.p,
+        }

@@ -1,0 +1,110 @@
+"""What a verdict says of membership: whether an update tells who was in it.
+
+With the truth, how well private images are told from others (AUC); without it, how many candidates of the user's are
+told to be members, at a false-positive rate that images held out calibrate; and where neither was tried, that.
+"""
+
+import pandas as pd
+
+from simulator.reports.exposure_rows import TELLING, in_this_setting, settings_of
+from simulator.reports.verdict_words import percent, trainer, whose
+
+
+def tells(good: pd.DataFrame) -> bool:
+    """Whether any update tells members from others. good: rows of `exposure_rows` with a result."""
+    return bool(good.tells_members.any() or good.tells_candidates.any())
+
+
+def membership_headline(good: pd.DataFrame) -> str:
+    """Where an update tells members, and no attack has an image."""
+    if good.tells_members.any():
+        row = _most_telling(good)
+        how = f"(AUC {row.membership_auc:.2f} where 0.5 is a guess)"
+    else:
+        row = _most_told(good)
+        how = f"({_told(row)})"
+    nothing = "No image was recovered" if good.scored.any() else "No image is sure"
+    return (
+        f"{nothing}, but membership leaks{in_this_setting(row, good)}: whoever holds a candidate "
+        f"image can tell whether {trainer(row.client)} trained on it in round {row['round']} {how}"
+    )
+
+
+def membership_lines(good: pd.DataFrame) -> list[str]:
+    return [line for line in (_scored(good), _candidates(good), untold(good)) if line]
+
+
+def untold(good: pd.DataFrame) -> str:
+    """Why no row says anything of membership: the first remark on it; "" where some row does."""
+    if good.membership_auc.notna().any() or good.membership_told.notna().any():
+        return ""
+    remarks = (remark for detail in good.detail.fillna("") for remark in detail.split("; "))
+    return next((remark for remark in remarks if remark.startswith("membership: ")), "")
+
+
+def _candidates(good: pd.DataFrame) -> str:
+    """How many candidates are told to be members, of whom most."""
+    tested = good[good.membership_told.notna()]
+    if tested.empty:
+        return ""
+    row = _most_told(tested)
+    if not row.tells_candidates:
+        return f"Membership: no update tells the candidates from images that are no members (at most {_told(row)})"
+    names = [*settings_of(good), "round", "client", "threat_model"]
+    told, updates = (len(rows[names].drop_duplicates()) for rows in (tested[tested.tells_candidates], tested))
+    return (
+        f"Membership: {_told(row)}, by the update of {whose(row.client)} in round {row['round']}; {told} of {updates} "
+        "updates tell members from others; which candidates they are stands in membership/"
+    )
+
+
+def _told(row: pd.Series) -> str:
+    count, of = row.membership_told, row.membership_candidates
+    return (
+        f"{count:.0f} of {of:.0f} candidate images are told to be members at a false-positive rate of "
+        f"{100 * row.membership_fpr:g} %, {row.membership_fpr * of:.2g} of them by chance"
+    )
+
+
+def _most_told(good: pd.DataFrame) -> pd.Series:
+    """Of the row that is least likely by chance; of equals a client's before that of all together."""
+    order = good[good.membership_told.notna()].sort_values(
+        ["tells_candidates", "membership_told", "membership_p", "client"], ascending=[False, False, True, False],
+        kind="stable",
+    )  # fmt: skip
+    return order.iloc[0]
+
+
+def _most_telling(good: pd.DataFrame) -> pd.Series:
+    return good.loc[good.membership_auc.where(good.tells_members).idxmax()]
+
+
+def _scored(good: pd.DataFrame) -> str:
+    if not good.membership_auc.notna().any():
+        return ""
+    if not good.tells_members.any():
+        most = good.membership_auc.max()
+        return f"Membership: the update does not tell private images from others (AUC at most {most:.2f})"
+    row = _most_telling(good)
+    rates = {"membership_tpr": "1,000", "membership_tpr_1pct": "100"}
+    rate = next((name for name in rates if pd.notna(row[name])), None)
+    found = f"; at one false alarm in {rates[rate]} it finds {percent(row[rate])} of the private images" if rate else ""
+    return (
+        f"Membership: who has a candidate image can tell whether {trainer(row.client)} trained on it, with an AUC of "
+        f"{row.membership_auc:.2f} in round {row['round']} (0.5 is a guess, 1 is certain){found}"
+    )
+
+
+def reconciled(good: pd.DataFrame) -> str:
+    """One sentence for updates that give no image away and tell who was in them all the same."""
+    by_update = good.groupby([*settings_of(good), "round", "client", "threat_model"], dropna=False)
+    mute = good[(by_update.share.transform("max") == 0) & (good.membership_auc >= TELLING.sure) & good.tells_members]
+    if mute.empty:
+        return ""
+    row = mute.sort_values(["leakage", "membership_auc"], ascending=[True, False]).iloc[0]
+    leakage = "" if pd.isna(row.leakage) else f"leakage {row.leakage:.2f} beside "
+    return (
+        f"{leakage}a membership AUC of {row.membership_auc:.2f} ({whose(row.client)}, round {row['round']}) is no "
+        "contradiction: no attack that ran could draw an image out of that update, yet it tells whoever has an image "
+        "already whether it was trained on"
+    )

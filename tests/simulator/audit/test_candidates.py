@@ -1,0 +1,117 @@
+"""Membership in an audit: candidates told from images that are no members, with no word of the truth."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_digits
+
+from attacks import InputError
+from simulator.audit.audit import audit
+from simulator.reports.page.rows import exposure_grid, leakage_grid
+from simulator.reports.tables import visible_columns
+from simulator.reports.verdict import verdict
+from tests.simulator.audit.recorded import SHAPE, record
+
+NOT_TRIED = "Membership: not tried: give --candidates and --public."
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Two clients: 0 has the digits 100 to 109, 1 has 110 to 119. Ten candidates of each, and ten strangers."""
+    folder = record(tmp_path_factory.mktemp("candidates") / "rec", clients=(0, 1))
+    images = load_digits().images[:, None].astype(np.float32) / 16
+    np.savez(folder / "candidates.npz", images=np.concatenate([images[100:120], images[800:810]]))
+    np.savez(folder / "public.npz", images=images[500:700])
+    np.savez(folder / "few.npz", images=images[500:505])
+    np.savez(folder / "pool.npz", images=images[100:120])
+    return folder
+
+
+@pytest.fixture
+def audited(recorded):
+    def run(name, **files):
+        images = {option: recorded / f"{file}.npz" for option, file in files.items()}
+        return audit(recorded, f"{recorded}/net.py:net", SHAPE, mean=0.3, std=0.4, attacks=["span"], workers=1,
+                     page=False, out=recorded / name, **images)  # fmt: skip
+
+    return run
+
+
+def test_every_update_says_which_candidates_it_was_trained_on(audited):
+    run = audited("told", candidates="candidates", public="public")
+    rows = run.leakage.set_index("client")
+    assert rows.membership_candidates.tolist() == [30, 30, 30]
+    assert (rows.membership_fpr == 0.01).all() and (rows.membership_p < 1e-6).all()
+    assert rows.recovered.isna().all()  # there is no truth in it
+    members = {}
+    for client, name in ((0, "00_server"), (1, "01_server"), (-1, "all_observer")):
+        frame = pd.read_csv(run.path / "membership" / f"round_0001_client_{name}.csv")
+        members[client] = set(frame.index[frame.member == 1])
+        assert (frame.member == (frame.score > rows.membership_threshold[client])).all()
+        assert len(members[client]) == rows.membership_told[client]
+    assert members[0] >= set(range(10)) and len(members[0] - set(range(10))) <= 2
+    assert members[1] >= set(range(10, 20)) and len(members[1] - set(range(10, 20))) <= 2
+    assert members[-1] >= set(range(20))
+
+
+def test_it_is_in_the_verdict_the_table_the_page_and_the_json(audited):
+    table = audited("told", candidates="candidates", public="public").leakage
+    (line,) = (line for line in verdict(table).details if line.startswith("Membership"))
+    assert "of 30 candidate images are told to be members at a false-positive rate of 1 %" in line
+    assert "3 of 3 updates tell members from others" in line
+    assert json.loads(json.dumps(verdict(table).as_json()))["details"]
+    told = [f"{row.membership_told} of 30" for row in table.itertuples()]
+    show = visible_columns(table, [])["members"]
+    assert [show(row) for _, row in table.iterrows()] == told
+    page = leakage_grid(table)
+    column = [heading.name for heading in page.columns].index("members")
+    assert sorted(row[column] for row in page.rows) == sorted(told)
+    assert "candidates told" in [heading.name for heading in exposure_grid(table).columns]
+
+
+def test_what_was_not_tried_is_said_and_how_it_is(audited):
+    table = audited("blind").leakage
+    assert NOT_TRIED in verdict(table).details and not any("membership" in line for line in verdict(table).caveats)
+    assert "members" not in visible_columns(table, [])
+
+
+def test_of_one_pool_for_all_clients_it_is_told_which_images_took_part(audited):
+    alone = audited("pool", truth="pool").leakage
+    (line,) = (line for line in verdict(alone).details if line.startswith("Membership"))
+    assert "whose image is whose is not known" in line and "--public" in line
+    both = audited("pool-public", truth="pool", public="public").leakage.set_index("client")
+    assert both.membership_told[0] >= 10 and both.membership_told[-1] == 20
+    assert both.membership_auc[[0, 1]].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"candidates": "candidates"}, "without --public: give images of the kind that are known to be no members"),
+        ({"candidates": "candidates", "public": "few"}, "has 5 images, too few to calibrate"),
+        ({"candidates": "nowhere", "public": "public"}, "does not exist"),
+    ],
+)
+def test_what_cannot_calibrate_is_refused_in_one_line(audited, recorded, files, said):
+    with pytest.raises(InputError) as caught:
+        audited("bad", **files)
+    assert said in str(caught.value) and "\n" not in str(caught.value) and not (recorded / "bad").exists()
+
+
+def test_an_update_that_tells_nobody_is_said_to_tell_nobody(audited):
+    """The strangers are drawn as the candidates are: as many are told as false alarms are due."""
+    table = audited("told", candidates="candidates", public="public").leakage
+    none = table.assign(membership_told=1, membership_p=0.3, recovered=np.nan)
+    (line,) = (line for line in verdict(none).details if line.startswith("Membership"))
+    assert "no update tells the candidates from images that are no members (at most 1 of 30" in line
+
+
+def test_many_updates_need_more_than_one_that_seems_to_tell(audited):
+    """A probability of 0.02 is no news among three updates: 3 · 0.02 is above 0.05."""
+    table = audited("told", candidates="candidates", public="public").leakage
+    few = table.assign(membership_told=[2, 0, 0], membership_p=[0.02, 1.0, 1.0])
+    assert any("no update tells" in line for line in verdict(few).details)
+    alone = few.head(1)
+    assert any("1 of 1 updates tell" in line for line in verdict(alone).details)

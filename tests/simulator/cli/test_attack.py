@@ -1,0 +1,161 @@
+"""`fedspill attack` on two checkpoints and on runs: what it takes, refuses and writes."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from attacks import Knowledge
+from simulator.results.keys import ObservationKey, RecordedObservation
+from simulator.results.storage import CellStore
+from simulator.run.folder import claimed
+from simulator.run.plan import make_plan
+from simulator.scenario.scenario import load_scenario
+
+
+def test_attack_on_two_checkpoints(fedspill, pair, tmp_path):
+    model = f"{tmp_path / 'nets.py'}:make"
+    options = ["--attack", "ntk", "--option", "iterations=50", "--know", "pixel_mean=0.5", "--out", tmp_path / "out"]
+    result = fedspill("attack", "--model", model, *pair, *options)
+    assert result.returncode == 0, result.stderr
+    arrays = np.load(tmp_path / "out" / "reconstructions.npz")
+    assert arrays["images"].shape == (6, 1, 8, 8) and arrays["residual"].shape == (6,)
+    assert (np.diff(arrays["residual"]) >= 0).all()  # best first
+    assert arrays["images"].min() < -0.05  # the model's own input space, not [0, 1]
+    facts = json.loads((tmp_path / "out" / "facts.json").read_text())
+    assert {"attack", "num_inferred", "knowledge", "seconds", "warnings"} <= set(facts)
+    assert facts["num_inferred"] == 3 and facts["knowledge"] == {"pixel_mean": [0.5]}
+
+
+def test_checkpoints_of_any_kind_are_attacked_alike(fedspill, pair, tmp_path):
+    """As a training script of PyTorch and as Flower's lists of arrays have them."""
+    sent, returned = (load_file(tmp_path / f"{name}.safetensors") for name in "ab")
+    torch.save({"epoch": 1, "model_state_dict": {f"module.{k}": v for k, v in sent.items()}}, tmp_path / "a.pt")
+    np.savez(tmp_path / "b.npz", *(returned[name].numpy() for name in ("1.weight", "1.bias", "3.weight", "3.bias")))
+    found = []
+    for initial, final in (("a.safetensors", "b.safetensors"), ("a.pt", "b.npz")):
+        given = ["--initial", tmp_path / initial, "--final", tmp_path / final, "--shape", "1,8,8"]
+        options = ["--attack", "ntk", "--option", "iterations=5", "--out", tmp_path / f"of_{final}"]
+        result = fedspill("attack", "--model", f"{tmp_path / 'nets.py'}:make", *given, *options)
+        assert result.returncode == 0, result.stderr
+        found.append(np.load(tmp_path / f"of_{final}" / "reconstructions.npz")["images"])
+    assert np.array_equal(*found)
+
+
+def test_a_mean_that_is_assumed_is_said_on_the_screen(fedspill, pair, tmp_path):
+    options = ["--attack", "mean_image", "--out", tmp_path / "out"]
+    result = fedspill("attack", "--model", f"{tmp_path / 'nets.py'}:make", *pair, *options)
+    assumed = "pixel_mean is unknown and no pixel tells it: 0.5 was assumed"
+    assert result.returncode == 0 and f"warning: {assumed}" in " ".join(result.stdout.split())
+    assert np.load(tmp_path / "out" / "reconstructions.npz")["held"].shape == (0, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"--attack": "nkt"}, "did you mean 'ntk'?"),
+        ({"--know": "labls=1"}, "did you mean 'labels'?"),
+        ({"--shape": "8,8"}, "channels,height,width"),
+        ({"--initial": "nowhere.safetensors"}, "does not exist"),
+        ({"--model": "NETS:three"}, "has shape"),
+        ({"--model": "NETS:nothing"}, "has no function 'nothing'"),
+        ({"--model": None}, "Give --run RUN, or --model"),
+        ({"--run": "somewhere"}, "leave out --model, --initial, --final, --shape"),
+        ({"--option": "iterations=many"}, "'iterations' is 'many'"),
+        ({"--option": "iterations=2024-01-01"}, "'iterations' is '2024-01-01'"),
+        ({"--option": "device=cuda:99"}, "device is 'cuda:99', this machine has"),
+        ({"--know": "steps=2024-01-01"}, "steps is '2024-01-01'"),
+        ({"--know": "steps=!!set {a}"}, "plain YAML values only"),
+        ({"--know": "labels=[]"}, "knowledge labels is ()"),
+        ({"--know": "learning_rate=.nan"}, "knowledge learning_rate is nan"),
+        ({"--shape": "1,5,5"}, "cannot take images of shape (1, 5, 5)"),
+        ({"--final": "."}, "'.' is no safetensors file"),
+    ],
+)
+def test_bad_attack_arguments(fedspill, pair, tmp_path, change, says):
+    arguments = {"--model": "NETS:make", "--attack": "ntk", "--out": str(tmp_path / "out")}
+    arguments |= dict(zip(pair[::2], map(str, pair[1::2]), strict=True)) | change
+    flat = [part for flag, value in arguments.items() if value is not None for part in (flag, value)]
+    result = fedspill("attack", *(part.replace("NETS", str(tmp_path / "nets.py")) for part in flat))
+    assert result.returncode == 2 and says in result.stderr, result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["attack", "member", "diagnose", "run"])
+def test_where_the_result_cannot_be_written_nothing_is_computed(
+    fedspill, scenario, pair, tmp_path, monkeypatch, command
+):
+    def compute(*args, **options):
+        raise AssertionError("computed")
+
+    for work in ("adversary.attack_run.AttackRun.run", "tools.diagnosis.measure_regime", "run.engine.start_ray"):
+        monkeypatch.setattr(f"simulator.{work}", compute)
+    monkeypatch.setattr("attacks.membership.MembershipTest.of", compute)
+    np.savez(tmp_path / "some.npz", images=np.zeros((2, 1, 8, 8), np.float32))
+    update = ["--model", f"{tmp_path / 'nets.py'}:make", *pair]
+    arguments = {
+        "attack": [*update, "--attack", "ntk"],
+        "member": [*update, "--candidates", tmp_path / "some.npz"],
+        "diagnose": [*update, "--images", tmp_path / "some.npz"],
+        "run": [scenario("name: s\n")],
+    }
+    result = fedspill(command, *arguments[command], "--out", tmp_path / "nets.py" / "out")
+    assert result.returncode == 2 and "nets.py' is a file: choose another --out" in result.stderr, result.stderr
+
+
+def test_a_checkpoint_that_diverged_is_refused(fedspill, pair, tmp_path):
+    state = load_file(tmp_path / "b.safetensors")
+    state["1.weight"][0, 0] = torch.nan
+    save_file(state, tmp_path / "b.safetensors")
+    result = fedspill("attack", "--model", f"{tmp_path / 'nets.py'}:make", *pair, "--attack", "ntk", "--out", tmp_path)
+    assert result.returncode == 2 and "'1.weight' holds NaN or Inf" in result.stderr
+
+
+def test_facts_are_json_where_a_number_is_missing(fedspill, pair, tmp_path):
+    out = tmp_path / "out"
+    model = f"{tmp_path / 'nets.py'}:make"
+    result = fedspill("attack", "--model", model, *pair, "--attack", "mean_image", "--out", out)
+    assert result.returncode == 0, result.stderr
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    facts = json.loads((out / "facts.json").read_text(), parse_constant=refuse)
+    assert facts["relative_residual"] is None  # the mean image explains no update
+
+
+@pytest.fixture
+def recorded(pair, scenario, tmp_path):
+    """A run directory with one observation, of client 0 in round 1."""
+    path = scenario(f"name: s\nmodel: {{name: '{tmp_path / 'nets.py'}:make'}}\ndata: {{public: 30, test: 30}}\n")
+    plan = make_plan(load_scenario(path), tmp_path / "run")
+    store = CellStore(plan.run_dir)
+    with claimed(plan):
+        store.create(plan.scenario.model, (1, 8, 8), 10, 0)
+        states = [load_file(tmp_path / f"{name}.safetensors") for name in "ab"]
+        names = store.save_global(0, states[0]), store.save_client(1, 0, states[1])
+        recorded = RecordedObservation(ObservationKey(1, 0, "server"), (names,), (0,), (0,))
+        store.save_observation(recorded, Knowledge(num_private=3))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("broken", "attack", "says"),
+    [
+        ("", "nope", "unknown attack 'nope'"),
+        ("scenario.yaml", "mean_image", "scenario.yaml' cannot be read"),
+        ("checkpoints/architecture.json", "mean_image", "architecture.json' cannot be read"),
+        ("checkpoints/round_0001_client_00_server.json", "mean_image", "server.json' cannot be read"),
+    ],
+)
+def test_a_damaged_run_directory_is_said_to_be(fedspill, recorded, tmp_path, broken, attack, says):
+    arguments = ["--run", recorded.root, "--client", 0, "--out", tmp_path / "out"]
+    assert fedspill("attack", *arguments, "--attack", "mean_image").returncode == 0
+    if broken:
+        path = recorded.root / broken
+        path.write_text("{" + path.read_text() + "[")
+    result = fedspill("attack", *arguments, "--attack", attack)
+    assert result.returncode == 2 and says in result.stderr, result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -1,0 +1,34 @@
+"""A run in which every attack ran out of time: what is said, and the exit code."""
+
+import pytest
+
+from simulator.results.ledger import Ledger
+
+
+@pytest.fixture
+def late(tmp_path):
+    """A finished run in which every attack ran out of time."""
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "scenario.yaml").write_text("scenario: {name: late}\n")
+    ledger = Ledger(tmp_path / "late")
+    key = {"round": 1, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0, "target": "private"}
+    why = {"status": "timeout", "detail": "no result within adversary.timeout = 1 s", "adaptive": False}
+    ledger.add("", leakage=[{**key, **why, "client": client} for client in (0, 1)])
+    ledger.write_tables()
+    return tmp_path / "late"
+
+
+def test_a_run_without_any_result_says_so_and_exits_with_3(fedspill, scenario, late, monkeypatch):
+    monkeypatch.setattr("simulator.run.folder.needs_run", lambda plan, overwrite: False)
+    result = fedspill("run", scenario("name: late\nmodel: {width: 8}\n"), "--out", late)
+    assert result.returncode == 3
+    assert result.stderr == "fedspill: no attack gave a result (2 timeout): nothing is known of what leaks\n"
+    assert result.stdout.splitlines()[1].startswith("NO RESULT: No attack gave a result")
+    assert "'ntk' out of time in 2 cases: no result within adversary.timeout = 1 s" in " ".join(result.stdout.split())
+
+
+def test_a_report_on_a_run_without_any_result_is_written(fedspill, late):
+    result = fedspill("report", late)
+    assert result.returncode == 0, result.stderr
+    page = (late / "report.html").read_text()
+    assert "out of time in 2 cases: no result within adversary.timeout = 1 s." in page and "No result" in page
