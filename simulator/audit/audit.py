@@ -23,8 +23,9 @@ from simulator.evaluation.job import Job, JobResult, Setting, lost, run_job
 from simulator.results.ledger import Ledger
 from simulator.results.run import AUDIT, Run
 from simulator.run.cluster import start_ray, stop_ray
+from simulator.run.description import surroundings
 from simulator.run.display import Display
-from simulator.run.folder import claimed_folder, is_free, surroundings
+from simulator.run.folder import claimed_folder, is_free
 from simulator.scenario.sections import EngineConfig
 
 TIMEOUT = 600.0  # seconds that an attack may take, unless the user says otherwise
@@ -89,8 +90,10 @@ def run_audit(
     """Do what is still to do of an audit, and write its tables."""
     is_free(plan.out, AUDIT, plan.digest, "audit", "audit")
     description = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
-    with claimed_folder(plan.out, AUDIT, description, overwrite):
+    with claimed_folder(plan.out, AUDIT, description, overwrite) as notes:
         ledger = Ledger(plan.out)
+        for line in (*notes, *ledger.problems):
+            display.note(line)
         todo = [job for job in make_jobs(plan, timeout) if job.name not in ledger.done]
         display.start(0, len(todo))
         try:

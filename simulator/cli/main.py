@@ -1,5 +1,6 @@
 """The command line. Heavy imports happen inside the commands, so that `fedspill --help` answers at once."""
 
+import errno
 import sys
 from importlib import metadata
 from typing import Annotated
@@ -14,6 +15,7 @@ from simulator.cli.runs import benchmark, check, report, run
 from simulator.cli.update import attack, diagnose, member
 from simulator.errors import RunError
 
+OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ESTALE}
 cli = typer.Typer(
     name="fedspill",
     help="Federated-learning attack simulator: what does my federation leak?",
@@ -50,3 +52,9 @@ def main() -> None:
     except (InputError, RunError) as error:
         print(f"fedspill: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else error.exit_code)
+    except OSError as error:
+        if error.errno not in OF_DISKS:
+            raise
+        named = f"{str(error.filename)!r}: " if error.filename is not None else ""
+        print(f"fedspill: {named}{error.strerror}: give the same command again when that is mended", file=sys.stderr)
+        sys.exit(1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks import InputError
 from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
-from simulator.errors import one_line
+from simulator.errors import DiskError, one_line
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Attacked, ScenarioTruth, Truth, TruthSource
@@ -128,7 +128,10 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
 def finish_job(job: Job, attacked: Attacked) -> JobResult:
     """Store what an attack found, and score it."""
     found, (privacy, notes) = attacked.found, _privacy(attacked.recorded)
-    save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), found)
+    try:
+        save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), found)
+    except DiskError as error:  # scores need no disk
+        notes = [*notes, f"its images are not kept: {error}"]
     rows, samples = {}, []
     for target, scores in score(job, attacked).items():
         detail = one_line("; ".join([*found.warnings, *scores.notes, *notes]), most=10_000)

@@ -1,5 +1,6 @@
 """A finished or interrupted run, opened for reading: its tables, its observations, and attacking it again."""
 
+import os
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -15,6 +16,8 @@ from attacks.interface.pictures import Pictures
 from simulator.adversary.attack_run import AttackRun
 from simulator.audit.images import read_truth
 from simulator.evaluation.truth import Truth
+from simulator.results.disk import is_changed
+from simulator.results.journal import JOURNAL, files_of
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.shown import matched_pictures, worst_first, worst_table
 from simulator.results.storage import CellStore
@@ -117,7 +120,24 @@ class Run:
         self, round: int, client: int = ALL, threat_model: str = "server", cell: str = ""
     ) -> tuple[Observation, Knowledge]:
         """What the adversary saw and was granted, from the checkpoints folder alone. client: −1 for all of them."""
-        return self.store(cell).load(ObservationKey(round, client, threat_model))
+        return self._load(ObservationKey(round, client, threat_model), cell)
+
+    def _load(self, key: ObservationKey, cell: str) -> tuple[Observation, Knowledge]:
+        """InputError where a checkpoint is another than the run wrote, as far as its journal tells."""
+        store = self.store(cell)
+        for name in {name for pair in store.recorded(key).pairs for name in pair}:
+            path = store.checkpoints / name
+            known = self._checksums.get(os.path.relpath(path, self.path))
+            if known is not None and is_changed(path, known):
+                raise InputError(
+                    f"checkpoint {str(path)!r} was cut off or changed since the run wrote it: run it again"
+                )
+        return store.load(key)
+
+    @cached_property
+    def _checksums(self) -> dict[str, str]:
+        """Of the files that the run has written, by their names below its folder."""
+        return files_of(self.path / JOURNAL)
 
     def attack(
         self,
@@ -132,7 +152,7 @@ class Run:
     ) -> Reconstruction:
         """Attack a recorded observation. An attack named as in the scenario has the scenario's options and seed."""
         key = ObservationKey(round, client, threat_model)
-        observation, granted = self.store(cell).load(key)
+        observation, granted = self._load(key, cell)
         return self.attack_run(attack, key, cell).run(observation, knowledge or granted, progress)
 
     def private(self, round: int, client: int = ALL, threat_model: str | None = None, cell: str = "") -> Tensor:

@@ -1,5 +1,6 @@
 """The files of a run: checkpoints as safetensors, observations as JSON beside them, reconstructions as npz."""
 
+import io
 import json
 import math
 import os
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
@@ -21,6 +22,7 @@ from clients.config import ModelConfig, as_json
 from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.models import build_model
 from clients.models.checkpoint_file import read_checkpoint
+from simulator.results.disk import write_atomically, write_bytes, writing
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.scenario.knowledge_fields import KNOWLEDGE_FIELDS
 
@@ -52,16 +54,6 @@ def make_out(path: Path) -> None:
         raise InputError(f"folder {str(path)!r} cannot be made ({error.strerror}): choose another --out") from None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """A reader finds the old file or the new one, never half of one."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def write_json(path: Path, facts: dict[str, Any]) -> None:
     """JSON has no NaN and no Inf: null stands for them."""
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
@@ -81,15 +73,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def save_state(path: Path, state: State) -> None:
-    """As safetensors. A reader finds the old file or the new one; OSError or SafetensorError where it cannot be
+def save_state(path: Path, state: State) -> str:
+    """As safetensors. Returns the checksum. A reader finds the old file or the new one; DiskError where it cannot be
     written, and nothing of it is left."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    return write_bytes(path, save({name: value.detach().cpu().contiguous() for name, value in state.items()}))
 
 
 def load_state(path: Path) -> State:
@@ -103,22 +90,27 @@ def load_state(path: Path) -> State:
 
 
 class CellStore:
-    """The checkpoints, observations and reconstructions of one cell of a run, under `root`."""
+    """The checkpoints, observations and reconstructions of one cell of a run, under `root`.
+
+    files: the checksums of what this process has written there, by their names below the run's folder.
+    """
 
     def __init__(self, path: Path, cell: str = ""):
         """path: of the run, whose cells have folders of their own where there is a sweep."""
-        self.root = path / "cells" / cell if cell else path
+        self.path, self.root = path, path / "cells" / cell if cell else path
         self.checkpoints = self.root / "checkpoints"
         self.reconstructions = self.root / "reconstructions"
         self.truth = self.root / "truth"
+        self.files: dict[str, str] = {}
 
     def create(self, model: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> None:
         """Make the folders and write down the architecture, which is all that an attack needs of the scenario."""
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        self.reconstructions.mkdir(parents=True, exist_ok=True)
+        for folder in (self.checkpoints, self.reconstructions):
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
         architecture = model.without_initial_weights()  # those come from the checkpoints
         content = {"model": architecture.model_dump(mode="json"), "shape": shape, "outputs": outputs, "seed": seed}
-        write_atomically(self.checkpoints / "architecture.json", json.dumps(content, indent=1))
+        self._note(self.checkpoints / "architecture.json", json.dumps(content, indent=1).encode())
 
     def save_global(self, round: int, state: State) -> str:
         """The global checkpoint after `round` (0: the one that starts the federation)."""
@@ -147,8 +139,10 @@ class CellStore:
 
     def save_distilled(self, round: int, client: int, images: Tensor) -> None:
         """What a client trained on instead of its images, (M, C, H, W) in [0, 1]: for the scorer, not for an attack."""
-        self.truth.mkdir(exist_ok=True)
-        save_state(self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors", {"images": images})
+        with writing(self.truth):
+            self.truth.mkdir(exist_ok=True)
+        path = self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors"
+        self._note_state(path, {"images": images})
 
     def load_distilled(self, round: int, clients: Sequence[int]) -> Tensor | None:
         """The distilled images of all these clients; None where some trained on their own."""
@@ -158,7 +152,7 @@ class CellStore:
         return torch.cat([load_state(path)["images"] for path in paths])
 
     def save_public_images(self, images: Tensor) -> None:
-        save_state(self.checkpoints / "public_images.safetensors", {"images": images})
+        self._note_state(self.checkpoints / "public_images.safetensors", {"images": images})
 
     def save_observation(self, recorded: RecordedObservation, knowledge: Knowledge) -> None:
         """Write down which checkpoint files form an observation, whose images they hold, and what was granted."""
@@ -172,7 +166,7 @@ class CellStore:
             "adversary": recorded.adversary,
             "guarantees": [asdict(guarantee) for guarantee in recorded.guarantees],
         }
-        write_atomically(self.observation_path(recorded.key), json.dumps(content, indent=1))
+        self._note(self.observation_path(recorded.key), json.dumps(content, indent=1).encode())
 
     def observation_path(self, key: ObservationKey) -> Path:
         return self.checkpoints / f"{key.name}.json"
@@ -227,8 +221,14 @@ class CellStore:
         return read_json(path)
 
     def _save(self, name: str, state: State) -> str:
-        save_state(self.checkpoints / name, state)
+        self._note_state(self.checkpoints / name, state)
         return name
+
+    def _note_state(self, path: Path, state: State) -> None:
+        self.files[path.relative_to(self.path).as_posix()] = save_state(path, state)
+
+    def _note(self, path: Path, content: bytes) -> None:
+        self.files[path.relative_to(self.path).as_posix()] = write_bytes(path, content)
 
 
 def make_knowledge(given: dict[str, Any]) -> Knowledge:
@@ -260,10 +260,9 @@ def save_reconstruction(path: Path, found: Reconstruction) -> None:
         arrays["groups"] = found.groups.numpy()
     if found.features is not None:
         arrays["features"] = found.features.numpy()
-    partial = path.with_name(f".{path.name}")
-    with partial.open("wb") as file:
-        np.savez_compressed(file, **arrays)
-    os.replace(partial, path)
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    write_bytes(path, content.getvalue())
 
 
 def load_images(path: Path) -> Tensor:

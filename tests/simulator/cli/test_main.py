@@ -1,6 +1,8 @@
 """The command line as a user meets it: exit codes, one-line errors, nothing half-written."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from attacks import Knowledge
+from simulator.errors import DiskError
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
@@ -495,6 +498,34 @@ def test_a_run_without_any_result_says_so_and_exits_with_3(fedspill, scenario, l
     assert result.stderr == "fedspill: no attack gave a result (2 timeout): nothing is known of what leaks\n"
     assert result.stdout.splitlines()[1].startswith("NO RESULT: No attack gave a result")
     assert "'ntk' out of time in 2 cases: no result within adversary.timeout = 1 s" in " ".join(result.stdout.split())
+
+
+def test_a_run_that_a_full_disk_stopped_shows_what_it_found(fedspill, scenario, tmp_path, monkeypatch):
+    row = {"round": 1, "threat_model": "server", "attack": "span", "defense": "none", "seed": 0, "target": "private"}
+    found = {"status": "ok", "adaptive": False, "leakage": 0.9, "recovered": 9, "num_private": 10, "client": 0}
+
+    def stop(plan, *others):
+        ledger = Ledger(tmp_path / "journal")
+        ledger.add("", leakage=[{**row, **found}])
+        raise DiskError("'x' cannot be written (No space left on device): make room", ledger.tables())
+
+    (tmp_path / "journal").mkdir()
+    monkeypatch.setattr("simulator.run.engine.simulate", stop)
+    result = fedspill("run", scenario("name: full\nmodel: {width: 8}\n"), "--out", tmp_path / "full")
+    assert result.returncode == 1
+    assert result.stderr == "fedspill: 'x' cannot be written (No space left on device): make room\n"
+    assert "span" in result.stdout and "leakage.csv" not in result.stdout
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_what_the_system_says_against_a_file_is_one_line(fedspill, tmp_path, monkeypatch, number):
+    def refuse(path, *others, **options):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr("pathlib.Path.write_text", refuse)
+    result = fedspill("init", tmp_path / "new.yaml")
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith(f"fedspill: '{tmp_path}/new.yaml': {os.strerror(number)}")
 
 
 def test_a_report_on_a_run_without_any_result_is_written(fedspill, late):
