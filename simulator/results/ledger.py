@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from simulator.errors import DiskError
+from simulator.errors import DiskError, InputError, one_line
 from simulator.results.disk import write_atomically, write_bytes, writing
 from simulator.results.journal import JOURNAL, Entry, encode, entries_of, inspect, read_all
 from simulator.results.keys import ALL
@@ -63,6 +63,12 @@ class Ledger:
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table, sorted, with its declared columns first and those of a sweep after them."""
         entries = [entry for entry in entries_of(read_all(self._file))[0] if "table" in entry]
+        try:
+            return self._frames(entries)
+        except (TypeError, ValueError, LookupError) as error:
+            raise self._no_rows(error) from None
+
+    def _frames(self, entries: list[Entry]) -> dict[str, pd.DataFrame]:
         frames = {}
         for name, table in TABLES.items():
             own = [entry for entry in entries if entry["table"] == name]
@@ -76,13 +82,24 @@ class Ledger:
         frames = self.tables()
         try:
             for name, frame in frames.items():
-                content = io.BytesIO()
-                frame.to_parquet(content, index=False)
-                write_bytes(self.run_dir / f"{name}.parquet", content.getvalue())
+                write_bytes(self.run_dir / f"{name}.parquet", self._parquet(frame))
             write_atomically(self.run_dir / "leakage.csv", frames["leakage"].to_csv(index=False))
         except DiskError as error:
             raise DiskError(str(error), frames) from error
         return frames
+
+    def _parquet(self, frame: pd.DataFrame) -> bytes:
+        content = io.BytesIO()
+        try:
+            frame.to_parquet(content, index=False)
+        except (TypeError, ValueError) as error:  # Arrow's own errors are among these
+            raise self._no_rows(error) from None
+        return content.getvalue()
+
+    def _no_rows(self, error: Exception) -> InputError:
+        """Of a journal that came by mail."""
+        reason = one_line(str(error))
+        return InputError(f"{str(self.journal)!r} holds rows that no run wrote ({reason}): do it again by --overwrite")
 
     def _append(self, *entries: Entry) -> None:
         """In one write. DiskError where it does not work; then nothing of it is left, so that a next line is whole."""

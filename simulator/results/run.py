@@ -15,6 +15,7 @@ from attacks.interface.errors import nearest
 from attacks.interface.pictures import Pictures
 from simulator.adversary.attack_run import AttackRun
 from simulator.audit.images import read_truth
+from simulator.errors import one_line
 from simulator.evaluation.truth import Truth
 from simulator.results.disk import is_changed
 from simulator.results.journal import JOURNAL, files_of
@@ -45,7 +46,11 @@ def _table(name: str) -> cached_property[pd.DataFrame]:
         path = run.path / f"{name}.parquet"
         if not path.exists():
             raise InputError(f"run {str(run.path)!r} has no {path.name}: it did not finish; run it again to resume")
-        return pd.read_parquet(path)
+        try:
+            return pd.read_parquet(path)
+        except Exception as error:  # a damaged file makes its reader raise whatever its bytes lead it to
+            reason = one_line(f"{type(error).__name__}: {error}", most=120)
+            raise InputError(f"{str(path)!r} cannot be read ({reason}): run it again, or restore it") from None
 
     return cached_property(read)
 

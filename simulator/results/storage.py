@@ -5,13 +5,13 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -19,12 +19,15 @@ from torch import Tensor, nn
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.observation import State
 from clients.config import ModelConfig, as_json
-from clients.defenses.differential_privacy.guarantee import Guarantee
+from clients.data.files import npz_array
 from clients.models import build_model
 from clients.models.checkpoint_file import read_checkpoint
 from simulator.results.disk import write_atomically, write_bytes, writing
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
+from simulator.results.observation_file import ObservationFile
 from simulator.scenario.knowledge_fields import KNOWLEDGE_FIELDS
+
+Side = Annotated[int, Field(ge=1, le=2**16)]  # of an image, of the outputs
 
 
 class _KnowledgeFields(Knowledge):
@@ -33,6 +36,17 @@ class _KnowledgeFields(Knowledge):
     __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
 
 
+@dataclass(frozen=True)
+class Architecture:
+    """`architecture.json`: all that an attack needs of the scenario."""
+
+    model: ModelConfig
+    shape: tuple[Side, Side, Side]
+    outputs: Side
+    seed: int
+
+
+ARCHITECTURE = TypeAdapter(Architecture)
 KNOWLEDGE = TypeAdapter(_KnowledgeFields)
 PER_CHANNEL = ("pixel_mean", "pixel_std")  # fields of knowledge
 
@@ -173,52 +187,55 @@ class CellStore:
 
     def observation_keys(self) -> list[ObservationKey]:
         """Those of all observations, in the order of their files."""
-        return [ObservationKey.of(read_json(path)) for path in sorted(self.checkpoints.glob("round_*.json"))]
+        paths = sorted(self.checkpoints.glob("round_*.json"))
+        return [ObservationFile.of(read_json(path), str(path)).key for path in paths]
 
     def recorded(self, key: ObservationKey) -> RecordedObservation:
         """What was written down of an observation: the names of its files, and whose images they hold."""
-        content = self._read_observation(key)
-        pairs = tuple((initial, final) for initial, final in content["pairs"])
-        clients, round_clients = tuple(content["clients"]), tuple(content["round_clients"])
-        guarantees = tuple(Guarantee(**fields) for fields in content.get("guarantees", []))  # older runs have none
-        facts, adversary = content.get("defense_facts", {}), content.get("adversary", "server")
-        return RecordedObservation(key, pairs, clients, round_clients, facts, adversary, guarantees)
+        return replace(self._read_observation(key).recorded, key=key)
 
     def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
         """What the adversary saw and was granted; needs nothing but the checkpoints folder."""
-        content = self._read_observation(key)
+        recorded = self._read_observation(key)
         model, shape = self.architecture()
-        files = dict.fromkeys(name for pair in content["pairs"] for name in pair)  # rounds share global checkpoints
+        files = dict.fromkeys(name for pair in recorded.pairs for name in pair)  # rounds share global checkpoints
         like = model.state_dict()
         states = {name: read_checkpoint(self.checkpoints / name, like) for name in files}
-        pairs = tuple((states[initial], states[final]) for initial, final in content["pairs"])
+        pairs = tuple((states[initial], states[final]) for initial, final in recorded.pairs)
         return Observation(model, pairs, shape, key.round, key.client, key.threat_model), self.granted(key)
 
     def granted(self, key: ObservationKey) -> Knowledge:
         """What the adversary of an observation was told."""
-        given = self._read_observation(key)["knowledge"]
+        given = self._read_observation(key).knowledge
         knowledge = make_knowledge({name: value for name, value in given.items() if name != "public_images"})
         if "public_images" in given:
-            images = load_state(self.checkpoints / "public_images.safetensors")["images"]
+            path = self.checkpoints / "public_images.safetensors"
+            images = load_state(path).get("images")
+            if images is None:
+                raise InputError(f"{str(path)!r} has no images: the run directory is damaged")
             knowledge = replace(knowledge, public_images=images)
         return knowledge
 
     def architecture(self) -> tuple[nn.Module, tuple[int, int, int]]:
         """(the model, its weights meaningless; (C, H, W) of its input)."""
-        content = read_json(self.checkpoints / "architecture.json")
-        shape = tuple(content["shape"])
-        model = ModelConfig.model_validate_json(json.dumps(content["model"]))
-        return build_model(model, shape, content["outputs"], content["seed"]), shape
+        path = self.checkpoints / "architecture.json"
+        try:
+            found = ARCHITECTURE.validate_json(json.dumps(read_json(path)))
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            where = ".".join(map(str, wrong["loc"]))
+            raise InputError(f"{str(path)!r} is damaged: {where}: {wrong['msg'].lower()}") from None
+        return build_model(found.model, found.shape, found.outputs, found.seed), found.shape
 
     def reconstruction_path(self, key: ObservationKey, attack: str) -> Path:
         return self.reconstructions / f"{key.name}_{attack}.npz"
 
-    def _read_observation(self, key: ObservationKey) -> dict[str, Any]:
+    def _read_observation(self, key: ObservationKey) -> ObservationFile:
         path = self.observation_path(key)
         if not path.exists():
             known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
             raise InputError(f"no observation {key.name!r} in {str(self.root)!r}; recorded: {known}")
-        return read_json(path)
+        return ObservationFile.of(read_json(path), str(path))
 
     def _save(self, name: str, state: State) -> str:
         self._note_state(self.checkpoints / name, state)
@@ -267,5 +284,7 @@ def save_reconstruction(path: Path, found: Reconstruction) -> None:
 
 def load_images(path: Path) -> Tensor:
     """Reconstructed images in [0, 1], (M, C, H, W)."""
-    with np.load(path, allow_pickle=False) as arrays:
-        return torch.from_numpy(arrays["images"])
+    images = npz_array(path, "images", "reconstructions")
+    if images.ndim != 4 or images.dtype.kind != "f":
+        raise InputError(f"reconstructions {str(path)!r} are {images.dtype} {images.shape}: (M, C, H, W) is expected")
+    return torch.from_numpy(images.astype(np.float32))
