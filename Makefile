@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SITE_TOOLS := $(VENV)/.site-tools
 
-.PHONY: demo test bench lint docs notebooks clean
+COUNT ?= 10000
+
+.PHONY: demo test bench fuzz lint docs notebooks clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedspill run scenarios/quickstart.yaml --out runs/demo
@@ -15,6 +17,9 @@ test: lint $(SITE_TOOLS)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks
+
+fuzz: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --count $(COUNT)
 
 docs: $(SITE_TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

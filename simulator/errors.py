@@ -1,6 +1,7 @@
 """Errors of a run, as opposed to those of its input."""
 
 import re
+from typing import Any
 
 from attacks.interface.errors import InputError
 
@@ -12,6 +13,15 @@ class RunError(RuntimeError):
     """The run had to stop. The command line prints the message and exits with `exit_code`; what was done is kept."""
 
     exit_code = 1
+
+
+class DiskError(RunError):
+    """A file could not be written. tables: of a run that ended by it, as data frames, where they could not be written
+    either."""
+
+    def __init__(self, message: str, tables: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.tables = tables
 
 
 class CellsFailed(RunError):
@@ -31,4 +41,4 @@ def one_line(text: str, most: int = LONGEST) -> str:
     return "".join(sign for sign in words if sign.isprintable())[:most]
 
 
-__all__ = ["CellsFailed", "InputError", "NoResult", "RunError", "one_line"]
+__all__ = ["CellsFailed", "DiskError", "InputError", "NoResult", "RunError", "one_line"]

@@ -1,6 +1,7 @@
 """Finding and opening the files that `data.root` names; every failure is one line that says what is expected there."""
 
 import math
+import sys
 import zipfile
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def npz_fields(path: Path) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]
-    except (OSError, zipfile.BadZipFile):
+    except Exception:  # the reader of zip files raises whatever it stumbles over
         return []
 
 
@@ -54,18 +55,32 @@ def read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = 
     if missing:
         raise InputError(f"{str(path)!r} has no {', '.join(missing)} (it has {', '.join(present)})")
     try:
-        with zipfile.ZipFile(path) as archive:
-            return {field: _member(archive, field) for field in (*required, *optional) if field in present}
+        return members(path, [field for field in (*required, *optional) if field in present])
     except Exception as error:  # the readers of zip, of deflate and of npy raise whatever they stumble over
         raise InputError(f"{str(path)!r} could not be read: {one_line(error)}") from None
 
 
+def members(path: Path, fields: list[str], scalars: bool = False) -> dict[str, np.ndarray]:
+    """These arrays of an npz file, as far as they are believed. scalars: whether single values are wanted too. The
+    readers of zip, of deflate and of npy raise whatever they stumble over."""
+    with zipfile.ZipFile(path) as archive:
+        found = {field: _member(archive, field) for field in fields}
+    if not scalars and (single := [field for field, array in found.items() if not array.ndim]):
+        raise ValueError(f"{single[0]} is a single value, an array is expected")
+    return found
+
+
+def check_packed(info: zipfile.ZipInfo) -> None:
+    """ValueError for a member of a zip file that is out of all proportion to what it unpacks to."""
+    if info.file_size > SMALL and info.file_size > MOST_PACKED * info.compress_size:
+        raise ValueError(f"{info.filename} would unpack {info.compress_size:,} bytes to {info.file_size:,}")
+
+
 def _member(archive: zipfile.ZipFile, field: str) -> np.ndarray:
-    """An array of an npz file, of one dimension or more. Its size is known to be what the file says, and to be in
+    """An array of an npz file. Its size is known to be what the file says, and to be in
     proportion to the file, before memory is asked for it."""
     info = archive.getinfo(f"{field}.npy")
-    if info.file_size > SMALL and info.file_size > MOST_PACKED * info.compress_size:
-        raise ValueError(f"{field} would unpack {info.compress_size:,} bytes to {info.file_size:,}")
+    check_packed(info)
     with archive.open(info) as member:
         version = np.lib.format.read_magic(member)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -74,10 +89,13 @@ def _member(archive: zipfile.ZipFile, field: str) -> np.ndarray:
             raise ValueError(f"{field} holds objects, which are pickles: they are never loaded")
         if math.prod(shape) * dtype.itemsize > info.file_size:
             raise ValueError(f"{field} has the shape {shape} and {info.file_size:,} bytes")
-    if not shape:
-        raise ValueError(f"{field} is a single value, an array is expected")
     with archive.open(info) as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
+        array = np.lib.format.read_array(member, allow_pickle=False)
+    if array.dtype.kind == "U" and array.size:
+        signs = np.frombuffer(array.astype(array.dtype.newbyteorder("=")).tobytes(), np.uint32)
+        if signs.max(initial=0) > sys.maxunicode:  # Python makes no text of it
+            raise ValueError(f"{field} holds characters that there are not")
+    return array
 
 
 def npz_array(path: Path, name: str, called: str) -> np.ndarray:

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 GREY = ("1", "L", "LA", "La")
 COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # as Pillow calls them; PGM is one of the last
 MOST_PIXELS = 2**22  # of one image: 2048 x 2048
 MOST_BYTES = 2**32  # of the images that are asked for together, as floats
 
@@ -64,6 +66,14 @@ class PictureSplit:
             picture = self.open(index)
             check_size(self.name(index), picture, self.format)
             return np.asarray(picture.convert(self.format.mode))
+
+
+def open_picture(source: Path | BinaryIO) -> "Image":
+    """The image of a file, by its content. Pillow reads dozens of formats, some of them with parsers that few people
+    look at: whatever a file is called, it is offered to those of the endings that we take."""
+    from PIL import Image
+
+    return Image.open(source, formats=FORMATS)
 
 
 def format_of(name: str, picture: "Image") -> PictureFormat:

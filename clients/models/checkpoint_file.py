@@ -8,13 +8,13 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
+from clients.data.files import check_packed, members, npz_fields
 
 # where training scripts put a state dict
 NESTED = ("state_dict", "model_state_dict", "model", "net", "module", "weights", "params")
@@ -58,6 +58,8 @@ def _read(path: Path) -> State:
         return load_file(path)
     if head.startswith(b"PK"):
         with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                check_packed(info)
             if all(name.endswith(".npy") for name in archive.namelist()):
                 return _read_npz(path)
     elif head[:1] != b"\x80":  # of a pickle
@@ -82,8 +84,8 @@ def _unpickle(path: Path) -> object:
 
 
 def _read_npz(path: Path) -> State:
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: torch.from_numpy(np.asarray(arrays[name])) for name in arrays.files}
+    arrays = members(path, npz_fields(path), scalars=True)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def _state_in(content: object) -> State:

@@ -22,8 +22,9 @@ from simulator.audit.recording import Recording
 from simulator.evaluation.job import Job, JobResult, lost, run_job
 from simulator.results.ledger import Ledger, finished_cells
 from simulator.results.run import AUDIT, Run, read_description
+from simulator.run.description import surroundings
 from simulator.run.display import Display
-from simulator.run.folder import TABLE_FILES, claimed_folder, is_free, surroundings
+from simulator.run.folder import TABLE_FILES, claimed_folder, is_free
 from simulator.scenario.sections import EngineConfig
 
 if TYPE_CHECKING:
@@ -109,8 +110,10 @@ def run_audit(
     is_free(plan.out, AUDIT, plan.digest, "audit", "audit")
     jobs = len(plan.keys) * len(plan.attacks)
     description = {"audit": plan.options.described(), "digest": plan.digest, JOBS: jobs, **surroundings()}
-    with claimed_folder(plan.out, AUDIT, description, overwrite):
+    with claimed_folder(plan.out, AUDIT, description, overwrite) as notes:
         ledger = Ledger(plan.out)
+        for line in (*notes, *ledger.problems):
+            display.note(line)
         todo = [job for job in make_jobs(plan, timeout) if job.name not in ledger.done]
         display.start(0, len(todo))
         try:

@@ -14,7 +14,8 @@ from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.run import AUDIT
 from simulator.results.storage import CellStore, make_out, write_json
-from simulator.run.folder import claimed_folder, surroundings
+from simulator.run.description import surroundings
+from simulator.run.folder import claimed_folder
 
 RECORDING = "recording"  # below the folder of the result
 KEY = ObservationKey(1, 0, "server")

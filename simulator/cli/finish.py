@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from simulator.cli.output import Answer, draw, here, out, records, say, warn
-from simulator.errors import NoResult, RunError
+from simulator.errors import DiskError, NoResult, RunError
 from simulator.reports.gate import Limit, judge
 
 
@@ -30,6 +30,13 @@ def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
         draw(lambda: write_report(run_dir, warn))
     found = Run(run_dir)
     return answer_of(found.leakage, found.swept, run_dir, shown)
+
+
+def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], shown: Shown = Shown()) -> Answer:
+    """What a run found whose disk stopped it, or did not take its tables: the screen needs no disk."""
+    if error.tables is None or error.tables["leakage"].empty:
+        return Answer({"run": str(run_dir)}, error)
+    return Answer(answer_of(error.tables["leakage"], swept, run_dir, shown).data, error)
 
 
 def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Shown) -> Answer:
@@ -64,14 +71,15 @@ def show_verdict(leakage: pd.DataFrame, shown: Shown) -> dict[str, Any]:
 def show_files(run_dir: Path, table: str) -> dict[str, Any]:
     """Where everything lies, relative to here where it is below."""
     run_dir = here(run_dir)
-    files: dict[str, Any] = {"table": str(run_dir / table)}
+    files: dict[str, Any] = {"table": str(run_dir / table)} if (run_dir / table).exists() else {}
     if figures := sorted((run_dir / "figures").glob("*.png")):
         files["figures"] = list(map(str, figures))
         say(f"figures: {run_dir / 'figures'}: {', '.join(path.stem for path in figures)}")
     if (run_dir / "report.html").exists():
         files["page"] = str(run_dir / "report.html")
         say(f"page:    {files['page']}")
-    say(f"table:   {files['table']}")
+    if "table" in files:
+        say(f"table:   {files['table']}")
     return files
 
 

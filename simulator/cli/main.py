@@ -1,5 +1,6 @@
 """The command line. Heavy imports happen inside the commands, so that `fedspill --help` answers at once."""
 
+import errno
 import gc
 import sys
 from importlib import metadata
@@ -17,6 +18,7 @@ from simulator.errors import RunError
 
 GARBAGE = 50_000  # objects between two collections; at Python's 700, a sixth of the time of imports goes into looking
 
+OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ESTALE}
 cli = typer.Typer(
     name="fedspill",
     help="Federated-learning attack simulator: what does my federation leak?",
@@ -54,3 +56,9 @@ def main() -> None:
     except (InputError, RunError) as error:
         print(f"fedspill: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else error.exit_code)
+    except OSError as error:
+        if error.errno not in OF_DISKS:
+            raise
+        named = f"{str(error.filename)!r}: " if error.filename is not None else ""
+        print(f"fedspill: {named}{error.strerror}: give the same command again when that is mended", file=sys.stderr)
+        sys.exit(1)

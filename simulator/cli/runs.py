@@ -17,7 +17,7 @@ from simulator.cli.options import (
     Verbose,
 )
 from simulator.cli.output import Answer, command, draw, out, records, say, warn
-from simulator.errors import CellsFailed, NoResult
+from simulator.errors import CellsFailed, DiskError, NoResult
 
 if TYPE_CHECKING:
     from simulator.cli.finish import Shown
@@ -39,7 +39,7 @@ def run(
 
     Exit code 2: bad input; 1: the run had to stop; 3: no result at all; 4: above --fail-above.
     """
-    from simulator.cli.finish import finish_run
+    from simulator.cli.finish import finish_run, finish_unwritten
     from simulator.run.display import run_display
     from simulator.run.folder import needs_run
     from simulator.run.plan import make_plan
@@ -52,7 +52,10 @@ def run(
         return finish_run(plan.run_dir, figures=False, shown=shown)
     from simulator.run.engine import simulate
 
-    simulate(plan, run_display(), overwrite, verbose)
+    try:
+        simulate(plan, run_display(), overwrite, verbose)
+    except DiskError as error:
+        return finish_unwritten(plan.run_dir, error, plan.scenario.swept, shown)
     return finish_run(plan.run_dir, figures=plan.scenario.output.figures, shown=shown)
 
 
@@ -69,6 +72,7 @@ def benchmark(
     verbose: Verbose = False,
 ) -> Answer:
     """Compare defenses: each against every attack and threat model, over several seeds. Resumes where it stopped."""
+    from simulator.cli.finish import finish_unwritten
     from simulator.reports.benchmark import load_benchmark
     from simulator.run.display import run_display
     from simulator.run.folder import needs_run
@@ -81,6 +85,8 @@ def benchmark(
 
         try:
             simulate(plan, run_display(), overwrite, verbose)
+        except DiskError as error:
+            return finish_unwritten(plan.run_dir, error, plan.scenario.swept, shown)
         except CellsFailed as error:  # the other cells are worth comparing
             return Answer(finish_benchmark(plan.run_dir, figures=False, shown=shown).data, error)
     return finish_benchmark(plan.run_dir, plan.scenario.output.figures, shown)

@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks import InputError
 from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
-from simulator.errors import one_line
+from simulator.errors import DiskError, one_line
 from simulator.evaluation.candidates import NOT_TRIED, CandidateSource, Told, tell_candidates
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.progress_board import Reporter
@@ -134,7 +134,10 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
 def finish_job(job: Job, attacked: Attacked) -> JobResult:
     """Store what an attack found, and score it."""
     found, (privacy, notes) = attacked.found, _privacy(attacked.recorded)
-    save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), found)
+    try:
+        save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), found)
+    except DiskError as error:  # scores need no disk
+        notes = [*notes, f"its images are not kept: {error}"]
     scored, told_apart = score(job, attacked), _candidates(job)
     vouched = {"num_vouched": len(found.images)} if job.attack.make().vouches else {}
     scored["private"].columns.update(told_apart.columns | vouched)

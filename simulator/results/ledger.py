@@ -1,20 +1,24 @@
 """The tables of a run: rows are appended to a journal as they come, and written as parquet and CSV at the end."""
 
 import contextlib
-import json
+import errno
+import io
 import math
 import os
-from collections.abc import Iterable
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from simulator.errors import DiskError, InputError, one_line
+from simulator.results.disk import write_atomically, write_bytes, writing
+from simulator.results.journal import JOURNAL, Entry, encode, entries_of, inspect, read_all
 from simulator.results.keys import ALL
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
-from simulator.results.storage import write_atomically
 
-JOURNAL = "ledger.jsonl"
 ORDER = ("round", "client", "threat_model", "attack", "target", "image")  # the columns that rows are sorted by
 TABLES = {table.name: table for table in (LEAKAGE, SAMPLES, UTILITY, CLIENTS)}
 
@@ -23,17 +27,21 @@ class Ledger:
     """Append-only journal of a run directory, one JSON object a line, and the tables made of it.
 
     A cell of a sweep, or a job of an audit, counts once it is marked done: reopening an interrupted run keeps what is
-    done and drops the rest.
+    done and drops the rest, and a cell of which a row or a file is damaged. `problems` has a line about each of those.
     """
 
     def __init__(self, run_dir: Path, swept: Iterable[str] = ()):
         """swept: the columns that the cells of a sweep add to every table."""
         self.run_dir, self.swept = run_dir, tuple(swept)
         self.journal = run_dir / JOURNAL
-        entries = read_journal(self.journal)
-        self.done = finished_cells(run_dir)
-        kept = [entry for entry in entries if entry.get("cell", entry.get("done")) in self.done]
-        write_atomically(self.journal, "".join(json.dumps(entry) + "\n" for entry in kept))
+        found = inspect(self.journal)
+        self.done, self.problems = found.done, found.problems
+        kept = [entry for entry in found.entries if entry.get("cell", entry.get("done")) in self.done]
+        self._rows = Counter(entry["cell"] for entry in kept if "cell" in entry)
+        write_atomically(self.journal, "".join(map(encode, kept)))
+        with writing(self.journal):  # held open: its rows can be read even when somebody has removed the folder
+            self._file = os.open(self.journal, os.O_RDWR | os.O_APPEND)
+        weakref.finalize(self, os.close, self._file)
 
     def add(self, cell: str, **tables: list[dict[str, Any]]) -> None:
         """Rows of a cell, by the name of their table, in one write.
@@ -43,15 +51,24 @@ class Ledger:
         for name, rows in tables.items():
             for row in rows:
                 TABLES[name].check(row, self.swept)
-        self._append(*({"table": name, "cell": cell, "row": row} for name, rows in tables.items() for row in rows))
+        entries = [{"table": name, "cell": cell, "row": row} for name, rows in tables.items() for row in rows]
+        self._append(*entries)
+        self._rows[cell] += len(entries)
 
-    def mark_done(self, cell: str) -> None:
-        self._append({"done": cell})
+    def mark_done(self, cell: str, files: Mapping[str, str] = {}) -> None:
+        """files: the checksums of what was written for the cell, by their names below the run's folder."""
+        self._append({"done": cell, "rows": self._rows[cell], "files": dict(files)})
         self.done.add(cell)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table, sorted, with its declared columns first and those of a sweep after them."""
-        entries = [entry for entry in read_journal(self.journal) if "table" in entry]
+        entries = [entry for entry in entries_of(read_all(self._file))[0] if "table" in entry]
+        try:
+            return self._frames(entries)
+        except (TypeError, ValueError, LookupError) as error:
+            raise self._no_rows(error) from None
+
+    def _frames(self, entries: list[Entry]) -> dict[str, pd.DataFrame]:
         frames = {}
         for name, table in TABLES.items():
             own = [entry for entry in entries if entry["table"] == name]
@@ -60,20 +77,45 @@ class Ledger:
         return frames
 
     def write_tables(self) -> dict[str, pd.DataFrame]:
-        """leakage.csv and one parquet file per table, each replaced in one step."""
+        """leakage.csv and one parquet file per table, each replaced in one step. DiskError, which has them, where that
+        does not work."""
         frames = self.tables()
-        for name, frame in frames.items():
-            partial = self.run_dir / f".{name}.partial"
-            frame.to_parquet(partial, index=False)
-            os.replace(partial, self.run_dir / f"{name}.parquet")
-        write_atomically(self.run_dir / "leakage.csv", frames["leakage"].to_csv(index=False))
+        try:
+            for name, frame in frames.items():
+                write_bytes(self.run_dir / f"{name}.parquet", self._parquet(frame))
+            write_atomically(self.run_dir / "leakage.csv", frames["leakage"].to_csv(index=False))
+        except DiskError as error:
+            raise DiskError(str(error), frames) from error
         return frames
 
-    def _append(self, *entries: dict[str, Any]) -> None:
-        with self.journal.open("a") as file:
-            file.write("".join(json.dumps(entry) + "\n" for entry in entries))
-            file.flush()
-            os.fsync(file.fileno())
+    def _parquet(self, frame: pd.DataFrame) -> bytes:
+        content = io.BytesIO()
+        try:
+            frame.to_parquet(content, index=False)
+        except (TypeError, ValueError) as error:  # Arrow's own errors are among these
+            raise self._no_rows(error) from None
+        return content.getvalue()
+
+    def _no_rows(self, error: Exception) -> InputError:
+        """Of a journal that came by mail."""
+        reason = one_line(str(error))
+        return InputError(f"{str(self.journal)!r} holds rows that no run wrote ({reason}): do it again by --overwrite")
+
+    def _append(self, *entries: Entry) -> None:
+        """In one write. DiskError where it does not work; then nothing of it is left, so that a next line is whole."""
+        content = "".join(map(encode, entries)).encode()
+        with writing(self.journal):
+            before = os.fstat(self._file)
+            if not before.st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "somebody has removed it")
+            try:
+                while content:
+                    content = content[os.write(self._file, content) :]
+                os.fsync(self._file)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, before.st_size)
+                raise
 
 
 def row_order(cell: str, row: dict[str, Any]) -> tuple[Any, ...]:
@@ -83,16 +125,10 @@ def row_order(cell: str, row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def finished_cells(run_dir: Path) -> set[str]:
-    """The cells of a run whose training and attacks are all in its journal."""
-    return {entry["done"] for entry in read_journal(run_dir / JOURNAL) if "done" in entry}
+    """The cells of a run whose training and attacks are all in its journal, and whose files are as they were."""
+    return inspect(run_dir / JOURNAL).done
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Every entry; none where there is no journal yet."""
-    if not path.exists():
-        return []
-    entries = []
-    for line in path.read_text().splitlines():
-        with contextlib.suppress(json.JSONDecodeError):  # the last line of a run that was killed while writing it
-            entries.append(json.loads(line))
-    return entries
+def read_journal(path: Path) -> list[Entry]:
+    """Every entry that is not damaged; none where there is no journal yet."""
+    return inspect(path).entries

@@ -1,5 +1,6 @@
 """A finished or interrupted run, opened for reading: its tables, its observations, and attacking it again."""
 
+import os
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -14,7 +15,10 @@ from attacks.interface.errors import nearest
 from attacks.interface.pictures import Pictures
 from simulator.adversary.attack_run import AttackRun
 from simulator.audit.images import read_truth
+from simulator.errors import one_line
 from simulator.evaluation.truth import Truth
+from simulator.results.disk import is_changed
+from simulator.results.journal import JOURNAL, files_of
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.shown import matched_pictures, worst_first, worst_table
 from simulator.results.storage import CellStore
@@ -43,7 +47,11 @@ def _table(name: str) -> cached_property[pd.DataFrame]:
         path = run.path / f"{name}.parquet"
         if not path.exists():
             raise InputError(f"run {str(run.path)!r} has no {path.name}: it did not finish; run it again to resume")
-        return pd.read_parquet(path)
+        try:
+            return pd.read_parquet(path)
+        except Exception as error:  # a damaged file makes its reader raise whatever its bytes lead it to
+            reason = one_line(f"{type(error).__name__}: {error}", most=120)
+            raise InputError(f"{str(path)!r} cannot be read ({reason}): run it again, or restore it") from None
 
     return cached_property(read)
 
@@ -126,7 +134,24 @@ class Run:
         self, round: int, client: int = ALL, threat_model: str = "server", cell: str = ""
     ) -> tuple[Observation, Knowledge]:
         """What the adversary saw and was granted, from the checkpoints folder alone. client: −1 for all of them."""
-        return self.store(cell).load(ObservationKey(round, client, threat_model))
+        return self._load(ObservationKey(round, client, threat_model), cell)
+
+    def _load(self, key: ObservationKey, cell: str) -> tuple[Observation, Knowledge]:
+        """InputError where a checkpoint is another than the run wrote, as far as its journal tells."""
+        store = self.store(cell)
+        for name in {name for pair in store.recorded(key).pairs for name in pair}:
+            path = store.checkpoints / name
+            known = self._checksums.get(os.path.relpath(path, self.path))
+            if known is not None and is_changed(path, known):
+                raise InputError(
+                    f"checkpoint {str(path)!r} was cut off or changed since the run wrote it: run it again"
+                )
+        return store.load(key)
+
+    @cached_property
+    def _checksums(self) -> dict[str, str]:
+        """Of the files that the run has written, by their names below its folder."""
+        return files_of(self.path / JOURNAL)
 
     def attack(
         self,
@@ -141,7 +166,7 @@ class Run:
     ) -> Reconstruction:
         """Attack a recorded observation. An attack named as in the scenario has the scenario's options and seed."""
         key = ObservationKey(round, client, threat_model)
-        observation, granted = self.store(cell).load(key)
+        observation, granted = self._load(key, cell)
         return self.attack_run(attack, key, cell).run(observation, knowledge or granted, progress)
 
     def private(self, round: int, client: int = ALL, threat_model: str | None = None, cell: str = "") -> Tensor:

@@ -1,28 +1,33 @@
 """The files of a run: checkpoints as safetensors, observations as JSON beside them, reconstructions as npz."""
 
+import io
 import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.observation import State
 from clients.config import ModelConfig, as_json
-from clients.defenses.differential_privacy.guarantee import Guarantee
+from clients.data.files import npz_array
 from clients.models import build_model
 from clients.models.checkpoint_file import read_checkpoint
+from simulator.results.disk import write_atomically, write_bytes, writing
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
+from simulator.results.observation_file import ObservationFile
 from simulator.scenario.knowledge_fields import KNOWLEDGE_FIELDS
+
+Side = Annotated[int, Field(ge=1, le=2**16)]  # of an image, of the outputs
 
 
 class _KnowledgeFields(Knowledge):
@@ -31,6 +36,17 @@ class _KnowledgeFields(Knowledge):
     __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
 
 
+@dataclass(frozen=True)
+class Architecture:
+    """`architecture.json`: all that an attack needs of the scenario."""
+
+    model: ModelConfig
+    shape: tuple[Side, Side, Side]
+    outputs: Side
+    seed: int
+
+
+ARCHITECTURE = TypeAdapter(Architecture)
 KNOWLEDGE = TypeAdapter(_KnowledgeFields)
 PER_CHANNEL = ("pixel_mean", "pixel_std")  # fields of knowledge
 
@@ -52,16 +68,6 @@ def make_out(path: Path) -> None:
         raise InputError(f"folder {str(path)!r} cannot be made ({error.strerror}): choose another --out") from None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """A reader finds the old file or the new one, never half of one."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def write_json(path: Path, facts: dict[str, Any]) -> None:
     """JSON has no NaN and no Inf: null stands for them."""
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
@@ -81,15 +87,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def save_state(path: Path, state: State) -> None:
-    """As safetensors. A reader finds the old file or the new one; OSError or SafetensorError where it cannot be
+def save_state(path: Path, state: State) -> str:
+    """As safetensors. Returns the checksum. A reader finds the old file or the new one; DiskError where it cannot be
     written, and nothing of it is left."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    return write_bytes(path, save({name: value.detach().cpu().contiguous() for name, value in state.items()}))
 
 
 def load_state(path: Path) -> State:
@@ -103,22 +104,27 @@ def load_state(path: Path) -> State:
 
 
 class CellStore:
-    """The checkpoints, observations and reconstructions of one cell of a run, under `root`."""
+    """The checkpoints, observations and reconstructions of one cell of a run, under `root`.
+
+    files: the checksums of what this process has written there, by their names below the run's folder.
+    """
 
     def __init__(self, path: Path, cell: str = ""):
         """path: of the run, whose cells have folders of their own where there is a sweep."""
-        self.root = path / "cells" / cell if cell else path
+        self.path, self.root = path, path / "cells" / cell if cell else path
         self.checkpoints = self.root / "checkpoints"
         self.reconstructions = self.root / "reconstructions"
         self.truth = self.root / "truth"
+        self.files: dict[str, str] = {}
 
     def create(self, model: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> None:
         """Make the folders and write down the architecture, which is all that an attack needs of the scenario."""
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        self.reconstructions.mkdir(parents=True, exist_ok=True)
+        for folder in (self.checkpoints, self.reconstructions):
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
         architecture = model.without_initial_weights()  # those come from the checkpoints
         content = {"model": architecture.model_dump(mode="json"), "shape": shape, "outputs": outputs, "seed": seed}
-        write_atomically(self.checkpoints / "architecture.json", json.dumps(content, indent=1))
+        self._note(self.checkpoints / "architecture.json", json.dumps(content, indent=1).encode())
 
     def save_global(self, round: int, state: State) -> str:
         """The global checkpoint after `round` (0: the one that starts the federation)."""
@@ -147,8 +153,10 @@ class CellStore:
 
     def save_distilled(self, round: int, client: int, images: Tensor) -> None:
         """What a client trained on instead of its images, (M, C, H, W) in [0, 1]: for the scorer, not for an attack."""
-        self.truth.mkdir(exist_ok=True)
-        save_state(self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors", {"images": images})
+        with writing(self.truth):
+            self.truth.mkdir(exist_ok=True)
+        path = self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors"
+        self._note_state(path, {"images": images})
 
     def load_distilled(self, round: int, clients: Sequence[int]) -> Tensor | None:
         """The distilled images of all these clients; None where some trained on their own."""
@@ -158,7 +166,7 @@ class CellStore:
         return torch.cat([load_state(path)["images"] for path in paths])
 
     def save_public_images(self, images: Tensor) -> None:
-        save_state(self.checkpoints / "public_images.safetensors", {"images": images})
+        self._note_state(self.checkpoints / "public_images.safetensors", {"images": images})
 
     def save_observation(self, recorded: RecordedObservation, knowledge: Knowledge) -> None:
         """Write down which checkpoint files form an observation, whose images they hold, and what was granted."""
@@ -172,49 +180,52 @@ class CellStore:
             "adversary": recorded.adversary,
             "guarantees": [asdict(guarantee) for guarantee in recorded.guarantees],
         }
-        write_atomically(self.observation_path(recorded.key), json.dumps(content, indent=1))
+        self._note(self.observation_path(recorded.key), json.dumps(content, indent=1).encode())
 
     def observation_path(self, key: ObservationKey) -> Path:
         return self.checkpoints / f"{key.name}.json"
 
     def observation_keys(self) -> list[ObservationKey]:
         """Those of all observations, in the order of their files."""
-        return [ObservationKey.of(read_json(path)) for path in sorted(self.checkpoints.glob("round_*.json"))]
+        paths = sorted(self.checkpoints.glob("round_*.json"))
+        return [ObservationFile.of(read_json(path), str(path)).key for path in paths]
 
     def recorded(self, key: ObservationKey) -> RecordedObservation:
         """What was written down of an observation: the names of its files, and whose images they hold."""
-        content = self._read_observation(key)
-        pairs = tuple((initial, final) for initial, final in content["pairs"])
-        clients, round_clients = tuple(content["clients"]), tuple(content["round_clients"])
-        guarantees = tuple(Guarantee(**fields) for fields in content.get("guarantees", []))  # older runs have none
-        facts, adversary = content.get("defense_facts", {}), content.get("adversary", "server")
-        return RecordedObservation(key, pairs, clients, round_clients, facts, adversary, guarantees)
+        return replace(self._read_observation(key).recorded, key=key)
 
     def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
         """What the adversary saw and was granted; needs nothing but the checkpoints folder."""
-        content = self._read_observation(key)
+        recorded = self._read_observation(key)
         model, shape = self.architecture()
-        files = dict.fromkeys(name for pair in content["pairs"] for name in pair)  # rounds share global checkpoints
+        files = dict.fromkeys(name for pair in recorded.pairs for name in pair)  # rounds share global checkpoints
         like = model.state_dict()
         states = {name: read_checkpoint(self.checkpoints / name, like) for name in files}
-        pairs = tuple((states[initial], states[final]) for initial, final in content["pairs"])
+        pairs = tuple((states[initial], states[final]) for initial, final in recorded.pairs)
         return Observation(model, pairs, shape, key.round, key.client, key.threat_model), self.granted(key)
 
     def granted(self, key: ObservationKey) -> Knowledge:
         """What the adversary of an observation was told."""
-        given = self._read_observation(key)["knowledge"]
+        given = self._read_observation(key).knowledge
         knowledge = make_knowledge({name: value for name, value in given.items() if name != "public_images"})
         if "public_images" in given:
-            images = load_state(self.checkpoints / "public_images.safetensors")["images"]
+            path = self.checkpoints / "public_images.safetensors"
+            images = load_state(path).get("images")
+            if images is None:
+                raise InputError(f"{str(path)!r} has no images: the run directory is damaged")
             knowledge = replace(knowledge, public_images=images)
         return knowledge
 
     def architecture(self) -> tuple[nn.Module, tuple[int, int, int]]:
         """(the model, its weights meaningless; (C, H, W) of its input)."""
-        content = read_json(self.checkpoints / "architecture.json")
-        shape = tuple(content["shape"])
-        model = ModelConfig.model_validate_json(json.dumps(content["model"]))
-        return build_model(model, shape, content["outputs"], content["seed"]), shape
+        path = self.checkpoints / "architecture.json"
+        try:
+            found = ARCHITECTURE.validate_json(json.dumps(read_json(path)))
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            where = ".".join(map(str, wrong["loc"]))
+            raise InputError(f"{str(path)!r} is damaged: {where}: {wrong['msg'].lower()}") from None
+        return build_model(found.model, found.shape, found.outputs, found.seed), found.shape
 
     def reconstruction_path(self, key: ObservationKey, attack: str) -> Path:
         return self.reconstructions / f"{key.name}_{attack}.npz"
@@ -223,16 +234,22 @@ class CellStore:
         """The scores of candidate images."""
         return self.root / "membership" / f"{key.name}.csv"
 
-    def _read_observation(self, key: ObservationKey) -> dict[str, Any]:
+    def _read_observation(self, key: ObservationKey) -> ObservationFile:
         path = self.observation_path(key)
         if not path.exists():
             known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
             raise InputError(f"no observation {key.name!r} in {str(self.root)!r}; recorded: {known}")
-        return read_json(path)
+        return ObservationFile.of(read_json(path), str(path))
 
     def _save(self, name: str, state: State) -> str:
-        save_state(self.checkpoints / name, state)
+        self._note_state(self.checkpoints / name, state)
         return name
+
+    def _note_state(self, path: Path, state: State) -> None:
+        self.files[path.relative_to(self.path).as_posix()] = save_state(path, state)
+
+    def _note(self, path: Path, content: bytes) -> None:
+        self.files[path.relative_to(self.path).as_posix()] = write_bytes(path, content)
 
 
 def make_knowledge(given: dict[str, Any]) -> Knowledge:
@@ -264,13 +281,14 @@ def save_reconstruction(path: Path, found: Reconstruction) -> None:
         arrays["groups"] = found.groups.numpy()
     if found.features is not None:
         arrays["features"] = found.features.numpy()
-    partial = path.with_name(f".{path.name}")
-    with partial.open("wb") as file:
-        np.savez_compressed(file, **arrays)
-    os.replace(partial, path)
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    write_bytes(path, content.getvalue())
 
 
 def load_images(path: Path) -> Tensor:
     """Reconstructed images in [0, 1], (M, C, H, W)."""
-    with np.load(path, allow_pickle=False) as arrays:
-        return torch.from_numpy(arrays["images"])
+    images = npz_array(path, "images", "reconstructions")
+    if images.ndim != 4 or images.dtype.kind != "f":
+        raise InputError(f"reconstructions {str(path)!r} are {images.dtype} {images.shape}: (M, C, H, W) is expected")
+    return torch.from_numpy(images.astype(np.float32))

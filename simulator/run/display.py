@@ -1,5 +1,6 @@
 """What a run shows while it runs: bars on a terminal, plain lines elsewhere."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,6 +62,10 @@ def run_display() -> "Display":
 class Display:
     """Shows nothing: for tests and for `flwr run`, whose output goes to a log. Others override what they show."""
 
+    def note(self, line: str) -> None:
+        """Something that a user has to know: wherever it is shown, a log is read by somebody."""
+        print(f"fedspill: {line}", file=sys.stderr)
+
     def start(self, rounds: int, attacks: int) -> None:
         """So many rounds and attacks are to come."""
 
@@ -91,6 +96,9 @@ class Bars(Display):
         )  # fmt: skip
         self.rounds = self.attacks = TaskID(0)
         self.finished = 0
+
+    def note(self, line: str) -> None:
+        self.progress.console.print(f"fedspill: {line}", markup=False, highlight=False, soft_wrap=True)
 
     def start(self, rounds: int, attacks: int) -> None:
         self.rounds = self.progress.add_task(
@@ -128,6 +136,9 @@ class Lines(Display):
         self.console = console
         self.started = self.last = time.monotonic()
         self.rounds = self.attacks = self.rounds_done = self.attacks_over = 0
+
+    def note(self, line: str) -> None:
+        self._say(line)
 
     def start(self, rounds: int, attacks: int) -> None:
         self.rounds, self.attacks = rounds, attacks

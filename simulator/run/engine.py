@@ -1,10 +1,12 @@
 """How a simulation is launched: Flower's runtime on our Ray cluster, in this process."""
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import ray
 from flwr.app import Context
@@ -51,10 +53,10 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
         stack.enter_context(interruptible(display))
         start_ray(plan.scenario.engine)
         resources = backend_config(plan.scenario.engine)
-        stack.enter_context(claimed(plan, overwrite))
-        if not verbose:  # Ray prints the fate of every worker, ended on purpose or not
-            log = stack.enter_context((plan.run_dir / "ray.log").open("a"))
-            stack.enter_context(contextlib.redirect_stdout(log))
+        for line in stack.enter_context(claimed(plan, overwrite)):
+            display.note(line)
+        if not verbose:
+            stack.enter_context(told_to(plan.run_dir / "ray.log"))
         try:
             backends = stack.enter_context(killing_backend())
             run_simulation(server_app, client_app, plan.clients, backend_config=resources)
@@ -63,6 +65,21 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
                 raise RunError(f"the simulation stopped: {error}") from error
     if caught:
         raise caught[0]
+
+
+@contextlib.contextmanager
+def told_to(path: Path) -> Iterator[None]:
+    """What is printed goes to this file, as far as the disk takes it: Ray prints the fate of every worker, ended on
+    purpose or not."""
+    log: TextIO = io.StringIO()
+    with contextlib.suppress(OSError):
+        log = path.open("a")
+    try:
+        with contextlib.redirect_stdout(log):
+            yield
+    finally:
+        with contextlib.suppress(OSError):  # closing writes what is left
+            log.close()
 
 
 class KillablePool(raybackend.BasicActorPool):

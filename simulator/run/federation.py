@@ -3,7 +3,7 @@
 import contextlib
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -15,9 +15,10 @@ from clients.local_update import load_data, make_model, num_outputs
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
-from simulator.errors import CellsFailed, RunError, one_line
+from simulator.errors import CellsFailed, DiskError, RunError, one_line
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
+from simulator.results.disk import write_atomically
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.run.cluster import start_ray
@@ -47,6 +48,8 @@ def run_federation(
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir, swept=plan.cells[0].swept)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
+    for line in ledger.problems:
+        display.note(line)
     display.start(sum(cell.scenario.federation.rounds for cell in todo), sum(map(expected_attacks, todo)))
     failed: dict[str, RunError] = {}
     try:
@@ -55,10 +58,12 @@ def run_federation(
             for cell in todo:
                 try:
                     run_cell(grid, nodes, plan, cell, queue, free_workers)
+                except DiskError:  # no other cell could be written either
+                    raise
                 except RunError as error:
                     failed[cell.name] = error
                 except Exception as error:  # a model, a data set or a strategy of the user's own
-                    (plan.run_dir / STACK).write_text(traceback.format_exc())
+                    write_atomically(plan.run_dir / STACK, traceback.format_exc())
                     what = one_line(f"{type(error).__name__}: {error}")
                     failed[cell.name] = RunError(f"{what} (the stack is in {plan.run_dir / STACK})")
             while queue.dispatcher.pending:
@@ -81,14 +86,15 @@ class AttackQueue:
         start_ray(engine)  # there is one already but in a deployment
         self.dispatcher = Dispatcher(engine.attack_workers)
         self.ledger, self.display = ledger, display
-        self.trained: set[str] = set()
+        self.trained: dict[str, Mapping[str, str]] = {}  # the checksums of what was written, by cell
 
     def note(self, job: Job, result: JobResult) -> None:
         """The rows of a job that is over, or was not started at all."""
         self.ledger.add(job.setting.cell, **result._asdict())
 
-    def finish_training(self, cell: str) -> None:
-        self.trained.add(cell)
+    def finish_training(self, cell: str, files: Mapping[str, str] = {}) -> None:
+        """files: the checksums of what was written of it."""
+        self.trained[cell] = files
         self._mark_done()
 
     def collect(self, timeout: float) -> None:
@@ -101,15 +107,17 @@ class AttackQueue:
 
     def close(self) -> None:
         """Rows for the attacks that a stopped run leaves behind; their observations are on disk and can be attacked."""
-        self.collect(timeout=0)
-        for job in self.dispatcher.pending:
-            self.note(job, lost(job, "the run stopped before this attack finished"))
-        self.dispatcher.close()
+        try:
+            self.collect(timeout=0)
+            for job in self.dispatcher.pending:
+                self.note(job, lost(job, "the run stopped before this attack finished"))
+        finally:
+            self.dispatcher.close()
 
     def _mark_done(self) -> None:
         waiting = {job.setting.cell for job in self.dispatcher.pending}
-        for cell in self.trained - waiting - self.ledger.done:
-            self.ledger.mark_done(cell)
+        for cell in self.trained.keys() - waiting - self.ledger.done:
+            self.ledger.mark_done(cell, self.trained[cell])
 
 
 def run_cell(
@@ -129,7 +137,8 @@ def run_cell(
         pretrain(model, config, data, plan.run_dir, queue.display.pretraining)
     utility = Utility(cell, data, model, queue.ledger)
     participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)}, free_workers)
-    recorder = Recorder(cell, make_store(plan, cell, data), data, queue.dispatcher.submit, queue.note)
+    store = make_store(plan, cell, data)
+    recorder = Recorder(cell, store, data, queue.dispatcher.submit, queue.note)
     aggregation = StatisticsApart(defended_strategy(scenario), buffers_of(model))
     strategy = CuriousServer(aggregation, participation, recorder, utility.note)
 
@@ -150,7 +159,7 @@ def run_cell(
         train_config=ConfigRecord({"client-json": for_clients.model_dump_json()}),
         evaluate_fn=after_round,
     )
-    queue.finish_training(cell.name)
+    queue.finish_training(cell.name, store.files)
 
 
 def make_store(plan: RunPlan, cell: Cell, data: FederatedData) -> CellStore:

@@ -1,41 +1,39 @@
-"""The run directory: whether a run may start in it, the lock that keeps others out, and the description of the run."""
+"""The run directory: whether a run may start in it, and the lock that keeps others out."""
 
 import contextlib
-import datetime
-import platform
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
 import yaml
 from filelock import FileLock, Timeout
 
 from attacks import InputError
 from simulator.errors import RunError
+from simulator.results.disk import write_atomically, writing
 from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells
 from simulator.results.run import DESCRIPTION, read_description
-from simulator.results.storage import check_out, make_out, write_atomically
-from simulator.scenario.scenario import Scenario
+from simulator.results.storage import check_out, make_out
+from simulator.run.description import describe, differences, inputs_of, resumed
 
 if TYPE_CHECKING:
     from simulator.run.plan import RunPlan
 
 LOCK = ".lock"
 TABLE_FILES = ("leakage.csv", *(f"{table}.parquet" for table in TABLES))
-RECORDED_VERSIONS = ("fedspill", "torch", "numpy", "flwr", "ray", "flwr-datasets", "scipy", "scikit-image")
 
 
 def needs_run(plan: "RunPlan", overwrite: bool = False) -> bool:
     """Whether the run directory is free, or holds this scenario unfinished.
 
-    False where this scenario already finished there and is to be kept; InputError where something else lies there.
-    Nothing is written but tables that are missing: those of a run that ended between its last row and them.
+    False where this scenario already finished there and is to be kept; InputError where something else lies there, or
+    where the data are others than those it began with. Nothing is written but tables that are missing: those of a run
+    that ended between its last row and them.
     """
-    if is_free(plan.run_dir, DESCRIPTION, plan.scenario.digest, "run", "scenario's run"):
+    if is_free(plan.run_dir, DESCRIPTION, plan.scenario.digest, "run", "scenario's run") or overwrite:
         return True
-    if overwrite or not {cell.name for cell in plan.cells} <= finished_cells(plan.run_dir):
+    check_inputs(plan)
+    if not {cell.name for cell in plan.cells} <= finished_cells(plan.run_dir):
         return True
     if not all((plan.run_dir / name).exists() for name in TABLE_FILES):
         with locked(plan.run_dir):
@@ -58,55 +56,53 @@ def is_free(folder: Path, description: str, digest: str, what: str, of: str) -> 
     return False
 
 
+def check_inputs(plan: "RunPlan") -> None:
+    """InputError where the images or the code of a scenario are others than when its run directory was begun."""
+    before, now = read_description(plan.run_dir / DESCRIPTION).get("inputs"), inputs_of(plan)
+    changed = [name for name, digest in now.items() if not isinstance(before, dict) or before.get(name) != digest]
+    if changed:
+        raise InputError(
+            f"{changed[0]} is not what it was when {str(plan.run_dir)!r} was begun: one table would hold both; "
+            "choose another --out, or do all of it again with --overwrite"
+        )
+
+
 @contextlib.contextmanager
-def claimed(plan: "RunPlan", overwrite: bool = False) -> Iterator[None]:
+def claimed(plan: "RunPlan", overwrite: bool = False) -> Iterator[list[str]]:
     """Make the run directory and describe the run in it; with `overwrite`, forget the tables of an earlier one.
 
-    Inside, other processes are kept out. RunError where one is in.
+    Inside, other processes are kept out. RunError where one is in. Yields what a user has to know, as lines.
     """
-    with claimed_folder(plan.run_dir, DESCRIPTION, describe(plan.scenario), overwrite):
-        yield
+    with claimed_folder(plan.run_dir, DESCRIPTION, describe(plan), overwrite) as notes:
+        yield notes
 
 
 @contextlib.contextmanager
-def claimed_folder(folder: Path, name: str, description: dict[str, object], overwrite: bool) -> Iterator[None]:
+def claimed_folder(folder: Path, name: str, description: dict[str, Any], overwrite: bool) -> Iterator[list[str]]:
     """The folder, made and described in the file `name`, for this process alone: two runs would write over each
-    other's journal."""
+    other's journal. Yields what a user has to know, as lines: that it was begun with other versions."""
     make_out(folder)
     with locked(folder):
+        before = read_description(folder / name) if (folder / name).exists() else {}
         if overwrite:
             for table in (JOURNAL, *TABLE_FILES):
-                (folder / table).unlink(missing_ok=True)
-        write_atomically(folder / name, yaml.safe_dump(description, sort_keys=False, allow_unicode=True))
-        yield
+                with writing(folder / table):
+                    (folder / table).unlink(missing_ok=True)
+        taken_up = not overwrite and before.get("digest") == description["digest"]
+        content = resumed(before, description) if taken_up else description
+        write_atomically(folder / name, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+        yield differences(before, description) if taken_up else []
 
 
 @contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
     """Keep other processes out of a run directory; RunError where one is in."""
-    try:
-        lock = FileLock(run_dir / LOCK, timeout=0).acquire()
-    except Timeout:
-        raise RunError(
-            f"another process is running in {str(run_dir)!r}: wait for it, or choose another --out"
-        ) from None
+    with writing(run_dir / LOCK):
+        try:
+            lock = FileLock(run_dir / LOCK, timeout=0).acquire()
+        except Timeout:
+            raise RunError(
+                f"another process is running in {str(run_dir)!r}: wait for it, or choose another --out"
+            ) from None
     with lock:
         yield
-
-
-def describe(scenario: Scenario) -> dict[str, object]:
-    """The resolved scenario, its digest, and what it ran on."""
-    return {"scenario": scenario.model_dump(mode="json"), "digest": scenario.digest, **surroundings()}
-
-
-def surroundings() -> dict[str, object]:
-    """When and on what something ran."""
-    return {
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {name: metadata.version(name) for name in RECORDED_VERSIONS},
-        "machine": {
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        },
-    }

@@ -24,6 +24,7 @@ from clients.data.tasks import Task
 from clients.local_update import load_targets, num_outputs
 from clients.models import build_model, load_checkpoint, load_weights
 from clients.training import train
+from simulator.results.disk import is_changed, write_atomically, writing
 from simulator.results.storage import save_state
 
 FOLDER = "pretrained"  # in a run's directory
@@ -119,18 +120,21 @@ class Pretraining:
 
 
 def pretrain(model: nn.Module, config: ClientConfig, data: FederatedData, run_dir: Path, progress: Progress) -> None:
-    """Give `model` its pretrained weights: from the folder that keeps them, or from training now.
+    """Give `model` its pretrained weights: from the folder that keeps them, where its checksum is right, or from
+    training now.
 
     Its head stays as it is where it was pretrained on another data set, and with `model.replace_head`.
     """
     pretraining = Pretraining.of(config, data)
     folder = run_dir / FOLDER if pretraining.training.folder is None else Path(pretraining.training.folder)
     path = folder / f"{config.model.name.rpartition(':')[2]}-{pretraining.digest}.safetensors"
-    if path.exists():
+    mark = path.with_suffix(".crc32")  # another run may have been killed beside it, or its disk full
+    if path.exists() and mark.exists() and not is_changed(path, mark.read_text(errors="replace").strip()):
         load_checkpoint(model, path, pretraining.new_head)
         return
     state = pretraining.run(progress).state_dict()
-    folder.mkdir(parents=True, exist_ok=True)
-    save_state(path, state)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(mark, save_state(path, state) + "\n")
     with torch.no_grad():
         load_weights(model, state, pretraining.new_head)

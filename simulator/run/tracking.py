@@ -30,6 +30,9 @@ class Tracker(Display):
     def __init__(self, log: Log, end: Callable[[], None]):
         self.log, self.end = log, end
 
+    def note(self, line: str) -> None:
+        """For people, not for a tracker."""
+
     def round_done(self, cell: str, round: int, accuracy: float) -> None:
         self._send({f"{f'{cell}/' if cell else ''}test_accuracy": accuracy}, round)
 
@@ -58,6 +61,10 @@ class Displays(Display):
 
     def __init__(self, *displays: Display):
         self.displays = displays
+
+    def note(self, line: str) -> None:
+        for display in self.displays:
+            display.note(line)
 
     def start(self, rounds: int, attacks: int) -> None:
         for display in self.displays:

@@ -27,6 +27,7 @@ from clients.defenses.base import Sighting, Surroundings
 from clients.defenses.differential_privacy.guarantee import Adversary
 from clients.models import with_known_options
 from simulator.adversary.threat_models import View, all_views
+from simulator.errors import one_line
 from simulator.scenario.error_message import describe_error
 from simulator.scenario.sections import AdversaryConfig, AttackConfig, EngineConfig, FederationConfig, OutputConfig
 from simulator.scenario.sweep import Grid
@@ -264,7 +265,7 @@ def apply_overrides(source: Source, overrides: list[str]) -> None:
         if not equals:
             raise InputError(f"--set {override!r}: write key=value")
         source.data = assign(source.data, key.strip(), parse_value(text))
-        source.lines[as_key(key.strip())] = f"--set {override}"
+        source.lines[as_key(key.strip())] = f"--set {one_line(override)}"
 
 
 def _expand_shorthands(data: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from clients.config import DataConfig
 from clients.data.arrays import Dataset, holdout
 from clients.data.files import bad_root, require_root
-from clients.data.pictures import PictureFormat, PictureSplit, check_size, format_of, read_errors
+from clients.data.pictures import PictureFormat, PictureSplit, check_size, format_of, open_picture, read_errors
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,9 +58,7 @@ def _class_folders(folder: Path) -> dict[str, list[Path]]:
 
 
 def _open(path: Path) -> "Image":
-    from PIL import Image
-
-    return Image.open(path)
+    return open_picture(path)
 
 
 def _shared_format(paths: list[Path]) -> PictureFormat:

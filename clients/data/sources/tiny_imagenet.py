@@ -13,7 +13,7 @@ from attacks.interface.errors import InputError
 from clients.config import DataConfig
 from clients.data.arrays import Dataset
 from clients.data.files import bad_root, read_npz, require_root
-from clients.data.pictures import PictureFormat, PictureSplit
+from clients.data.pictures import PictureFormat, PictureSplit, open_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -76,9 +76,7 @@ def _split(fields: dict[str, np.ndarray], wnids: np.ndarray) -> PictureSplit:
     jpeg, offset, names = fields["jpeg"], fields["offset"], fields["name"]
 
     def open_image(index: int) -> "Image":
-        from PIL import Image
-
-        return Image.open(io.BytesIO(jpeg[offset[index] : offset[index + 1]].tobytes()))
+        return open_picture(io.BytesIO(jpeg[offset[index] : offset[index + 1]].tobytes()))
 
     everything = PictureSplit(classes[fields["y"]], open_image, lambda index: str(names[index]), FORMAT)
     return everything.select(np.flatnonzero(everything.labels >= 0))

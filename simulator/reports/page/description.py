@@ -24,12 +24,12 @@ def facts_of(description: dict[str, Any]) -> tuple[Facts, ...]:
     """The scenario (or what an audit was asked), and versions and machine, as far as they say anything."""
     others = {name: value for name, value in description.items() if name not in APART}
     own = Facts("What was done", _values(asked_for(description) | others))
-    made = _values(description.get("versions", {}) | description.get("machine", {}))
+    made = _values(_part(description, "versions") | _part(description, "machine"))
     return tuple(facts for facts in (own, Facts("Versions and machine", made)) if facts.values)
 
 
 def _values(content: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    said = ((name.replace("_", " "), in_words(value)) for name, value in content.items())
+    said = ((str(name).replace("_", " "), in_words(value)) for name, value in content.items())
     return tuple((name, value) for name, value in said if value)
 
 
@@ -48,7 +48,13 @@ def in_words(value: Any) -> str:
 
 def asked_for(description: dict[str, Any]) -> dict[str, Any]:
     """The scenario, or the options of an audit."""
-    return dict(description.get(SCENARIO) or description.get(AUDIT) or {})
+    return _part(description, SCENARIO) or _part(description, AUDIT)
+
+
+def _part(mapping: dict[str, Any], key: str) -> dict[str, Any]:
+    """A mapping inside another; an empty one where somebody has put something else there."""
+    found = mapping.get(key)
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def audit_command(options: dict[str, Any], out: str) -> str:
@@ -65,13 +71,13 @@ def audit_command(options: dict[str, Any], out: str) -> str:
 def summary_of(description: dict[str, Any]) -> str:
     """One line: data, network, clients, rounds, date, as far as the description has them."""
     asked = asked_for(description)
-    federation = asked.get("federation", {})
+    federation = _part(asked, "federation")
     parts = [
-        asked.get("data", {}).get("name"),
-        asked["model"].get("name") if isinstance(asked.get("model"), dict) else Path(asked.get("model", "")).name,
+        _part(asked, "data").get("name"),
+        asked["model"].get("name") if isinstance(asked.get("model"), dict) else Path(str(asked.get("model", ""))).name,
         federation.get("clients") and counted(federation["clients"], "client"),
         federation.get("rounds") and counted(federation["rounds"], "round"),
-        federation.get("strategy", {}).get("name"),
+        _part(federation, "strategy").get("name"),
         str(description.get("started", ""))[:10],
     ]
     return " · ".join(str(part) for part in parts if part)
@@ -79,4 +85,4 @@ def summary_of(description: dict[str, Any]) -> str:
 
 def noun_of(description: dict[str, Any]) -> str:
     """What the images are."""
-    return "digit" if description.get(SCENARIO, {}).get("data", {}).get("name") in ("digits", "mnist") else "image"
+    return "digit" if _part(_part(description, SCENARIO), "data").get("name") in ("digits", "mnist") else "image"

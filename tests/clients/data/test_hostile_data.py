@@ -11,7 +11,7 @@ import pytest
 
 from attacks.interface.errors import InputError
 from clients.data.files import read_npz
-from clients.data.pictures import PictureFormat, PictureSplit, format_of, read_errors
+from clients.data.pictures import PictureFormat, PictureSplit, format_of, open_picture, read_errors
 from clients.data.sources.idx import IMAGE_MAGIC, _read
 
 GIBIBYTE = 2**30
@@ -91,6 +91,15 @@ def test_a_picture_of_too_many_pixels_is_not_decoded():
     split = PictureSplit(np.zeros(10**6, np.int64), lambda i: None, str, PictureFormat("RGB", (1024, 1024)))
     with pytest.raises(InputError, match="1000000 images of 1024x1024 pixels take 11718"):
         split.images(np.arange(10**6))
+
+
+def test_a_format_that_is_not_ours_is_not_decoded_whatever_its_name(tmp_path):
+    from PIL import Image
+
+    Image.new("L", (8, 8)).save(tmp_path / "a.png", "ICO")
+    assert Image.open(tmp_path / "a.png").format == "ICO"  # Pillow would take it
+    with pytest.raises(InputError, match=r"image 'a' could not be read: cannot identify"), read_errors("a"):
+        open_picture(tmp_path / "a.png")
 
 
 def test_whatever_a_decoder_raises_is_one_line():

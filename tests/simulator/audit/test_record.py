@@ -22,7 +22,6 @@ from fedspill import Record
 from simulator.audit import background, messages, writer
 from simulator.audit.recording import Recording
 from simulator.audit.writer import RecordingWriter
-from simulator.results import storage
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from tests.simulator.audit.conftest import Grid, by_hand, checkpoint, trained
@@ -199,16 +198,16 @@ def full_disk(*args, **options):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def half(save):
-    """A disk that takes the file's first bytes and then no more."""
+def half(write):
+    """A disk that takes a checkpoint's first bytes and then no more."""
 
-    def save_half(tensors, path):
-        save(tensors, path)
-        with Path(path).open("r+b") as file:
-            file.truncate(20)
+    def write_half(path, content):
+        if ".safetensors" not in path.name:
+            return write(path, content)
+        write(path, content[:20])
         full_disk()
 
-    return save_half
+    return write_half
 
 
 def test_a_disk_that_is_full_costs_the_recording_and_not_the_federation(tmp_path, monkeypatch, caplog):
@@ -216,7 +215,7 @@ def test_a_disk_that_is_full_costs_the_recording_and_not_the_federation(tmp_path
     record = Record(fedavg(), tmp_path / "mine")
     arrays = by_hand(record, rounds=1)
     with monkeypatch.context() as broken:
-        broken.setattr(storage, "save_file", half(storage.save_file))
+        broken.setattr(Path, "write_bytes", half(Path.write_bytes))
         arrays = by_hand(record, rounds=1, arrays=arrays)
     arrays = by_hand(record, rounds=1, arrays=arrays)  # and there is room again
     assert all(np.array_equal(arrays[name].numpy(), expected[name].numpy()) for name in expected)

@@ -1,11 +1,22 @@
 """The run directory: who may write there, and when."""
 
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from filelock import FileLock
+from sklearn.datasets import load_digits
 
-from simulator.errors import RunError
+from attacks import InputError
+from clients.data import _load
+from simulator.errors import DiskError, RunError
 from simulator.results.ledger import JOURNAL, Ledger
+from simulator.run import description
+from simulator.run.description import inputs_of
 from simulator.run.folder import LOCK, claimed, needs_run
 from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
@@ -52,3 +63,64 @@ def test_tables_that_a_killed_run_did_not_come_to_are_written_from_its_journal(p
     (plan.run_dir / "leakage.csv").unlink()
     with FileLock(plan.run_dir / LOCK), pytest.raises(RunError, match="another process is running"):
         needs_run(plan)
+
+
+def own_data(folder, brighter=0.0):
+    """A scenario of the user's own npz file, and of a network of his own."""
+    images = np.clip(load_digits().images / 16 + brighter, 0, 1).astype(np.float32)
+    np.savez(folder / "own.npz", x_train=images, y_train=load_digits().target)
+    (folder / "own.yaml").write_text("name: own\ndata: {name: npz, root: own.npz, public: 50, test: 50}\n")
+    _load.cache_clear()  # as in another process
+    return make_plan(load_scenario(folder / "own.yaml"), folder / "out")
+
+
+def test_a_run_whose_data_have_changed_since_is_not_taken_up(tmp_path):
+    with claimed(own_data(tmp_path)):
+        pass
+    assert needs_run(own_data(tmp_path))  # written anew with the same content: nothing has changed
+    changed = own_data(tmp_path, brighter=0.01)
+    with pytest.raises(InputError, match=r"^data 'npz' of '.*own.npz' is not what it was when .* --overwrite$"):
+        needs_run(changed)
+    assert needs_run(changed, overwrite=True)
+    with claimed(changed, overwrite=True):
+        pass
+    assert needs_run(changed)
+
+
+def test_code_that_a_scenario_names_by_its_module_is_among_what_it_reads(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FEDSPILL_ALLOW_CODE", "all")
+    code = tmp_path / "own_net.py"
+    code.write_text("import torch.nn as nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n")
+    (tmp_path / "s.yaml").write_text("name: s\nmodel: {name: 'own_net:net'}\n")
+    plan = make_plan(load_scenario(tmp_path / "s.yaml"), tmp_path / "out")
+    before = inputs_of(plan)
+    assert before.keys() == {"data 'digits'", "code 'own_net'"}
+    code.write_text(code.read_text() + "# changed\n")
+    after = inputs_of(plan)
+    assert {name for name in before if before[name] != after[name]} == {"code 'own_net'"}
+
+
+def test_other_versions_are_said_and_both_are_written_down(plan, monkeypatch):
+    with claimed(plan) as notes:
+        assert notes == []
+    first = yaml.safe_load((plan.run_dir / "scenario.yaml").read_text())
+    with claimed(plan) as notes:
+        assert notes == []
+    assert yaml.safe_load((plan.run_dir / "scenario.yaml").read_text()) == first  # the time of its start as well
+    installed = description.metadata.version
+    monkeypatch.setattr(description.metadata, "version", lambda name: "99" if name == "torch" else installed(name))
+    for _ in range(2):  # the second time the same versions as the last
+        with claimed(plan) as notes:
+            assert notes == [f"begun with torch {installed('torch')}, now 99: its tables will hold rows of both"]
+        now = yaml.safe_load((plan.run_dir / "scenario.yaml").read_text())
+        assert now["versions"] == first["versions"] and [r["versions"]["torch"] for r in now["resumed"]] == ["99"]
+
+
+def test_a_folder_that_takes_nothing_is_one_line(plan, monkeypatch):
+    def refuse(path, content):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(DiskError, match=r"scenario.yaml' cannot be written \(Read-only file system\)"), claimed(plan):
+        pass

@@ -68,10 +68,10 @@ def test_weights_are_kept_and_found_again(tmp_path):
         states.append(model.state_dict())
     assert steps == [(2, 4), (4, 4)]  # two batches of 20 per epoch, trained once only
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
-    assert len(list((tmp_path / "pretrained").iterdir())) == 1
+    assert len(list((tmp_path / "pretrained").glob("*.safetensors"))) == 1
     model, config, data = start(scenario(steps=5))
     pretrain(model, config, data, tmp_path, lambda done, total, loss: None)
-    assert len(list((tmp_path / "pretrained").iterdir())) == 2
+    assert len(list((tmp_path / "pretrained").glob("*.safetensors"))) == 2
 
 
 def test_on_the_public_pool_it_is_plain_training_of_the_same_network(tmp_path):

@@ -1,0 +1,144 @@
+"""What `make fuzz` has found, each as the smallest input that does it."""
+
+import io
+import json
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from attacks import InputError
+from clients.data.files import read_npz
+from clients.models.checkpoint_file import read_checkpoint
+from simulator.audit.recording import Recording
+from simulator.reports.page.description import facts_of, noun_of, summary_of
+from simulator.results.keys import ObservationKey
+from simulator.results.ledger import Ledger
+from simulator.results.run import Run
+from simulator.results.storage import CellStore, load_images
+from simulator.scenario.scenario import load_scenario
+from tests.fuzz.run_folders import write_recording, write_run
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_run(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_characters_that_there_are_not(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.frombuffer(np.array([0x110000], np.uint32).tobytes(), "<U1"))
+    with pytest.raises(InputError, match="x holds characters that there are not"):
+        read_npz(tmp_path / "x.npz", ("x",))
+
+
+def test_a_zip_file_of_a_version_to_come(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros(2))
+    content = bytearray((tmp_path / "x.npz").read_bytes())
+    content[content.rindex(b"PK\x01\x02") + 6] = 198  # the version that is needed to unpack it
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(InputError, match="is no npz file"):
+        read_npz(tmp_path / "x.npz", ("x",))
+
+
+@pytest.mark.parametrize("name", ["arr_0.npy", "archive/data/0"])
+def test_a_checkpoint_that_unpacks_to_gigabytes(tmp_path, name):
+    """An npz file, and a PyTorch file, which is a zip file too."""
+    with zipfile.ZipFile(tmp_path / "a.pt", "w", zipfile.ZIP_DEFLATED) as archive, archive.open(name, "w") as member:
+        np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (75 * 2**20,)})
+        for _ in range(300):
+            member.write(bytes(2**20))
+    with pytest.raises(InputError, match=r"would unpack 30.* bytes to 314,5"):
+        read_checkpoint(tmp_path / "a.pt")
+
+
+def test_single_values_of_a_checkpoint_are_still_read(tmp_path):
+    np.savez(tmp_path / "a.npz", **{"bn.num_batches_tracked": np.int64(3), "bn.weight": np.ones(2)})
+    assert read_checkpoint(tmp_path / "a.npz")["bn.num_batches_tracked"] == 3
+
+
+@pytest.mark.parametrize("key", ["round", "client", "threat_model", "clients", "round_clients", "pairs", "knowledge"])
+@pytest.mark.parametrize("value", ["gone", 3.5, [[1]], None])
+def test_an_observation_without_what_makes_one(tmp_path, key, value):
+    write_recording(tmp_path / "recording")
+    recording = Recording(tmp_path / "recording")
+    path = recording.store.observation_path(ObservationKey(1, 0, "server"))
+    content = json.loads(path.read_text())
+    content[key] = value
+    if value == "gone":
+        del content[key]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=f"(is damaged: {key}|no field|knowledge)"):
+        recording.observations()
+        recording.knowledge(ObservationKey(1, 0, "server"))
+
+
+@pytest.mark.parametrize("key", ["model", "shape", "outputs", "seed"])
+@pytest.mark.parametrize("value", [None, "x", [1, 2], -1.5])
+def test_an_architecture_that_is_none(root, key, value):
+    path = root / "checkpoints" / "architecture.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(InputError, match=f"architecture.json' is damaged: {key}"):
+        CellStore(root).architecture()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x04", b"nothing of the kind"])
+def test_reconstructions_and_tables_that_are_damaged(root, content):
+    path = next((root / "reconstructions").glob("*.npz"))
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="reconstructions"):
+        load_images(path)
+    (root / "leakage.parquet").write_bytes(content)
+    with pytest.raises(InputError, match=r"leakage.parquet' cannot be read"):
+        _ = Run(root).leakage
+
+
+def test_reconstructions_of_another_type(tmp_path):
+    np.savez(tmp_path / "r.npz", images=np.array([["a"]]))
+    with pytest.raises(InputError, match=r"are <U1 \(1, 1\): \(M, C, H, W\) is expected"):
+        load_images(tmp_path / "r.npz")
+
+
+@pytest.mark.parametrize("row", [{"round": {"a": 1}}, {"client": []}, {"l2_mean": {"x": 1}}, {"surprise": 1}, {1: 2}])
+def test_a_journal_that_no_run_wrote(root, row):
+    """Its checksums are right: whoever wrote it knew how."""
+    journal = root / "ledger.jsonl"
+    lines = journal.read_text().splitlines()
+    entry = json.loads(lines[0])
+    del entry["crc32"]
+    entry["row"] |= row
+    text = json.dumps(entry)
+    lines[0] = f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}'
+    journal.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match="holds rows that no run wrote"):
+        Ledger(root).write_tables()
+
+
+@pytest.mark.parametrize("key", ["federation", "data", "model"])
+@pytest.mark.parametrize("value", [None, True, 3, [1], "x"])
+def test_a_description_with_something_else_in_the_place_of_a_section(root, key, value):
+    description = yaml.safe_load((root / "scenario.yaml").read_text())
+    description["scenario"][key] = value
+    description |= {"versions": value, 7: value}
+    assert facts_of(description) and summary_of(description) is not None and noun_of(description)
+
+
+def test_a_setting_of_many_lines(tmp_path):
+    (tmp_path / "s.yaml").write_text("name: s\n")
+    with pytest.raises(InputError) as caught:
+        load_scenario(tmp_path / "s.yaml", ["data.std=[0,\n" + "\n".join("0," for _ in range(30)) + "\n0]"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pickle_of_one_byte(tmp_path):
+    (tmp_path / "a.pt").write_bytes(b"\x80")
+    with pytest.raises(InputError, match="damaged"):
+        read_checkpoint(tmp_path / "a.pt")
+    content = io.BytesIO()
+    torch.save({"a": torch.zeros(2)}, content, _use_new_zipfile_serialization=False)
+    (tmp_path / "a.pt").write_bytes(content.getvalue()[:-3])
+    with pytest.raises(InputError, match="damaged"):
+        read_checkpoint(tmp_path / "a.pt")
