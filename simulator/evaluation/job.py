@@ -4,9 +4,10 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +19,12 @@ from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
 from simulator.errors import one_line
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
+from simulator.evaluation.material import Contents, Material
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Attacked, ScenarioTruth, Truth, TruthSource
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.privacy import privacy_columns, privacy_notes
-from simulator.results.storage import CellStore, save_reconstruction
+from simulator.results.storage import CellStore, reconstruction_file, save_reconstruction
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
@@ -59,10 +61,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that a worker needs to attack an observation and to score the result, small and picklable.
-
-    root: of the cell's files.
-    """
+    """One attack on one observation, small and picklable. root: of the cell's files; nobody but who sends and keeps
+    reads or writes there."""
 
     setting: Setting
     root: Path
@@ -73,6 +73,11 @@ class Job:
     def name(self) -> str:
         """What tells this job from all others of a run."""
         return f"{self.setting.cell or 'run'}_{self.key.name}_{self.attack.label}"
+
+    @property
+    def for_workers(self) -> "Job":
+        """The same without the folder, which is on this machine."""
+        return replace(self, root=Path())
 
     @property
     def timeout(self) -> float:
@@ -96,41 +101,87 @@ class JobResult(NamedTuple):
     samples: list[dict[str, Any]]
 
 
+Distilled = Callable[[Sequence[int]], Tensor | None]
+"""What clients trained on instead of their images, all of these; None where some trained on their own."""
+
+
+class Finished(NamedTuple):
+    """What comes back from a worker. reconstruction: the file to be written of it, where the attack gave one."""
+
+    result: JobResult
+    reconstruction: bytes | None = None
+
+
 def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
-    """Attack, store and score. A fault becomes a row with its status and reason; nothing is raised."""
-    reporter, start = reporter or Reporter(), time.perf_counter()
-    reporter.alive()
-    told = ""
-    privacy: dict[str, Any] = {}
-    notes: list[str] = []
+    """Attack, store and score in this process. A fault becomes a row with its status and reason; nothing is raised."""
+    start, recorded = time.perf_counter(), None
     try:
-        store = CellStore(job.root)
-        recorded, (observation, granted) = store.recorded(job.key), store.load(job.key)
-        privacy, notes = _privacy(recorded)
-        facts = recorded.defense_facts if job.attack.adaptive else {}
+        material = Material.read(store := CellStore(job.root), job.key)
+        recorded = material.recorded
+        contents = {label: source.read() for label, source in material.sources(store).items()}
+    except Exception as error:
+        return fault(job, error, start, recorded)
+    return filed(job, attack(job, material, contents, reporter or Reporter()))
+
+
+def attack(job: Job, material: Material, contents: Contents, reporter: Reporter) -> Finished:
+    """Attack an observation and score the result, without any file of the run. A fault becomes a row; nothing is
+    raised."""
+    start, told = time.perf_counter(), ""
+    reporter.alive()
+    try:
+        facts = material.recorded.defense_facts if job.attack.adaptive else {}
         run = AttackRun(job.attack, job.setting.seed, job.setting.threads, facts)
+        observation, granted = material.observation(contents), material.granted(contents)
         knowledge = run.knowledge(granted)
         told = json.dumps(knowledge.given())
         with time_limit(job.timeout):
             found = run.run(observation, granted, reporter.progress)
         reporter.alive()  # scoring has time of its own
-        return finish_job(job, Attacked(recorded, observation, knowledge, found))
+        attacked = Attacked(material.recorded, observation, knowledge, found)
+        distilled = partial(material.distilled_images, contents)
+        return Finished(scored(job, attacked, distilled), reconstruction_file(found))
     except Exception as error:
-        status, detail = "failed", one_line(f"{type(error).__name__}: {error}")
-        if isinstance(error, TimeoutError):
-            status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
-        elif isinstance(error, InputError) and job.attack.optional:
-            status, detail = "skipped", " ".join(str(error).split())
-        spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
-        return _result(job, {"private": {"status": status, "detail": "; ".join([detail, *notes]), **spent, **privacy}})
+        return Finished(fault(job, error, start, material.recorded, told))
+
+
+def fault(job: Job, error: Exception, start: float, recorded: RecordedObservation | None, told: str = "") -> JobResult:
+    """The row of a job that an exception ended. start: of the job, by `time.perf_counter`. told: what it was given, as
+    JSON."""
+    status, detail = "failed", one_line(f"{type(error).__name__}: {error}")
+    if isinstance(error, TimeoutError):
+        status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
+    elif isinstance(error, InputError) and job.attack.optional:
+        status, detail = "skipped", " ".join(str(error).split())
+    privacy, notes = ({}, []) if recorded is None else _privacy(recorded)
+    spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
+    return _result(job, {"private": {"status": status, "detail": "; ".join([detail, *notes]), **spent, **privacy}})
+
+
+def filed(job: Job, finished: Finished) -> JobResult:
+    """Write down what an attack found; a row whose file cannot be written keeps its scores, and says so."""
+    result, content = finished
+    try:
+        if content is not None:
+            save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), content)
+    except OSError as error:
+        note = one_line(f"its images could not be written ({error})")
+        rows = [{**row, "detail": "; ".join(filter(None, [row["detail"], note]))} for row in result.leakage]
+        return result._replace(leakage=rows)
+    return result
 
 
 def finish_job(job: Job, attacked: Attacked) -> JobResult:
-    """Store what an attack found, and score it."""
+    """Score what an attack found in this process, and store it."""
+    distilled = partial(CellStore(job.root).load_distilled, job.key.round)
+    return filed(job, Finished(scored(job, attacked, distilled), reconstruction_file(attacked.found)))
+
+
+def scored(job: Job, attacked: Attacked, distilled: Distilled) -> JobResult:
+    """The rows of an attack that came to an end."""
     found, (privacy, notes) = attacked.found, _privacy(attacked.recorded)
-    save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), found)
     rows, samples = {}, []
-    for target, scores in score(job, attacked).items():
+    for target, scores in score(job, attacked, distilled).items():
         detail = one_line("; ".join([*found.warnings, *scores.notes, *notes]), most=10_000)
         told, seconds = json.dumps(attacked.knowledge.given()), round(found.seconds, 3)  # without scoring
         spent = {"knowledge": told, "seconds": seconds}
@@ -145,20 +196,19 @@ def _privacy(recorded: RecordedObservation) -> tuple[dict[str, Any], list[str]]:
     return privacy_columns(*of), privacy_notes(*of)
 
 
-def score(job: Job, attacked: Attacked) -> dict[str, Evaluation]:
+def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evaluation]:
     """By target: against the private images, and against what all clients trained on instead, where they did."""
-    store, round, source = CellStore(job.root), job.key.round, job.setting.truth
     recorded, observation, knowledge, found = attacked
-    truth = None if source is None else source.truth(attacked)
+    truth = None if job.setting.truth is None else job.setting.truth.truth(attacked)
     if truth is None:
         return {"private": without_truth(observation, knowledge, found)}
-    scored = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
-    distilled, of_round = (store.load_distilled(round, who) for who in (recorded.clients, recorded.round_clients))
-    if distilled is not None and of_round is not None:
-        scored["private"].columns.update(copied(truth, distilled))
-        truth = replace(truth, private=distilled, pool=replace(truth.pool, private=of_round))
-        scored["distilled"] = evaluate(truth, observation, knowledge, found, job.row_key("distilled"))
-    return scored
+    by_target = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
+    images, of_round = distilled(recorded.clients), distilled(recorded.round_clients)
+    if images is not None and of_round is not None:
+        by_target["private"].columns.update(copied(truth, images))
+        truth = replace(truth, private=images, pool=replace(truth.pool, private=of_round))
+        by_target["distilled"] = evaluate(truth, observation, knowledge, found, job.row_key("distilled"))
+    return by_target
 
 
 def copied(truth: Truth, distilled: Tensor) -> dict[str, float]:

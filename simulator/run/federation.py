@@ -17,6 +17,7 @@ from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
 from simulator.adversary.threat_models import View
 from simulator.errors import CellsFailed, RunError, one_line
+from simulator.evaluation.background import BackgroundDispatcher
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
 from simulator.results.ledger import Ledger
@@ -79,7 +80,7 @@ class AttackQueue:
 
     def __init__(self, engine: EngineConfig, ledger: Ledger, display: Display):
         start_ray(engine)  # there is one already but in a deployment
-        self.dispatcher = Dispatcher(engine.attack_workers)
+        self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers))
         self.ledger, self.display = ledger, display
         self.trained: set[str] = set()
 

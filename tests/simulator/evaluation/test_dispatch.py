@@ -1,19 +1,27 @@
 """Attack jobs on Ray: where they run, and what becomes of those whose worker dies or falls silent."""
 
+import asyncio
 import os
 import time
 from collections import deque
 
 import pytest
 import ray
+from ray import cloudpickle
 
+from attacks import Knowledge
+from clients.config import ModelConfig
 from simulator.evaluation import dispatch
 from simulator.evaluation.dispatch import Dispatcher
-from simulator.evaluation.job import Job, Setting
-from simulator.evaluation.progress_board import ProgressBoard
-from simulator.results.keys import ObservationKey
+from simulator.evaluation.job import Job, Setting, attack
+from simulator.evaluation.material import Material
+from simulator.evaluation.progress_board import ProgressBoard, Reporter
+from simulator.evaluation.shelf import Shelf
+from simulator.results.keys import ObservationKey, RecordedObservation
+from simulator.results.storage import CellStore, load_images
 from simulator.run.cluster import stop_ray, worker_environment
-from simulator.scenario.scenario import Cell, Scenario
+from simulator.scenario.scenario import Cell, validate
+from simulator.scenario.yaml_source import Source
 from tests.simulator.evaluation.fake_actor import Handle
 
 
@@ -26,8 +34,28 @@ class Deadly:
 
 def make_job(root, client, timeout=3600.0, **swept):
     """A job without an observation: its row says so."""
-    scenario = Scenario.model_validate({"name": "s", "adversary": {"timeout": timeout}})
+    content = {
+        "name": "s",
+        "data": {"public": 30, "test": 30},
+        "adversary": {"timeout": timeout, "attacks": ["mean_image"]},
+    }
+    scenario = validate(Source(content))
     return Job(Setting.of(Cell("", swept, scenario)), root, ObservationKey(1, client, "server"), scenario.attacks[0])
+
+
+@pytest.fixture
+def observed(tmp_path):
+    """The folder of a run in which the server saw what clients 0 to 2 returned."""
+    store, like = CellStore(tmp_path / "run"), ModelConfig(width=8, depth=1)
+    store.create(like, (1, 8, 8), 10, seed=0)
+    state = store.architecture().model().state_dict()
+    initial = store.save_global(0, state)
+    for client in range(3):
+        returned = store.save_client(1, client, {name: value + 0.01 * (client + 1) for name, value in state.items()})
+        key = ObservationKey(1, client, "server")
+        recorded = RecordedObservation(key, ((initial, returned),), (client,), (0, 1, 2))
+        store.save_observation(recorded, Knowledge(num_private=3, pixel_mean=(0.3,)))
+    return store
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +68,71 @@ def slotless():
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_takes_no_job_but_its_own_with_it(tmp_path, slotless):
-    dispatcher = Dispatcher(workers=1)
+def test_a_worker_that_dies_takes_no_job_but_its_own_with_it(observed, slotless):
+    dispatcher, root = Dispatcher(workers=1), observed.root
     found = {}
     try:
-        for job in (make_job(tmp_path, 0), make_job(tmp_path, 1, deadly=Deadly()), make_job(tmp_path, 2)):
+        for job in (make_job(root, 0), make_job(root, 1, deadly=Deadly()), make_job(root, 2), make_job(root, 3)):
             dispatcher.submit(job)
-        assert len(dispatcher.running) == 1 and len(dispatcher.pending) == 3  # one at a time
+        assert len(dispatcher.running) == 1 and len(dispatcher.pending) == 4  # one at a time
         while dispatcher.pending:
-            found |= {job.key.client: result.leakage[0]["detail"] for job, result in dispatcher.collect(timeout=60)}
+            found |= {job.key.client: result.leakage[0] for job, result in dispatcher.collect(timeout=60)}
     finally:
         dispatcher.close()
-    assert found[1].startswith("the attack's worker died")
-    assert all("no observation" in found[client] for client in (0, 2)), found
+    assert found[1]["detail"].startswith("the attack's worker died")
+    assert [found[client]["status"] for client in range(4)] == ["ok", "failed", "ok", "failed"]
+    assert "no observation" in found[3]["detail"]
+
+
+@pytest.mark.slow
+def test_workers_need_no_file_of_the_run(observed, slotless):
+    """While the slot is taken the jobs' files travel; they are gone when the attacks start, and only the sender has the
+    folder to which the results come back."""
+    root = observed.root
+    gate = ray.remote(num_cpus=0)(Gate).remote()
+    dispatcher = Dispatcher(workers=3)
+    work = dispatcher.task._function
+    dispatcher.task = ray.remote(num_cpus=0)(lambda *sent: ray.get(gate.wait.remote()) and work(*sent))
+    try:
+        for client in range(3):
+            dispatcher.submit(make_job(root, client))
+        # one of the round's start, and three of what clients returned
+        assert sorted(path.name for path in dispatcher.shelf.held) == sorted(
+            path.name for path in observed.checkpoints.glob("*.safetensors")
+        )
+        observed.checkpoints.rename(root / "hidden")
+        ray.get(gate.open.remote())
+        found = []
+        while dispatcher.pending:
+            found += dispatcher.collect(timeout=60)
+        assert not dispatcher.shelf.held
+    finally:
+        dispatcher.close()
+    assert [result.leakage[0]["status"] for _, result in found] == ["ok"] * 3
+    for job, _ in found:
+        assert load_images(observed.reconstruction_path(job.key, "mean_image")).shape[1:] == (1, 8, 8)
+
+
+class Gate:
+    """Keeps tasks waiting until it is opened."""
+
+    def __init__(self):
+        self.opened = asyncio.Event()
+
+    async def open(self):
+        self.opened.set()
+
+    async def wait(self):
+        await self.opened.wait()
+        return True
+
+
+def test_what_travels_names_no_folder_of_the_run(observed):
+    job = make_job(observed.root, 1)
+    material = Material.read(observed, job.key)
+    contents = {label: source.read() for label, source in material.sources(observed).items()}
+    assert str(observed.root).encode() not in cloudpickle.dumps((job.for_workers, material, contents))
+    assert attack(job.for_workers, material, contents, Reporter()).result.leakage[0]["status"] == "ok"
 
 
 class FakeRay:
@@ -82,6 +162,7 @@ def dispatch_to_nowhere(monkeypatch):
         dispatcher.clock = [0.0]
         dispatcher.board = Handle(ProgressBoard(lambda: dispatcher.clock[0]))
         dispatcher.running, dispatcher.waiting = {job.key.client: job for job in jobs}, deque()
+        dispatcher.needs, dispatcher.unsent, dispatcher.shelf, dispatcher.slotted = {}, [], Shelf(), False
         dispatcher.last_sign = time.monotonic()
         dispatcher.ray = FakeRay()
         monkeypatch.setattr(dispatch, "ray", dispatcher.ray)
@@ -121,3 +202,18 @@ def test_the_bar_shows_what_runs(tmp_path, dispatch_to_nowhere):
     dispatcher.board.progress.remote(job.name, 0.5)
     dispatcher.board.progress.remote("one that was fetched already", 0.9)
     assert dispatcher.shares() == {job.name: 0.5}
+
+
+def test_where_no_node_with_slots_is_left_jobs_are_given_up(tmp_path, dispatch_to_nowhere, monkeypatch):
+    dispatcher = dispatch_to_nowhere(make_job(tmp_path, 0))
+    dispatcher.slotted, dispatcher.without_slots = True, None
+    slots = [0]
+    monkeypatch.setattr(dispatch, "attack_slots", lambda: slots[0])
+    assert dispatcher.collect(timeout=0) == []  # a node may come back
+    dispatcher.without_slots -= 60
+    slots[0] = 1
+    assert dispatcher.collect(timeout=0) == []
+    slots[0] = 0
+    dispatcher.without_slots = time.monotonic() - 121
+    ((_, result),) = dispatcher.collect(timeout=0)
+    assert result.leakage[0]["status"] == "failed" and "slots for attacks" in result.leakage[0]["detail"]
