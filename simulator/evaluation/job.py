@@ -4,17 +4,18 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from attacks import InputError
+from attacks import InputError, Reconstruction
 from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
 from simulator.errors import one_line
@@ -24,7 +25,7 @@ from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Attacked, ScenarioTruth, Truth, TruthSource
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.privacy import privacy_columns, privacy_notes
-from simulator.results.storage import CellStore, reconstruction_file, save_reconstruction
+from simulator.results.storage import CellStore, reconstruction_file, write_bytes
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
@@ -83,6 +84,11 @@ class Job:
     def timeout(self) -> float:
         return self.setting.timeout
 
+    def files(self, found: Reconstruction) -> dict[str, bytes]:
+        """What is kept of a reconstruction, by the path below the cell's folder."""
+        path = CellStore(Path()).reconstruction_path(self.key, self.attack.label)
+        return {str(path): reconstruction_file(found)}
+
     def row_key(self, target: str = "private") -> dict[str, Any]:
         """The columns that identify a row of the leakage table. target: which images it is scored against."""
         return {
@@ -106,10 +112,10 @@ Distilled = Callable[[Sequence[int]], Tensor | None]
 
 
 class Finished(NamedTuple):
-    """What comes back from a worker. reconstruction: the file to be written of it, where the attack gave one."""
+    """What comes back from a worker. files: what is to be written of it, by the path below the cell's folder."""
 
     result: JobResult
-    reconstruction: bytes | None = None
+    files: Mapping[str, bytes] = MappingProxyType({})
 
 
 def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
@@ -140,7 +146,7 @@ def attack(job: Job, material: Material, contents: Contents, reporter: Reporter)
         reporter.alive()  # scoring has time of its own
         attacked = Attacked(material.recorded, observation, knowledge, found)
         distilled = partial(material.distilled_images, contents)
-        return Finished(scored(job, attacked, distilled), reconstruction_file(found))
+        return Finished(scored(job, attacked, distilled), job.files(found))
     except Exception as error:
         return Finished(fault(job, error, start, material.recorded, told))
 
@@ -159,22 +165,21 @@ def fault(job: Job, error: Exception, start: float, recorded: RecordedObservatio
 
 
 def filed(job: Job, finished: Finished) -> JobResult:
-    """Write down what an attack found; a row whose file cannot be written keeps its scores, and says so."""
-    result, content = finished
+    """Write down what an attack found; a row whose files cannot be written keeps its scores, and says so."""
     try:
-        if content is not None:
-            save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), content)
+        for name, content in finished.files.items():
+            write_bytes(job.root / name, content)
     except OSError as error:
         note = one_line(f"its images could not be written ({error})")
-        rows = [{**row, "detail": "; ".join(filter(None, [row["detail"], note]))} for row in result.leakage]
-        return result._replace(leakage=rows)
-    return result
+        rows = [{**row, "detail": "; ".join(filter(None, [row["detail"], note]))} for row in finished.result.leakage]
+        return finished.result._replace(leakage=rows)
+    return finished.result
 
 
 def finish_job(job: Job, attacked: Attacked) -> JobResult:
     """Score what an attack found in this process, and store it."""
     distilled = partial(CellStore(job.root).load_distilled, job.key.round)
-    return filed(job, Finished(scored(job, attacked, distilled), reconstruction_file(attacked.found)))
+    return filed(job, Finished(scored(job, attacked, distilled), job.files(attacked.found)))
 
 
 def scored(job: Job, attacked: Attacked, distilled: Distilled) -> JobResult:

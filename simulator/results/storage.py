@@ -55,9 +55,14 @@ def make_out(path: Path) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """A reader finds the old file or the new one, never half of one."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """As `write_atomically`. OSError where it cannot be written, and nothing of it is left."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text)
+        partial.write_bytes(content)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -295,17 +300,6 @@ def reconstruction_file(found: Reconstruction) -> bytes:
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)
     return file.getvalue()
-
-
-def save_reconstruction(path: Path, content: bytes) -> None:
-    """content: a `reconstruction_file`. A reader finds the old file or the new one; OSError where it cannot be
-    written."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def load_images(path: Path) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.evaluation.background import BackgroundDispatcher
 from simulator.evaluation.job import lost
-from tests.simulator.evaluation.test_dispatch import make_job
+from tests.simulator.evaluation.observed import make_job
 
 
 class InOrder:

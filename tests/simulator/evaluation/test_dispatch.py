@@ -1,6 +1,5 @@
 """Attack jobs on Ray: where they run, and what becomes of those whose worker dies or falls silent."""
 
-import asyncio
 import os
 import time
 from collections import deque
@@ -9,20 +8,15 @@ import pytest
 import ray
 from ray import cloudpickle
 
-from attacks import Knowledge
-from clients.config import ModelConfig
 from simulator.evaluation import dispatch
 from simulator.evaluation.dispatch import Dispatcher
-from simulator.evaluation.job import Job, Setting, attack
+from simulator.evaluation.job import attack
 from simulator.evaluation.material import Material
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
 from simulator.evaluation.shelf import Shelf
-from simulator.results.keys import ObservationKey, RecordedObservation
-from simulator.results.storage import CellStore, load_images
 from simulator.run.cluster import stop_ray, worker_environment
-from simulator.scenario.scenario import Cell, validate
-from simulator.scenario.yaml_source import Source
 from tests.simulator.evaluation.fake_actor import Handle
+from tests.simulator.evaluation.observed import make_job, observed_run
 
 
 class Deadly:
@@ -32,30 +26,9 @@ class Deadly:
         return os._exit, (3,)
 
 
-def make_job(root, client, timeout=3600.0, **swept):
-    """A job without an observation: its row says so."""
-    content = {
-        "name": "s",
-        "data": {"public": 30, "test": 30},
-        "adversary": {"timeout": timeout, "attacks": ["mean_image"]},
-    }
-    scenario = validate(Source(content))
-    return Job(Setting.of(Cell("", swept, scenario)), root, ObservationKey(1, client, "server"), scenario.attacks[0])
-
-
 @pytest.fixture
 def observed(tmp_path):
-    """The folder of a run in which the server saw what clients 0 to 2 returned."""
-    store, like = CellStore(tmp_path / "run"), ModelConfig(width=8, depth=1)
-    store.create(like, (1, 8, 8), 10, seed=0)
-    state = store.architecture().model().state_dict()
-    initial = store.save_global(0, state)
-    for client in range(3):
-        returned = store.save_client(1, client, {name: value + 0.01 * (client + 1) for name, value in state.items()})
-        key = ObservationKey(1, client, "server")
-        recorded = RecordedObservation(key, ((initial, returned),), (client,), (0, 1, 2))
-        store.save_observation(recorded, Knowledge(num_private=3, pixel_mean=(0.3,)))
-    return store
+    return observed_run(tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
@@ -82,49 +55,6 @@ def test_a_worker_that_dies_takes_no_job_but_its_own_with_it(observed, slotless)
     assert found[1]["detail"].startswith("the attack's worker died")
     assert [found[client]["status"] for client in range(4)] == ["ok", "failed", "ok", "failed"]
     assert "no observation" in found[3]["detail"]
-
-
-@pytest.mark.slow
-def test_workers_need_no_file_of_the_run(observed, slotless):
-    """While the slot is taken the jobs' files travel; they are gone when the attacks start, and only the sender has the
-    folder to which the results come back."""
-    root = observed.root
-    gate = ray.remote(num_cpus=0)(Gate).remote()
-    dispatcher = Dispatcher(workers=3)
-    work = dispatcher.task._function
-    dispatcher.task = ray.remote(num_cpus=0)(lambda *sent: ray.get(gate.wait.remote()) and work(*sent))
-    try:
-        for client in range(3):
-            dispatcher.submit(make_job(root, client))
-        # one of the round's start, and three of what clients returned
-        assert sorted(path.name for path in dispatcher.shelf.held) == sorted(
-            path.name for path in observed.checkpoints.glob("*.safetensors")
-        )
-        observed.checkpoints.rename(root / "hidden")
-        ray.get(gate.open.remote())
-        found = []
-        while dispatcher.pending:
-            found += dispatcher.collect(timeout=60)
-        assert not dispatcher.shelf.held
-    finally:
-        dispatcher.close()
-    assert [result.leakage[0]["status"] for _, result in found] == ["ok"] * 3
-    for job, _ in found:
-        assert load_images(observed.reconstruction_path(job.key, "mean_image")).shape[1:] == (1, 8, 8)
-
-
-class Gate:
-    """Keeps tasks waiting until it is opened."""
-
-    def __init__(self):
-        self.opened = asyncio.Event()
-
-    async def open(self):
-        self.opened.set()
-
-    async def wait(self):
-        await self.opened.wait()
-        return True
 
 
 def test_what_travels_names_no_folder_of_the_run(observed):
