@@ -1,5 +1,6 @@
 """The files of a run: checkpoints as safetensors, observations as JSON beside them, reconstructions as npz."""
 
+import contextlib
 import io
 import json
 import math
@@ -234,7 +235,17 @@ class CellStore:
 
     def checkpoint(self, name: str, like: State) -> State:
         """The tensors of a checkpoint. name: as an observation has it. like: the model's state dict."""
-        return read_checkpoint(self.checkpoints / name, like)
+        path = self.checkpoints / name
+        if not path.exists():
+            raise InputError(
+                f"checkpoint {str(path)!r} does not exist: output.keep {{last: …}} keeps the last rounds only"
+            )
+        return read_checkpoint(path, like)
+
+    def remove_checkpoint(self, name: str) -> None:
+        """Where it can be removed: what stays costs room and nothing else."""
+        with contextlib.suppress(OSError):
+            (self.checkpoints / name).unlink()
 
     def granted(self, key: ObservationKey) -> Knowledge:
         """What the adversary of an observation was told."""

@@ -83,6 +83,7 @@ class AttackQueue:
         self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers))
         self.ledger, self.display = ledger, display
         self.trained: set[str] = set()
+        self.recorders: dict[str, Recorder] = {}  # by cell
 
     def note(self, job: Job, result: JobResult) -> None:
         """The rows of a job that is over, or was not started at all."""
@@ -96,6 +97,7 @@ class AttackQueue:
         """Bring in what has finished, waiting at most `timeout` seconds for the first."""
         for job, result in self.dispatcher.collect(timeout):
             self.note(job, result)
+            self.recorders[job.setting.cell].attacked(job)
             self.display.attack_done(result.leakage[0])
         self.display.attacks_running(self.dispatcher.shares())
         self._mark_done()
@@ -131,6 +133,7 @@ def run_cell(
     utility = Utility(cell, data, model, queue.ledger)
     participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)}, free_workers)
     recorder = Recorder(cell, make_store(plan, cell, data), data, queue.dispatcher.submit, queue.note)
+    queue.recorders[cell.name] = recorder
     aggregation = StatisticsApart(defended_strategy(scenario), buffers_of(model))
     strategy = CuriousServer(aggregation, participation, recorder, utility.note)
 

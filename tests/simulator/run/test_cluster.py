@@ -57,7 +57,7 @@ def test_who_has_no_token_is_told_how_to_give_one(monkeypatch):
     monkeypatch.setattr(ray, "init", refuse)
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(InputError, match="no Ray cluster answers there .*RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"):
+    with pytest.raises(InputError, match=r"no Ray cluster answers there .*RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"):
         start_ray(EngineConfig(address="auto"))
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
     with pytest.raises(InputError, match=r"no Ray cluster answers there \(Failed to connect to Ray cluster\)$"):
