@@ -1,8 +1,8 @@
 """What many rounds and many clients cost: `python -m tests.benchmarks.scale --rounds 100 --clients 50 --width 1560`.
 
-A run of its own in a process of its own, whose memory is looked at while it goes on. Width 1560 is a network of 10 MB on
-the 8x8 digits, width 1 one of next to nothing. Every update of every round is attacked, by what costs nothing: what is
-measured is the way from a reply to a row.
+A run of its own in a process of its own, whose memory is looked at while it goes on. Width 1560 is a network of 10 MB
+on the 8x8 digits, width 1 one of next to nothing. Every update of every round is attacked, by what costs nothing: what
+is measured is the way from a reply to a row.
 """
 
 import argparse

@@ -310,7 +310,7 @@ def test_what_is_judged_in_batches_is_what_is_judged_at_once(double_backward):
     torch.manual_seed(0)
     model = mlp(outputs=2).double()
     objective = make_objective(model, SHAPE, random_state(model), [random_state(model)], double_backward)
-    images, duals = (value.detach() for value in starting_point(10, 1, 2, torch.float64))
+    images, duals = (value.detach() for value in starting_point(10, 2, 1, torch.float64))
     whole = gradient_sum_in_batches(objective, images, duals, None, None)
     residual = relative_residual(objective, images, duals)
     without = relative_residual_without(objective, images, duals)
