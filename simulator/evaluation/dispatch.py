@@ -176,7 +176,8 @@ class Dispatcher:
 def _board() -> Any:
     """The board as an actor on the node that sends jobs, which is lost last."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    return ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(ProgressBoard).remote()
+    where: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
+    return ray.remote(**where)(ProgressBoard).remote()
 
 
 def patience(job: Job) -> float:

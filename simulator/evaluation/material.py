@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -41,18 +41,14 @@ class Material:
 
     def sources(self, store: CellStore) -> dict[str, "Source"]:
         """Where the tensors lie, by label."""
+        round, like = self.recorded.key.round, partial(state_of, self.architecture)
         found = {
-            name: Source(
-                store.checkpoints / name, lambda name=name: store.checkpoint(name, state_of(self.architecture))
-            )
+            name: Source(store.checkpoints / name, partial(_checkpoint, store, name, like))
             for name in self.recorded.files
         }
-        if self.public:
-            found[PUBLIC] = Source(store.public_path, lambda: load_state(store.public_path))
-        for client in self.distilled:
-            path = store.distilled_path(self.recorded.key.round, client)
-            found[distilled_label(client)] = Source(path, lambda path=path: load_state(path))
-        return found
+        images = {PUBLIC: store.public_path} if self.public else {}
+        images |= {distilled_label(client): store.distilled_path(round, client) for client in self.distilled}
+        return found | {label: Source(path, partial(load_state, path)) for label, path in images.items()}
 
     def observation(self, contents: Contents) -> Observation:
         return self.architecture.observation(self.recorded, contents)
@@ -77,6 +73,10 @@ class Source:
 
 def distilled_label(client: int) -> str:
     return f"distilled by client {client}"
+
+
+def _checkpoint(store: CellStore, name: str, like: Callable[[], State]) -> State:
+    return store.checkpoint(name, like())
 
 
 @lru_cache(maxsize=1)  # of the cell whose jobs are being sent
