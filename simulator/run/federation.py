@@ -33,7 +33,8 @@ from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import EngineConfig
 
 STACK = "traceback.txt"  # of an exception that is not ours to explain, in the run directory
-NODE_WAIT = 120.0  # seconds that nodes have to register with the server
+NODE_WAIT = 120.0  # seconds that nodes have to register with the server, and then to say who they are
+ASKED_AT_ONCE = 100  # nodes
 
 
 def run_federation(
@@ -174,8 +175,10 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
         raise RunError(f"{found} of {clients} nodes registered within {NODE_WAIT:g} s: start more SuperNodes")
     ids = list(grid.get_node_ids())
     messages = [Message(content=RecordDict(), message_type="query", dst_node_id=node) for node in ids]
+    # a thousand share a few workers: they have their time some by some, not all together
+    asked = (messages[i : i + ASKED_AT_ONCE] for i in range(0, len(messages), ASKED_AT_ONCE))
     nodes = {}
-    for reply in grid.send_and_receive(messages, timeout=NODE_WAIT):
+    for reply in (reply for some in asked for reply in grid.send_and_receive(some, timeout=NODE_WAIT)):
         if reply.has_error():
             raise RunError(f"a client cannot start: {reply.error.reason}"[:500])
         identity = reply.content.config_records["identity"]
