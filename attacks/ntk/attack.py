@@ -28,6 +28,7 @@ from attacks.ntk.objective import (
     Objective,
     StackedObjective,
     backward_in_batches,
+    gradient_sum_in_batches,
     high_frequencies,
     inverse_temperature,
     make_objective,
@@ -115,7 +116,7 @@ class NTKAttack(Attack):
         best = best_of_restarts(self.restarts, self.iterations, partial(problem.solve, generator), progress)
         return Reconstruction(
             best.images,
-            relative_residual_without(problem.objective, best.images, best.duals),
+            relative_residual_without(problem.objective, best.images, best.duals, self.batch_size),
             duals=best.duals / problem.dual_scales,
             relative_residual=best.residual,
             loss_trace=best.trace,
@@ -187,7 +188,7 @@ class NTKOptimization:
             trace.append((i, loss / self.squared_delta))
             report(i, trace[-1][1])
         report(self.options.iterations, trace[-1][1])
-        return DualSolution.of(self.objective, images, duals, trace)
+        return DualSolution.of(self.objective, images, duals, trace, self.options.batch_size)
 
     def _descend(self, descent: Descent) -> Iterator[tuple[int, float]]:
         """Every iteration, with the loss at those that are looked at; ends early on a plateau."""
@@ -219,7 +220,8 @@ class NTKOptimization:
         gradient sum is as long as Δθ, else that of the normalization."""
         if not self.options.scale_duals:
             return 1 / (len(images) * self.outputs) if self.options.dual_normalization == "mean" else 1.0
-        sums = self.objective.gradient_sum(images.detach(), duals, inverse_temperature(0, 1))
+        start, beta = images.detach(), inverse_temperature(0, 1)
+        sums = gradient_sum_in_batches(self.objective, start, duals, beta, self.options.batch_size)
         return (self.squared_delta / max(squared_norm(sums), 1e-30)) ** 0.5
 
     def _backward(self, images: Tensor, duals: Tensor, beta: Tensor) -> Tensor:

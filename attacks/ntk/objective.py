@@ -166,26 +166,42 @@ def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, bet
     ‖Δθ − (G − detach(G_B) + G_B)‖² is that of 2⟨G − Δθ, G_B⟩. Memory is O(P + batch), the result that of the full loss.
     Accumulates into images.grad and duals.grad; returns the loss, a scalar without graph.
     """
-    residual = {name: -delta for name, delta in objective.delta.items()}
-    batches = [slice(i, i + batch_size) for i in range(0, len(images), batch_size)]
-    for batch in batches:
-        part = objective.gradient_sum(images[batch].detach(), duals[:, batch].detach(), beta)
-        for name, value in part.items():
-            residual[name] += value
-    for batch in batches:
+    sums = gradient_sum_in_batches(objective, images.detach(), duals.detach(), beta, batch_size)
+    residual = {name: sums[name] - delta for name, delta in objective.delta.items()}
+    for batch in batches_of(len(images), batch_size):
         (2 * objective.inner(residual, images[batch], duals[:, batch], beta)).backward(inputs=[images, duals])
     return torch.stack([(value**2).sum() for value in residual.values()]).sum()
 
 
-def relative_residual(objective: Objective, images: Tensor, duals: Tensor) -> float:
+def gradient_sum_in_batches(
+    objective: Objective, images: Tensor, duals: Tensor, beta: Beta, batch_size: int | None
+) -> State:
+    """Σ_v Σ_j Σ_k α^v_jk ∇f^k(x_j), holding the activations of one batch at a time; of all where batch_size is None."""
+    first, *others = batches_of(len(images), batch_size)
+    sums = objective.gradient_sum(images[first], duals[:, first], beta)
+    for batch in others:
+        for name, value in objective.gradient_sum(images[batch], duals[:, batch], beta).items():
+            sums[name] += value
+    return sums
+
+
+def batches_of(count: int, batch_size: int | None) -> list[slice]:
+    """All of `count` in turn; at once where batch_size is None."""
+    size = batch_size or count
+    return [slice(i, i + size) for i in range(0, count, size)]
+
+
+def relative_residual(objective: Objective, images: Tensor, duals: Tensor, batch_size: int | None = None) -> float:
     """‖Δθ − Σ‖ / ‖Δθ‖: what images (M, C, H, W) and duals (V, M, K) leave of the update, without any softplus."""
-    return (squared_norm(_rest(objective, images, duals)) / squared_norm(objective.delta)) ** 0.5
+    return (squared_norm(_rest(objective, images, duals, batch_size)) / squared_norm(objective.delta)) ** 0.5
 
 
-def relative_residual_without(objective: Objective, images: Tensor, duals: Tensor) -> Tensor:
+def relative_residual_without(
+    objective: Objective, images: Tensor, duals: Tensor, batch_size: int | None = None
+) -> Tensor:
     """‖R‖ / ‖R + g_j‖ of every candidate, (M,), where g_j is its part of the gradient sum and R what all together leave
     of the update. Near 0: the update cannot be explained without it. images: (M, C, H, W). duals: (V, M, K)."""
-    rest = _rest(objective, images, duals)
+    rest = _rest(objective, images, duals, batch_size)
     squared = torch.stack([(value**2).sum() for value in rest.values()]).sum()
     ratios = []
     for j in range(len(images)):
@@ -195,8 +211,8 @@ def relative_residual_without(objective: Objective, images: Tensor, duals: Tenso
     return torch.stack(ratios)
 
 
-def _rest(objective: Objective, images: Tensor, duals: Tensor) -> State:
-    sums = objective.gradient_sum(images, duals, None)
+def _rest(objective: Objective, images: Tensor, duals: Tensor, batch_size: int | None) -> State:
+    sums = gradient_sum_in_batches(objective, images, duals, None, batch_size)
     return {name: delta - sums[name] for name, delta in objective.delta.items()}
 
 
@@ -212,10 +228,17 @@ class DualSolution(Solution):
     duals: Tensor
 
     @classmethod
-    def of(cls, objective: Objective, images: Tensor, duals: Tensor, trace: list[tuple[int, float]]) -> "DualSolution":
+    def of(
+        cls,
+        objective: Objective,
+        images: Tensor,
+        duals: Tensor,
+        trace: list[tuple[int, float]],
+        batch_size: int | None = None,
+    ) -> "DualSolution":
         """Where an optimization ended, judged without the softplus."""
         images, duals = images.detach(), duals.detach()
-        return cls(images, relative_residual(objective, images, duals), tuple(trace), duals)
+        return cls(images, relative_residual(objective, images, duals, batch_size), tuple(trace), duals)
 
 
 def inverse_temperature(iteration: int, iterations: int) -> float:

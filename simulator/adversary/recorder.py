@@ -8,6 +8,7 @@ from clients.data.partition import FederatedData
 from clients.defenses.differential_privacy.guarantee import Guarantee, worst
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.adversary.reply import ClientReply
+from simulator.adversary.retention import Retention
 from simulator.adversary.threat_models import Round, Source, View
 from simulator.evaluation.job import Job, JobResult, Setting, lost
 from simulator.results.keys import ALL, ObservationKey
@@ -32,11 +33,12 @@ class Recorder:
         self.views = cell.scenario.views
         self.initial = ""  # file of the checkpoint sent in this round
         self.series: dict[tuple[Source, int], list[Round]] = {}
+        self.retention = Retention(cell.scenario, store)
         self.spent: dict[int, tuple[Guarantee, ...]] = {}  # by client, after its last reply
 
     def begin(self, state: State) -> None:
         """Note the checkpoint that starts the federation."""
-        self.initial = self.note_global(0, state)
+        self.initial = self.retention.note(self.note_global(0, state), 1)
 
     def note_global(self, round: int, state: State) -> str:
         """The file of the global checkpoint after `round`; written where somebody will read it, as what the round ended
@@ -48,7 +50,9 @@ class Recorder:
 
     def note_sum(self, round: int, state: State) -> str:
         """The file of what secure aggregation shows the server of a round."""
-        return self.store.save_sum(round, state) if self.cell.scenario.keeps(round) else self.store.sum_name(round)
+        if self.cell.scenario.keeps(round):
+            return self.retention.note(self.store.save_sum(round, state), round)
+        return self.store.sum_name(round)
 
     def save_reply(self, round: int, reply: ClientReply) -> None:
         """Write down what a client returned; where that is nothing, give every attack on it a row that says why."""
@@ -61,9 +65,13 @@ class Recorder:
         if not self.cell.scenario.keeps(round):
             return
         if not self.hides_clients:
-            self.store.save_client(round, reply.client, state)
+            self.retention.note(self.store.save_client(round, reply.client, state), round)
         if reply.distilled is not None:
             self.store.save_distilled(round, reply.client, reply.distilled)
+
+    def attacked(self, job: Job) -> None:
+        """An attack has ended: it reads no files any more."""
+        self.retention.end(job.name)
 
     def end_round(self, round: int, healthy: tuple[int, ...], final: str | None, summed: str | None) -> None:
         """Extend the series by this round, and attack what the threat models see of it.
@@ -72,14 +80,14 @@ class Recorder:
         secure aggregation; None where there is none.
         """
         seen = self._extend(round, healthy, final, summed)
-        self.initial = final or self.initial
-        if not healthy:  # the coins chose nobody: what is released is noise
-            return
-        for key, view in (pair for client in (*healthy, ALL) for pair in self._views(round, client)):
+        self.initial = self.retention.note(final or self.initial, round + 1)
+        # where the coins chose nobody, what is released is noise
+        for key, view in (pair for client in (*healthy, ALL) if healthy for pair in self._views(round, client)):
             if view.hidden_by is not None:
                 self._note(key, view, "skipped", view.hidden_by)
             elif (view.source, key.client) in seen:
                 self._observe(key, view, healthy)
+        self.retention.end_round(round)
 
     def _views(self, round: int, client: int) -> list[tuple[ObservationKey, View]]:
         """What is looked at of a client, or of all, by the key of the observation; nothing in a round left out."""
@@ -113,6 +121,7 @@ class Recorder:
         granted = grant(self.cell.scenario, self.data, recorded.clients, recorded.defense_facts)
         self.store.save_observation(recorded, granted)
         for job in self._jobs(key, view):
+            self.retention.begin(job.name, recorded.files)
             self.submit(job)
 
     def _jobs(self, key: ObservationKey, view: View) -> list[Job]:

@@ -1,6 +1,5 @@
 """Which candidate images an update was trained on: no truth is needed, only images that are known to be no members."""
 
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 from attacks import InputError, Knowledge, Observation
 from attacks.calibration import Calibrated
 from attacks.membership import MembershipTest
-from simulator.tools.candidates import scale_warning, to_input_space, write_membership
+from simulator.tools.candidates import membership_table, scale_warning, to_input_space
 
 NOT_TRIED = "membership: not tried: give --candidates and --public"
 NAME = "membership of the candidates"
@@ -23,23 +22,24 @@ class CandidateSource(Protocol):
 
 
 class Told(NamedTuple):
-    """columns: of the leakage table. notes: for its `detail`."""
+    """columns: of the leakage table. notes: for its `detail`. table: the score of every candidate, as a CSV file."""
 
     columns: dict[str, Any]
     notes: list[str]
+    table: bytes | None = None
 
 
-def tell_candidates(source: CandidateSource, observation: Observation, knowledge: Knowledge, path: Path) -> Told:
-    """Tell members from others, and write every candidate's score to `path`. What goes wrong costs these columns and
-    nothing else: a note says why they are empty."""
+def tell_candidates(source: CandidateSource, observation: Observation, knowledge: Knowledge) -> Told:
+    """Tell members from others. What goes wrong costs these columns and nothing else: a note says why they are empty."""
     try:
         candidates, outsiders = (to_input_space(images, observation, knowledge) for images in source.images())
         test = MembershipTest.of(observation, knowledge, torch.cat([candidates, outsiders]))
         residual = test.residual(candidates)
         found = Calibrated.of(residual, test.residual(outsiders))
-        write_membership(path, residual, found)
+        table = membership_table(residual, found).encode()
         warning = scale_warning(candidates, observation)
-        return Told({} if found is None else found.columns(), [*test.warnings, *([warning] if warning else [])])
+        notes = [*test.warnings, *([warning] if warning else [])]
+        return Told({} if found is None else found.columns(), notes, table)
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         return Told({}, [f"{NAME}: {kind}{error}"])

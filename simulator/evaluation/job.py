@@ -4,26 +4,30 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from attacks import InputError
+from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
 from simulator.errors import DiskError, one_line
 from simulator.evaluation.candidates import NOT_TRIED, CandidateSource, Told, tell_candidates
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
+from simulator.evaluation.material import Contents, Material
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Attacked, ScenarioTruth, Truth, TruthSource
+from simulator.results.disk import write_bytes
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.privacy import privacy_columns, privacy_notes
-from simulator.results.storage import CellStore, save_reconstruction
+from simulator.results.storage import CellStore, make_out, reconstruction_file
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
@@ -63,10 +67,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that a worker needs to attack an observation and to score the result, small and picklable.
-
-    root: of the cell's files.
-    """
+    """One attack on one observation, small and picklable. root: of the cell's files; nobody but who sends and keeps
+    reads or writes there."""
 
     setting: Setting
     root: Path
@@ -79,8 +81,22 @@ class Job:
         return f"{self.setting.cell or 'run'}_{self.key.name}_{self.attack.label}"
 
     @property
+    def for_workers(self) -> "Job":
+        """The same without the folder, which is on this machine."""
+        return replace(self, root=Path())
+
+    @property
     def timeout(self) -> float:
         return self.setting.timeout
+
+    def files(self, found: Reconstruction) -> dict[str, bytes]:
+        """What is kept of a reconstruction, by the path below the cell's folder."""
+        path = CellStore(Path()).reconstruction_path(self.key, self.attack.label)
+        return {str(path): reconstruction_file(found)}
+
+    def member_files(self, members: Told) -> dict[str, bytes]:
+        """What is kept of the candidates, as `files`."""
+        return {} if members.table is None else {str(CellStore(Path()).membership_path(self.key)): members.table}
 
     def row_key(self, target: str = "private") -> dict[str, Any]:
         """The columns that identify a row of the leakage table. target: which images it is scored against."""
@@ -100,50 +116,104 @@ class JobResult(NamedTuple):
     samples: list[dict[str, Any]]
 
 
+Distilled = Callable[[Sequence[int]], Tensor | None]
+"""What clients trained on instead of their images, all of these; None where some trained on their own."""
+
+
+class Finished(NamedTuple):
+    """What comes back from a worker. files: what is to be written of it, by the path below the cell's folder."""
+
+    result: JobResult
+    files: Mapping[str, bytes] = MappingProxyType({})
+
+
 def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
-    """Attack, store and score. A fault becomes a row with its status and reason; nothing is raised."""
-    reporter, start = reporter or Reporter(), time.perf_counter()
-    reporter.alive()
-    told = ""
-    privacy: dict[str, Any] = {}
-    notes: list[str] = []
+    """Attack, store and score in this process. A fault becomes a row with its status and reason; nothing is raised."""
+    start, recorded = time.perf_counter(), None
     try:
-        store = CellStore(job.root)
-        recorded, (observation, granted) = store.recorded(job.key), store.load(job.key)
-        privacy, notes = _privacy(recorded)
-        facts = recorded.defense_facts if job.attack.adaptive else {}
+        material = Material.read(store := CellStore(job.root), job.key)
+        recorded = material.recorded
+        contents = {label: source.read() for label, source in material.sources(store).items()}
+    except Exception as error:
+        return fault(job, error, start, recorded)
+    return filed(job, attack(job, material, contents, reporter or Reporter()))
+
+
+def attack(job: Job, material: Material, contents: Contents, reporter: Reporter) -> Finished:
+    """Attack an observation and score the result, without any file of the run. A fault becomes a row; nothing is
+    raised."""
+    start, told = time.perf_counter(), ""
+    reporter.alive()
+    try:
+        facts = material.recorded.defense_facts if job.attack.adaptive else {}
         run = AttackRun(job.attack, job.setting.seed, job.setting.threads, facts)
+        observation, granted = material.observation(contents), material.granted(contents)
         knowledge = run.knowledge(granted)
         told = json.dumps(knowledge.given())
         with time_limit(job.timeout):
             found = run.run(observation, granted, reporter.progress)
         reporter.alive()  # scoring has time of its own
-        return finish_job(job, Attacked(recorded, observation, knowledge, found))
+        attacked = Attacked(material.recorded, observation, knowledge, found)
+        members = _candidates(job, observation, granted)
+        distilled = partial(material.distilled_images, contents)
+        return Finished(scored(job, attacked, distilled, members), {**job.files(found), **job.member_files(members)})
     except Exception as error:
-        status, detail = "failed", one_line(f"{type(error).__name__}: {error}")
-        if isinstance(error, TimeoutError):
-            status, detail = "timeout", f"no result within {job.setting.limit} = {job.timeout:g} s"
-        elif isinstance(error, InputError) and job.attack.optional:
-            status, detail = "skipped", " ".join(str(error).split())
-        spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
-        members, remarks = _candidates(job)  # whatever became of the attack
-        detail = "; ".join([detail, *notes, *remarks])
-        return _result(job, {"private": {"status": status, "detail": detail, **spent, **privacy, **members}})
+        members = _candidates_of(job, material, contents)  # whatever became of the attack
+        return Finished(fault(job, error, start, material.recorded, told, members), job.member_files(members))
+
+
+def fault(
+    job: Job,
+    error: Exception,
+    start: float,
+    recorded: RecordedObservation | None,
+    told: str = "",
+    members: Told | None = None,
+) -> JobResult:
+    """The row of a job that an exception ended. start: of the job, by `time.perf_counter`. told: what it was given, as
+    JSON. members: what is known of the candidates all the same."""
+    status, detail = "failed", one_line(f"{type(error).__name__}: {error}")
+    if isinstance(error, TimeoutError):
+        status, detail = "timeout", f"no result within {job.setting.limit} = {job.timeout:g} s"
+    elif isinstance(error, InputError) and job.attack.optional:
+        status, detail = "skipped", " ".join(str(error).split())
+    privacy, notes = ({}, []) if recorded is None else _privacy(recorded)
+    spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
+    columns, remarks = ({}, []) if members is None else (members.columns, members.notes)
+    detail = "; ".join([detail, *notes, *remarks])
+    return _result(job, {"private": {"status": status, "detail": detail, **spent, **privacy, **columns}})
+
+
+def filed(job: Job, finished: Finished) -> JobResult:
+    """Write down what an attack found; a row whose files cannot be written keeps its scores, and says so."""
+    try:
+        for name, content in finished.files.items():
+            make_out((job.root / name).parent)
+            write_bytes(job.root / name, content)
+    except (DiskError, InputError) as error:  # scores need no disk
+        note = one_line(f"its images are not kept: {error}")
+        rows = [{**row, "detail": "; ".join(filter(None, [row["detail"], note]))} for row in finished.result.leakage]
+        return finished.result._replace(leakage=rows)
+    return finished.result
 
 
 def finish_job(job: Job, attacked: Attacked) -> JobResult:
-    """Store what an attack found, and score it."""
+    """Score what an attack found in this process, and store it."""
+    distilled = partial(CellStore(job.root).load_distilled, job.key.round)
+    members = _candidates(job, attacked.observation, attacked.knowledge)
+    files = {**job.files(attacked.found), **job.member_files(members)}
+    return filed(job, Finished(scored(job, attacked, distilled, members), files))
+
+
+def scored(job: Job, attacked: Attacked, distilled: Distilled, members: Told) -> JobResult:
+    """The rows of an attack that came to an end."""
     found, (privacy, notes) = attacked.found, _privacy(attacked.recorded)
-    try:
-        save_reconstruction(CellStore(job.root).reconstruction_path(job.key, job.attack.label), found)
-    except DiskError as error:  # scores need no disk
-        notes = [*notes, f"its images are not kept: {error}"]
-    scored, told_apart = score(job, attacked), _candidates(job)
+    by_target = score(job, attacked, distilled)
     vouched = {"num_vouched": len(found.images)} if job.attack.make().vouches else {}
-    scored["private"].columns.update(told_apart.columns | vouched)
-    scored["private"].notes.extend(note for note in told_apart.notes if note not in found.warnings)
+    by_target["private"].columns.update(members.columns | vouched)
+    by_target["private"].notes.extend(note for note in members.notes if note not in found.warnings)
     rows, samples = {}, []
-    for target, scores in scored.items():
+    for target, scores in by_target.items():
         detail = one_line("; ".join([*found.warnings, *scores.notes, *notes]), most=10_000)
         told, seconds = json.dumps(attacked.knowledge.given()), round(found.seconds, 3)  # without scoring
         spent = {"knowledge": told, "seconds": seconds}
@@ -158,33 +228,34 @@ def _privacy(recorded: RecordedObservation) -> tuple[dict[str, Any], list[str]]:
     return privacy_columns(*of), privacy_notes(*of)
 
 
-def _candidates(job: Job) -> Told:
-    """Which of the candidates are members, where the job has some and their observation can be read."""
-    source, store = job.setting.candidates, CellStore(job.root)
-    if source is None:
-        return Told({}, [])
+def _candidates(job: Job, observation: Observation, granted: Knowledge) -> Told:
+    """Which of the candidates are members, where the job has some."""
+    source = job.setting.candidates
+    return Told({}, []) if source is None else tell_candidates(source, observation, granted)
+
+
+def _candidates_of(job: Job, material: Material, contents: Contents) -> Told:
+    """The same of an attack that failed, where its observation can be read."""
     try:
-        observation, granted = store.load(job.key)
+        return _candidates(job, material.observation(contents), material.granted(contents))
     except Exception:  # the attack's row says why
         return Told({}, [])
-    return tell_candidates(source, observation, granted, store.membership_path(job.key))
 
 
-def score(job: Job, attacked: Attacked) -> dict[str, Evaluation]:
+def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evaluation]:
     """By target: against the private images, and against what all clients trained on instead, where they did."""
-    store, round, source = CellStore(job.root), job.key.round, job.setting.truth
     recorded, observation, knowledge, found = attacked
-    truth = None if source is None else source.truth(attacked)
+    truth = None if job.setting.truth is None else job.setting.truth.truth(attacked)
     if truth is None:
         blind = without_truth(observation, knowledge, found)
         return {"private": blind._replace(notes=blind.notes + [NOT_TRIED] * (job.setting.candidates is None))}
-    scored = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
-    distilled, of_round = (store.load_distilled(round, who) for who in (recorded.clients, recorded.round_clients))
-    if distilled is not None and of_round is not None:
-        scored["private"].columns.update(copied(truth, distilled))
-        truth = replace(truth, private=distilled, pool=replace(truth.pool, private=of_round))
-        scored["distilled"] = evaluate(truth, observation, knowledge, found, job.row_key("distilled"))
-    return scored
+    by_target = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
+    images, of_round = distilled(recorded.clients), distilled(recorded.round_clients)
+    if images is not None and of_round is not None:
+        by_target["private"].columns.update(copied(truth, images))
+        truth = replace(truth, private=images, pool=replace(truth.pool, private=of_round))
+        by_target["distilled"] = evaluate(truth, observation, knowledge, found, job.row_key("distilled"))
+    return by_target
 
 
 def copied(truth: Truth, distilled: Tensor) -> dict[str, float]:

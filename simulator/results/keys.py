@@ -51,3 +51,8 @@ class RecordedObservation:
     defense_facts: dict[str, Any] = field(default_factory=dict)
     adversary: Adversary = "server"
     guarantees: tuple[Guarantee, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Those of `pairs`, each once: rounds share global checkpoints."""
+        return tuple(dict.fromkeys(name for pair in self.pairs for name in pair))

@@ -1,10 +1,11 @@
 """The files of a run: checkpoints as safetensors, observations as JSON beside them, reconstructions as npz."""
 
+import contextlib
 import io
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,7 +38,7 @@ class _KnowledgeFields(Knowledge):
 
 
 @dataclass(frozen=True)
-class Architecture:
+class _ArchitectureFile:
     """`architecture.json`: all that an attack needs of the scenario."""
 
     model: ModelConfig
@@ -46,7 +47,7 @@ class Architecture:
     seed: int
 
 
-ARCHITECTURE = TypeAdapter(Architecture)
+ARCHITECTURE = TypeAdapter(_ArchitectureFile)
 KNOWLEDGE = TypeAdapter(_KnowledgeFields)
 PER_CHANNEL = ("pixel_mean", "pixel_std")  # fields of knowledge
 
@@ -103,6 +104,28 @@ def load_state(path: Path) -> State:
         raise InputError(f"checkpoint {str(path)!r} is no safetensors file ({error})") from None
 
 
+@dataclass(frozen=True)
+class Architecture:
+    """Which network the checkpoints of a cell belong to: what builds it anywhere, small and picklable.
+
+    config: a `ModelConfig` as JSON. shape: (C, H, W) of its input.
+    """
+
+    config: str
+    shape: tuple[int, int, int]
+    outputs: int
+    seed: int
+
+    def model(self) -> nn.Module:
+        """With weights that mean nothing."""
+        return build_model(ModelConfig.model_validate_json(self.config), self.shape, self.outputs, self.seed)
+
+    def observation(self, recorded: RecordedObservation, states: Mapping[str, State]) -> Observation:
+        """states: of all of its files, by their names."""
+        key, pairs = recorded.key, tuple((states[initial], states[final]) for initial, final in recorded.pairs)
+        return Observation(self.model(), pairs, self.shape, key.round, key.client, key.threat_model)
+
+
 class CellStore:
     """The checkpoints, observations and reconstructions of one cell of a run, under `root`.
 
@@ -155,18 +178,24 @@ class CellStore:
         """What a client trained on instead of its images, (M, C, H, W) in [0, 1]: for the scorer, not for an attack."""
         with writing(self.truth):
             self.truth.mkdir(exist_ok=True)
-        path = self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors"
-        self._note_state(path, {"images": images})
+        self._note_state(self.distilled_path(round, client), {"images": images})
+
+    def distilled_path(self, round: int, client: int) -> Path:
+        return self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors"
 
     def load_distilled(self, round: int, clients: Sequence[int]) -> Tensor | None:
         """The distilled images of all these clients; None where some trained on their own."""
-        paths = [self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors" for client in clients]
+        paths = [self.distilled_path(round, client) for client in clients]
         if not all(path.exists() for path in paths):
             return None
         return torch.cat([load_state(path)["images"] for path in paths])
 
     def save_public_images(self, images: Tensor) -> None:
-        self._note_state(self.checkpoints / "public_images.safetensors", {"images": images})
+        self._note_state(self.public_path, {"images": images})
+
+    @property
+    def public_path(self) -> Path:
+        return self.checkpoints / "public_images.safetensors"
 
     def save_observation(self, recorded: RecordedObservation, knowledge: Knowledge) -> None:
         """Write down which checkpoint files form an observation, whose images they hold, and what was granted."""
@@ -196,28 +225,44 @@ class CellStore:
 
     def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
         """What the adversary saw and was granted; needs nothing but the checkpoints folder."""
-        recorded = self._read_observation(key)
-        model, shape = self.architecture()
-        files = dict.fromkeys(name for pair in recorded.pairs for name in pair)  # rounds share global checkpoints
-        like = model.state_dict()
-        states = {name: read_checkpoint(self.checkpoints / name, like) for name in files}
-        pairs = tuple((states[initial], states[final]) for initial, final in recorded.pairs)
-        return Observation(model, pairs, shape, key.round, key.client, key.threat_model), self.granted(key)
+        recorded, architecture = self.recorded(key), self.architecture()
+        like = architecture.model().state_dict()
+        states = {name: self.checkpoint(name, like) for name in recorded.files}
+        return architecture.observation(recorded, states), self.granted(key)
+
+    def checkpoint(self, name: str, like: State) -> State:
+        """The tensors of a checkpoint. name: as an observation has it. like: the model's state dict."""
+        path = self.checkpoints / name
+        if not path.exists():
+            raise InputError(
+                f"checkpoint {str(path)!r} does not exist: output.keep {{last: …}} keeps the last rounds only"
+            )
+        return read_checkpoint(path, like)
+
+    def remove_checkpoint(self, name: str) -> None:
+        """Where it can be removed: what stays costs room and nothing else."""
+        with contextlib.suppress(OSError):
+            (self.checkpoints / name).unlink()
+
+    def public_images(self) -> State:
+        """{"images": (P, C, H, W)}, those that adversaries were given."""
+        found = load_state(self.public_path)
+        if "images" not in found:
+            raise InputError(f"{str(self.public_path)!r} has no images: the run directory is damaged")
+        return found
 
     def granted(self, key: ObservationKey) -> Knowledge:
         """What the adversary of an observation was told."""
+        knowledge, public = self.told(key)
+        return replace(knowledge, public_images=self.public_images()["images"]) if public else knowledge
+
+    def told(self, key: ObservationKey) -> tuple[Knowledge, bool]:
+        """(what the adversary of an observation was told, but for public images; whether it has those)."""
         given = self._read_observation(key).knowledge
         knowledge = make_knowledge({name: value for name, value in given.items() if name != "public_images"})
-        if "public_images" in given:
-            path = self.checkpoints / "public_images.safetensors"
-            images = load_state(path).get("images")
-            if images is None:
-                raise InputError(f"{str(path)!r} has no images: the run directory is damaged")
-            knowledge = replace(knowledge, public_images=images)
-        return knowledge
+        return knowledge, "public_images" in given
 
-    def architecture(self) -> tuple[nn.Module, tuple[int, int, int]]:
-        """(the model, its weights meaningless; (C, H, W) of its input)."""
+    def architecture(self) -> Architecture:
         path = self.checkpoints / "architecture.json"
         try:
             found = ARCHITECTURE.validate_json(json.dumps(read_json(path)))
@@ -225,7 +270,7 @@ class CellStore:
             wrong = error.errors()[0]
             where = ".".join(map(str, wrong["loc"]))
             raise InputError(f"{str(path)!r} is damaged: {where}: {wrong['msg'].lower()}") from None
-        return build_model(found.model, found.shape, found.outputs, found.seed), found.shape
+        return Architecture(found.model.model_dump_json(), found.shape, found.outputs, found.seed)
 
     def reconstruction_path(self, key: ObservationKey, attack: str) -> Path:
         return self.reconstructions / f"{key.name}_{attack}.npz"
@@ -270,9 +315,10 @@ def make_knowledge(given: dict[str, Any]) -> Knowledge:
         ) from None
 
 
-def save_reconstruction(path: Path, found: Reconstruction) -> None:
-    """images: (M, C, H, W) pixels in [0, 1], best first; held: (H, C, H, W), the candidates that the attack would not
-    vouch for; residual: (M,); duals, groups (M,) of views of one image, and features (F, …), where there are any."""
+def reconstruction_file(found: Reconstruction) -> bytes:
+    """An npz file. images: (M, C, H, W) pixels in [0, 1], best first; held: (H, C, H, W), the candidates that the
+    attack would not vouch for; residual: (M,); duals, groups (M,) of views of one image, and features (F, …), where
+    there are any."""
     pixels, held = (images.numpy().astype(np.float32) for images in (found.pixels(), found.held_pixels()))
     arrays: dict[str, Any] = {"images": pixels, "held": held, "residual": found.residual.numpy()}
     if found.duals is not None:
@@ -281,9 +327,9 @@ def save_reconstruction(path: Path, found: Reconstruction) -> None:
         arrays["groups"] = found.groups.numpy()
     if found.features is not None:
         arrays["features"] = found.features.numpy()
-    content = io.BytesIO()
-    np.savez_compressed(content, **arrays)
-    write_bytes(path, content.getvalue())
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
 
 
 def load_images(path: Path) -> Tensor:

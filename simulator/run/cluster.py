@@ -36,7 +36,7 @@ def start_ray(engine: EngineConfig) -> None:
     }
     if engine.address is None:
         workers = engine.attack_workers or os.cpu_count() or 1
-        _keep_strangers_out()
+        require_token()
         # "local": whatever Ray runs on this machine already, or RAY_ADDRESS names, is left alone
         with marking(), own_signals():
             ray.init("local", include_dashboard=False, resources={ATTACK_RESOURCE: workers}, **common)
@@ -45,9 +45,10 @@ def start_ray(engine: EngineConfig) -> None:
     try:
         with own_signals():
             ray.init(address=engine.address, **common)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (ray.exceptions.AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
+        token = "" if _has_token() else "; if it wants a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to its own"
         raise InputError(
-            f"engine.address {engine.address!r}: no Ray cluster answers there ({one_line(str(error))})"
+            f"engine.address {engine.address!r}: no Ray cluster answers there ({one_line(str(error))}){token}"
         ) from None
 
 
@@ -64,16 +65,20 @@ def own_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _keep_strangers_out() -> None:
+def require_token() -> None:
     """Whoever wants to use the Ray that starts next has to know a token: its ports are open on every interface.
 
     Ray's processes inherit the environment; a token that is there already is the user's own. Ray reads the environment
     when it is imported: what its own tests reset, it reads again.
     """
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+    if not _has_token():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     reset_auth_token_state()
+
+
+def _has_token() -> bool:
+    return bool({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ))
 
 
 def _check_that_somebody_answers(address: str) -> None:

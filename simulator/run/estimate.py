@@ -75,7 +75,7 @@ def kept_bytes(cells: Sequence[Cell], parameters: Sequence[int]) -> int:
         clients = (
             1 if scenario.hides_clients else max(1, int(scenario.federation.clients * scenario.federation.fraction))
         )
-        kept = [scenario.keeps(round) for round in range(scenario.federation.rounds + 2)]
+        kept = [scenario.leaves(round) for round in range(scenario.federation.rounds + 2)]
         replies, globals_ = sum(kept[1:-1]), sum(a or b for a, b in itertools.pairwise(kept))
         files += (clients * replies + globals_) * count
     return files * 4  # float32

@@ -16,6 +16,7 @@ from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
 from simulator.errors import CellsFailed, DiskError, RunError, one_line
+from simulator.evaluation.background import BackgroundDispatcher
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
 from simulator.results.disk import write_atomically
@@ -33,7 +34,8 @@ from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import EngineConfig
 
 STACK = "traceback.txt"  # of an exception that is not ours to explain, in the run directory
-NODE_WAIT = 120.0  # seconds that nodes have to register with the server
+NODE_WAIT = 120.0  # seconds that nodes have to register with the server, and then to say who they are
+ASKED_AT_ONCE = 100  # nodes
 
 
 def run_federation(
@@ -84,9 +86,10 @@ class AttackQueue:
 
     def __init__(self, engine: EngineConfig, ledger: Ledger, display: Display):
         start_ray(engine)  # there is one already but in a deployment
-        self.dispatcher = Dispatcher(engine.attack_workers)
+        self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers))
         self.ledger, self.display = ledger, display
         self.trained: dict[str, Mapping[str, str]] = {}  # the checksums of what was written, by cell
+        self.recorders: dict[str, Recorder] = {}  # by cell
 
     def note(self, job: Job, result: JobResult) -> None:
         """The rows of a job that is over, or was not started at all."""
@@ -101,6 +104,7 @@ class AttackQueue:
         """Bring in what has finished, waiting at most `timeout` seconds for the first."""
         for job, result in self.dispatcher.collect(timeout):
             self.note(job, result)
+            self.recorders[job.setting.cell].attacked(job)
             self.display.attack_done(result.leakage[0])
         self.display.attacks_running(self.dispatcher.shares())
         self._mark_done()
@@ -139,6 +143,7 @@ def run_cell(
     participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)}, free_workers)
     store = make_store(plan, cell, data)
     recorder = Recorder(cell, store, data, queue.dispatcher.submit, queue.note)
+    queue.recorders[cell.name] = recorder
     aggregation = StatisticsApart(defended_strategy(scenario), buffers_of(model))
     strategy = CuriousServer(aggregation, participation, recorder, utility.note)
 
@@ -179,8 +184,10 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
         raise RunError(f"{found} of {clients} nodes registered within {NODE_WAIT:g} s: start more SuperNodes")
     ids = list(grid.get_node_ids())
     messages = [Message(content=RecordDict(), message_type="query", dst_node_id=node) for node in ids]
+    # a thousand share a few workers: they have their time some by some, not all together
+    asked = (messages[i : i + ASKED_AT_ONCE] for i in range(0, len(messages), ASKED_AT_ONCE))
     nodes = {}
-    for reply in grid.send_and_receive(messages, timeout=NODE_WAIT):
+    for reply in (reply for some in asked for reply in grid.send_and_receive(some, timeout=NODE_WAIT)):
         if reply.has_error():
             raise RunError(f"a client cannot start: {reply.error.reason}"[:500])
         identity = reply.content.config_records["identity"]

@@ -29,7 +29,14 @@ from clients.models import with_known_options
 from simulator.adversary.threat_models import View, all_views
 from simulator.errors import one_line
 from simulator.scenario.error_message import describe_error
-from simulator.scenario.sections import AdversaryConfig, AttackConfig, EngineConfig, FederationConfig, OutputConfig
+from simulator.scenario.sections import (
+    AdversaryConfig,
+    AttackConfig,
+    EngineConfig,
+    FederationConfig,
+    KeepLast,
+    OutputConfig,
+)
 from simulator.scenario.sweep import Grid
 from simulator.scenario.yaml_source import Source, absolute_paths, as_key, assign, leaves, parse_value, read_yaml
 
@@ -95,15 +102,29 @@ class Scenario(Section):
         return all_views(self.adversary.threat_models, self.hides_clients)
 
     def keeps(self, round: int) -> bool:
-        """Whether the checkpoints of a round are kept: for its own attacks, for those of a later round that look at all
-        rounds so far, or because `output.keep` says so."""
-        if self.output.keep == "all":
+        """Whether the checkpoints of a round are written: for its own attacks, for those of a later round that look at
+        all rounds so far, or because `output.keep` says so."""
+        if self.output.keep != "attacked":
             return True
+        attacked = 1 <= round <= self.federation.rounds and self.adversary.attacks_in(round)
+        return attacked or (round >= 1 and self.looks_back_after(round))
+
+    @property
+    def kept_rounds(self) -> int | None:
+        """How many of the last rounds are kept; None where it is not by their number."""
+        keep = self.output.keep
+        return keep.last if isinstance(keep, KeepLast) else None
+
+    def leaves(self, round: int) -> bool:
+        """Whether the checkpoints of a round are there after the run."""
+        last = self.kept_rounds
+        return self.keeps(round) if last is None else 0 <= self.federation.rounds - round < last
+
+    def looks_back_after(self, round: int) -> bool:
+        """Whether an attack of a later round looks at all rounds so far."""
         rounds, when = self.federation.rounds, self.adversary.when
-        if 1 <= round <= rounds and self.adversary.attacks_in(round):
-            return True
         last = rounds if when == "every" else max(when, default=0)
-        return any(view.all_rounds for view in self.views) and 1 <= round < last
+        return any(view.all_rounds for view in self.views) and round < last
 
     @property
     def attacks(self) -> list[AttackConfig]:

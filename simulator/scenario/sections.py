@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from attacks import ATTACKS, Attack, Knowledge
 from attacks.interface.attack import check_options
@@ -162,13 +162,27 @@ class AdversaryConfig(Section):
         return self.when == "every" or round in self.when
 
 
+class KeepLast(Section):
+    """The last rounds. Older checkpoints are removed while the run goes on, each as soon as no attack will read it."""
+
+    last: Count = Field(description="how many of them")
+
+
+def _which_rounds(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """One error, whichever of the three was meant."""
+    try:
+        return validate(value)
+    except ValidationError:
+        raise ValueError("write attacked, all, or {last: K} for the last K rounds, K at least 1") from None
+
+
 class OutputConfig(Section):
     """What a run writes, and where."""
 
     root: str = Field("runs", description="folder of run directories, where --out names none")
     figures: bool = True
-    keep: Literal["attacked", "all"] = Field(
-        "attacked", description="checkpoints of which rounds: those that some attack reads, or all"
+    keep: Annotated[Literal["attacked", "all"] | KeepLast, WrapValidator(_which_rounds)] = Field(
+        "attacked", description="checkpoints of which rounds: those that some attack reads, all, or {last: K}"
     )
     track: list[Literal["mlflow", "wandb"]] = Field(
         default_factory=list, description="where rows are sent as they come, beside the tables: mlflow, wandb"

@@ -65,9 +65,13 @@ def scale_warning(inputs: Tensor, observation: Observation) -> str | None:
 
 
 def write_membership(path: Path, residual: Tensor, found: Calibrated | None) -> None:
-    """index, residual ρ, the score −log ρ, higher for members, and who is told to be one, where that is calibrated."""
     make_out(path.parent)
+    write_atomically(path, membership_table(residual, found))
+
+
+def membership_table(residual: Tensor, found: Calibrated | None) -> str:
+    """As CSV: index, residual ρ, the score −log ρ, higher for members, and who is told to be one, where that is
+    calibrated."""
     members = [None] * len(residual) if found is None else list(map(int, found.members))
     scores = {"index": range(len(residual)), "residual": residual.numpy(), "score": -residual.log().numpy()}
-    frame = CANDIDATES.frame({**scores, "member": members})
-    write_atomically(path, frame.to_csv(index=False))
+    return CANDIDATES.frame({**scores, "member": members}).to_csv(index=False)

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.benchmarks import iteration, kernel, maps, memory, quality
+from tests.benchmarks import growth, iteration, kernel, maps, memory, quality
 from tests.benchmarks.timing import TURNS
 
 
@@ -17,6 +17,7 @@ def main() -> None:
     iteration.print_span(device)
     maps.print_shares(device)
     maps.print_growth(device)
+    growth.print_growth(device)
     quality.print_table(device)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from attacks.kernel.empirical import empirical_ntk
 from simulator.tools.gradient_memory import peak_in_new_process
-from tests.benchmarks import iteration, kernel, map_strays, maps, quality, timing
+from tests.benchmarks import growth, iteration, kernel, map_strays, maps, quality, scale, timing
 
 CPU = torch.device("cpu")
 
@@ -31,6 +31,22 @@ def test_maps_have_a_line_per_block_and_per_size(monkeypatch, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[:3] for line in lines if line and line[0].isdigit()] == [["1", "16", "4"], ["2", "16", "4"]]
     assert [line[:3] for line in lines if line and line[0] == "images"] == [["images", "1", "2"]]
+
+
+def test_growth_has_a_line_per_size(monkeypatch, capsys):
+    monkeypatch.setattr(timing, "SQUARE", 64)
+    small = {"NTK iteration, rounds": (1, 2), "span step, images N": (4, 6), "server's round, clients": (2, 4)}
+    sizes = {title: (growth.GROWTH[title][0], values) for title, values in small.items()}
+    monkeypatch.setattr(growth, "GROWTH", sizes)
+    growth.print_growth(CPU)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition("(")[2] for line in lines if line.startswith(("NTK", "server"))] == ["1.0)", "1.0)"]
+    assert sum(line.startswith("span") for line in lines) == 1
+
+
+def test_growth_over_rounds_is_a_slope_once_the_first_are_over():
+    seen = scale.Seen(peaks={"server": {1: 100.0, 2: 500.0, 3: 600.0, 4: 610.0, 5: 612.0, 6: 614.0}})
+    assert seen.slope("server") == pytest.approx(2.0)
 
 
 def test_the_exponent_of_a_power_law_is_found():

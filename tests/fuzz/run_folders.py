@@ -37,7 +37,7 @@ def write_run(root: Path) -> None:
     (root / "scenario.yaml").write_text(yaml.safe_dump(description))
     store, ledger, (cell,) = CellStore(root), Ledger(root), scenario.cells()
     store.create(scenario.model, (1, 8, 8), 10, 0)
-    initial = store.architecture()[0].state_dict()
+    initial = store.architecture().model().state_dict()
     sent = store.save_global(0, initial)
     public = load_data(cell.client_config(use_gpu=False)).public()[0]
     store.save_public_images(public - 0.3)

@@ -7,7 +7,14 @@ from torch import Tensor, nn
 
 from attacks.networks.products import break_even_rank, compress, low_rank, pack
 from attacks.ntk.mlp_objective import DenseObjective, LayerDelta
-from attacks.ntk.objective import AutogradObjective, backward_in_batches, make_objective
+from attacks.ntk.objective import (
+    AutogradObjective,
+    backward_in_batches,
+    gradient_sum_in_batches,
+    make_objective,
+    relative_residual,
+    relative_residual_without,
+)
 
 SHAPE = (1, 4, 4)
 
@@ -296,3 +303,19 @@ def test_masked_loss_counts_kept_entries_only(dense, rows):
     total = backward_in_batches(objective, batched, duals.clone().requires_grad_(), None, 2)
     torch.testing.assert_close(total, loss.detach())
     torch.testing.assert_close(batched.grad, torch.autograd.grad(objective.loss(images, duals, None), images)[0])
+
+
+@pytest.mark.parametrize("double_backward", [False, True])
+def test_what_is_judged_in_batches_is_what_is_judged_at_once(double_backward):
+    torch.manual_seed(0)
+    model = mlp(outputs=2).double()
+    objective = make_objective(model, SHAPE, random_state(model), [random_state(model)], double_backward)
+    images, duals = (value.detach() for value in starting_point(10, 2, 1, torch.float64))
+    whole = gradient_sum_in_batches(objective, images, duals, None, None)
+    residual = relative_residual(objective, images, duals)
+    without = relative_residual_without(objective, images, duals)
+    for batch_size in (1, 3, 10, 100):
+        parts = gradient_sum_in_batches(objective, images, duals, None, batch_size)
+        assert all(relative(parts[name], whole[name]) < 1e-12 for name in whole)
+        assert relative_residual(objective, images, duals, batch_size) == pytest.approx(residual, rel=1e-12)
+        assert relative(relative_residual_without(objective, images, duals, batch_size), without) < 1e-12

@@ -7,6 +7,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from attacks import InputError
 from clients.defenses.differential_privacy.guarantee import Guarantee, to_json
 from clients.local_update import load_data
 from simulator.adversary.curious_server import CuriousServer
@@ -57,23 +58,33 @@ class NoAttacks:
 
 @pytest.fixture
 def federate(tmp_path, monkeypatch):
-    """Two rounds of two clients; returns the store of what was recorded, and the attacks.
+    """Two rounds of two clients, or more; returns the store of what was recorded, and the attacks.
 
-    late: the client that does not reply in round 2.
+    late: the client that does not reply in round 2. after_round: called with the recorder and the round.
     """
 
     for name in ("_task_id", "_run_id", "_node_id"):  # of this process: a message names its sender
         monkeypatch.setattr(TaskIdentity, name, 1)
 
-    def run(threat_models, defenses=(), strategy="FedAvg", late=None, attacks=("ntk",), when="every", keep="attacked"):
+    def run(
+        threat_models,
+        defenses=(),
+        strategy="FedAvg",
+        *,
+        rounds=2,
+        late=None,
+        after_round=None,
+        keep="attacked",
+        **adversary,
+    ):
         content = {
             "name": "s",
             "data": {"public": 30, "test": 30},
             "partition": {"images": list(IMAGES)},
             "model": {"depth": 0, "bias": False},
-            "federation": {"clients": 2, "strategy": {"name": strategy}},
+            "federation": {"rounds": rounds, "clients": 2, "strategy": {"name": strategy}},
             "defenses": list(defenses),
-            "adversary": {"threat_models": threat_models, "attacks": list(attacks), "when": when},
+            "adversary": {"threat_models": threat_models, "attacks": ["ntk"]} | adversary,
             "output": {"keep": keep},
         }
         cell = validate(Source(content)).cells()[0]
@@ -84,12 +95,14 @@ def federate(tmp_path, monkeypatch):
         server = CuriousServer(defended_strategy(cell.scenario), participation, recorder, lambda round, reply: None)
         grid = SimpleNamespace(get_node_ids=lambda: list(NODES.values()))
         arrays = ArrayRecord({WEIGHT: torch.zeros(10, 64)})
-        for round in (1, 2):
+        for round in range(1, rounds + 1):
             messages = server.configure_train(round, arrays, ConfigRecord({}), grid)
             sent = arrays.to_torch_state_dict()[WEIGHT]
             work = enumerate(zip(messages, IMAGES, STEPS, strict=True))
             replies = [reply_to(message, sent, *rest) for i, (message, *rest) in work if (round, i) != (2, late)]
             arrays, _ = server.aggregate_train(round, replies)
+            if after_round is not None:
+                after_round(recorder, round)
         return store, queue
 
     return run
@@ -173,7 +186,7 @@ def test_an_observation_says_what_guarantee_its_clients_have_and_whose_eyes_it_i
     assert found[2, ALL, "history"].guarantees == (spent(3),)
 
 
-ADAPTIVE = ({"name": "span", "adaptive": True}, "span")
+ADAPTIVE = [{"name": "span", "adaptive": True}, "span"]
 
 
 def told(store, round, client, threat_model):
@@ -221,3 +234,48 @@ def test_what_no_attack_reads_is_not_written(federate, when, threat_models, keep
     assert sorted(path.stem for path in store.checkpoints.glob("*.safetensors")) == sorted(files)
     for job in queue.submitted:
         assert store.load(job.key)[0].pairs  # whatever is attacked can be read
+
+
+def there(store):
+    """(rounds after which the global checkpoint is there, rounds of whose clients the checkpoints are)."""
+    names = [path.stem for path in store.checkpoints.glob("*.safetensors")]
+    rounds = [sorted({int(name[-4:]) for name in names if name.startswith(kind)}) for kind in ("global", "client")]
+    return tuple(rounds)
+
+
+@pytest.mark.parametrize(
+    ("threat_models", "when", "waiting", "done"),
+    [
+        (["server"], [], ([3, 4, 5], [4, 5]), ([3, 4, 5], [4, 5])),  # what nobody attacks goes at once
+        (["server"], [2], ([1, 3, 4, 5], [2, 4, 5]), ([3, 4, 5], [4, 5])),
+        (["server"], "every", ([0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5]), ([3, 4, 5], [4, 5])),
+        (["history"], [3], ([0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5]), ([3, 4, 5], [4, 5])),
+    ],
+)
+def test_of_the_last_rounds_alone_checkpoints_stay_and_of_others_while_attacks_need_them(
+    federate, threat_models, when, waiting, done
+):
+    recorders = []
+    each_round = lambda recorder, round: recorders.append(recorder)  # noqa: E731
+    store, queue = federate(threat_models, when=when, keep={"last": 2}, rounds=5, after_round=each_round)
+    assert there(store) == waiting
+    for job in queue.submitted:
+        assert store.load(job.key)[0].pairs
+        recorders[0].attacked(job)
+    assert there(store) == done
+
+
+def test_older_rounds_go_while_the_run_goes_on(federate):
+    seen, ended = {}, []
+
+    def after_round(recorder, round):
+        jobs = recorder.submit.__self__.submitted
+        for job in jobs[len(ended) :]:
+            ended.append(job)
+            recorder.attacked(job)
+        seen[round] = there(recorder.store)
+
+    store, queue = federate(["server"], keep={"last": 1}, rounds=4, after_round=after_round)
+    assert seen == {round: ([round - 1, round], [round]) for round in (1, 2, 3, 4)}
+    with pytest.raises(InputError, match=r"does not exist: output.keep"):
+        store.load(queue.submitted[0].key)

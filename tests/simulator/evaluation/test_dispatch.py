@@ -6,15 +6,17 @@ from collections import deque
 
 import pytest
 import ray
+from ray import cloudpickle
 
 from simulator.evaluation import dispatch
 from simulator.evaluation.dispatch import Dispatcher
-from simulator.evaluation.job import Job, Setting
-from simulator.evaluation.progress_board import ProgressBoard
-from simulator.results.keys import ObservationKey
+from simulator.evaluation.job import attack
+from simulator.evaluation.material import Material
+from simulator.evaluation.progress_board import ProgressBoard, Reporter
+from simulator.evaluation.shelf import Shelf
 from simulator.run.cluster import stop_ray, worker_environment
-from simulator.scenario.scenario import Cell, Scenario
 from tests.simulator.evaluation.fake_actor import Handle
+from tests.simulator.evaluation.observed import make_job, observed_run
 
 
 class Deadly:
@@ -24,10 +26,9 @@ class Deadly:
         return os._exit, (3,)
 
 
-def make_job(root, client, timeout=3600.0, **swept):
-    """A job without an observation: its row says so."""
-    scenario = Scenario.model_validate({"name": "s", "adversary": {"timeout": timeout}})
-    return Job(Setting.of(Cell("", swept, scenario)), root, ObservationKey(1, client, "server"), scenario.attacks[0])
+@pytest.fixture
+def observed(tmp_path):
+    return observed_run(tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +41,28 @@ def slotless():
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_takes_no_job_but_its_own_with_it(tmp_path, slotless):
-    dispatcher = Dispatcher(workers=1)
+def test_a_worker_that_dies_takes_no_job_but_its_own_with_it(observed, slotless):
+    dispatcher, root = Dispatcher(workers=1), observed.root
     found = {}
     try:
-        for job in (make_job(tmp_path, 0), make_job(tmp_path, 1, deadly=Deadly()), make_job(tmp_path, 2)):
+        for job in (make_job(root, 0), make_job(root, 1, deadly=Deadly()), make_job(root, 2), make_job(root, 3)):
             dispatcher.submit(job)
-        assert len(dispatcher.running) == 1 and len(dispatcher.pending) == 3  # one at a time
+        assert len(dispatcher.running) == 1 and len(dispatcher.pending) == 4  # one at a time
         while dispatcher.pending:
-            found |= {job.key.client: result.leakage[0]["detail"] for job, result in dispatcher.collect(timeout=60)}
+            found |= {job.key.client: result.leakage[0] for job, result in dispatcher.collect(timeout=60)}
     finally:
         dispatcher.close()
-    assert found[1].startswith("the attack's worker died")
-    assert all("no observation" in found[client] for client in (0, 2)), found
+    assert found[1]["detail"].startswith("the attack's worker died")
+    assert [found[client]["status"] for client in range(4)] == ["ok", "failed", "ok", "failed"]
+    assert "no observation" in found[3]["detail"]
+
+
+def test_what_travels_names_no_folder_of_the_run(observed):
+    job = make_job(observed.root, 1)
+    material = Material.read(observed, job.key)
+    contents = {label: source.read() for label, source in material.sources(observed).items()}
+    assert str(observed.root).encode() not in cloudpickle.dumps((job.for_workers, material, contents))
+    assert attack(job.for_workers, material, contents, Reporter()).result.leakage[0]["status"] == "ok"
 
 
 class FakeRay:
@@ -82,6 +92,7 @@ def dispatch_to_nowhere(monkeypatch):
         dispatcher.clock = [0.0]
         dispatcher.board = Handle(ProgressBoard(lambda: dispatcher.clock[0]))
         dispatcher.running, dispatcher.waiting = {job.key.client: job for job in jobs}, deque()
+        dispatcher.needs, dispatcher.unsent, dispatcher.shelf, dispatcher.slotted = {}, [], Shelf(), False
         dispatcher.last_sign = time.monotonic()
         dispatcher.ray = FakeRay()
         monkeypatch.setattr(dispatch, "ray", dispatcher.ray)
@@ -121,3 +132,18 @@ def test_the_bar_shows_what_runs(tmp_path, dispatch_to_nowhere):
     dispatcher.board.progress.remote(job.name, 0.5)
     dispatcher.board.progress.remote("one that was fetched already", 0.9)
     assert dispatcher.shares() == {job.name: 0.5}
+
+
+def test_where_no_node_with_slots_is_left_jobs_are_given_up(tmp_path, dispatch_to_nowhere, monkeypatch):
+    dispatcher = dispatch_to_nowhere(make_job(tmp_path, 0))
+    dispatcher.slotted, dispatcher.without_slots = True, None
+    slots = [0]
+    monkeypatch.setattr(dispatch, "attack_slots", lambda: slots[0])
+    assert dispatcher.collect(timeout=0) == []  # a node may come back
+    dispatcher.without_slots -= 60
+    slots[0] = 1
+    assert dispatcher.collect(timeout=0) == []
+    slots[0] = 0
+    dispatcher.without_slots = time.monotonic() - 121
+    ((_, result),) = dispatcher.collect(timeout=0)
+    assert result.leakage[0]["status"] == "failed" and "slots for attacks" in result.leakage[0]["detail"]

@@ -51,7 +51,7 @@ def record(tmp_path):
     scenario = validate(Source(CONTENT))
     store = CellStore(tmp_path)
     store.create(scenario.model, (1, 8, 8), 10, 0)
-    initial = store.architecture()[0].state_dict()
+    initial = store.architecture().model().state_dict()
     final = {name: value + 0.01 for name, value in initial.items()}
     key, pair = ObservationKey(1, 0, "server"), (store.save_global(0, initial), store.save_client(1, 0, final))
     store.save_observation(RecordedObservation(key, (pair,), (0,), (0,)), Knowledge(num_private=3))

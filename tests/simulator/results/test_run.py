@@ -30,7 +30,7 @@ def run(tmp_path):
     (tmp_path / "scenario.yaml").write_text(yaml.safe_dump({"scenario": scenario.model_dump(mode="json")}))
     store, ledger = CellStore(tmp_path), Ledger(tmp_path)
     store.create(scenario.model, (1, 8, 8), 10, 0)
-    initial = store.architecture()[0].state_dict()
+    initial = store.architecture().model().state_dict()
     sent = store.save_global(0, initial)
     public = load_data(scenario.cells()[0].client_config(use_gpu=False)).public()[0]
     for client in (0, 1):

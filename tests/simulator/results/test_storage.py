@@ -17,8 +17,9 @@ from simulator.results.storage import (
     load_state,
     make_knowledge,
     make_out,
-    save_reconstruction,
+    reconstruction_file,
     save_state,
+    write_bytes,
 )
 
 SHAPE = (1, 8, 8)
@@ -89,7 +90,7 @@ def test_states_keep_their_bits(tmp_path):
 
 def test_reconstructions_are_stored_as_pixels(tmp_path):
     found = Reconstruction(torch.tensor([[[[-0.5, 0.25, 0.9]]]]), torch.tensor([0.1]), pixel_mean=(0.25,))
-    save_reconstruction(tmp_path / "r.npz", found)
+    write_bytes(tmp_path / "r.npz", reconstruction_file(found))
     assert load_images(tmp_path / "r.npz").tolist() == [[[[0.0, 0.5, 1.0]]]]
     assert np.load(tmp_path / "r.npz")["residual"].tolist() == pytest.approx([0.1])
 

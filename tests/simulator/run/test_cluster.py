@@ -47,3 +47,18 @@ def test_where_nobody_answers_one_line_says_so(address):
 def test_an_address_has_a_host_and_a_port(address):
     with pytest.raises(InputError, match="write HOST:PORT, ray://HOST:PORT or auto"):
         start_ray(EngineConfig(address=address))
+
+
+def test_who_has_no_token_is_told_how_to_give_one(monkeypatch):
+    def refuse(**settings):
+        raise ConnectionError("Failed to connect to Ray cluster")
+
+    stop_ray()
+    monkeypatch.setattr(ray, "init", refuse)
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputError, match=r"no Ray cluster answers there .*RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"):
+        start_ray(EngineConfig(address="auto"))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    with pytest.raises(InputError, match=r"no Ray cluster answers there \(Failed to connect to Ray cluster\)$"):
+        start_ray(EngineConfig(address="auto"))

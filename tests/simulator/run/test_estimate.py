@@ -15,10 +15,17 @@ from simulator.scenario.yaml_source import Source
         ({"when": [2]}, [], 4 + 2),
         ({"when": [2], "threat_models": ["history"]}, [], 2 * 4 + 3),
         ({}, ["secure_aggregation"], 3 + 4),
+        ({"keep": {"last": 2}}, [], 2 * 4 + 3),  # and what the first of them started from
+        ({"keep": {"last": 2}, "when": []}, [], 2 * 4 + 3),
+        ({"keep": {"last": 9}}, [], 3 * 4 + 4),
+        ({"keep": "all", "when": []}, [], 3 * 4 + 4),
     ],
 )
 def test_the_disk_that_checkpoints_take(adversary, defenses, checkpoints):
+    keep = adversary.get("keep", "attacked")
+    adversary = {key: value for key, value in adversary.items() if key != "keep"}
     content = {"name": "s", "federation": {"rounds": 3, "clients": 4}, "adversary": adversary, "defenses": defenses}
+    content["output"] = {"keep": keep}
     cells = validate(Source(content)).cells()
     assert kept_bytes(cells, [1000]) == checkpoints * 4000
 

@@ -1,7 +1,10 @@
 """The loop over the cells of a run, without Flower and Ray."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
+from flwr.supercore.task_identity import TaskIdentity
 
 from simulator.errors import CellsFailed, RunError
 from simulator.results.ledger import finished_cells
@@ -49,6 +52,7 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients: {})
     monkeypatch.setattr(federation, "start_ray", lambda engine: None)
     monkeypatch.setattr(federation, "Dispatcher", lambda workers: NoJobs())
+    monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher: dispatcher)
     return start
 
 
@@ -63,6 +67,26 @@ def test_a_cell_that_fails_keeps_none_of_the_others_from_running(tmp_path, start
 def test_a_run_without_a_sweep_says_why_it_failed_and_no_more(start):
     with pytest.raises(CellsFailed, match=r"^round 1: 3 of 3 clients failed$"):
         start("", sweep="")
+
+
+def test_a_thousand_nodes_have_their_time_some_by_some(monkeypatch):
+    """They share a few workers, each of which answers in turn."""
+    for name in ("_task_id", "_run_id", "_node_id"):  # of this process: a message names its sender
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    asked = []
+
+    def send_and_receive(messages, timeout):
+        asked.append(len(messages))
+        return [answer_of(message.metadata.dst_node_id) for message in messages]
+
+    def answer_of(node):
+        identity = {"partition-id": node - 5000, "code": federation.code_version()}
+        content = SimpleNamespace(config_records={"identity": identity})
+        return SimpleNamespace(has_error=lambda: False, content=content, metadata=SimpleNamespace(src_node_id=node))
+
+    grid = SimpleNamespace(get_node_ids=lambda: range(5000, 6000), send_and_receive=send_and_receive)
+    assert federation.identify_nodes(grid, 1000) == {i: 5000 + i for i in range(1000)}
+    assert max(asked) == federation.ASKED_AT_ONCE and sum(asked) == 1000
 
 
 @pytest.mark.slow

@@ -7,8 +7,9 @@ from simulator.adversary.threat_models import all_views
 from simulator.results.keys import ALL
 from simulator.run.expected import expected_pairs
 from simulator.run.plan import make_plan
-from simulator.scenario.scenario import load_scenario
+from simulator.scenario.scenario import load_scenario, validate
 from simulator.scenario.sweep import short_keys
+from simulator.scenario.yaml_source import Source
 
 
 @pytest.fixture
@@ -298,3 +299,14 @@ def test_the_hospital_s_scenario_has_the_published_settings_and_can_run():
     plan = make_plan(load_scenario(Path(__file__).parents[3] / "scenarios" / "hospital.yaml"))
     (defense,) = plan.scenario.chain
     assert (defense.clipping_norm, defense.sensitivity, defense.epsilon) == (1.0, 1e-4, 10.0)
+
+
+@pytest.mark.parametrize("keep", ["lats", {"last": 0}, {"last": "3"}, {"lst": 3}, 3, None, {}, {"last": 3, "x": 1}])
+def test_which_rounds_are_kept_is_said_in_one_of_three_ways(keep):
+    with pytest.raises(InputError, match=r"output.keep.*: write attacked, all, or \{last: K\}"):
+        validate(Source({"name": "s", "output": {"keep": keep}}))
+
+
+def test_the_last_rounds_can_be_kept():
+    assert validate(Source({"name": "s", "output": {"keep": {"last": 3}}})).kept_rounds == 3
+    assert validate(Source({"name": "s"})).kept_rounds is None

@@ -1,0 +1,47 @@
+"""Which checkpoints stay on the disk while a run goes on."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from simulator.results.storage import CellStore
+from simulator.scenario.scenario import Scenario
+
+
+class Retention:
+    """Removes what `output.keep: {last: K}` does not keep: checkpoints of older rounds, as soon as no attack will read
+    them. Otherwise it removes nothing."""
+
+    def __init__(self, scenario: Scenario, store: CellStore):
+        self.scenario, self.store = scenario, store
+        self.round = 0  # the last one that has ended
+        self.written: dict[str, int] = {}  # by file, the last round that it is a part of
+        self.readers: Counter[str] = Counter()  # attacks that have not ended, by file
+        self.files: dict[str, tuple[str, ...]] = {}  # of each of these attacks, by its name
+
+    def note(self, name: str, round: int) -> str:
+        """A checkpoint was written that is a part of `round` and of none after it. Returns the file."""
+        self.written[name] = round
+        return name
+
+    def begin(self, attack: str, files: Iterable[str]) -> None:
+        """An attack will read these."""
+        self.files[attack] = tuple(files)
+        self.readers.update(self.files[attack])
+
+    def end(self, attack: str) -> None:
+        """An attack reads nothing any more."""
+        self.readers.subtract(self.files.pop(attack, ()))
+        self._remove()
+
+    def end_round(self, round: int) -> None:
+        self.round = round
+        self._remove()
+
+    def _remove(self) -> None:
+        last = self.scenario.kept_rounds
+        if last is None or self.scenario.looks_back_after(self.round):
+            return
+        for name, round in list(self.written.items()):
+            if round <= self.round - last and not self.readers[name]:
+                self.store.remove_checkpoint(name)
+                del self.written[name], self.readers[name]
