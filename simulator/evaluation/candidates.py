@@ -30,7 +30,7 @@ class Told(NamedTuple):
 
 
 def tell_candidates(source: CandidateSource, observation: Observation, knowledge: Knowledge) -> Told:
-    """Tell members from others. What goes wrong costs these columns and nothing else: a note says why they are empty."""
+    """Tell members from others. What goes wrong costs these columns alone: a note says why they are empty."""
     try:
         candidates, outsiders = (to_input_space(images, observation, knowledge) for images in source.images())
         test = MembershipTest.of(observation, knowledge, torch.cat([candidates, outsiders]))
