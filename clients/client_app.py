@@ -26,6 +26,10 @@ MEMORY = "defenses"  # in the node's state: what defenses keep between rounds, o
 CLIENT_APP_RAISED = 2  # Flower's own code for a ClientApp that raises
 
 
+def loaded() -> None:
+    """Called in a worker of a simulation before its first client: what calls it has imported all that clients need."""
+
+
 @app.query()
 def identify(message: Message, context: Context) -> Message:
     """Tell the partition id (node ids are random) and which code this client runs."""
@@ -38,9 +42,10 @@ def train(message: Message, context: Context) -> Message:
     """Train on the private images and return the checkpoint, or an error of one line where training fails."""
     try:
         return Message(content=trained(message, context), reply_to=message)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # code of the user's own: its exit would take the worker with it
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
+        what = f"{type(error).__name__}: {error}".removesuffix(": ")
+        reason = f"{what} ({Path(frame.filename).name}, line {frame.lineno})"
         return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
 
 

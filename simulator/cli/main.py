@@ -1,5 +1,6 @@
 """The command line. Heavy imports happen inside the commands, so that `fedspill --help` answers at once."""
 
+import os
 import sys
 from importlib import metadata
 from typing import Annotated
@@ -12,7 +13,9 @@ from simulator.cli.experiments import distill, paper
 from simulator.cli.names import init, list_names, schema
 from simulator.cli.runs import benchmark, check, report, run
 from simulator.cli.update import attack, diagnose, member
-from simulator.errors import RunError
+from simulator.errors import RunError, refused_file, unexpected
+
+STACK = "FEDSPILL_STACK"  # set in the environment, an error that nobody foresaw is shown as Python does
 
 cli = typer.Typer(
     name="fedspill",
@@ -44,9 +47,14 @@ cli.command("list")(list_names)
 
 def main() -> None:
     """Entry point: bad input is one line and exit code 2, a run that had to stop 1, one without any result 3, one above
-    --fail-above 4."""
+    --fail-above 4, one with some rows without a result 5. So is an error that nobody foresaw, with 1."""
     try:
         cli()
     except (InputError, RunError) as error:
         print(f"fedspill: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else error.exit_code)
+    except Exception as error:
+        if os.environ.get(STACK):
+            raise
+        print(f"fedspill: {refused_file(error) or unexpected(error)}", file=sys.stderr)
+        sys.exit(1)

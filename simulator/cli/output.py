@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from attacks.interface.errors import InputError
-from simulator.errors import RunError
+from simulator.errors import RunError, said_by
 
 out = Console(highlight=False)
 
@@ -60,8 +60,9 @@ def _in_json(function: Callable[..., Answer], given: dict[str, Any]) -> Answer:
     try:
         with contextlib.redirect_stdout(people), contextlib.redirect_stderr(people):
             answer = function(**given)
-    except (InputError, RunError) as error:
-        print_json({"error": str(error)})
+    except Exception as error:
+        known = isinstance(error, InputError | RunError)
+        print_json({"error": str(error) if known else f"unexpected {said_by(error)}"})
         raise
     print_json(answer.data | ({"error": str(answer.error)} if answer.error is not None else {}))
     return answer

@@ -13,7 +13,8 @@ from simulator.evaluation.job import Job, JobResult, lost, run_job
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
 
 ATTACK_RESOURCE = "attack"
-GRACE = 120.0  # seconds beyond its own time limit after which a job that gives no sign of life is given up
+GRACE = 120.0  # seconds beyond its own time limit after which a job that gives no sign of life is given up, at most
+LEAST_GRACE = 20.0
 BOARD_TIMEOUT = 10.0  # seconds that the board has to answer
 
 
@@ -59,7 +60,7 @@ class Dispatcher:
         if finished:
             self.last_sign = time.monotonic()
         else:
-            finished = [self._give_up(reference) for reference in self._silent()]
+            finished = [self._give_up(reference, why) for reference, why in self._silent().items()]
         self._start()
         return finished
 
@@ -86,20 +87,25 @@ class Dispatcher:
         except Exception as error:
             return job, lost(job, f"the attack's worker died: {error}")
 
-    def _silent(self) -> list[Any]:
-        """The jobs whose worker gives no sign of life; all of them where none has one, and none came back for long."""
+    def _silent(self) -> dict[Any, str]:
+        """The jobs whose worker gives no sign of life, and what to say of them; all of them where none has one, and
+        none came back for long."""
         silence = self._ask(self.board.silence)
         heard = {reference: silence[job.name] for reference, job in self.running.items() if job.name in silence}
         if heard:  # what waits for a slot has all the time that others take
-            return [reference for reference, seconds in heard.items() if seconds > patience(self.running[reference])]
-        stuck = time.monotonic() - self.last_sign > max(map(patience, self.running.values()), default=0.0)
-        return list(self.running) if stuck else []
+            jobs = {reference: self.running[reference] for reference in heard}
+            return {one: unending(job) for one, job in jobs.items() if heard[one] > patience(job)}
+        # workers need a while to start, however short their jobs are
+        longest = GRACE + max((job.timeout for job in self.running.values()), default=0.0)
+        if time.monotonic() - self.last_sign <= longest:
+            return {}
+        return dict.fromkeys(self.running, f"no worker took it up within {longest:g} s")
 
-    def _give_up(self, reference: Any) -> tuple[Job, JobResult]:
+    def _give_up(self, reference: Any, why: str) -> tuple[Job, JobResult]:
         ray.cancel(reference, force=True)
         job = self.running.pop(reference)
         self.board.forget.remote(job.name)
-        return job, lost(job, "its worker stopped answering", "timeout")
+        return job, lost(job, why, "timeout")
 
     def _ask(self, method: Any) -> dict[str, float]:
         """The board's answer; nothing where it gives none."""
@@ -108,6 +114,10 @@ class Dispatcher:
         return {}
 
 
+def unending(job: Job) -> str:
+    return f"attack or score did not end after adversary.timeout = {job.timeout:g} s: their worker was ended"
+
+
 def patience(job: Job) -> float:
-    """Seconds without a sign of life after which a job is given up."""
-    return GRACE + job.timeout
+    """Seconds after which an attack is given up that did not stop when its time was over, and so is its score."""
+    return job.timeout + min(GRACE, max(LEAST_GRACE, job.timeout))

@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks import InputError
 from attacks.scoring.images import score_images
 from simulator.adversary.attack_run import AttackRun
-from simulator.errors import one_line
+from simulator.errors import one_line, said_by
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Attacked, ScenarioTruth, Truth, TruthSource
@@ -115,8 +115,8 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
             found = run.run(observation, granted, reporter.progress)
         reporter.alive()  # scoring has time of its own
         return finish_job(job, Attacked(recorded, observation, knowledge, found))
-    except Exception as error:
-        status, detail = "failed", one_line(f"{type(error).__name__}: {error}")
+    except (Exception, SystemExit) as error:
+        status, detail = "failed", said_by(error)
         if isinstance(error, TimeoutError):
             status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
         elif isinstance(error, InputError) and job.attack.optional:

@@ -497,6 +497,54 @@ def test_a_run_without_any_result_says_so_and_exits_with_3(fedspill, scenario, l
     assert "'ntk' out of time in 2 cases: no result within adversary.timeout = 1 s" in " ".join(result.stdout.split())
 
 
+def test_a_run_with_some_rows_without_a_result_says_how_many_and_exits_with_5(fedspill, scenario, late, monkeypatch):
+    monkeypatch.setattr("simulator.run.folder.needs_run", lambda plan, overwrite: False)
+    ledger = Ledger(late)
+    rows = [{"status": "ok"}, {"status": "failed", "detail": "boom"}, {"status": "timeout"}, {"status": "skipped"}]
+    key = {"round": 1, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0, "target": "private"}
+    ledger.add("", leakage=[{**key, "adaptive": False, "client": i, **row} for i, row in enumerate(rows)])
+    ledger.write_tables()
+    result = fedspill("run", scenario("name: late\nmodel: {width: 8}\n"), "--out", late)
+    assert result.returncode == 5
+    assert result.stderr == "fedspill: 2 of 4 rows have no result (1 failed, 1 timeout): `detail` says why\n"
+    answer = json.loads(fedspill("run", scenario("name: late\n"), "--out", late, "--json").stdout)
+    assert answer["error"].startswith("2 of 4 rows have no result")
+    assert fedspill("report", late).returncode == 0
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_and_its_stack_a_file(fedspill, scenario, monkeypatch):
+    def broken(*args):
+        raise ZeroDivisionError("division\nby [/zero]")
+
+    monkeypatch.setattr("simulator.scenario.scenario.load_scenario", broken)
+    monkeypatch.delenv("FEDSPILL_STACK", raising=False)
+    result = fedspill("run", scenario("name: s\n"))
+    (line,) = result.stderr.splitlines()
+    said, _, file = line.rpartition(" ")
+    assert result.returncode == 1
+    assert said == (
+        "fedspill: unexpected ZeroDivisionError: division by [/zero]; this is a fault of fedspill, the stack is in"
+    )
+    assert "in broken" in Path(file).read_text()
+    Path(file).unlink()
+    monkeypatch.setenv("FEDSPILL_STACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        fedspill("run", scenario("name: s\n"))
+
+
+def test_a_full_disk_is_one_line_and_no_fault_of_ours(fedspill, scenario, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device", "runs/x")
+
+    monkeypatch.setattr("simulator.scenario.scenario.load_scenario", full)
+    result = fedspill("run", scenario("name: s\n"))
+    assert result.returncode == 1
+    assert result.stderr == (
+        "fedspill: [Errno 28] No space left on device: 'runs/x'; "
+        "what is written is kept, and the same command goes on from there\n"
+    )
+
+
 def test_a_report_on_a_run_without_any_result_is_written(fedspill, late):
     result = fedspill("report", late)
     assert result.returncode == 0, result.stderr
