@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from torch import Tensor
 
 from attacks.interface.observation import State
+from clients.client_app import OUT_OF_TIME
 from clients.defenses.differential_privacy.guarantee import Guarantee, from_json
 from simulator.errors import one_line
 from simulator.results.privacy import privacy_columns
@@ -23,8 +24,6 @@ from simulator.scenario.sections import WEIGHT
 ARRAYS, METRICS = "arrays", "metrics"  # the records that a strategy reads
 NUMBERS = (WEIGHT, "steps", "first-loss", "last-loss", "seconds")  # columns of the clients table
 WHEREABOUTS = {"worker": str, "pid": int, "gpu-ids": str, "device": str}
-LIMIT = "timeout"  # in the configuration of a round: seconds that a client may take
-OUT_OF_TIME = 1000  # code of the error in the place of a reply that took longer; Flower's own codes end below
 MOST_IMAGES = 10**12  # a weight beyond is no number of images
 
 

@@ -1,11 +1,8 @@
 """One attack on one observation, and its score: the unit of work that Ray runs, resumes and replays."""
 
 import json
-import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +12,7 @@ from torch import Tensor
 
 from attacks import InputError
 from attacks.scoring.images import score_images
+from clients.time_limit import OutOfTime, time_limit
 from simulator.adversary.attack_run import AttackRun
 from simulator.errors import one_line, said_by
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
@@ -117,7 +115,7 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
         return finish_job(job, Attacked(recorded, observation, knowledge, found))
     except (Exception, SystemExit) as error:
         status, detail = "failed", said_by(error)
-        if isinstance(error, TimeoutError):
+        if isinstance(error, OutOfTime):
             status, detail = "timeout", f"no result within adversary.timeout = {job.timeout:g} s"
         elif isinstance(error, InputError) and job.attack.optional:
             status, detail = "skipped", " ".join(str(error).split())
@@ -180,22 +178,3 @@ def _result(job: Job, rows: dict[str, dict[str, Any]], samples: Iterable[dict[st
     swept, adaptive = job.setting.swept, {"adaptive": job.attack.adaptive}
     leakage = [{**job.row_key(target), **swept, **adaptive, **columns} for target, columns in rows.items()]
     return JobResult(leakage, [{**sample, **swept} for sample in samples])
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError inside the block after so many seconds; only a process's main thread can be interrupted."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise TimeoutError
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)

@@ -9,13 +9,13 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from clients.client_app import LIMIT
 from clients.data.partition import FederatedData
 from clients.environment import code_version
 from clients.local_update import load_data, make_model, num_outputs
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
-from simulator.adversary.reply import LIMIT
 from simulator.adversary.threat_models import View
 from simulator.errors import CellsFailed, RunError, said_by
 from simulator.evaluation.dispatch import Dispatcher

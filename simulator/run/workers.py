@@ -15,13 +15,13 @@ import ray
 from flwr.app import Context, Error, Message
 from flwr.server.superlink.fleet.vce.backend import raybackend
 
-from clients.client_app import loaded
-from simulator.adversary.reply import LIMIT, OUT_OF_TIME
+from clients.client_app import LIMIT, OUT_OF_TIME, loaded
 
 START = 120.0  # seconds that a new worker has to be up, and to have imported what clients need
 UNKNOWN = 0  # Flower's code of an error that is none of a ClientApp
 DIED = "the client's process ended: killed, out of memory, or by its own exit"
 ATTEMPTS = 2  # a process may end for a reason that is not its client's: a machine that is lost, another's memory
+TO_SAY_SO = 5.0  # seconds that a client has to say that its time is over, before its worker is killed
 POLL = 0.05  # seconds between two looks at the pool
 
 
@@ -109,9 +109,9 @@ class KillablePool(raybackend.BasicActorPool):
 
 
 def seconds_for(message: Message) -> float | None:
-    """The time that a client has for a message; None where the message does not say."""
+    """The time after which a client is ended; None where the message does not say."""
     said = message.content.config_records.get("config", {}).get(LIMIT)
-    return float(said) if isinstance(said, int | float) else None
+    return said + TO_SAY_SO if isinstance(said, int | float) else None
 
 
 class KillingBackend(raybackend.RayBackend):
@@ -143,7 +143,7 @@ class KillingBackend(raybackend.RayBackend):
 
     def patience(self, clients: int, seconds: float) -> float:
         """Seconds after which a round of so many clients has to be over: each has `seconds`, and takes its turn."""
-        return math.ceil(clients / max(1, self.num_workers)) * (seconds + START)
+        return math.ceil(clients / max(1, self.num_workers)) * (seconds + TO_SAY_SO + START)
 
     def replace_busy(self) -> None:
         """Free the workers that are not free by themselves."""

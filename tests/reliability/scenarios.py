@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.reliability.faults import ATTACKS, CLIENTS, SCORES
 
-CODE = Path(__file__).with_name("misbehaving.py")
+CLIENT, ATTACK = (Path(__file__).with_name(f"faulty_{who}.py") for who in ("client", "attack"))
 CLIENT_SECONDS, ATTACK_SECONDS = 20, 3
 SMALL: dict[str, Any] = {
     "data": {"public": 20, "test": 20},
@@ -18,9 +18,25 @@ SMALL: dict[str, Any] = {
 
 def faulty_attacks() -> list[dict[str, Any]]:
     return [
-        {"name": f"{CODE}:Faulty", "label": fault.label, "fault": fault.does, "scoring": fault.who == "score"}
+        {"name": f"{ATTACK}:Faulty", "label": fault.label, "fault": fault.does, "scoring": fault.who == "score"}
         for fault in (*ATTACKS, *SCORES)
     ]
+
+
+def faulty_clients(*rounds: list[str]) -> dict[str, Any]:
+    """The part of a scenario that makes them misbehave; rounds: the faults of each, by client."""
+    return {"name": f"{CLIENT}:Client", "faults": list(rounds)}
+
+
+def deployed(rounds: list[list[str]], timeout: float) -> dict[str, Any]:
+    """A client for each fault of a round, on as many SuperNodes; the first behaves in all of them."""
+    return {
+        **SMALL,
+        "name": "deployed",
+        "defenses": [faulty_clients(*rounds)],
+        "federation": {"rounds": len(rounds), "clients": len(rounds[0]), "timeout": timeout, "max_failures": 0.95},
+        "adversary": {"threat_models": ["server"], "attacks": ["mean_image"]},
+    }
 
 
 def simulated() -> dict[str, Any]:
@@ -28,7 +44,7 @@ def simulated() -> dict[str, Any]:
     return {
         **SMALL,
         "name": "faults",
-        "defenses": [{"name": f"{CODE}:Client", "faults": [*(fault.does for fault in CLIENTS), ""]}],
+        "defenses": [faulty_clients([fault.does for fault in CLIENTS])],
         "federation": {"rounds": 2, "clients": len(CLIENTS) + 1, "timeout": CLIENT_SECONDS, "max_failures": 0.95},
         "adversary": {
             "threat_models": ["observer"],

@@ -6,7 +6,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from simulator.adversary.reply import OUT_OF_TIME, ClientReply
+from clients.client_app import OUT_OF_TIME
+from simulator.adversary.reply import ClientReply
 
 STATE = {"w": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(4)}
 METRICS = {"num-examples": 8, "steps": 4, "first-loss": 2.0, "last-loss": 1.0, "seconds": 0.5, "train_loss": 2.0}
