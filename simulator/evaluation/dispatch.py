@@ -36,10 +36,11 @@ class Dispatcher:
         slots = ray.cluster_resources().get(ATTACK_RESOURCE, 0) >= 1
         taken: dict[str, Any] = {"num_gpus": attack_gpu_share(), "resources": {ATTACK_RESOURCE: 1} if slots else {}}
         self.limit = float("inf") if slots else workers or os.cpu_count() or 1
-        self.task = ray.remote(num_cpus=0, max_retries=1, **taken)(run_job)
+        self.task = ray.remote(num_cpus=0, max_retries=0, **taken)(run_job)
         self.board: Any = ray.remote(num_cpus=0)(ProgressBoard).remote()
         self.running: dict[Any, Job] = {}
         self.waiting: deque[Job] = deque()
+        self.again: set[str] = set()  # names of jobs whose worker died
         self.last_sign = time.monotonic()  # when a job was submitted or came back
 
     def submit(self, job: Job) -> None:
@@ -56,8 +57,8 @@ class Dispatcher:
         if not self.running:
             return []
         ready, _ = ray.wait(list(self.running), num_returns=1, timeout=timeout)
-        finished = [self._fetch(reference) for reference in ready]
-        if finished:
+        finished = [result for reference in ready for result in self._fetch(reference)]
+        if ready:
             self.last_sign = time.monotonic()
         else:
             finished = [self._give_up(reference, why) for reference, why in self._silent().items()]
@@ -79,13 +80,19 @@ class Dispatcher:
             job = self.waiting.popleft()
             self.running[self.task.remote(job, Reporter(self.board, job.name))] = job
 
-    def _fetch(self, reference: Any) -> tuple[Job, JobResult]:
+    def _fetch(self, reference: Any) -> list[tuple[Job, JobResult]]:
+        """Nothing where its worker died for the first time: a machine may be lost, or another's memory be short. Not by
+        Ray's own retries: those would run in the time of the first one."""
         job = self.running.pop(reference)
         self.board.forget.remote(job.name)
         try:
-            return job, ray.get(reference, timeout=GRACE)
+            return [(job, ray.get(reference, timeout=GRACE))]
         except Exception as error:
-            return job, lost(job, f"the attack's worker died: {error}")
+            if job.name in self.again:
+                return [(job, lost(job, f"the attack's worker died: {error}"))]
+            self.again.add(job.name)
+            self.waiting.append(job)
+            return []
 
     def _silent(self) -> dict[Any, str]:
         """The jobs whose worker gives no sign of life, and what to say of them; all of them where none has one, and

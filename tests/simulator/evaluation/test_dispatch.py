@@ -82,7 +82,7 @@ def dispatch_to_nowhere(monkeypatch):
         dispatcher.clock = [0.0]
         dispatcher.board = Handle(ProgressBoard(lambda: dispatcher.clock[0]))
         dispatcher.running, dispatcher.waiting = {job.key.client: job for job in jobs}, deque()
-        dispatcher.last_sign = time.monotonic()
+        dispatcher.last_sign, dispatcher.again = time.monotonic(), set()
         dispatcher.ray = FakeRay()
         monkeypatch.setattr(dispatch, "ray", dispatcher.ray)
         return dispatcher
