@@ -73,7 +73,7 @@ def load_object(path: str, called: str) -> object:
         raise
     except ModuleNotFoundError as error:
         raise InputError(f"{called} {path!r}: {error}; run from the folder it is in, or name FILE.py:NAME") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{called} {path!r} cannot be imported:\n{own_traceback(error)}") from None
     if not hasattr(module, attribute):
         known = sorted(name for name, value in vars(module).items() if callable(value) and not name.startswith("_"))
@@ -87,7 +87,7 @@ def look_in_working_folder() -> None:
         sys.path.append(os.getcwd())
 
 
-def own_traceback(error: Exception) -> str:
+def own_traceback(error: BaseException) -> str:
     """The innermost frame of the user's code and the error: what they need to mend it, in at most four lines."""
     frames = list(traceback.extract_tb(error.__traceback__))
     installed = (str(Path(torch.__file__).parents[1]), str(HOME / "attacks"), str(HOME / "clients"))

@@ -45,7 +45,10 @@ def command(function: Callable[..., Answer]) -> Callable[..., None]:
 
     @wraps(function)
     def with_json(as_json: bool, **given: Any) -> None:
-        answer = _in_json(function, given) if as_json else function(**given)
+        try:
+            answer = _in_json(function, given) if as_json else function(**given)
+        except SystemExit as error:  # no code of ours ends the program from inside a command
+            raise RunError(f"code that was allowed to run called sys.exit({error.code!r})") from None
         if answer.error is not None:
             raise answer.error
 

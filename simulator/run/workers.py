@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from flwr.app import Context, Error, Message
+from flwr.app import ConfigRecord, Context, Error, Message
 from flwr.server.superlink.fleet.vce.backend import raybackend
 
 from clients.client_app import LIMIT, OUT_OF_TIME, loaded
@@ -110,7 +110,7 @@ class KillablePool(raybackend.BasicActorPool):
 
 def seconds_for(message: Message) -> float | None:
     """The time after which a client is ended; None where the message does not say."""
-    said = message.content.config_records.get("config", {}).get(LIMIT)
+    said = message.content.config_records.get("config", ConfigRecord()).get(LIMIT)
     return said + TO_SAY_SO if isinstance(said, int | float) else None
 
 

@@ -532,6 +532,13 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_its_stack_a_file(fedspill,
         fedspill("run", scenario("name: s\n"))
 
 
+@pytest.mark.parametrize("code", ["import sys\nsys.exit(0)\n", "import sys\ndef make():\n    sys.exit(0)\n"])
+def test_a_model_that_exits_does_not_pass_for_success(fedspill, scenario, tmp_path, code):
+    (tmp_path / "leaving.py").write_text(code)
+    result = fedspill("check", scenario(f"name: s\nmodel: {{name: '{tmp_path / 'leaving.py'}:make'}}\n"))
+    assert result.returncode == 2 and "SystemExit: 0" in result.stderr, result.stderr
+
+
 def test_a_full_disk_is_one_line_and_no_fault_of_ours(fedspill, scenario, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device", "runs/x")
