@@ -60,8 +60,8 @@ NOT_FINITE = reply("holds NaN or Inf in …: its training diverged")
 CLIENTS = (
     Fault("client", "raises", failed(f"{SAID} (acts.py, line …)")),
     Fault("client", "hangs", SILENT),
-    Fault("client", "blocks signals", SILENT, UNANSWERED),
-    Fault("client", "swallows its time limit", SILENT, UNANSWERED),
+    Fault("client", "blocks signals", SILENT),
+    Fault("client", "swallows its time limit", SILENT),
     Fault("client", "calls sys.exit", failed("SystemExit: 0 (acts.py, line …)")),
     Fault("client", "calls os._exit", DIED, UNANSWERED),
     Fault("client", "is killed", DIED, UNANSWERED),
