@@ -1,5 +1,6 @@
 """The Flower ClientApp: messages in, messages out; the work is in `clients.local_update`."""
 
+import contextlib
 import importlib
 import json
 import traceback
@@ -20,10 +21,17 @@ from clients.defenses import FlowerMod
 from clients.defenses.differential_privacy.guarantee import to_json
 from clients.environment import code_version, whereabouts
 from clients.local_update import ClientUpdate, local_update
+from clients.time_limit import LAST_RESORT, OutOfTime, last_resort, time_limit
 
 app = ClientApp()
 MEMORY = "defenses"  # in the node's state: what defenses keep between rounds, of one cell
 CLIENT_APP_RAISED = 2  # Flower's own code for a ClientApp that raises
+LIMIT = "timeout"  # in the configuration of a round: seconds that a client may take
+OUT_OF_TIME = 1000  # code of the error in the place of a reply that took longer; Flower's own codes end below
+
+
+def loaded() -> None:
+    """Called in a worker of a simulation before its first client: what calls it has imported all that clients need."""
 
 
 @app.query()
@@ -35,12 +43,21 @@ def identify(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train on the private images and return the checkpoint, or an error of one line where training fails."""
+    """Train on the private images and return the checkpoint, or an error of one line where training fails or takes
+    longer than the server waits for it: a client that hangs would be missing in every later round too."""
+    seconds = message.content.config_records["config"].get(LIMIT)
     try:
-        return Message(content=trained(message, context), reply_to=message)
-    except Exception as error:
+        with contextlib.ExitStack() as limits:
+            if isinstance(seconds, int | float):
+                limits.enter_context(last_resort(seconds + LAST_RESORT))
+                limits.enter_context(time_limit(seconds))
+            return Message(content=trained(message, context), reply_to=message)
+    except OutOfTime:
+        return Message(Error(OUT_OF_TIME, "out of time"), reply_to=message)
+    except (Exception, SystemExit) as error:  # code of the user's own: its exit would take the worker with it
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
+        what = f"{type(error).__name__}: {error}".removesuffix(": ")
+        reason = f"{what} ({Path(frame.filename).name}, line {frame.lineno})"
         return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
 
 

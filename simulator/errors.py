@@ -1,12 +1,16 @@
 """Errors of a run, as opposed to those of its input."""
 
+import errno
 import re
+import tempfile
+import traceback
 from typing import Any
 
 from attacks.interface.errors import InputError
 
 ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # what moves and colours a terminal
 LONGEST = 300
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO, errno.ESTALE)
 
 
 class RunError(RuntimeError):
@@ -34,6 +38,12 @@ class NoResult(RunError):
     exit_code = 3
 
 
+class RowsWithoutResult(RunError):
+    """The run is complete, and some of its attacks failed or ran out of time."""
+
+    exit_code = 5
+
+
 def one_line(text: str, most: int = LONGEST) -> str:
     """Somebody else's text, fit for a terminal and a table: one line of at most so many characters, nothing in it that
     a terminal obeys."""
@@ -41,4 +51,36 @@ def one_line(text: str, most: int = LONGEST) -> str:
     return "".join(sign for sign in words if sign.isprintable())[:most]
 
 
-__all__ = ["CellsFailed", "DiskError", "InputError", "NoResult", "RunError", "one_line"]
+def said_by(error: BaseException) -> str:
+    """An exception of somebody else's code in one line, its type first."""
+    return one_line(f"{type(error).__name__}: {error}").removesuffix(":")
+
+
+def refused_file(error: BaseException) -> str:
+    """In one line, where the machine refused to write or read a file, as on a full disk; "" for any other exception."""
+    if not isinstance(error, OSError) or error.errno not in REFUSALS:
+        return ""
+    named = "" if error.filename is None else f"{str(error.filename)!r}: "
+    return f"{one_line(f'{named}{error.strerror}')}; what is written is kept, and the same command goes on from there"
+
+
+def unexpected(error: BaseException) -> str:
+    """An exception that nobody foresaw, in one line; its stack goes into a file of its own."""
+    stack = "".join(traceback.format_exception(error))
+    with tempfile.NamedTemporaryFile("w", prefix="fedspill-", suffix=".txt", delete=False, errors="replace") as file:
+        file.write(stack)
+    return f"unexpected {said_by(error)}; this is a fault of fedspill, the stack is in {file.name}"
+
+
+__all__ = [
+    "CellsFailed",
+    "DiskError",
+    "InputError",
+    "NoResult",
+    "RowsWithoutResult",
+    "RunError",
+    "one_line",
+    "refused_file",
+    "said_by",
+    "unexpected",
+]

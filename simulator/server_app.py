@@ -6,7 +6,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from simulator.cli.finish import no_result, without_result
 from simulator.reports.html_report import write_report
+from simulator.results.run import Run
 from simulator.run.display import Display
 from simulator.run.federation import run_federation, wait_for_nodes
 from simulator.run.folder import claimed, needs_run
@@ -42,4 +44,7 @@ def main(grid: Grid, context: Context) -> None:
             run_federation(grid, plan, Display())
         if scenario.output.figures:
             write_report(plan.run_dir)
+    leakage = Run(plan.run_dir).leakage
+    if error := no_result(leakage) or without_result(leakage):  # Flower knows no exit code of ours
+        logging.getLogger("flwr").warning("%s", error)
     print(f"leakage table: {(plan.run_dir / 'leakage.csv').resolve()}")

@@ -75,7 +75,7 @@ def load_object(path: str, called: str) -> object:
         if source.endswith(".py"):
             remedy = "install it, or put its file beside this one"
         raise InputError(f"{called} {path!r}: {error}; {remedy}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{called} {path!r} cannot be imported:\n{own_traceback(error)}") from None
     if not hasattr(module, attribute):
         known = sorted(name for name, value in vars(module).items() if callable(value) and not name.startswith("_"))
@@ -93,7 +93,7 @@ def _look_in(*folders: Path) -> None:
     sys.path += [folder for folder in dict.fromkeys(map(str, folders)) if folder not in sys.path]
 
 
-def own_traceback(error: Exception) -> str:
+def own_traceback(error: BaseException) -> str:
     """The innermost frame of the user's code and the error: what they need to mend it, in at most four lines."""
     frames = list(traceback.extract_tb(error.__traceback__))
     installed = (str(Path(torch.__file__).parents[1]), str(HOME / "attacks"), str(HOME / "clients"))

@@ -127,7 +127,7 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
     factory = load_factory(config.name)
     try:
         model = factory(**config.options)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"model.name {config.name!r} raised:\n{own_traceback(error)}") from None
     if not isinstance(model, nn.Module):
         raise InputError(f"model.name {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
@@ -155,7 +155,7 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"model.name {name!r} cannot take images of shape {shape}: {reason}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"model.name {name!r} raised on images of shape {shape}:\n{own_traceback(error)}") from None
     if not isinstance(found, Tensor):
         raise InputError(f"model.name {name!r} returns {type(found).__name__}, it has to be one tensor of outputs")

@@ -39,4 +39,16 @@ class AttackRun:
         label = self.config.label.removesuffix("-adaptive")
         purpose = f"attack/{observation.threat_model}/{label}"
         generator = torch_generator(self.seed, purpose, observation.round, observation.client)
-        return self.config.make().run(observation, self.knowledge(granted), generator, progress)
+        found = self.config.make().run(observation, self.knowledge(granted), generator, progress)
+        check_images(found, observation.input_shape)
+        return found
+
+
+def check_images(found: Reconstruction, shape: tuple[int, ...]) -> None:
+    """Raise ValueError where what an attack returns is no list of images of this shape (C, H, W), or not finite."""
+    for images in (found.images, *(() if found.held is None else (found.held,))):
+        if tuple(images.shape) != (len(images), *shape):
+            wanted = ", ".join(map(str, ("M", *shape)))
+            raise ValueError(f"the attack returned images of shape {tuple(images.shape)}, not ({wanted})")
+    if not torch.isfinite(found.images).all():
+        raise ValueError("the attack returned images with NaN or Inf in them")

@@ -1,7 +1,7 @@
 """Who takes part in a round, and what comes back: the schedule of clients, their replies and their failures."""
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from flwr.app import Array, Message
@@ -18,10 +18,9 @@ class Participation:
     Both make the federation reproducible: Flower samples random node ids, and a float sum depends on its order.
     """
 
-    def __init__(self, scenario: Scenario, nodes: dict[int, int], free_workers: Callable[[], None] = lambda: None):
-        """nodes: partition id -> node id of the clients of this cell. free_workers: takes them from clients that have
-        not replied in time."""
-        self.scenario, self.nodes, self.free_workers = scenario, nodes, free_workers
+    def __init__(self, scenario: Scenario, nodes: dict[int, int]):
+        """nodes: partition id -> node id of the clients of this cell."""
+        self.scenario, self.nodes = scenario, nodes
         self.partitions = {node: partition for partition, node in nodes.items()}
         self.chosen: list[int] = []
         self.sent: Mapping[str, Array] = {}  # in this round
@@ -51,8 +50,6 @@ class Participation:
         Of a client that is lost, Flower's SuperLink says so itself: that message comes from no node of ours.
         """
         received = {self.partitions.get(message.metadata.src_node_id): message for message in messages}
-        if not set(self.chosen) <= set(received):
-            self.free_workers()  # those that hang would keep them for ever, and others waiting
         timeout = self.scenario.federation.timeout
         return [ClientReply.of(client, received.get(client), self.sent, timeout) for client in self.chosen]
 

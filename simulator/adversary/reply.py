@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from torch import Tensor
 
 from attacks.interface.observation import State
+from clients.client_app import OUT_OF_TIME
 from clients.defenses.differential_privacy.guarantee import Guarantee, from_json
 from simulator.errors import one_line
 from simulator.results.privacy import privacy_columns
@@ -50,9 +51,9 @@ class ClientReply:
 
     @classmethod
     def of(cls, client: int, message: Message | None, sent: Mapping[str, Array], timeout: float) -> "ClientReply":
-        """Read a message; nothing in it raises. sent: the arrays that it answers. timeout: seconds that the server
-        waited."""
-        if message is None:
+        """Read a message; nothing in it raises. sent: the arrays that it answers. timeout: seconds that the client
+        had."""
+        if message is None or (message.has_error() and message.error.code == OUT_OF_TIME):
             return cls._without(client, "timeout", f"no reply within federation.timeout = {timeout:g} s")
         if message.has_error():
             return cls._without(client, "failed", one_line(message.error.reason or "no reason given"))
@@ -149,9 +150,20 @@ def _arrays(content: RecordDict, sent: Mapping[str, Array]) -> ArrayRecord:
     for name, tensor in arrays.to_torch_state_dict().items():  # raises where the bytes are not what shape and type say
         if tuple(tensor.shape) != tuple(sent[name].shape):
             raise BadReply(f"has {name!r} of other bytes than its shape says")
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise BadReply(f"holds NaN or Inf in {name!r}: its training diverged")
+        if tensor.is_floating_point() and tensor.numel():
+            _check_numbers(name, tensor)
     return arrays
+
+
+def _check_numbers(name: str, tensor: Tensor) -> None:
+    """Raise BadReply where one is not finite, or so large that the sum of their squares would not be in float32: norms
+    and losses of a mean with it would be Inf, and NaN all that every client trains from there."""
+    size = float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+    if size**2 <= torch.finfo(torch.float32).max:
+        return
+    if not torch.isfinite(tensor).all():
+        raise BadReply(f"holds NaN or Inf in {name!r}: its training diverged")
+    raise BadReply(f"holds numbers up to {float(tensor.abs().max()):.0e} in {name!r}: their squares overflow")
 
 
 def _is_floating(array: Array) -> bool:

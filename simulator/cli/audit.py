@@ -61,7 +61,7 @@ def audit(
     """Attack what a server recorded: every round, client and threat model. No private image is needed; with --truth,
     what comes out is scored. Goes on where it stopped.
 
-    Exit code 2: bad input; 3: no result at all; 4: above --fail-above.
+    Exit code 2: bad input; 3: no result at all; 4: above --fail-above; 5: some rows without a result.
     """
     from simulator.audit import audit as audits
     from simulator.cli.finish import Shown, finish_run

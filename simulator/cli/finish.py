@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from simulator.cli.output import Answer, draw, here, out, records, say, warn
-from simulator.errors import DiskError, NoResult, RunError
+from simulator.errors import DiskError, NoResult, RowsWithoutResult, RunError
 from simulator.reports.gate import Limit, judge
 
 
@@ -53,8 +53,8 @@ def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Sho
     out.print(legend((str(column.header) for column in table.columns), blind))
     files = show_files(run_dir, "leakage.csv")
     rows = leakage if shown.show_all else worst_rows(leakage)
-    error = no_result(leakage) or held_against(leakage, shown.limits)
-    return Answer({"run": str(run_dir), **data, "rows": records(rows), "files": files}, error)
+    data |= {"rows": records(rows), "files": files}
+    return Answer({"run": str(run_dir), **data}, error_of(leakage, shown.limits))
 
 
 def show_verdict(leakage: pd.DataFrame, shown: Shown) -> dict[str, Any]:
@@ -89,6 +89,20 @@ def held_against(leakage: pd.DataFrame, limits: Sequence[Limit]) -> RunError | N
     for line in judgement.unknown:
         warn(line)
     return judgement.error
+
+
+def error_of(leakage: pd.DataFrame, limits: Sequence[Limit]) -> RunError | None:
+    """What the command ends with, the gravest first; None where every attack has its result, or was skipped."""
+    return no_result(leakage) or held_against(leakage, limits) or without_result(leakage)
+
+
+def without_result(leakage: pd.DataFrame) -> RowsWithoutResult | None:
+    """The error of a table in which some attacks failed or ran out of time."""
+    faults = leakage.status[leakage.status.isin(("failed", "timeout"))]
+    if not len(faults):
+        return None
+    counts = ", ".join(f"{count} {name}" for name, count in faults.value_counts().items())
+    return RowsWithoutResult(f"{len(faults)} of {len(leakage)} rows have no result ({counts}): `detail` says why")
 
 
 def no_result(leakage: pd.DataFrame) -> NoResult | None:

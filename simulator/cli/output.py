@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from attacks.interface.errors import InputError
-from simulator.errors import RunError
+from simulator.errors import RunError, said_by
 
 out = Console(highlight=False)
 
@@ -45,7 +45,10 @@ def command(function: Callable[..., Answer]) -> Callable[..., None]:
 
     @wraps(function)
     def with_json(as_json: bool, **given: Any) -> None:
-        answer = _in_json(function, given) if as_json else function(**given)
+        try:
+            answer = _in_json(function, given) if as_json else function(**given)
+        except SystemExit as error:  # no code of ours ends the program from inside a command
+            raise RunError(f"code that was allowed to run called sys.exit({error.code!r})") from None
         if answer.error is not None:
             raise answer.error
 
@@ -60,8 +63,9 @@ def _in_json(function: Callable[..., Answer], given: dict[str, Any]) -> Answer:
     try:
         with contextlib.redirect_stdout(people), contextlib.redirect_stderr(people):
             answer = function(**given)
-    except (InputError, RunError) as error:
-        print_json({"error": str(error)})
+    except Exception as error:
+        known = isinstance(error, InputError | RunError)
+        print_json({"error": str(error) if known else f"unexpected {said_by(error)}"})
         raise
     print_json(answer.data | ({"error": str(answer.error)} if answer.error is not None else {}))
     return answer

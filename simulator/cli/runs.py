@@ -17,7 +17,7 @@ from simulator.cli.options import (
     Verbose,
 )
 from simulator.cli.output import Answer, command, draw, out, records, say, warn
-from simulator.errors import CellsFailed, DiskError, NoResult
+from simulator.errors import CellsFailed, DiskError, NoResult, RowsWithoutResult
 
 if TYPE_CHECKING:
     from simulator.cli.finish import Shown
@@ -37,7 +37,7 @@ def run(
 ) -> Answer:
     """Run a scenario: federate, attack every round, and say what leaks.
 
-    Exit code 2: bad input; 1: the run had to stop; 3: no result at all; 4: above --fail-above.
+    Exit code 2: bad input; 1: the run had to stop; 3: no result at all; 4: above --fail-above; 5: some rows without.
     """
     from simulator.cli.finish import finish_run, finish_unwritten
     from simulator.run.display import run_display
@@ -124,7 +124,8 @@ def report(
     known = {str(value) for name in PLACES for value in leakage[name].unique()}
     finish = finish_benchmark if (run_dir / TABLE).exists() else finish_run
     answer = finish(run_dir, figures=True, shown=Shown(show_all, parse_limits(fail_above, known)))
-    return Answer(answer.data, None if isinstance(answer.error, NoResult) else answer.error)  # it was said by the run
+    told = isinstance(answer.error, NoResult | RowsWithoutResult)  # by the run
+    return Answer(answer.data, None if told else answer.error)
 
 
 def shown_of(plan: "RunPlan", fail_above: list[str], show_all: bool) -> "Shown":
@@ -141,7 +142,7 @@ def shown_of(plan: "RunPlan", fail_above: list[str], show_all: bool) -> "Shown":
 
 def finish_benchmark(run_dir: Path, figures: bool, shown: "Shown") -> Answer:
     """The verdict and the tables of a benchmark, which are written too."""
-    from simulator.cli.finish import held_against, no_result, show_files, show_verdict
+    from simulator.cli.finish import error_of, show_files, show_verdict
     from simulator.reports.benchmark_table import TABLE, write_benchmark
     from simulator.reports.equal_utility import EQUAL, write_equal_utility
     from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view, equal_utility_view
@@ -160,4 +161,4 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: "Shown") -> Answer:
         out.print(equal_utility_view(equal, out.width))
         say(f"equal utility: {run_dir / EQUAL}")
     data |= {"files": show_files(run_dir, TABLE), "rows": records(table), "equal_utility": records(equal)}
-    return Answer(data, no_result(record.leakage) or held_against(record.leakage, shown.limits))
+    return Answer(data, error_of(record.leakage, shown.limits))

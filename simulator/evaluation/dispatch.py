@@ -23,7 +23,8 @@ from simulator.evaluation.shelf import Shelf
 from simulator.results.storage import CellStore
 
 ATTACK_RESOURCE = "attack"
-GRACE = 120.0  # seconds beyond its own time limit after which a job that gives no sign of life is given up
+GRACE = 120.0  # seconds beyond its own time limit after which a job that gives no sign of life is given up, at most
+LEAST_GRACE = 20.0
 BOARD_TIMEOUT = 10.0  # seconds that the board has to answer
 NO_SLOTS = "no node that is left offers slots for attacks: `ray start --resources` gives it some"
 AHEAD = 2  # jobs per slot that are on their way: one is attacked, the files of the next travel
@@ -67,11 +68,12 @@ class Dispatcher:
         if not slots:  # a task that asks for nothing fits anywhere, and Ray would pile them all on one node
             self.taken["scheduling_strategy"] = "SPREAD"
         self.limit = AHEAD * slots or workers or int(ray.cluster_resources().get("CPU", 0)) or os.cpu_count() or 1
-        self.task = ray.remote(num_cpus=0, max_retries=1, **self.taken)(run_remotely)
+        self.task = ray.remote(num_cpus=0, max_retries=0, **self.taken)(run_remotely)
         self.board = _board()
         self.shelf = Shelf()
         self.running: dict[Any, Job] = {}
         self.waiting: deque[Job] = deque()
+        self.again: set[str] = set()  # names of jobs whose worker died
         self.needs: dict[str, list[Path]] = {}  # files of each running job, by its name
         self.unsent: list[tuple[Job, JobResult]] = []  # jobs whose files cannot be read
         self.last_sign = time.monotonic()  # when a job was submitted or came back
@@ -92,15 +94,13 @@ class Dispatcher:
         if not self.running:
             return finished
         ready, _ = ray.wait(list(self.running), num_returns=1, timeout=0 if finished else timeout)
-        finished += [self._fetch(reference) for reference in ready]
-        if finished:
+        finished += [result for reference in ready for result in self._fetch(reference)]
+        if ready or finished:
             self.last_sign = time.monotonic()
         elif self._no_slots_left():
             finished = [self._give_up(reference, NO_SLOTS, "failed") for reference in list(self.running)]
         else:
-            finished = [
-                self._give_up(reference, "its worker stopped answering", "timeout") for reference in self._silent()
-            ]
+            finished = [self._give_up(reference, why) for reference, why in self._silent().items()]
         self._start()
         return finished
 
@@ -140,21 +140,32 @@ class Dispatcher:
         self.board.forget.remote(job.name)
         return job
 
-    def _fetch(self, reference: Any) -> tuple[Job, JobResult]:
+    def _fetch(self, reference: Any) -> list[tuple[Job, JobResult]]:
+        """Nothing where its worker died for the first time: a machine may be lost, or another's memory be short. Not by
+        Ray's own retries: those would run in the time of the first one."""
         job = self._over(reference)
         try:
-            return job, filed(job, ray.get(reference, timeout=GRACE))
+            return [(job, filed(job, ray.get(reference, timeout=GRACE)))]
         except Exception as error:
-            return job, lost(job, f"the attack's worker died: {error}")
+            if job.name in self.again:
+                return [(job, lost(job, f"the attack's worker died: {error}"))]
+            self.again.add(job.name)
+            self.waiting.append(job)
+            return []
 
-    def _silent(self) -> list[Any]:
-        """The jobs whose worker gives no sign of life; all of them where none has one, and none came back for long."""
+    def _silent(self) -> dict[Any, str]:
+        """The jobs whose worker gives no sign of life, and what to say of them; all of them where none has one, and
+        none came back for long."""
         silence = self._ask(self.board.silence)
         heard = {reference: silence[job.name] for reference, job in self.running.items() if job.name in silence}
         if heard:  # what waits for a slot has all the time that others take
-            return [reference for reference, seconds in heard.items() if seconds > patience(self.running[reference])]
-        stuck = time.monotonic() - self.last_sign > max(map(patience, self.running.values()), default=0.0)
-        return list(self.running) if stuck else []
+            jobs = {reference: self.running[reference] for reference in heard}
+            return {one: unending(job) for one, job in jobs.items() if heard[one] > patience(job)}
+        # workers need a while to start, however short their jobs are
+        longest = GRACE + max((job.timeout for job in self.running.values()), default=0.0)
+        if time.monotonic() - self.last_sign <= longest:
+            return {}
+        return dict.fromkeys(self.running, f"no worker took it up within {longest:g} s")
 
     def _no_slots_left(self) -> bool:
         """Whether the nodes that offered some are gone, and none came back for a while."""
@@ -165,9 +176,9 @@ class Dispatcher:
         self.without_slots = self.without_slots or now
         return now - self.without_slots > GRACE
 
-    def _give_up(self, reference: Any, reason: str, status: str) -> tuple[Job, JobResult]:
+    def _give_up(self, reference: Any, why: str, status: str = "timeout") -> tuple[Job, JobResult]:
         ray.cancel(reference, force=True)
-        return (job := self._over(reference)), lost(job, reason, status)
+        return (job := self._over(reference)), lost(job, why, status)
 
     def _ask(self, method: Any) -> dict[str, float]:
         """The board's answer; nothing where it gives none."""
@@ -183,6 +194,10 @@ def _board() -> Any:
     return ray.remote(**where)(ProgressBoard).remote()
 
 
+def unending(job: Job) -> str:
+    return f"attack or score did not end after {job.setting.limit} = {job.timeout:g} s: their worker was ended"
+
+
 def patience(job: Job) -> float:
-    """Seconds without a sign of life after which a job is given up."""
-    return GRACE + job.timeout
+    """Seconds after which an attack is given up that did not stop when its time was over, and so is its score."""
+    return job.timeout + min(GRACE, max(LEAST_GRACE, job.timeout))

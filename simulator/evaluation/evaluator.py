@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from attacks import InputError, Knowledge, Observation, Reconstruction, score
 from attacks.interface.seeding import numpy_generator
 from attacks.scoring.leakage import LeakageScore
+from simulator.errors import said_by
 from simulator.evaluation.measures import MEASURES, FinishedAttack, norms_of
 from simulator.evaluation.truth import Truth
 
@@ -39,11 +40,8 @@ def evaluate(
     for name, measure in MEASURES.items():
         try:
             attack.columns.update(measure(attack))
-        except TimeoutError:
-            raise
-        except Exception as error:
-            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-            notes.append(f"{name}: {kind}{error}")
+        except (Exception, SystemExit) as error:
+            notes.append(f"{name}: {error if isinstance(error, InputError) else said_by(error)}")
     if scores.floor_size < len(found.images):
         size, returned = scores.floor_size, len(found.images)
         notes.append(f"the floor has {size} of the {returned} public images that it needs: {truth.more_public}")

@@ -1,11 +1,8 @@
 """One attack on one observation, and its score: the unit of work that Ray runs, resumes and replays."""
 
 import json
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +14,9 @@ from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.scoring.images import score_images
+from clients.time_limit import OutOfTime, time_limit
 from simulator.adversary.attack_run import AttackRun
-from simulator.errors import DiskError, one_line
+from simulator.errors import DiskError, one_line, said_by
 from simulator.evaluation.candidates import NOT_TRIED, CandidateSource, Told, tell_candidates
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.material import Contents, Material
@@ -157,14 +155,14 @@ def attack(job: Job, material: Material, contents: Contents, reporter: Reporter)
         members = _candidates(job, observation, granted)
         distilled = partial(material.distilled_images, contents)
         return Finished(scored(job, attacked, distilled, members), {**job.files(found), **job.member_files(members)})
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         members = _candidates_of(job, material, contents)  # whatever became of the attack
         return Finished(fault(job, error, start, material.recorded, told, members), job.member_files(members))
 
 
 def fault(
     job: Job,
-    error: Exception,
+    error: BaseException,
     start: float,
     recorded: RecordedObservation | None,
     told: str = "",
@@ -172,8 +170,8 @@ def fault(
 ) -> JobResult:
     """The row of a job that an exception ended. start: of the job, by `time.perf_counter`. told: what it was given, as
     JSON. members: what is known of the candidates all the same."""
-    status, detail = "failed", one_line(f"{type(error).__name__}: {error}")
-    if isinstance(error, TimeoutError):
+    status, detail = "failed", said_by(error)
+    if isinstance(error, OutOfTime):
         status, detail = "timeout", f"no result within {job.setting.limit} = {job.timeout:g} s"
     elif isinstance(error, InputError) and job.attack.optional:
         status, detail = "skipped", " ".join(str(error).split())
@@ -277,22 +275,3 @@ def _result(job: Job, rows: dict[str, dict[str, Any]], samples: Iterable[dict[st
     swept, adaptive = job.setting.swept, {"adaptive": job.attack.adaptive}
     leakage = [{**job.row_key(target), **swept, **adaptive, **columns} for target, columns in rows.items()]
     return JobResult(leakage, [{**sample, **swept} for sample in samples])
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError inside the block after so many seconds; only a process's main thread can be interrupted."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise TimeoutError
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)

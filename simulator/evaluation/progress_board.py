@@ -20,7 +20,7 @@ class ProgressBoard:
         self.shares: dict[str, float] = {}
 
     def alive(self, job: str) -> None:
-        """A sign of life: the job is running."""
+        """A sign of life: the job has come to its attack, or to its score."""
         self.heard[job] = self.clock()
 
     def progress(self, job: str, share: float) -> None:
@@ -45,7 +45,8 @@ class ProgressBoard:
 class Reporter:
     """A worker's end of the board, for one job; without a board it says nothing.
 
-    Reports are sent and not waited for. They come from the thread that attacks: one that hangs falls silent.
+    Reports are sent and not waited for. Progress is no sign of life: an attack that ignores the end of its time could
+    go on with it for ever.
     """
 
     def __init__(self, board: Any = None, job: str = ""):
@@ -58,8 +59,7 @@ class Reporter:
             self.board.alive.remote(self.job)
 
     def progress(self, done: int, total: int, loss: float) -> None:
-        """The progress callback of an attack: a sign of life and the share done, at most once a second."""
+        """The progress callback of an attack: the share done, at most once a second."""
         if self.board is not None and time.monotonic() - self.last > INTERVAL:
             self.last = time.monotonic()
-            self.alive()
             self.board.progress.remote(self.job, done / total)

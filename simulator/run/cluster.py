@@ -103,7 +103,8 @@ def worker_environment(threads: int) -> dict[str, str]:
 
 
 def backend_config(engine: EngineConfig) -> dict:
-    """Flower's backend settings: the share of each client; a dead actor restarts instead of failing every client."""
+    """Flower's backend settings: the share of each client. Actors that die are replaced by `workers`: Ray would start
+    them again within the time of the client that they died in."""
     there = ray.cluster_resources()
     gpus = engine.gpus if engine.gpus is not None else (DEFAULT_GPU_SHARE if there.get("GPU", 0) else 0.0)
     for name, wanted in (("CPU", engine.cpus), ("GPU", gpus)):
@@ -117,7 +118,7 @@ def backend_config(engine: EngineConfig) -> dict:
         actors = min(int(there["CPU"] / engine.cpus), int(there["GPU"] / gpus))
         if there["GPU"] - actors * gpus < share - 1e-9:
             raise InputError(f"engine.gpus is {gpus:g}: clients would leave no {share:g} GPU for attacks; try 0.3")
-    return {"client_resources": {"num_cpus": engine.cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 1}}
+    return {"client_resources": {"num_cpus": engine.cpus, "num_gpus": gpus}}
 
 
 def stop_ray() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from clients.data.fingerprint import fingerprint
 from clients.environment import code_version
+from simulator.scenario.scenario import Scenario
 from simulator.scenario.yaml_source import leaves
 
 if TYPE_CHECKING:
@@ -22,10 +23,13 @@ RECORDED_VERSIONS = ("fedspill", "torch", "numpy", "flwr", "ray", "flwr-datasets
 
 
 def describe(plan: "RunPlan") -> dict[str, Any]:
-    """The resolved scenario, its digest, what it reads, and what it ran on."""
-    scenario = plan.scenario
-    content = {"scenario": scenario.model_dump(mode="json"), "digest": scenario.digest}
-    return {**content, "inputs": inputs_of(plan), **surroundings()}
+    """The resolved scenario, its digest, what it ran on, and what it reads."""
+    return {**describe_scenario(plan.scenario), "inputs": inputs_of(plan)}
+
+
+def describe_scenario(scenario: Scenario) -> dict[str, Any]:
+    """The same without what it reads, which may be gone."""
+    return {"scenario": scenario.model_dump(mode="json"), "digest": scenario.digest, **surroundings()}
 
 
 def inputs_of(plan: "RunPlan") -> dict[str, str]:

@@ -6,11 +6,9 @@ import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-import ray
 from flwr.app import Context
-from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.serverapp import Grid, ServerApp
 
 from simulator.errors import RunError
@@ -21,6 +19,7 @@ from simulator.run.folder import claimed
 from simulator.run.interruption import interruptible
 from simulator.run.plan import RunPlan
 from simulator.run.tracking import tracked
+from simulator.run.workers import KillingBackend, killing_backend
 
 
 def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: bool = False) -> None:
@@ -33,18 +32,18 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
     caught: list[Exception] = []
     backends: list[KillingBackend] = []  # one, once it has started
 
-    def free_workers() -> None:
-        for backend in backends:
-            backend.replace_busy()
+    def patience(clients: int, seconds: float) -> float:
+        return max((backend.patience(clients, seconds) for backend in backends), default=seconds)
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            run_federation(grid, plan, display, free_workers)
+            run_federation(grid, plan, display, patience)
         except Exception as error:
             caught.append(error)
         finally:
-            free_workers()  # Flower would wait for them
+            for backend in backends:
+                backend.replace_busy()  # Flower would wait for them
 
     for name, level in (("flwr", logging.CRITICAL), ("ray", logging.ERROR)):  # they speak up when something is wrong
         logging.getLogger(name).setLevel(logging.INFO if verbose else level)
@@ -80,71 +79,3 @@ def told_to(path: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):  # closing writes what is left
             log.close()
-
-
-class KillablePool(raybackend.BasicActorPool):
-    """Flower's pool of actors, from which those that are busy can be thrown out."""
-
-    def __init__(self, *args: Any, **options: Any):
-        super().__init__(*args, **options)
-        self.killed: set[Any] = set()
-
-    def replace_busy(self) -> None:
-        """Kill the actors that are at work. Their messages are answered by an error, and new actors take their place.
-
-        To restart them would not do: Ray hands a restarted actor the task that it was killed in.
-        """
-        busy: list[Any] = list(self._future_to_actor.values())
-        for actor in busy:
-            self.killed.add(actor)
-            ray.kill(actor)
-
-    def add_actor_back_to_pool(self, future: Any) -> None:
-        actor = self._future_to_actor.pop(future)
-        self.pool.append(self.create_actor_fn() if actor in self.killed else actor)
-
-
-class KillingBackend(raybackend.RayBackend):
-    """Flower's Ray backend, whose actors can be killed: those that hang, and all of them before Ray is shut down.
-
-    Flower waits for an actor as long as it takes: one client that hangs would take a worker from all the others in
-    every later round, and keep the simulation from ending.
-
-    It ends its actors by a task that exits its own actor, and shuts Ray down at once. Such a task counts as failed, and
-    Ray retries and reports it. Where the report comes after the shutdown it finds no raylet, and Ray ends the whole
-    process without a word, its tables written and nothing said. Killing an actor leaves no task behind.
-    """
-
-    def replace_busy(self) -> None:
-        """Free the workers of clients that did not reply in time."""
-        if isinstance(self.pool, KillablePool):
-            self.pool.replace_busy()
-
-    def terminate(self) -> None:
-        actors: list[Any] = list(self.pool.pool) if self.pool else []
-        for actor in actors:
-            ray.kill(actor)
-        self.pool = None  # nobody is left to be asked to exit
-        super().terminate()
-
-
-@contextlib.contextmanager
-def killing_backend() -> Iterator[list[KillingBackend]]:
-    """Simulations that start inside have a `KillingBackend`; they are in the list as soon as they have started.
-
-    This is the one place that depends on the inside of Flower: `run_simulation` offers no choice of backend, it looks
-    the classes up in their module whenever a simulation starts. A test fails where Flower has come to do otherwise.
-    """
-    started: list[KillingBackend] = []
-
-    def start(config: Any) -> KillingBackend:
-        started.append(KillingBackend(config))
-        return started[-1]
-
-    module = vars(raybackend)
-    before = {name: module[name] for name in ("RayBackend", "BasicActorPool")}
-    module.update(RayBackend=start, BasicActorPool=KillablePool)
-    try:
-        yield started
-    finally:
-        module.update(before)

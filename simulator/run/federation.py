@@ -9,13 +9,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from clients.client_app import LIMIT
 from clients.data.partition import FederatedData
 from clients.environment import code_version
 from clients.local_update import load_data, make_model, num_outputs
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
-from simulator.errors import CellsFailed, DiskError, RunError, one_line
+from simulator.errors import CellsFailed, DiskError, RunError, said_by
 from simulator.evaluation.background import BackgroundDispatcher
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
@@ -33,19 +34,24 @@ from simulator.run.utility import Utility
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import EngineConfig
 
+Patience = Callable[[int, float], float]
+"""Seconds that the server waits for a round of so many clients, each of which may take so many seconds."""
+
 STACK = "traceback.txt"  # of an exception that is not ours to explain, in the run directory
 NODE_WAIT = 120.0  # seconds that nodes have to register with the server, and then to say who they are
 ASKED_AT_ONCE = 100  # nodes
 
 
-def run_federation(
-    grid: Grid, plan: RunPlan, display: Display, free_workers: Callable[[], None] = lambda: None
-) -> None:
+def each_its_own(clients: int, seconds: float) -> float:
+    """The patience where every client has a machine of its own: all of them work at the same time."""
+    return seconds
+
+
+def run_federation(grid: Grid, plan: RunPlan, display: Display, patience: Patience = each_its_own) -> None:
     """Run every cell that is not done yet inside this one simulation, and write the tables.
 
     The directory has to be `claimed`. A cell that has to stop keeps none of the others from running: CellsFailed names
-    those that did, at the end. free_workers: takes them from the clients that have not replied in time; where each
-    client has a machine of its own there is nothing to take.
+    those that did, at the end.
     """
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir, swept=plan.cells[0].swept)
@@ -59,15 +65,14 @@ def run_federation(
         with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display)) as queue:
             for cell in todo:
                 try:
-                    run_cell(grid, nodes, plan, cell, queue, free_workers)
+                    run_cell(grid, nodes, plan, cell, queue, patience)
                 except DiskError:  # no other cell could be written either
                     raise
                 except RunError as error:
                     failed[cell.name] = error
-                except Exception as error:  # a model, a data set or a strategy of the user's own
+                except (Exception, SystemExit) as error:  # a model, a data set or a strategy of the user's own
                     write_atomically(plan.run_dir / STACK, traceback.format_exc())
-                    what = one_line(f"{type(error).__name__}: {error}")
-                    failed[cell.name] = RunError(f"{what} (the stack is in {plan.run_dir / STACK})")
+                    failed[cell.name] = RunError(f"{said_by(error)} (the stack is in {plan.run_dir / STACK})")
             while queue.dispatcher.pending:
                 queue.collect(timeout=0.5)
     finally:  # whatever stopped the run, what was found is kept
@@ -130,7 +135,7 @@ def run_cell(
     plan: RunPlan,
     cell: Cell,
     queue: AttackQueue,
-    free_workers: Callable[[], None],
+    patience: Patience,
 ) -> None:
     """One federation from its initial checkpoint to its last round. nodes: partition id -> node id, of all clients."""
     scenario = cell.scenario
@@ -140,7 +145,7 @@ def run_cell(
     if scenario.model.pretrain is not None:
         pretrain(model, config, data, plan.run_dir, queue.display.pretraining)
     utility = Utility(cell, data, model, queue.ledger)
-    participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)}, free_workers)
+    participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)})
     store = make_store(plan, cell, data)
     recorder = Recorder(cell, store, data, queue.dispatcher.submit, queue.note)
     queue.recorders[cell.name] = recorder
@@ -155,13 +160,14 @@ def run_cell(
         queue.collect(timeout=0)
         return metrics
 
+    federation = scenario.federation
     for_clients = config.model_copy(update={"model": config.model.without_initial_weights()})
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(model.state_dict()),
-        num_rounds=scenario.federation.rounds,
-        timeout=scenario.federation.timeout,
-        train_config=ConfigRecord({"client-json": for_clients.model_dump_json()}),
+        num_rounds=federation.rounds,
+        timeout=patience(federation.clients, federation.timeout),
+        train_config=ConfigRecord({"client-json": for_clients.model_dump_json(), LIMIT: federation.timeout}),
         evaluate_fn=after_round,
     )
     queue.finish_training(cell.name, store.files)

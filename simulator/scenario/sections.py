@@ -57,7 +57,9 @@ class FederationConfig(Section):
     clients: Crowd = 3
     fraction: Fraction = Field(1.0, description="share of the clients that trains in a round")
     strategy: StrategyConfig = Field(StrategyConfig(), description="a Flower strategy: its name, or {name, options}")
-    timeout: Seconds = Field(600.0, description="seconds that the server waits for a round's replies")
+    timeout: Seconds = Field(
+        600.0, description="seconds that a client may take in a round; in a simulation from when a worker takes it up"
+    )
     max_failures: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="stop the run when more than this share of a round's clients fails"
     )

@@ -15,7 +15,8 @@ from simulator.results.keys import RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.run import AUDIT, DESCRIPTION, Run
 from simulator.results.storage import CellStore
-from simulator.run.folder import claimed_folder, describe, surroundings
+from simulator.run.description import describe_scenario, surroundings
+from simulator.run.folder import claimed_folder
 from simulator.scenario.sections import AttackConfig
 
 IMAGES = ("truth", "public", "candidates")  # that an audit was given
@@ -51,7 +52,7 @@ def _described(record: Run, cell: str, attack: AttackConfig, out: Path) -> tuple
     of = record.cells[cell]
     adversary = of.scenario.adversary.model_copy(update={"attacks": [attack]})
     scenario = of.scenario.model_copy(update={"adversary": adversary})
-    return DESCRIPTION, describe(scenario), replace(Setting.of(of), cell="", swept={})
+    return DESCRIPTION, describe_scenario(scenario), replace(Setting.of(of), cell="", swept={})
 
 
 def _audit_described(asked: dict[str, Any], attack: AttackConfig, out: Path) -> tuple[dict[str, Any], Setting]:

@@ -1,7 +1,8 @@
+import pytest
 import torch
 
-from attacks import Knowledge, Observation
-from simulator.adversary.attack_run import AttackRun
+from attacks import Knowledge, Observation, Reconstruction
+from simulator.adversary.attack_run import AttackRun, check_images
 from simulator.scenario.scenario import validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Source
@@ -25,6 +26,20 @@ def test_a_run_gives_its_attack_all_that_it_may_know(monkeypatch):
     state = model.state_dict()
     observation = Observation(model, ((state, {name: value + 0.1 for name, value in state.items()}),), (1, 2, 2))
     given = []
-    monkeypatch.setattr("attacks.baselines.MeanImage.run", lambda self, *args: given.append(args[1]))
+    nothing = Reconstruction(torch.zeros(0, 1, 2, 2), torch.zeros(0))
+    monkeypatch.setattr("attacks.baselines.MeanImage.run", lambda self, *args: given.append(args[1]) or nothing)
     attack_run(adaptive=True).run(observation, Knowledge())
     assert given == [Knowledge(noise_scale=0.5)]
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (Reconstruction(torch.zeros(3, 7), torch.zeros(3)), r"of shape \(3, 7\), not \(M, 1, 2, 2\)"),
+        (Reconstruction(torch.zeros(1, 1, 2, 2), torch.zeros(1), held=torch.zeros(2, 4)), r"of shape \(2, 4\)"),
+        (Reconstruction(torch.full((1, 1, 2, 2), torch.nan), torch.zeros(1)), "with NaN or Inf"),
+    ],
+)
+def test_what_is_no_list_of_images_is_not_scored(found, says):
+    with pytest.raises(ValueError, match=says):
+        check_images(found, (1, 2, 2))

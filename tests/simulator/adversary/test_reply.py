@@ -6,6 +6,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from clients.client_app import OUT_OF_TIME
 from simulator.adversary.reply import ClientReply
 
 STATE = {"w": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(4)}
@@ -47,6 +48,7 @@ def test_a_good_reply_has_its_numbers_and_its_checkpoint(read):
 
 def test_silence_and_errors_have_a_reason(read):
     assert ClientReply.of(3, None, {}, 9.0).detail == "no reply within federation.timeout = 9 s"
+    assert read(error=Error(OUT_OF_TIME, "")).columns["status"] == "timeout"
     reply = read(error=Error(2, "\x1b]0;PWNED\x07boom\x1b[31m\n[/bold]" + "x" * 10_000))
     assert reply.status == "failed" and reply.detail.startswith("boom [/bold]xxx") and len(reply.detail) == 300
 
@@ -68,6 +70,7 @@ def _without(record):
     return lambda content: content.pop(record)
 
 
+HUGE = Array(np.full((2, 3), 1e25, np.float32))  # 6e50 is above what float32 holds, 3.4e38
 NAN, SHORT = Array(np.full((2, 3), np.nan, np.float32)), Array("float32", (2, 3), "numpy.ndarray", b"12")
 WRONG = {
     "no arrays": (_without("arrays"), "has no record 'arrays'"),
@@ -78,6 +81,7 @@ WRONG = {
     "another shape": (_arrays(lambda a: a.update(w=Array(np.zeros((3, 2), np.float32)))), "sent was"),
     "another type": (_arrays(lambda a: a.update(w=Array(np.zeros((2, 3), np.int64)))), "has 'w' of int64"),
     "NaN": (_arrays(lambda arrays: arrays.update(w=NAN)), "holds NaN or Inf in 'w': its training diverged"),
+    "huge numbers": (_arrays(lambda arrays: arrays.update(w=HUGE)), r"holds numbers up to 1e\+25 in 'w'"),
     "bytes of another size": (_arrays(lambda arrays: arrays.update(w=SHORT)), "cannot be read"),
     "a weight that is no number": (_metric("num-examples", float("nan")), "says num-examples = nan"),
     "an endless weight": (_metric("num-examples", 1e300), "says num-examples = 1e"),

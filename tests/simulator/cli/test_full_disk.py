@@ -35,3 +35,16 @@ def test_what_the_system_says_against_a_file_is_one_line(fedspill, tmp_path, mon
     result = fedspill("init", tmp_path / "new.yaml")
     assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith(f"fedspill: '{tmp_path}/new.yaml': {os.strerror(number)}")
+
+
+def test_a_full_disk_is_one_line_and_no_fault_of_ours(fedspill, scenario, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device", "runs/x")
+
+    monkeypatch.setattr("simulator.scenario.scenario.load_scenario", full)
+    result = fedspill("run", scenario("name: s\n"))
+    assert result.returncode == 1
+    assert result.stderr == (
+        "fedspill: 'runs/x': No space left on device; "
+        "what is written is kept, and the same command goes on from there\n"
+    )

@@ -175,3 +175,30 @@ def test_list_names_what_a_scenario_can_name(fedspill):
     listing = fedspill("list").stdout
     for name in ("ntk", "digits", "tiny_imagenet", "lenet5", "FedAvg", "FedAdam"):
         assert name in listing
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_and_its_stack_a_file(fedspill, scenario, monkeypatch):
+    def broken(*args):
+        raise ZeroDivisionError("division\nby [/zero]")
+
+    monkeypatch.setattr("simulator.scenario.scenario.load_scenario", broken)
+    monkeypatch.delenv("FEDSPILL_STACK", raising=False)
+    result = fedspill("run", scenario("name: s\n"))
+    (line,) = result.stderr.splitlines()
+    said, _, file = line.rpartition(" ")
+    assert result.returncode == 1
+    assert said == (
+        "fedspill: unexpected ZeroDivisionError: division by [/zero]; this is a fault of fedspill, the stack is in"
+    )
+    assert "in broken" in Path(file).read_text()
+    Path(file).unlink()
+    monkeypatch.setenv("FEDSPILL_STACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        fedspill("run", scenario("name: s\n"))
+
+
+@pytest.mark.parametrize("code", ["import sys\nsys.exit(0)\n", "import sys\ndef make():\n    sys.exit(0)\n"])
+def test_a_model_that_exits_does_not_pass_for_success(fedspill, scenario, tmp_path, code):
+    (tmp_path / "leaving.py").write_text(code)
+    result = fedspill("check", scenario(f"name: s\nmodel: {{name: '{tmp_path / 'leaving.py'}:make'}}\n"))
+    assert result.returncode == 2 and "SystemExit: 0" in result.stderr, result.stderr

@@ -1,4 +1,6 @@
-"""A run in which every attack ran out of time: what is said, and the exit code."""
+"""A run in which every attack ran out of time, or some: what is said, and the exit code."""
+
+import json
 
 import pytest
 
@@ -32,3 +34,18 @@ def test_a_report_on_a_run_without_any_result_is_written(fedspill, late):
     assert result.returncode == 0, result.stderr
     page = (late / "report.html").read_text()
     assert "out of time in 2 cases: no result within adversary.timeout = 1 s." in page and "No result" in page
+
+
+def test_a_run_with_some_rows_without_a_result_says_how_many_and_exits_with_5(fedspill, scenario, late, monkeypatch):
+    monkeypatch.setattr("simulator.run.folder.needs_run", lambda plan, overwrite: False)
+    ledger = Ledger(late)
+    rows = [{"status": "ok"}, {"status": "failed", "detail": "boom"}, {"status": "timeout"}, {"status": "skipped"}]
+    key = {"round": 1, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0, "target": "private"}
+    ledger.add("", leakage=[{**key, "adaptive": False, "client": i, **row} for i, row in enumerate(rows)])
+    ledger.write_tables()
+    result = fedspill("run", scenario("name: late\nmodel: {width: 8}\n"), "--out", late)
+    assert result.returncode == 5
+    assert result.stderr == "fedspill: 2 of 4 rows have no result (1 failed, 1 timeout): `detail` says why\n"
+    answer = json.loads(fedspill("run", scenario("name: late\n"), "--out", late, "--json").stdout)
+    assert answer["error"].startswith("2 of 4 rows have no result")
+    assert fedspill("report", late).returncode == 0

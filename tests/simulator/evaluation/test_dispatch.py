@@ -93,7 +93,7 @@ def dispatch_to_nowhere(monkeypatch):
         dispatcher.board = Handle(ProgressBoard(lambda: dispatcher.clock[0]))
         dispatcher.running, dispatcher.waiting = {job.key.client: job for job in jobs}, deque()
         dispatcher.needs, dispatcher.unsent, dispatcher.shelf, dispatcher.slotted = {}, [], Shelf(), False
-        dispatcher.last_sign = time.monotonic()
+        dispatcher.last_sign, dispatcher.again = time.monotonic(), set()
         dispatcher.ray = FakeRay()
         monkeypatch.setattr(dispatch, "ray", dispatcher.ray)
         return dispatcher
@@ -110,8 +110,8 @@ def heard(dispatcher, job, seconds_ago):
 def test_a_job_that_went_silent_is_given_up_alone(tmp_path, dispatch_to_nowhere):
     hanging, scoring, waiting = (make_job(tmp_path, client, timeout=60.0) for client in range(3))
     dispatcher = dispatch_to_nowhere(hanging, scoring, waiting)
-    heard(dispatcher, hanging, 60 + 120 + 5)
-    heard(dispatcher, scoring, 60 + 120 - 5)
+    heard(dispatcher, hanging, 60 + 60 + 5)
+    heard(dispatcher, scoring, 60 + 60 - 5)
     dispatcher.last_sign = time.monotonic() - 1e6  # nothing came back for long: the slots are taken
     ((job, result),) = dispatcher.collect(timeout=0)
     assert (job.key.client, result.leakage[0]["status"]) == (0, "timeout")

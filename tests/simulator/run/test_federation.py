@@ -34,7 +34,7 @@ class NoJobs:
 def start(tmp_path, monkeypatch):
     """Start a run whose cells leave a row of utility; `diverging` names the one whose clients all fail after that."""
 
-    def run_cell(grid, nodes, plan, cell, queue, free_workers):
+    def run_cell(grid, nodes, plan, cell, queue, patience):
         queue.ledger.add(cell.name, utility=[{"round": 0, **cell.swept}])
         if cell.name == start.diverging:
             raise RunError("round 1: 3 of 3 clients failed")

@@ -9,8 +9,8 @@ from flwr.simulation import run_simulation
 
 from clients.client_app import app as client_app
 from simulator.run.cluster import stop_ray
-from simulator.run.engine import KillablePool, KillingBackend, killing_backend
 from simulator.run.federation import wait_for_nodes
+from simulator.run.workers import KillablePool, KillingBackend, killing_backend
 
 
 def test_flower_has_its_own_backend_again_afterwards():

@@ -1,0 +1,180 @@
+"""The workers of a simulation: Flower's Ray actors, of which those that hang or die are replaced.
+
+This is the one place that depends on the inside of Flower: `run_simulation` offers no choice of backend.
+"""
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from flwr.app import ConfigRecord, Context, Error, Message
+from flwr.server.superlink.fleet.vce.backend import raybackend
+
+from clients.client_app import LIMIT, OUT_OF_TIME, loaded
+
+START = 120.0  # seconds that a new worker has to be up, and to have imported what clients need
+UNKNOWN = 0  # Flower's code of an error that is none of a ClientApp
+DIED = "the client's process ended: killed, out of memory, or by its own exit"
+ATTEMPTS = 2  # a process may end for a reason that is not its client's: a machine that is lost, another's memory
+TO_SAY_SO = 5.0  # seconds that a client has to say that its time is over, before its worker is killed
+POLL = 0.05  # seconds between two looks at the pool
+
+
+class NoWorker(Exception):
+    """An actor did not come up: the machine that it was on is lost, or has no room."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A message that an actor works on. ready: answered when the actor is up. seconds: that the client may take from
+    then on, None without a limit."""
+
+    actor: Any
+    ready: Any
+    seconds: float | None
+
+
+class KillablePool(raybackend.BasicActorPool):
+    """Flower's pool of actors, from which those that are busy can be thrown out.
+
+    Flower waits for an actor as long as it takes: one client that hangs would take a worker from all the others in
+    every later round, and keep the simulation from ending. Here a client has its time from the moment that a worker
+    takes it up, however long it waited for one: who hangs costs nobody else a turn.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.work: dict[Any, Work] = {}  # by the reference of its result
+        self.killed: set[Any] = set()
+        self.lost: set[Any] = set()  # those that did not come up
+        self.lock = threading.Lock()
+
+    def submit(self, actor_fn: Any, job: tuple[Any, Message, str, Context]) -> Any:
+        actor = self._take()
+        ready = actor.__ray_ready__.remote()
+        future = actor_fn(actor, *job)
+        self.work[future] = Work(actor, ready, seconds_for(job[1]))
+        return future
+
+    def fetch_result_and_return_actor_to_pool(self, future: Any) -> tuple[Message, Context]:
+        """Raises ray.exceptions.GetTimeoutError where the time is up, RayActorError where the process has ended, and
+        NoWorker where the work has not begun."""
+        work = self.work[future]
+        try:
+            ray.get(work.ready, timeout=START)
+        except ray.exceptions.GetTimeoutError:
+            self.lost.add(work.actor)
+            self._kill(work.actor)
+            raise NoWorker from None
+        except ray.exceptions.RayActorError:  # while it had nothing to do
+            self._kill(work.actor)
+            raise NoWorker from None
+        try:
+            _, reply, context = ray.get(future, timeout=work.seconds)
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError):
+            self._kill(work.actor)
+            raise
+        self.add_actor_back_to_pool(future)
+        return reply, context
+
+    def add_actor_back_to_pool(self, future: Any) -> None:
+        """Or a new one in the place of one that was killed; none for one that did not come up, but for the last."""
+        actor = self.work.pop(future).actor
+        with self.lock:
+            if actor in self.lost and self.num_actors > 1:
+                self.num_actors -= 1
+                return
+        self.pool.append(self.create_actor_fn() if actor in self.killed else actor)
+
+    def replace_busy(self) -> None:
+        """Kill the actors that are at work: an error answers their messages, and new actors take their place."""
+        for work in list(self.work.values()):
+            self._kill(work.actor)
+
+    def _take(self) -> Any:
+        """An actor that is free, as soon as there is one: there are fewer than Flower knows where one is lost."""
+        while True:
+            with contextlib.suppress(IndexError):
+                return self.pool.pop()
+            time.sleep(POLL)
+
+    def _kill(self, actor: Any) -> None:
+        self.killed.add(actor)
+        ray.kill(actor)
+
+
+def seconds_for(message: Message) -> float | None:
+    """The time after which a client is ended; None where the message does not say."""
+    said = message.content.config_records.get("config", ConfigRecord()).get(LIMIT)
+    return said + TO_SAY_SO if isinstance(said, int | float) else None
+
+
+class KillingBackend(raybackend.RayBackend):
+    """Flower's Ray backend, whose actors can be killed: those that hang, and all of them before Ray is shut down.
+
+    Flower ends its actors by a task that exits its own actor, and shuts Ray down at once. Such a task counts as failed,
+    and Ray retries and reports it. Where the report comes after the shutdown it finds no raylet, and Ray ends the whole
+    process without a word, its tables written and nothing said. Killing an actor leaves no task behind.
+    """
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        self.actor_kwargs = {"on_actor_init_fn": loaded}  # imports take none of the time of the first client
+
+    def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
+        """The reply, or an error that says what became of the client."""
+        died = missing = 0
+        while died < ATTEMPTS and missing <= self.num_workers:  # a worker that is not there takes nobody's turn
+            try:
+                return super().process_message(message, context)
+            except ray.exceptions.GetTimeoutError:
+                return Message(Error(OUT_OF_TIME, "out of time"), reply_to=message), context
+            except ray.exceptions.RayActorError:
+                died += 1
+            except NoWorker:
+                missing += 1
+        never = f"no worker came up within {START:g} s: the client has not started"
+        return Message(Error(UNKNOWN, DIED if died else never), reply_to=message), context
+
+    def patience(self, clients: int, seconds: float) -> float:
+        """Seconds after which a round of so many clients has to be over: each has `seconds`, and takes its turn."""
+        return math.ceil(clients / max(1, self.num_workers)) * (seconds + TO_SAY_SO + START)
+
+    def replace_busy(self) -> None:
+        """Free the workers that are not free by themselves."""
+        if isinstance(self.pool, KillablePool):
+            self.pool.replace_busy()
+
+    def terminate(self) -> None:
+        actors: list[Any] = list(self.pool.pool) if self.pool else []
+        for actor in actors:
+            ray.kill(actor)
+        self.pool = None  # nobody is left to be asked to exit
+        super().terminate()
+
+
+@contextlib.contextmanager
+def killing_backend() -> Iterator[list[KillingBackend]]:
+    """Simulations that start inside have a `KillingBackend`; they are in the list as soon as they have started.
+
+    Flower looks the classes up in their module whenever a simulation starts. A test fails where it has come to do
+    otherwise.
+    """
+    started: list[KillingBackend] = []
+
+    def start(config: Any) -> KillingBackend:
+        started.append(KillingBackend(config))
+        return started[-1]
+
+    module = vars(raybackend)
+    before = {name: module[name] for name in ("RayBackend", "BasicActorPool")}
+    module.update(RayBackend=start, BasicActorPool=KillablePool)
+    try:
+        yield started
+    finally:
+        module.update(before)
