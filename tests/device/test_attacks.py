@@ -46,3 +46,14 @@ def test_an_attack_gives_what_the_cpu_gives_and_its_loops_do_not_wait(name):
 
 def test_every_registered_attack_has_cases():
     assert {case.attack for case in CASES.values()} == set(ATTACKS)
+
+
+def test_a_loop_that_waits_is_told():
+    def looped(times):
+        with card() as waits:
+            total = torch.ones((), device="cuda")
+            for _ in range(times):
+                float(total)
+        return waits.by_place()
+
+    assert grown(looped(FEW), looped(MORE)) == {"test_attacks.py:looped"}
