@@ -41,4 +41,9 @@ def one_line(text: str, most: int = LONGEST) -> str:
     return "".join(sign for sign in words if sign.isprintable())[:most]
 
 
-__all__ = ["CellsFailed", "DiskError", "InputError", "NoResult", "RunError", "one_line"]
+def printable(text: str) -> str:
+    """Somebody else's text of several lines, nothing in it that a terminal obeys."""
+    return "\n".join("".join(sign for sign in line if sign.isprintable()) for line in ESCAPES.sub("", text).split("\n"))
+
+
+__all__ = ["CellsFailed", "DiskError", "InputError", "NoResult", "RunError", "one_line", "printable"]

@@ -13,7 +13,7 @@ from simulator.cli.experiments import distill, paper
 from simulator.cli.names import init, list_names, schema
 from simulator.cli.runs import benchmark, check, report, run
 from simulator.cli.update import attack, diagnose, member
-from simulator.errors import RunError
+from simulator.errors import RunError, printable
 
 OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ESTALE}
 cli = typer.Typer(
@@ -50,7 +50,7 @@ def main() -> None:
     try:
         cli()
     except (InputError, RunError) as error:
-        print(f"fedspill: {error}", file=sys.stderr)
+        print(f"fedspill: {printable(str(error))}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else error.exit_code)
     except OSError as error:
         if error.errno not in OF_DISKS:

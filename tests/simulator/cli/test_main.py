@@ -517,6 +517,13 @@ def test_a_run_that_a_full_disk_stopped_shows_what_it_found(fedspill, scenario, 
     assert "span" in result.stdout and "leakage.csv" not in result.stdout
 
 
+def test_what_a_file_calls_its_arrays_moves_no_terminal(fedspill, scenario, tmp_path):
+    np.savez(tmp_path / "own.npz", **{"\x1b]0;owned\x07\x1b[2Jx": np.zeros(3)})
+    result = fedspill("check", scenario(f"name: s\ndata: {{name: npz, root: '{tmp_path / 'own.npz'}'}}\n"))
+    assert result.returncode == 2 and "own.npz' has no x_train, y_train (it has x)" in result.stderr
+    assert "\x1b" not in result.stderr and "\x07" not in result.stderr
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_what_the_system_says_against_a_file_is_one_line(fedspill, tmp_path, monkeypatch, number):
     def refuse(path, *others, **options):
