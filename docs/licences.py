@@ -11,9 +11,9 @@ from packaging.requirements import Requirement
 COPYLEFT = re.compile(r"(?<![A-Z])A?GPL|EUPL|SSPL|CC-BY-SA|CC-BY-NC")  # the LGPL and the MPL ask nothing of users
 HEAD = """# Licences
 
-fedspill is under Apache-2.0. This is what it needs, directly (**bold**) or through others, on Linux with torch for CPU;
-listed by `python docs/licences.py`. A test fails where one comes under a licence that would bind those who use fedspill
-(GPL, AGPL). torch for CUDA brings NVIDIA's own libraries with it, under NVIDIA's terms.
+fedspill is under Apache-2.0. This is what it needs, directly (**bold**) or through others, on Linux with torch for
+CPUs, listed by `python docs/licences.py`. A test fails where one comes under a licence that would bind those who use
+fedspill (GPL, AGPL). torch for CUDA brings NVIDIA's own libraries with it, under NVIDIA's terms.
 
 | package | version | licence |
 |---|---|---|"""

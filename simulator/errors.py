@@ -51,6 +51,11 @@ def one_line(text: str, most: int = LONGEST) -> str:
     return "".join(sign for sign in words if sign.isprintable())[:most]
 
 
+def printable(text: str) -> str:
+    """Somebody else's text of several lines, nothing in it that a terminal obeys."""
+    return "\n".join("".join(sign for sign in line if sign.isprintable()) for line in ESCAPES.sub("", text).split("\n"))
+
+
 def said_by(error: BaseException) -> str:
     """An exception of somebody else's code in one line, its type first."""
     return one_line(f"{type(error).__name__}: {error}").removesuffix(":")
@@ -80,6 +85,7 @@ __all__ = [
     "RowsWithoutResult",
     "RunError",
     "one_line",
+    "printable",
     "refused_file",
     "said_by",
     "unexpected",

@@ -14,7 +14,7 @@ from simulator.cli.experiments import distill, paper
 from simulator.cli.names import init, list_names, schema
 from simulator.cli.runs import benchmark, check, report, run
 from simulator.cli.update import attack, diagnose, member
-from simulator.errors import RunError, refused_file, unexpected
+from simulator.errors import RunError, printable, refused_file, unexpected
 
 STACK = "FEDSPILL_STACK"  # set in the environment, an error that nobody foresaw is shown as Python does
 
@@ -56,7 +56,7 @@ def main() -> None:
     try:
         cli()
     except (InputError, RunError) as error:
-        print(f"fedspill: {error}", file=sys.stderr)
+        print(f"fedspill: {printable(str(error))}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else error.exit_code)
     except Exception as error:
         if os.environ.get(STACK):

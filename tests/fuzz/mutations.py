@@ -1,5 +1,6 @@
 """Valid input, changed at random."""
 
+import copy
 import gzip
 import io
 import json
@@ -71,20 +72,20 @@ def with_odd_values(data: Any, rng: random.Random) -> Any:
     for _ in range(rng.choice([1, 1, 2, 4])):
         places = leaves_of(data)
         if not places:
-            return rng.choice(VALUES)
+            return copy.deepcopy(rng.choice(VALUES))
         *parents, last = rng.choice(places)
         owner = data
         for key in parents:
             owner = owner[key]
         act = rng.random()
         if act < 0.7:
-            owner[last] = rng.choice(VALUES)
+            owner[last] = copy.deepcopy(rng.choice(VALUES))
         elif act < 0.85:
             del owner[last]
         elif isinstance(owner, dict):
             owner[rng.choice(["name", "x", "my key", "int", "seed", "", "a.b", "kind", 7, None])] = owner.pop(last)
         else:
-            owner.append(owner[last])
+            owner.append(copy.deepcopy(owner[last]))
     return data
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 
@@ -202,3 +203,10 @@ def test_a_model_that_exits_does_not_pass_for_success(fedspill, scenario, tmp_pa
     (tmp_path / "leaving.py").write_text(code)
     result = fedspill("check", scenario(f"name: s\nmodel: {{name: '{tmp_path / 'leaving.py'}:make'}}\n"))
     assert result.returncode == 2 and "SystemExit: 0" in result.stderr, result.stderr
+
+
+def test_what_a_file_calls_its_arrays_moves_no_terminal(fedspill, scenario, tmp_path):
+    np.savez(tmp_path / "own.npz", **{"\x1b]0;owned\x07\x1b[2Jx": np.zeros(3)})
+    result = fedspill("check", scenario(f"name: s\ndata: {{name: npz, root: '{tmp_path / 'own.npz'}'}}\n"))
+    assert result.returncode == 2 and "own.npz' has no x_train, y_train (it has x)" in result.stderr
+    assert "\x1b" not in result.stderr and "\x07" not in result.stderr
