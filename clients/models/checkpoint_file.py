@@ -3,6 +3,7 @@
 What a file is, its first bytes say; its name says nothing.
 """
 
+import os
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +33,7 @@ def read_checkpoint(path: str | Path, like: Mapping[str, Tensor] | None = None, 
     of arrays.
     """
     path, thing = Path(path), f"{called} {str(path)!r}"
-    if not path.exists():
+    if not os.path.exists(path):  # unlike Path.exists, of a name too long for the disk too
         raise InputError(f"{thing} does not exist: {REMEDY}")
     if path.is_dir():
         raise InputError(f"{thing} is no safetensors file but a folder: {REMEDY}")

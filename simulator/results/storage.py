@@ -281,7 +281,7 @@ class CellStore:
 
     def _read_observation(self, key: ObservationKey) -> ObservationFile:
         path = self.observation_path(key)
-        if not path.exists():
+        if not os.path.exists(path):  # also where the name is too long for a disk
             known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
             raise InputError(f"no observation {key.name!r} in {str(self.root)!r}; recorded: {known}")
         return ObservationFile.of(read_json(path), str(path))

@@ -72,9 +72,10 @@ def of_folder(write: Callable[[Path], None], broken: str = "*") -> Callable[[Pat
     def inputs(folder: Path, rng: random.Random) -> Iterator[Path]:
         root = folder / "root"
         write(root)
-        valid = {path: path.read_bytes() for path in sorted(root.rglob(broken)) if path.is_file()}
+        valid = {path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+        chosen = [path for path in valid if path.match(broken)]
         while True:
-            for path in rng.sample(sorted(valid), min(len(valid), rng.randint(1, 3))):
+            for path in rng.sample(chosen, min(len(chosen), rng.choice([1, 1, 1, 3]))):
                 path.write_bytes(broken_file(path, valid[path], rng))
             yield root
             for path in [path for path in root.rglob("*") if path.is_file() and path not in valid]:

@@ -76,6 +76,19 @@ def test_an_observation_without_what_makes_one(tmp_path, key, value):
         recording.knowledge(ObservationKey(1, 0, "server"))
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "../" * 2000])
+def test_a_name_that_no_disk_takes(tmp_path, name):
+    write_recording(tmp_path / "recording")
+    recording = Recording(tmp_path / "recording")
+    key = ObservationKey(1, 0, "server")
+    path = recording.store.observation_path(key)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pairs": [[name, name]]}))
+    with pytest.raises(InputError, match="does not exist"):
+        recording.pairs(key)
+    with pytest.raises(InputError, match="no observation"):
+        recording.store.load(ObservationKey(1, 0, name))
+
+
 @pytest.mark.parametrize("key", ["model", "shape", "outputs", "seed"])
 @pytest.mark.parametrize("value", [None, "x", [1, 2], -1.5])
 def test_an_architecture_that_is_none(root, key, value):
