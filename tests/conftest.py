@@ -17,3 +17,9 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real images at {folder}: let FEDSPILL_DATA name their folder")
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that none is begun when all the others are through."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)

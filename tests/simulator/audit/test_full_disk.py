@@ -19,7 +19,7 @@ def recorded(tmp_path_factory):
 
 
 def audited(recorded, out, **options):
-    options = {"attacks": ["mean_image"], "workers": 1, "mean": 0.3, "std": 0.4, **options}
+    options = {"attacks": ["mean_image"], "workers": 1, "mean": 0.3, "std": 0.4, "page": False, **options}
     return audit(recorded, f"{recorded}/net.py:net", SHAPE, out=out, **options)
 
 
