@@ -192,15 +192,17 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
     messages = [Message(content=RecordDict(), message_type="query", dst_node_id=node) for node in ids]
     # a thousand share a few workers: they have their time some by some, not all together
     asked = (messages[i : i + ASKED_AT_ONCE] for i in range(0, len(messages), ASKED_AT_ONCE))
-    nodes = {}
+    nodes, code = {}, code_version()
     for reply in (reply for some in asked for reply in grid.send_and_receive(some, timeout=NODE_WAIT)):
         if reply.has_error():
             raise RunError(f"a client cannot start: {reply.error.reason}"[:500])
         identity = reply.content.config_records["identity"]
-        if identity["code"] != code_version():
+        if identity["code"] != code:
             raise RunError("clients and server run different versions of fedspill: install the same on both sides")
         nodes[int(str(identity["partition-id"]))] = reply.metadata.src_node_id
     missing = set(range(clients)) - set(nodes)
+    if len(nodes) < min(len(ids), clients):
+        raise RunError(f"{len(nodes)} of {len(ids)} nodes answered within {NODE_WAIT:g} s: is the machine too busy?")
     if missing:
         raise RunError(f"no node has partition id {min(missing)}: number the nodes 0 to {clients - 1}")
     return nodes

@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 
 from attacks import InputError, Observation
-from clients.client_app import load_mod
 from clients.data.partition import FederatedData
 from clients.defenses import DefenseContext
 from clients.local_update import load_data, load_targets, make_model
@@ -14,8 +13,8 @@ from clients.training import check_dynamics
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.run.pretraining import Pretraining
-from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import Cell, Scenario
+from simulator.scenario.sections import StrategyConfig
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,14 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     check_dynamics(model, scenario.training)
     if scenario.model.pretrain is not None:
         check_dynamics(Pretraining.of(config, data).network(), scenario.model.pretrain)
-    defended_strategy(scenario)
+    if not is_default(scenario):
+        from simulator.run.strategies import defended_strategy  # Flower: a quarter of a second
+
+        defended_strategy(scenario)
     for defense in scenario.chain:
         if (mod := defense.flower_mod()) is not None:
+            from clients.client_app import load_mod
+
             load_mod(mod)
         defense.check(DefenseContext(config, round=1, client=0, model=model))
     state = model.state_dict()
@@ -70,3 +74,9 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     if when != "every" and (late := [round for round in when if round > rounds]):
         raise InputError(f"adversary.when names round {late[0]}, federation.rounds is {rounds}")
     return data, model
+
+
+def is_default(scenario: Scenario) -> bool:
+    """Whether Flower aggregates as it does by itself, so that nothing about its strategy can be wrong."""
+    wrapped = any(defense.server_half().strategy for defense in scenario.chain)
+    return scenario.federation.strategy == StrategyConfig() and not wrapped

@@ -73,14 +73,14 @@ def test_a_thousand_nodes_have_their_time_some_by_some(monkeypatch):
     """They share a few workers, each of which answers in turn."""
     for name in ("_task_id", "_run_id", "_node_id"):  # of this process: a message names its sender
         monkeypatch.setattr(TaskIdentity, name, 1)
-    asked = []
+    asked, code = [], federation.code_version()
 
     def send_and_receive(messages, timeout):
         asked.append(len(messages))
         return [answer_of(message.metadata.dst_node_id) for message in messages]
 
     def answer_of(node):
-        identity = {"partition-id": node - 5000, "code": federation.code_version()}
+        identity = {"partition-id": node - 5000, "code": code}
         content = SimpleNamespace(config_records={"identity": identity})
         return SimpleNamespace(has_error=lambda: False, content=content, metadata=SimpleNamespace(src_node_id=node))
 

@@ -118,7 +118,7 @@ def start(folder, cluster):
     return subprocess.Popen(command, cwd=folder, **pipes)
 
 
-def await_attacks(journal, run, seconds=120):
+def await_attacks(journal, run, seconds=300):
     """Until the first attacks are in, when others are under way."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and run.poll() is None:
