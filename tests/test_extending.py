@@ -134,6 +134,7 @@ PLUGINS = tomllib.loads(re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DO
 def package(tmp_path, monkeypatch, example):
     """The examples as a package called `mine`, installed in a folder of its own; forgotten after the test."""
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").touch()  # a mine.py of another test, further down the path, would win
     for path, text in FILES.items():
         (tmp_path / "mine" / Path(path).name).write_text(text)
     info = tmp_path / "mine-1.0.dist-info"

@@ -28,6 +28,7 @@ from tests.device.fake_cuda import BACKEND, Capture, fake_cuda
 
 _setup_privateuseone_for_python_backend("card", BACKEND)
 PROJECT = Path(__file__).resolve().parents[2]
+TESTS = str(PROJECT / "tests")  # an environment may lie in the project, too
 PRODUCT = tuple(str(PROJECT / package) for package in ("attacks", "clients", "simulator"))
 FAKE_CUDA = fake_cuda.__code__.co_filename
 CUDA = torch.device("cuda", 0)
@@ -262,7 +263,7 @@ def place() -> tuple[str, int]:
         path = frame.f_code.co_filename
         if path.startswith(PRODUCT):
             return f"{Path(path).relative_to(PROJECT).as_posix()}:{frame.f_code.co_name}", frame.f_lineno
-        if outside[0] == "?" and path.startswith(str(PROJECT)) and path not in (__file__, FAKE_CUDA):
+        if outside[0] == "?" and path.startswith(TESTS) and path not in (__file__, FAKE_CUDA):
             outside = f"{Path(path).name}:{frame.f_code.co_name}", frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return outside
