@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 
@@ -40,9 +41,18 @@ def marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == mark:
+            if carries(process, mark):
                 found.append(process)
     return found
+
+
+def carries(process: psutil.Process, mark: str) -> bool:
+    """Whether the mark is in its environment: on Linux as the bytes are, since psutil reads on only as far as a process
+    has not written its title over them, and Ray's agents do."""
+    environment = Path("/proc", str(process.pid), "environ")
+    if environment.exists():
+        return f"{MARK}={mark}".encode() in environment.read_bytes()
+    return process.environ().get(MARK) == mark
 
 
 def end(mark: str) -> None:

@@ -42,3 +42,24 @@ def test_what_is_marked_ends_and_nothing_else(how):
         assert not marked(mark) and outside.is_running()
     finally:
         outside.kill()
+
+
+TITLED = """
+import time, ray
+ray._raylet.setproctitle("a title that is longer than the command was, and is written over the environment " * 2)
+print("titled", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_process_that_has_written_its_title_over_its_environment_is_found(tmp_path):
+    """As Ray's agents do."""
+    (tmp_path / "t.py").write_text(TITLED)
+    command, environment = [sys.executable, tmp_path / "t.py"], {**os.environ, MARK: "titled"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            assert MARK not in psutil.Process(process.pid).environ()
+            assert [one.pid for one in marked("titled")] == [process.pid]
+        finally:
+            process.kill()
