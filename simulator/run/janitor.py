@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 
@@ -37,22 +36,14 @@ def marking() -> Iterator[None]:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """The processes that carry the mark."""
-    found = []
+    """The processes that carry the mark, and what they have started: Ray's agents write their titles over their
+    environment, and the mark with it."""
+    found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if carries(process, mark):
-                found.append(process)
-    return found
-
-
-def carries(process: psutil.Process, mark: str) -> bool:
-    """Whether the mark is in its environment: on Linux as the bytes are, since psutil reads on only as far as a process
-    has not written its title over them, and Ray's agents do."""
-    environment = Path("/proc", str(process.pid), "environ")
-    if environment.exists():
-        return f"{MARK}={mark}".encode() in environment.read_bytes()
-    return process.environ().get(MARK) == mark
+            if process.environ().get(MARK) == mark:
+                found |= {one.pid: one for one in (process, *process.children(recursive=True))}
+    return list(found.values())
 
 
 def end(mark: str) -> None:

@@ -46,20 +46,22 @@ def test_what_is_marked_ends_and_nothing_else(how):
 
 TITLED = """
 import time, ray
-ray._raylet.setproctitle("a title that is longer than the command was, and is written over the environment " * 2)
+ray._raylet.setproctitle("a title that is written over the environment " * 200)
 print("titled", flush=True)
 time.sleep(600)
 """
 
 
-def test_a_process_that_has_written_its_title_over_its_environment_is_found(tmp_path):
+def test_a_process_that_has_written_its_title_over_its_mark_is_found_by_who_started_it(tmp_path):
     """As Ray's agents do."""
     (tmp_path / "t.py").write_text(TITLED)
-    command, environment = [sys.executable, tmp_path / "t.py"], {**os.environ, MARK: "titled"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+    (tmp_path / "s.py").write_text("import subprocess, sys\nsubprocess.run([sys.executable, sys.argv[1]])\n")
+    command, environment = [sys.executable, tmp_path / "s.py", tmp_path / "t.py"], {**os.environ, MARK: "titled"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as starter:
+        assert starter.stdout is not None and starter.stdout.readline()
+        (titled,) = psutil.Process(starter.pid).children()
         try:
-            assert process.stdout is not None and process.stdout.readline()
-            assert MARK not in psutil.Process(process.pid).environ()
-            assert [one.pid for one in marked("titled")] == [process.pid]
+            assert MARK not in titled.environ()
+            assert {one.pid for one in marked("titled")} == {starter.pid, titled.pid}
         finally:
-            process.kill()
+            titled.kill()
