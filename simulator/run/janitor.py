@@ -8,6 +8,7 @@ notice after a minute, and the same command would have to share the machine with
 import contextlib
 import os
 import secrets
+import select
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import psutil
 
 MARK = "FEDSPILL_OWNER"  # in the environment of what we start
 PATIENCE = 10.0  # seconds in which a process that is ended may start another
+LOOK = 2.0  # seconds between two looks at what carries the mark
 
 _waiting: list[subprocess.Popen[bytes]] = []  # the one that waits for this process, once there is one
 
@@ -46,16 +48,31 @@ def marked(mark: str) -> list[psutil.Process]:
     return list(found.values())
 
 
-def end(mark: str) -> None:
-    """Kill what carries the mark until nothing does."""
+def end(mark: str, seen: set[psutil.Process]) -> None:
+    """Kill what carries the mark, and what was seen of it before, until nothing is left."""
     deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline and (found := marked(mark)):
+    while time.monotonic() < deadline and (found := [one for one in seen.union(marked(mark)) if runs(one)]):
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(found, timeout=1.0)
 
 
+def runs(process: psutil.Process) -> bool:
+    """Whether it is this one still, and no other of the same number."""
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def watch(mark: str) -> set[psutil.Process]:
+    """Wait for the end of who started this one. Returns what was seen until then: an agent of Ray whose raylet has gone
+    before is nobody's child and has no mark any more."""
+    seen: set[psutil.Process] = set()
+    while not select.select([sys.stdin], [], [], LOOK)[0]:  # readable when nobody holds the other end any more
+        seen = {one for one in seen.union(marked(mark)) if runs(one)}
+    return seen
+
+
 if __name__ == "__main__":
-    sys.stdin.buffer.read()  # returns when nobody holds the other end any more
-    end(sys.argv[1])
+    end(sys.argv[1], watch(sys.argv[1]))
