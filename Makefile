@@ -7,13 +7,16 @@ SITE_TOOLS := $(VENV)/.site-tools
 
 COUNT ?= 10000
 
-.PHONY: demo test bench fuzz lint docs notebooks clean
+.PHONY: demo test bench fuzz matrix lint docs notebooks clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedspill run scenarios/quickstart.yaml --out runs/demo
 
 test: lint $(SITE_TOOLS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+matrix: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/reliability/whole_matrix.py
 
 bench: $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks

@@ -15,14 +15,14 @@ class OutOfTime(TimeoutError):
 
 
 @contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise OutOfTime inside the block after so many seconds; only a process's main thread can be interrupted."""
+def time_limit(seconds: float, error: type[BaseException] = OutOfTime) -> Iterator[None]:
+    """Raise `error` inside the block after so many seconds; only a process's main thread can be interrupted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def interrupt(signum: int, frame: object) -> None:
-        raise OutOfTime
+        raise error
 
     previous = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, seconds)

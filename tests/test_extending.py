@@ -21,8 +21,9 @@ from clients.models.factory import MODELS
 from simulator.evaluation.evaluator import evaluate
 from simulator.evaluation.measures import MEASURES
 from simulator.evaluation.truth import Truth
+from simulator.results.benchmark_schema import benchmark
 from simulator.results.reference import reference
-from simulator.results.schema import LEAKAGE, benchmark
+from simulator.results.schema import LEAKAGE
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import load_scenario
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jupytext
 import pytest
 import yaml
 
@@ -15,8 +16,6 @@ TUTORIALS = sorted((PROJECT / "docs" / "tutorials").glob("*.py"))
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    for module in ("material", "mkdocstrings_handlers", "mkdocs_jupyter"):
-        pytest.importorskip(module, reason="the site is built with the extra 'docs'")
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme's authors
@@ -60,7 +59,6 @@ def test_every_document_is_in_the_navigation():
 @pytest.mark.parametrize("source", TUTORIALS, ids=lambda path: path.stem)
 def test_a_notebook_is_its_source_executed(source):
     """`make notebooks` after a change of the source. Outputs are small: a reader loads them with the page."""
-    jupytext = pytest.importorskip("jupytext", reason="notebooks are made with the extra 'docs'")
     notebook = source.with_suffix(".ipynb")
     made, written = jupytext.read(source), jupytext.read(notebook)
     assert [cell.source for cell in made.cells] == [cell.source for cell in written.cells]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import FailAbove, ShowAll
+from simulator.cli.options import CandidateImages, FailAbove, PublicImages, ShowAll
 from simulator.cli.output import Answer, command, here, say
 
 DEFAULT_NAMES, THREAT_MODELS = ("span", "ntk"), ("server", "observer", "history")  # that --fail-above may name
@@ -26,14 +26,8 @@ def audit(
         Path | None,
         typer.Option(metavar="PATH", help="the private images, for scores: a folder with client_00.npz, … or one npz"),
     ] = None,
-    public: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="other images of the kind, no members: for floors, and for --candidates"),
-    ] = None,
-    candidates: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="images of which to say whether they took part: npz or a folder; + --public"),
-    ] = None,
+    public: PublicImages = None,
+    candidates: CandidateImages = None,
     attacks: Annotated[
         list[str], typer.Option("--attack", metavar="NAME", help="may be repeated; default span and a short ntk")
     ] = [],

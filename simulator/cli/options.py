@@ -24,6 +24,14 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="do a finished run 
 Profile = Annotated[
     str | None, typer.Option(metavar="NAME", help="of a benchmark file's benchmark.profiles, e.g. quick")
 ]
+PublicImages = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="other images of the kind, no members: for floors, and for --candidates"),
+]
+CandidateImages = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="images of which to say whether they took part: npz or a folder; + --public"),
+]
 ShowAll = Annotated[bool, typer.Option("--all", help="show every attack in every round, and every caveat")]
 FailAbove = Annotated[
     list[str],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attacks.interface.errors import InputError
-from simulator.cli.options import AllowCode, ShowAll
+from simulator.cli.options import AllowCode, CandidateImages, PublicImages, ShowAll
 from simulator.cli.output import Answer, command, out, read_json, read_records
 
 if TYPE_CHECKING:
@@ -117,14 +117,8 @@ def attack(
     truth: Annotated[
         Path | None, typer.Option(metavar="PATH", help="the private images, for scores: an npz file, or a folder")
     ] = None,
-    public: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="other images of the kind, no members: for floors, and for --candidates"),
-    ] = None,
-    candidates: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="images of which to say whether they took part: npz or a folder; + --public"),
-    ] = None,
+    public: PublicImages = None,
+    candidates: CandidateImages = None,
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0,
     show_all: ShowAll = False,
 ) -> Answer:

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from simulator.reports.benchmark_table import NONE, strongest
+from simulator.results.benchmark_schema import AT_SETTING, EQUAL_UTILITY
 from simulator.results.run import Run
-from simulator.results.schema import AT_SETTING, EQUAL_UTILITY
 from simulator.results.storage import write_atomically
 
 EQUAL = "equal_utility.csv"

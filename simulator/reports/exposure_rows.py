@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from simulator.reports.verdict_words import PARTICIPANTS
+from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import ALL
-from simulator.results.schema import COUNT, LEAKAGE, NUMBER
+from simulator.results.schema import LEAKAGE
 
 MEASURES = ("recovered", "recovered_group", "recovered_affine", "held")  # of equally many images, the first counts
 DERIVED = ("scored", "best", "measure", "share", "sure", "tells_members", "tells_candidates", "setting")

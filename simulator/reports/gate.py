@@ -13,8 +13,9 @@ import pandas as pd
 
 from attacks.interface.errors import InputError, nearest
 from simulator.errors import RunError
+from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import ALL
-from simulator.results.schema import COUNT, LEAKAGE, NUMBER
+from simulator.results.schema import LEAKAGE
 
 PLACES = ("threat_model", "defense", "attack")  # columns that a limit can be narrowed by
 COLUMNS = [column.name for column in LEAKAGE.columns.values() if column.dtype in (COUNT, NUMBER)]

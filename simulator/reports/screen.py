@@ -11,8 +11,9 @@ from simulator.reports.exposure_rows import exposure_rows, ranked
 from simulator.reports.tables import Show, visible_columns
 from simulator.reports.text_table import Layout, text_table
 from simulator.reports.verdict import Verdict
+from simulator.results.columns import TEXT
 from simulator.results.keys import ALL
-from simulator.results.schema import LEAKAGE, TEXT
+from simulator.results.schema import LEAKAGE
 
 MAX_LINES = 60
 CAVEATS = 6  # on the screen without --all

@@ -10,7 +10,9 @@ from rich.table import Table
 from simulator.reports.benchmark_table import strongest
 from simulator.reports.exposure_rows import EXPLAINED, TESTED, likely_right
 from simulator.reports.text_table import Layout, text_table
-from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, NUMBER, TEXT, Column, benchmark
+from simulator.results.benchmark_schema import EQUAL_UTILITY, benchmark
+from simulator.results.columns import NUMBER, TEXT, Column
+from simulator.results.schema import LEAKAGE
 from simulator.scenario.sweep import short_keys
 
 FLOOR = (

@@ -2,8 +2,9 @@
 
 import textwrap
 
-from simulator.results import schema
-from simulator.results.schema import COUNT, FLAG, INTEGER, LEAKAGE, NUMBER, TEXT, Column, Table
+from simulator.results import benchmark_schema, schema
+from simulator.results.columns import COUNT, FLAG, INTEGER, NUMBER, TEXT, Column, Table
+from simulator.results.schema import LEAKAGE
 
 HEAD = """# What every column means
 
@@ -19,9 +20,8 @@ WORDS = {INTEGER: "integer", COUNT: "integer", NUMBER: "number", FLAG: "true / f
 def reference() -> str:
     """The whole page, Markdown."""
     run = (LEAKAGE, schema.SAMPLES, schema.UTILITY, schema.CLIENTS)
-    return "\n".join(
-        [HEAD, *map(section, (*run, schema.benchmark(), schema.EQUAL_UTILITY, schema.CANDIDATES, schema.LAYERS))]
-    )
+    tables = (*run, benchmark_schema.benchmark(), benchmark_schema.EQUAL_UTILITY, schema.CANDIDATES, schema.LAYERS)
+    return "\n".join([HEAD, *map(section, tables)])
 
 
 def section(table: Table) -> str:

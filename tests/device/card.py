@@ -83,7 +83,7 @@ class CardTensor(Tensor):
 
     @staticmethod
     def __new__(cls, host: Tensor) -> "CardTensor":
-        return Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        return Tensor._make_wrapper_subclass(
             cls,
             host.size(),
             strides=host.stride(),
@@ -212,11 +212,11 @@ class SaysCuda(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.getters = {Tensor.device.__get__: CUDA, Tensor.is_cuda.__get__: True}  # type: ignore[attr-defined]
+        self.getters = {Tensor.device.__get__: CUDA, Tensor.is_cuda.__get__: True}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in self.getters:
-            device = Tensor.device.__get__(args[0])  # type: ignore[attr-defined]
+            device = Tensor.device.__get__(args[0])
             return self.getters[func] if device.type == "card" else func(*args)
         if func is torch.device:
             return func(*args, **(kwargs or {}))
@@ -265,7 +265,7 @@ def place() -> tuple[str, int]:
             return f"{Path(path).relative_to(PROJECT).as_posix()}:{frame.f_code.co_name}", frame.f_lineno
         if outside[0] == "?" and path.startswith(TESTS) and path not in (__file__, FAKE_CUDA):
             outside = f"{Path(path).name}:{frame.f_code.co_name}", frame.f_lineno
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return outside
 
 

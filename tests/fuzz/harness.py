@@ -4,7 +4,6 @@ import contextlib
 import io
 import random
 import resource
-import signal
 import tempfile
 import time
 import traceback
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clients.time_limit import time_limit
 from simulator.errors import InputError, RunError
 from tests.fuzz.kinds import KINDS
 
@@ -48,7 +48,11 @@ def fuzz(kind: str, count: int, seed: int, keep: Path | None = None) -> Report:
         for number, given in zip(range(count), chosen.inputs(Path(folder), rng), strict=False):
             start = time.perf_counter()
             try:
-                with limited(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                with (
+                    time_limit(LONGEST, TooSlow),
+                    contextlib.redirect_stdout(io.StringIO()),
+                    contextlib.redirect_stderr(io.StringIO()),
+                ):
                     chosen.read(given)
                 report.read += 1
             except (InputError, RunError) as error:
@@ -76,19 +80,9 @@ def peak() -> float:
 
 
 @contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """TooSlow after ten seconds, where Python gets a word in."""
-
-    def stop(number: int, frame: object) -> None:
-        raise TooSlow
-
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, LONGEST)
-    try:
+def silence() -> Iterator[None]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
 
 
 def _note(report: Report, what: str, number: int, given: Path | str, keep: Path | None) -> None:

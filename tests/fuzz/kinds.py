@@ -21,6 +21,7 @@ from torch import nn
 
 from attacks import Observation
 from clients.config import DataConfig
+from clients.data import Dataset
 from clients.data.sources import folder as class_folders
 from clients.data.sources import idx, npz
 from clients.models.checkpoint_file import read_checkpoint
@@ -183,8 +184,8 @@ def read_own_data(path: Path | str) -> object:
     return decoded(npz.load(DataConfig(name="npz", root=str(path))))
 
 
-def decoded(data: object) -> object:
-    return [split.images(np.arange(len(split.labels))) for split in (data.train, data.test)]  # type: ignore[attr-defined]
+def decoded(data: Dataset) -> object:
+    return [split.images(np.arange(len(split.labels))) for split in (data.train, data.test)]
 
 
 def write_idx(ending: str, root: Path) -> None:

@@ -1,7 +1,6 @@
 """The matrix in a deployment: SuperLink and SuperNodes over TLS, each with a key of its own, one of them lost."""
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -67,14 +66,3 @@ def test_strangers_are_refused_faults_are_rows_a_client_that_hung_is_back_and_a_
     check(table, 1, [FINE, OUTCOMES["raises"], OUTCOMES["sends other shapes"]])
     check(table, 2, [FINE, OUTCOMES["hangs"], LOST_NODE.deployed])
     check(table, 3, [FINE, FINE, LOST_NODE.deployed])
-
-
-@pytest.mark.skipif("FEDSPILL_WHOLE_MATRIX" not in os.environ, reason="minutes, and 2 GB; FEDSPILL_WHOLE_MATRIX=1")
-def test_the_whole_matrix(tmp_path):
-    """Flower notices a process that is gone after a minute."""
-    faults = [fault.does for fault in CLIENTS]
-    with deployed(tmp_path, nodes=1 + len(faults)) as deployment:
-        rounds = [["", *faults], [""] * (1 + len(faults))]
-        table = run(deployment, rounds, timeout=90 + len(faults) * start_of_a_client())
-    check(table, 1, [FINE, *(OUTCOMES[name] for name in faults)])
-    check(table, 2, [FINE] * (1 + len(faults)))

@@ -11,8 +11,9 @@ from simulator.reports.page.pictures import chart_of
 from simulator.reports.page.rows import NUMERIC
 from simulator.reports.page.run_page import Say, run_page
 from simulator.reports.page.view import Grid, Heading, Others, Page
+from simulator.results.benchmark_schema import EQUAL_UTILITY, benchmark
+from simulator.results.columns import NUMBER, Column
 from simulator.results.run import Run
-from simulator.results.schema import EQUAL_UTILITY, NUMBER, Column, benchmark
 
 INTERVALS = ("recovered_fraction", "test_accuracy")  # columns with `_low` and `_high` beside them
 

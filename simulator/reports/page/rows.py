@@ -11,7 +11,8 @@ from simulator.reports.panel_titles import short, swept_keys
 from simulator.reports.strips import who, worst_first
 from simulator.reports.tables import LEAKAGE_CELLS
 from simulator.reports.verdict_words import at_worst, sentence, told, viewer
-from simulator.results.schema import COUNT, INTEGER, LEAKAGE, NUMBER, Column
+from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
+from simulator.results.schema import LEAKAGE
 
 MOST_ROWS = 2000
 LONGEST_REMARK = 140  # letters

@@ -256,8 +256,11 @@ def test_of_the_last_rounds_alone_checkpoints_stay_and_of_others_while_attacks_n
     federate, threat_models, when, waiting, done
 ):
     recorders = []
-    each_round = lambda recorder, round: recorders.append(recorder)  # noqa: E731
-    store, queue = federate(threat_models, when=when, keep={"last": 2}, rounds=5, after_round=each_round)
+
+    def after_round(recorder, round):
+        recorders.append(recorder)
+
+    store, queue = federate(threat_models, when=when, keep={"last": 2}, rounds=5, after_round=after_round)
     assert there(store) == waiting
     for job in queue.submitted:
         assert store.load(job.key)[0].pairs

@@ -3,8 +3,9 @@ import json
 import pandas as pd
 import pytest
 
+from simulator.results.columns import SchemaError
 from simulator.results.ledger import Ledger
-from simulator.results.schema import LEAKAGE, SchemaError
+from simulator.results.schema import LEAKAGE
 
 KEY = {"defense": "none", "seed": 0, "target": "private", "attack": "ntk"}
 

@@ -15,19 +15,11 @@ from simulator.evaluation.evaluator import evaluate
 from simulator.evaluation.measures import MEASURES
 from simulator.evaluation.truth import Truth
 from simulator.reports.benchmark_table import benchmark_table
+from simulator.results.benchmark_schema import benchmark
+from simulator.results.columns import NUMBER, Column, SchemaError
 from simulator.results.ledger import TABLES, Ledger, row_order
 from simulator.results.reference import reference
-from simulator.results.schema import (
-    CANDIDATES,
-    LAYERS,
-    LEAKAGE,
-    NUMBER,
-    SAMPLES,
-    SCORES,
-    Column,
-    SchemaError,
-    benchmark,
-)
+from simulator.results.schema import CANDIDATES, LAYERS, LEAKAGE, SAMPLES, SCORES
 
 PROJECT = Path(__file__).parents[3]
 KEY = {"round": 1, "client": 0, "threat_model": "server", "attack": "span", "defense": "none", "seed": 0}

@@ -1,27 +1,26 @@
 """`flwr run .`: the native route of a Flower user, on the quickstart."""
 
+import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
 
 
-def processes_with(marker):
-    """Ids of processes that have `marker` in their environment: the local SuperLink that `flwr run` leaves behind."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if marker.encode() in (folder / "environ").read_bytes() and int(folder.name) != os.getpid():
-                yield int(folder.name)
-        except OSError:  # ended meanwhile, or not ours
-            continue
+def processes_of(home):
+    """Those of a Flower home: the local SuperLink that `flwr run` leaves behind."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile, or not ours
+            if process.environ().get("FLWR_HOME") == str(home) and process.pid != os.getpid():
+                yield process
 
 
 @pytest.fixture
@@ -46,12 +45,11 @@ def flower(tmp_path):
         )
 
     yield run
-    for pid in processes_with(f"FLWR_HOME={home}"):
-        os.kill(pid, signal.SIGTERM)
+    for process in processes_of(home):
+        process.terminate()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the SuperLink to end through /proc")
 def test_flwr_run_on_the_quickstart(flower, tmp_path):
     short = tmp_path / "short.yaml"
     short.write_text(

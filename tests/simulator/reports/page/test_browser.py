@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from playwright import sync_api as playwright
 
 from simulator.reports.figures import draw_figures
 from simulator.reports.page import pictures as page_pictures
@@ -13,7 +14,6 @@ from simulator.reports.page.run_page import run_page
 from simulator.reports.strips import Strip
 from tests.simulator.reports.conftest import large_run
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 

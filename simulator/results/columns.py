@@ -1,0 +1,76 @@
+"""What a table is: columns with a type, a meaning and a place where they are computed."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+INTEGER, COUNT, NUMBER, FLAG, TEXT = "int64", "Int64", "float64", "bool", "str"  # COUNT: an integer that may be missing
+DECIBEL, L2, SHARE, SECONDS, JSON = "dB", "L2", "0 to 1", "seconds", "JSON"  # units
+
+
+class SchemaError(ValueError):
+    """A table has a column that is not declared."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns that docs/tables.md describes together. source: the file or folder that computes them."""
+
+    intro: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    dtype: how pandas stores it. title, digits: how a printed table calls it, where not by its name, and rounds it (the
+    tables say which columns they print). better: of two values, the one of the better reconstruction. averaged: whether
+    benchmark.csv has its mean over seeds.
+    """
+
+    name: str
+    dtype: str
+    meaning: str
+    group: Group
+    unit: str = ""
+    title: str = ""
+    digits: int = 2
+    better: Callable[[Iterable[float]], float] = max
+    averaged: bool = False
+
+    @property
+    def heading(self) -> str:
+        return self.title or self.name
+
+
+class Table:
+    """The columns of one kind of file, by name and in their order."""
+
+    def __init__(self, files: str, intro: str, *columns: Column, printed: str = ""):
+        """printed: names of the columns that the terminal shows."""
+        self.files, self.intro = files, intro
+        self.name = files.partition(".")[0]  # of its first file, without the ending
+        self.columns = {column.name: column for column in columns}
+        self.printed = [self.columns[name] for name in printed.split()]
+
+    def check(self, names: Iterable[str], swept: Iterable[str] = ()) -> None:
+        """Raise SchemaError where one of `names` is neither a column of this table nor a key that a sweep moves."""
+        for name in names:
+            if name not in self.columns and name not in swept:
+                raise SchemaError(
+                    f"table {self.name!r} has no column {name!r}: declare it in simulator/results/schema.py"
+                )
+
+    def frame(self, rows: Sequence[dict[str, Any]] | dict[str, Any], swept: Iterable[str] = ()) -> pd.DataFrame:
+        """Rows, or columns by name, with the columns in their order and of their types; those of a sweep follow."""
+        frame = pd.DataFrame(rows)
+        self.check(frame.columns, swept)
+        extra = [name for name in frame.columns if name not in self.columns]
+        frame = frame.reindex(columns=[*self.columns, *extra])
+        for column in self.columns.values():
+            if column.dtype == COUNT:
+                frame[column.name] = pd.array(pd.to_numeric(frame[column.name]), dtype=COUNT)
+        return frame

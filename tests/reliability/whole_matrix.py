@@ -1,0 +1,15 @@
+"""The whole column of the matrix in a deployment: `make matrix`. Minutes, and 2 GB of memory: no part of the suite."""
+
+from tests.reliability.deployment import deployed
+from tests.reliability.faults import CLIENTS
+from tests.reliability.test_deployment import FINE, OUTCOMES, check, run, start_of_a_client
+
+
+def test_the_whole_matrix(tmp_path):
+    """Flower notices a process that is gone after a minute."""
+    faults = [fault.does for fault in CLIENTS]
+    with deployed(tmp_path, nodes=1 + len(faults)) as deployment:
+        rounds = [["", *faults], [""] * (1 + len(faults))]
+        table = run(deployment, rounds, timeout=90 + len(faults) * start_of_a_client())
+    check(table, 1, [FINE, *(OUTCOMES[name] for name in faults)])
+    check(table, 2, [FINE] * (1 + len(faults)))
