@@ -9,7 +9,7 @@ beta-binomial, with parameters k + 1 and n − k, which says whether as many as 
 import math
 from dataclasses import dataclass
 
-from scipy.stats import betabinom
+import scipy  # its parts are imported where they are first used
 from torch import Tensor
 
 RATES = (0.001, 0.01, 0.1)  # of false alarms, the strictest first
@@ -44,7 +44,7 @@ class Calibrated:
         threshold = float(others.sort(descending=True).values[passed[rate]])
         members = scores > threshold
         told = int(members.sum())
-        p = float(betabinom.sf(told - 1, len(scores), passed[rate] + 1, number - passed[rate]))
+        p = float(scipy.stats.betabinom.sf(told - 1, len(scores), passed[rate] + 1, number - passed[rate]))
         return cls(len(scores), number, rate, threshold, passed[rate], told, p, tuple(members.tolist()))
 
     def columns(self) -> dict[str, float | int]:

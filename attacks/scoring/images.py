@@ -6,9 +6,9 @@ This is the one place that sees private images. It takes finished reconstruction
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its parts, and scikit-image's, are imported where they are first used
+import skimage
 import torch
-from scipy.optimize import linear_sum_assignment
-from skimage.metrics import structural_similarity
 from torch import Tensor
 
 from attacks.interface.errors import InputError
@@ -87,7 +87,7 @@ def greedy_match(distance: np.ndarray) -> np.ndarray:
 def hungarian_match(cost: np.ndarray) -> np.ndarray:
     """The assignment of least total cost, (N, M) -> (N,) column of each row, or -1 for rows left over."""
     match = np.full(len(cost), -1)
-    rows, columns = linear_sum_assignment(cost)
+    rows, columns = scipy.optimize.linear_sum_assignment(cost)
     match[rows] = columns
     return match
 
@@ -121,7 +121,9 @@ def ssim(a: Tensor, b: Tensor) -> float:
     if side < SMALL_WINDOW:
         return float("nan")
     window = WINDOW if side >= LARGE_IMAGE else SMALL_WINDOW
-    return float(structural_similarity(a.numpy(), b.numpy(), win_size=window, data_range=1.0, channel_axis=0))
+    return float(
+        skimage.metrics.structural_similarity(a.numpy(), b.numpy(), win_size=window, data_range=1.0, channel_axis=0)
+    )
 
 
 def _nearest_is_own(private: Tensor, guesses: Tensor, l2: np.ndarray, pool: Pool) -> np.ndarray:

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
-from scipy.stats import binomtest, norm
+import scipy  # its parts are imported where they are first used
+from scipy.special import betaincinv, ndtri  # scipy.stats has them, too, and takes a worker half a second to import
 
 LEVEL = 0.95
 Interval = tuple[float, float]
@@ -12,9 +12,11 @@ UNKNOWN: Interval = (math.nan, math.nan)
 
 
 def exact_interval(successes: int, trials: int) -> Interval:
-    """Of a share, at least 95 % whatever it is (Clopper and Pearson 1934)."""
-    low, high = binomtest(successes, trials).proportion_ci(LEVEL, method="exact")
-    return float(low), float(high)
+    """Of a share, at least 95 % whatever it is (Clopper and Pearson 1934): quantiles of two beta distributions."""
+    failures, tail = trials - successes, (1 - LEVEL) / 2
+    low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0
+    return low, high
 
 
 def auc_interval(auc: float, positives: int, negatives: int) -> Interval:
@@ -23,7 +25,7 @@ def auc_interval(auc: float, positives: int, negatives: int) -> Interval:
     s(θ) is Hanley and McNeil's (1982) standard error with the mean of both sample sizes in place of each. Since it is
     that of θ and not of the estimate, the interval has a width at an AUC of 1 too, where DeLong's has none.
     """
-    z, spare = norm.ppf((1 + LEVEL) / 2), (positives + negatives) / 2 - 1
+    z, spare = float(ndtri((1 + LEVEL) / 2)), (positives + negatives) / 2 - 1
 
     def beyond(theta: float) -> float:
         spread = 1 + spare * (1 - theta) / (2 - theta) + spare * theta / (1 + theta)
@@ -37,4 +39,4 @@ def _root(beyond: Callable[[float], float], end: float, auc: float) -> float:
     if auc == end:
         return end
     start = min(max(auc, 1e-12), 1 - 1e-12)  # at 0 and 1 the standard error is 0
-    return float(brentq(beyond, end, start))
+    return float(scipy.optimize.brentq(beyond, end, start))

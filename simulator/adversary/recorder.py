@@ -81,8 +81,9 @@ class Recorder:
         """
         seen = self._extend(round, healthy, final, summed)
         self.initial = self.retention.note(final or self.initial, round + 1)
-        # where the coins chose nobody, what is released is noise
-        for key, view in (pair for client in (*healthy, ALL) if healthy for pair in self._views(round, client)):
+        # attacks on everybody's images take longest: begun first, none of them is left to run alone at the end
+        everybody = (ALL, *healthy) if healthy else ()  # where the coins chose nobody, what is released is noise
+        for key, view in (pair for client in everybody for pair in self._views(round, client)):
             if view.hidden_by is not None:
                 self._note(key, view, "skipped", view.hidden_by)
             elif (view.source, key.client) in seen:

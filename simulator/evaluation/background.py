@@ -17,8 +17,9 @@ class BackgroundDispatcher:
     server's thread waits for the clients then.
     """
 
-    def __init__(self, dispatcher: Dispatcher):
-        self.dispatcher = dispatcher
+    def __init__(self, dispatcher: Dispatcher, expected: int):
+        """expected: how many jobs there may be."""
+        self.dispatcher, self.expected = dispatcher, expected
         self._submitted: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[tuple[Job, JobResult] | Exception] = queue.SimpleQueue()
         self._jobs: dict[str, Job] = {}  # submitted and not yet collected, by name
@@ -60,6 +61,7 @@ class BackgroundDispatcher:
 
     def _run(self) -> None:
         try:
+            self.dispatcher.prepare(self.expected)
             while not self._closing.is_set():
                 self._take(wait=not self.dispatcher.pending)
                 for found in self.dispatcher.collect(TICK):

@@ -47,6 +47,10 @@ def run_remotely(
     return attack(job, material, dict(zip(labels, tensors, strict=True)), reporter)
 
 
+def be_ready() -> None:
+    """A task that does nothing: its worker has then imported what attacks need."""
+
+
 class Dispatcher:
     """Runs jobs in the background; every job submitted comes back exactly once.
 
@@ -68,7 +72,8 @@ class Dispatcher:
         if not slots:  # a task that asks for nothing fits anywhere, and Ray would pile them all on one node
             self.taken["scheduling_strategy"] = "SPREAD"
         self.limit = AHEAD * slots or workers or int(ray.cluster_resources().get("CPU", 0)) or os.cpu_count() or 1
-        self.task = ray.remote(num_cpus=0, max_retries=0, **self.taken)(run_remotely)
+        as_task = ray.remote(num_cpus=0, max_retries=0, **self.taken)
+        self.task, self.empty_task = as_task(run_remotely), as_task(be_ready)
         self.board = _board()
         self.shelf = Shelf()
         self.running: dict[Any, Job] = {}
@@ -78,6 +83,11 @@ class Dispatcher:
         self.unsent: list[tuple[Job, JobResult]] = []  # jobs whose files cannot be read
         self.last_sign = time.monotonic()  # when a job was submitted or came back
         self.without_slots: float | None = None  # since when no node offers any
+
+    def prepare(self, expected: int) -> None:
+        """Have workers for so many jobs start now, while nobody waits for them."""
+        for _ in range(min(expected, attack_slots() or self.limit)):
+            self.empty_task.remote()
 
     def submit(self, job: Job) -> None:
         self.waiting.append(job)

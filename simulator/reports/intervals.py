@@ -2,7 +2,7 @@
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy  # its parts are imported where they are first used
 
 from attacks.interface.seeding import numpy_generator
 
@@ -13,7 +13,7 @@ DRAWS = 2000  # of the bootstrap
 def half_width(values: pd.Series) -> float:
     """Of the 95 % confidence interval of the mean (Student's t); NaN for fewer than two values."""
     count = values.count()
-    return float(stats.t.ppf((1 + LEVEL) / 2, count - 1) * values.std() / np.sqrt(count))
+    return float(scipy.stats.t.ppf((1 + LEVEL) / 2, count - 1) * values.std() / np.sqrt(count))
 
 
 def share_interval(values: pd.Series) -> tuple[float, float]:
@@ -37,7 +37,8 @@ def cluster_interval(scores: pd.Series, least: float = 0.0, most: float = 1.0) -
     if scores.empty:
         return np.nan, np.nan
     if scores.nunique() == 1:
-        value, other = float(scores.iloc[0]), stats.binomtest(0, len(scores)).proportion_ci(LEVEL, method="exact").high
+        value = float(scores.iloc[0])
+        other = scipy.stats.binomtest(0, len(scores)).proportion_ci(LEVEL, method="exact").high
         return float(value - other * (value - least)), float(value + other * (most - value))
     tail = 50 * (1 - LEVEL)
     low, high = np.percentile(
@@ -78,4 +79,4 @@ def sign_test(differences: pd.Series) -> float:
     """
     means = differences.groupby(level="seed").mean() if len(differences) else differences
     positive, total = int((means > 0).sum()), int((means != 0).sum())
-    return float(stats.binomtest(positive, total).pvalue) if total else np.nan
+    return float(scipy.stats.binomtest(positive, total).pvalue) if total else np.nan

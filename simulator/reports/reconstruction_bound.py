@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy  # its parts are imported where they are first used
 
 from attacks.interface.seeding import numpy_generator
 from attacks.scoring.images import RECOVERED_PSNR
@@ -31,7 +31,7 @@ def gaussian_bound(prior: float, shift: float) -> float:
 
     prior: κ in (0, 1). shift: μ, the most that the image moves what is released, in standard deviations of the noise.
     """
-    return float(stats.norm.cdf(stats.norm.ppf(prior) + shift))
+    return float(scipy.stats.norm.cdf(scipy.stats.norm.ppf(prior) + shift))
 
 
 @lru_cache

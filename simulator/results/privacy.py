@@ -5,11 +5,12 @@ row; `guarantees` has all of them. No figure is made of two unlike ones.
 """
 
 from collections.abc import Sequence
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee, from_json, to_json, worst
+
+if TYPE_CHECKING:  # no worker of a run has to wait for pandas
+    import pandas as pd
 
 SHOWN = ["epsilon", "delta", "privacy_unit", "privacy_against", "adjacency", "nominal_epsilon"]
 
@@ -38,7 +39,7 @@ def privacy_notes(guarantees: Sequence[Guarantee], against: Adversary) -> list[s
     return [f"guarantees: {all_of_them}"] if len(guarantees) > 1 else []
 
 
-def worst_columns(rows: pd.DataFrame) -> dict[str, Any]:
+def worst_columns(rows: "pd.DataFrame") -> dict[str, Any]:
     """The columns of rows of a leakage table as one row: that of the largest ε, and all guarantees at their worst.
 
     Where one of the rows has no guarantee against its adversary, all of them together have none.

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from attacks import InputError, Knowledge, Observation
 from clients.batch_norm import training_mode
 from clients.config import ModelConfig, TrainingConfig
-from clients.local_update import load_data, load_targets
+from clients.local_update import load_data, load_targets, make_model
 from clients.losses import training_loss
 from clients.training import linearize, planned_steps
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.run.expected import expected_attacks, expected_pairs
-from simulator.run.plan import RunPlan, check_cell
+from simulator.run.plan import RunPlan
 from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
@@ -32,9 +32,9 @@ STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
 def describe_plan(plan: RunPlan) -> str:
     """A few lines: what would run, and an estimate of its time."""
     scenario = plan.cells[0].scenario
-    data = check_cell(plan.cells[0])[0]
+    data = load_data(plan.cells[0].client_config(use_gpu=False))
     sizes = [load_data(cell.client_config(use_gpu=False)).client_sizes for cell in plan.cells]
-    parameters = count_parameters(plan.cells)
+    parameters = plan.parameters
     attacks = sum(map(expected_attacks, plan.cells))
     pretraining = estimate_pretraining(plan)
     # a step of training, or of an attack, costs about its images times its parameters
@@ -86,16 +86,6 @@ def size_of(count: int) -> str:
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
-def count_parameters(cells: Sequence[Cell]) -> list[int]:
-    """Trained parameters of each cell; networks that are alike but for their seed are built once."""
-    alike = [repr((cell.scenario.model, cell.scenario.data, cell.scenario.training.loss)) for cell in cells]
-    counts = {
-        settings: sum(parameter.numel() for parameter in check_cell(cell)[1].parameters() if parameter.requires_grad)
-        for settings, cell in dict(zip(alike, cells, strict=True)).items()
-    }
-    return [counts[settings] for settings in alike]
-
-
 def span(values: Iterable[int]) -> str:
     """ "8", or "5 to 1,024"."""
     low, high = min(found := list(values)), max(found)
@@ -109,8 +99,9 @@ def estimate(cell: Cell) -> tuple[float, float, str]:
     where it has a number of them, and else by running it.
     """
     torch.set_num_threads(cell.scenario.engine.threads)
-    data, model = check_cell(cell)
     config, federation = cell.client_config(use_gpu=False), cell.scenario.federation
+    data = load_data(config)
+    model = make_model(config, data)
     images, labels = data.client(0)
     inputs, targets = data.normalization.inputs(images), load_targets(config, data.task, labels)
     initial = {name: value.clone() for name, value in model.state_dict().items()}

@@ -58,11 +58,12 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display, patience: Patien
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
     for line in ledger.problems:
         display.note(line)
-    display.start(sum(cell.scenario.federation.rounds for cell in todo), sum(map(expected_attacks, todo)))
+    expected = sum(map(expected_attacks, todo))
+    display.start(sum(cell.scenario.federation.rounds for cell in todo), expected)
     failed: dict[str, RunError] = {}
     try:
         nodes = identify_nodes(grid, plan.clients)  # first: in `flwr run`, Flower starts Ray beside this thread
-        with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display)) as queue:
+        with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display, expected)) as queue:
             for cell in todo:
                 try:
                     run_cell(grid, nodes, plan, cell, queue, patience)
@@ -89,9 +90,10 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display, patience: Patien
 class AttackQueue:
     """The attacks under way: it brings finished ones into the ledger, and marks a cell done when its last one is in."""
 
-    def __init__(self, engine: EngineConfig, ledger: Ledger, display: Display):
+    def __init__(self, engine: EngineConfig, ledger: Ledger, display: Display, expected: int):
+        """expected: how many attacks there will be if no client fails."""
         start_ray(engine)  # there is one already but in a deployment
-        self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers))
+        self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers), expected)
         self.ledger, self.display = ledger, display
         self.trained: dict[str, Mapping[str, str]] = {}  # the checksums of what was written, by cell
         self.recorders: dict[str, Recorder] = {}  # by cell

@@ -40,11 +40,17 @@ def marking() -> Iterator[None]:
 def marked(mark: str) -> list[psutil.Process]:
     """The processes that carry the mark, and what they have started: Ray's agents write their titles over their
     environment, and the mark with it."""
+    everybody = list(psutil.process_iter(["environ", "ppid"]))
+    children: dict[int, list[psutil.Process]] = {}
+    for process in everybody:
+        children.setdefault(process.info["ppid"], []).append(process)
     found: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == mark:
-                found |= {one.pid: one for one in (process, *process.children(recursive=True))}
+    waiting = [process for process in everybody if (process.info["environ"] or {}).get(MARK) == mark]
+    while waiting:
+        process = waiting.pop()
+        if process.pid not in found:
+            found[process.pid] = process
+            waiting += children.get(process.pid, [])
     return list(found.values())
 
 

@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from attacks import InputError, Observation
-from clients.data.partition import FederatedData
 from clients.defenses import DefenseContext
 from clients.local_update import load_data, load_targets, make_model
 from clients.training import check_dynamics
@@ -19,11 +16,15 @@ from simulator.scenario.sections import StrategyConfig
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A scenario that has passed every check, with its cells and where it will be written."""
+    """A scenario that has passed every check, with its cells and where it will be written.
+
+    parameters: how many each cell's network trains.
+    """
 
     scenario: Scenario
     cells: tuple[Cell, ...]
     run_dir: Path
+    parameters: tuple[int, ...]
 
     @property
     def clients(self) -> int:
@@ -34,16 +35,18 @@ class RunPlan:
 def make_plan(scenario: Scenario, out: Path | None = None) -> RunPlan:
     """Check everything that can be checked before a run: data, partition, model, labels, strategy, knowledge."""
     cells = tuple(scenario.cells())
-    for cell in {repr(cell.scenario.model_copy(update={"seed": 0})): cell for cell in reversed(cells)}.values():
-        check_cell(cell)
+    alike = [repr(cell.scenario.model_copy(update={"seed": 0})) for cell in cells]
+    first = dict(zip(reversed(alike), reversed(cells), strict=True))
+    parameters = {settings: check_cell(cell) for settings, cell in first.items()}
     for cell in cells:  # of what is checked, only who gets which images depends on the seed
         load_data(cell.client_config(use_gpu=False))
     run_dir = out or Path(scenario.output.root) / f"{scenario.name}-{scenario.digest}"
-    return RunPlan(scenario, cells, run_dir.resolve())  # workers write there from folders of their own
+    run_dir = run_dir.resolve()  # workers write there from folders of their own
+    return RunPlan(scenario, cells, run_dir, tuple(parameters[settings] for settings in alike))
 
 
-def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
-    """Build what the cell will build; InputError says what does not fit."""
+def check_cell(cell: Cell) -> int:
+    """Build what the cell will build; InputError says what does not fit. How many parameters its network trains."""
     scenario = cell.scenario
     config = cell.client_config(use_gpu=False)
     data = load_data(config)
@@ -73,7 +76,7 @@ def check_cell(cell: Cell) -> tuple[FederatedData, torch.nn.Module]:
     rounds, when = scenario.federation.rounds, scenario.adversary.when
     if when != "every" and (late := [round for round in when if round > rounds]):
         raise InputError(f"adversary.when names round {late[0]}, federation.rounds is {rounds}")
-    return data, model
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def is_default(scenario: Scenario) -> bool:

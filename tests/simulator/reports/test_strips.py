@@ -19,7 +19,7 @@ def drawn(monkeypatch):
 
 
 def texts(figure):
-    return [text.get_text() for text in figure.texts]
+    return [text.get_text() for text in figure.axes[0].texts]
 
 
 def test_pairs_show_the_images_that_the_row_was_scored_against(record):
@@ -48,9 +48,11 @@ def test_strips_take_as_many_lines_as_their_images_need(tmp_path, drawn):
     labels = ["private", "reconstructed"]
     first = ["five (5 of 7 shown)", *labels, "L2 0.00", "L2 1.00", "L2 2.00"]
     assert texts(figure) == [*first, *labels, "L2 3.00", "L2 4.00", "none", "nothing returned"]
-    assert len({round(axis.get_position().y0, 4) for axis in figure.axes}) == 4  # two lines of two rows
-    bottom = min(axis.get_position().y0 for axis in figure.axes)
-    assert bottom * figure.get_figheight() < 1.0  # a strip without images is two lines of text high
+    (sheet,) = figure.axes
+    bottoms = {round(image.get_extent()[2], 4) for image in sheet.images}
+    assert len(bottoms) == 4  # two lines of two rows
+    assert sheet.get_ylim() == (0, pytest.approx(figure.get_figheight()))  # its units are inches
+    assert min(bottoms) < 1.0  # a strip without images is two lines of text high
 
 
 def test_a_sheet_has_the_worst_first_and_says_how_many_are_left_out(record, drawn, tmp_path):
