@@ -63,3 +63,5 @@ def main() -> None:
             raise
         print(f"fedspill: {refused_file(error) or unexpected(error)}", file=sys.stderr)
         sys.exit(1)
+    finally:
+        gc.freeze()  # Python looks for cycles once more as it exits: half a second, after PyTorch's import

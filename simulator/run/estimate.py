@@ -23,7 +23,7 @@ from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
-PROBES = (2, 2, 12)  # iterations of an attack that are run: to warm up, and two whose difference is the price of one
+PROBES = (1, 1, 6)  # iterations of an attack that are run: to warm up, and two whose difference is the price of one
 PROBE_STEPS = 4
 LONGEST_PROBE = 20.0  # seconds that an attack without iterations may take to be measured
 STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
