@@ -78,7 +78,7 @@ def test_a_gradient_in_batches_does_not_hold_the_activations_of_all_candidates()
 
 @pytest.mark.slow
 def test_the_kernel_of_an_mlp_is_that_of_its_gradients_and_twenty_times_as_fast():
-    model, images = kernel.problem(kernel.IMAGES, kernel.WIDTH, CPU, torch.float64)
+    model, images = kernel.problem(100, kernel.WIDTH, CPU, torch.float64)
     state = model.state_dict()
     found, naive = empirical_ntk(model, state, images), kernel.by_gradients(model, images)
     assert float((found - naive).abs().max() / naive.abs().max()) < 1e-10
