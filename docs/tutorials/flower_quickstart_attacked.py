@@ -144,7 +144,8 @@ print(said[:3000])
 
 # %%
 run = fedspill.load(folder / "audited")
-columns = ["client", "threat_model", "attack", "num_private", "recovered", "leakage", "floor_leakage", "seconds"]
+columns = ["client", "threat_model", "attack", "num_private", "recovered", "leakage"]
+columns += ["floor_leakage", "mean_image_leakage", "seconds"]
 run.leakage[columns].round(2)
 
 # %%
