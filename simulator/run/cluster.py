@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import utils
 from ray._private.authentication_test_utils import reset_auth_token_state
 
 from attacks.interface.own_code import VARIABLE
@@ -54,15 +55,18 @@ def start_ray(engine: EngineConfig) -> None:
 
 @contextlib.contextmanager
 def own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself, and ends by a crash: afterwards it is as it was."""
+    """Ray takes SIGTERM for itself as it starts, and ends by a crash or with exit code 1: it may not, and is undone
+    where it does."""
     if threading.current_thread() is not threading.main_thread():  # Ray, too, leaves it alone there
         yield
         return
-    before = signal.getsignal(signal.SIGTERM)
+    before, take = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None  # set while it starts, not only afterwards
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        utils.set_sigterm_handler = take
+        signal.signal(signal.SIGTERM, before)  # Ray's C++ takes it, too
 
 
 def require_token() -> None:

@@ -1,6 +1,8 @@
 """The Ray that a run starts is its own: strangers are kept out, others' clusters are left alone."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 
@@ -34,6 +36,27 @@ def test_a_stranger_who_knows_the_address_is_refused(monkeypatch):
         assert "let in" in subprocess.run(knock, env=os.environ, capture_output=True, text=True, timeout=120).stdout
     finally:
         stop_ray()
+
+
+def test_sigterm_stays_ours_while_ray_starts(monkeypatch):
+    """A signal in these seconds would end the command with Ray's exit code."""
+
+    def handler(signum, frame): ...
+
+    def start(*args, **settings):
+        ray._private.utils.set_sigterm_handler(lambda signum, frame: sys.exit(signum))  # as ray.init does
+        during.append(signal.getsignal(signal.SIGTERM))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as its C++ does
+
+    stop_ray()
+    during, before = [], signal.signal(signal.SIGTERM, handler)
+    monkeypatch.setattr(ray, "init", start)
+    monkeypatch.setattr("simulator.run.cluster.marking", contextlib.nullcontext)
+    try:
+        start_ray(EngineConfig())
+        assert during == [handler] and signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
