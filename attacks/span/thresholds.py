@@ -87,6 +87,9 @@ class SEARCH(Thresholds):
     # [matters] half loses images: starts that came to one point stay several
     same_point: float = 0.1  # share of the median distance within which two candidates count as one
     same_length: float = 1e-4  # share of the median length within which they do where all are about one point
+    # of the second layer, where features hardly moved: fewer cost less, have fewer minima and lost no image
+    leading_per_image: float = 2.0  # directions per image that a search starts with
+    leading_misses: float = 2e-3  # share of the update that they may leave; 5e-4 at most at rest, 7e-3 in drift
     merge_after: float = 0.2  # share of a search's steps after which starts begin to come together
     merge_every: int = 20  # steps between two looks at which of them have
     settle_rate: float = 0.4  # share of the learning rate at which the search ends and settling starts
@@ -157,8 +160,9 @@ class DUAL(Thresholds):
     sharpest: float = 1e-3  # ε of the last step, relative to the rms of L c
     small: float = 1e-2  # rms of L c: smaller entries are zeros or about to become some
     still: float = 1e-8  # 1 − |c · c'| of two steps: once there are zeros enough, only trimming is left
+    single: float = 0.1  # ε, relative to the rms of L c, down to which single precision is enough
     checked_at: int = 10  # the step at which hope is judged
-    hope: float = 0.5  # share of the zeros that pass the test, which have to be there by then
+    hope: float = 0.6  # share of the zeros that pass the test, which have to be there then (hopeless: at most 0.62)
     trims: int = 4  # last steps on the units that look like zeros, the bound falling tenfold from the sharpest ε
     mixed: int = 32  # nearest directions that may be mixed into one
     doubtful: float = 0.25  # share of the directions, those with the fewest zeros, that may be mixtures of duals

@@ -14,6 +14,7 @@ MOST_IN_A_RUN = 60  # waits at one place; a loop that no option counts shows her
 DECIDES = {
     "attacks/gradient_matching/attack.py:solve": "torch's L-BFGS decides on the host",
     "attacks/gradient_matching/batch_order.py:_draw": "the order of the images comes from the CPU's random numbers",
+    "attacks/span/search/extreme_points.py:extreme_images": "linear programs on the host, where images are missing",
     "attacks/span/sparsity/sparse_duals.py:_reweighted": "whether to go on, once for each reweighting of one image",
     "attacks/span/sparsity/sparse_duals.py:_trimmed": "whether to go on, once for each trim of one image",
     "attacks/span/least_squares.py:_solved": "torch checks every Cholesky factor, two for each iteration",

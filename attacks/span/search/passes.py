@@ -32,7 +32,8 @@ def find_images(
     """The best that the passes of a search find, which starts from `nothing`.
 
     The search ends when all images have passed the sparsity test, or after some passes in a row without gain. After
-    one, the images that passed with the fewest zeros become candidates again, and have to pass once more.
+    one, the images that passed with the fewest zeros become candidates again, and have to pass once more, and all
+    directions of the second layer are searched from the start.
     """
     best = found = nothing
     idle = passes = 0
@@ -40,7 +41,7 @@ def find_images(
     while passes < options.rounds and idle < patience and found.missing > 0:
         progress(passes, options.rounds, found.threshold)
         found = found.with_weakest_released() if idle else found
-        found = found.merge(_search(found, options, generator), generator)
+        found = found.merge(_search(found, options, idle == 0, generator), generator)
         idle = 0 if found.num_accepted_and_passed() > best.num_accepted_and_passed() else idle + 1
         best = max(best, found, key=Candidates.num_accepted_and_passed) if passes else found
         passes += 1
@@ -48,8 +49,11 @@ def find_images(
     return replace(_refined(best, options), passes=passes)
 
 
-def _search(found: Candidates, options: SearchOptions, generator: torch.Generator) -> Tensor:
-    """Distinct minima of ρ, (M, in) in float64; once most images have passed, in the span of the others alone."""
+def _search(found: Candidates, options: SearchOptions, coarse: bool, generator: torch.Generator) -> Tensor:
+    """Distinct minima of ρ, (M, in) in float64; once most images have passed, in the span of the others alone.
+
+    coarse: whether the search, before it settles, sees the second layer's leading directions only.
+    """
     duals, test = found.duals, found.test
     complement = found.crowded or len(found.passed) >= SEARCH.complement_after * duals.count
     rows = duals.remaining_rows(found.directions if complement else found.directions[:0])
@@ -61,8 +65,9 @@ def _search(found: Candidates, options: SearchOptions, generator: torch.Generato
     points = (torch.randn(options.starts, size, generator=generator) / size**0.5).to(test.rows)
     rate = options.learning_rate
     settle, polish = SEARCH.settle_rate * rate, SEARCH.polish_rate * rate
-    loss = problem.value_and_gradient
-    points = descend(partial(loss, found=known), points, Descent(options.steps, rate), settle, SEARCH.merge_after)
+    loss, seen = problem.value_and_gradient, problem.leading(test.leading if coarse else None)
+    first = partial(seen.value_and_gradient, found=known)
+    points = descend(first, points, Descent(options.steps, rate), settle, SEARCH.merge_after)
     points = descend(loss, _distinct(loss, points), Descent(options.settle, settle), polish)
     points = descend(loss, _distinct(loss, points), Descent(options.polish, polish))
     return span.images(points.double())

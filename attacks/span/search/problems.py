@@ -12,7 +12,7 @@ Where the client was seen in R rounds, each has hidden features and a second lay
 all rounds, P is the projection round by round, and ρ = Σ_r ‖g_r − P_r g_r‖² / Σ_r ‖g_r‖².
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -74,12 +74,14 @@ class SpanTest:
     """Tests any image by its ρ.
 
     first: (R·W, in + 1), [W₁ | b₁] at the initial parameters, one round below the other. rows: (R, k, W + 1), an
-    orthonormal basis of the second layer's row space in each round.
+    orthonormal basis of the second layer's row space in each round, strongest first. leading: how many of them hold
+    nearly all of it, so that a search may start with them; None: no fewer do.
     """
 
     first: Tensor
     rows: Tensor
     activate: Activation
+    leading: int | None = None
 
     def features(self, images: Tensor) -> Tensor:
         """The features g = [h; 1] of images (M, in), one round after the other: (M, R·(W + 1))."""
@@ -116,6 +118,10 @@ class SpanProblem:
             for part, last in ((base, 1.0), (slope, 0.0))
         ]
         return cls(padded[0][0], padded[1], test.rows, test.activate)
+
+    def leading(self, number: int | None) -> "SpanProblem":
+        """The same with so many of the second layer's leading directions in each round, or with all (None)."""
+        return self if number is None else replace(self, rows=self.rows[:, :number].contiguous())
 
     def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """ρ (M,) and its gradient (M, n − 1), deflated by the orthonormal rows `found` (F, W + 1) where given.

@@ -110,11 +110,15 @@ class DualSpace:
         order, idle = nearest.argsort(dim=1, stable=True), (nearest < 0).sum(1).tolist()
         return [self.left[units[:number]] for units, number in zip(order, idle, strict=True)]
 
-    def zeros(self, directions: Tensor) -> Tensor:
-        """On how many units L c is zero, (M,), for c (M, N); on none where rounding errors hide zeros."""
+    def zeros(self, directions: Tensor, duals: Tensor | None = None) -> Tensor:
+        """On how many units L c is zero, (M,), for c (M, N); on none where rounding errors hide zeros.
+
+        duals: (M, W), the L c, where they are there already.
+        """
         tolerance = self.tolerance(directions)
         clean = tolerance * len(self.left) ** 0.5 < SPARSITY.clean
-        return (((directions @ self.left.T).abs() < tolerance) & clean).sum(1)
+        duals = directions @ self.left.T if duals is None else duals
+        return ((duals.abs() < tolerance) & clean).sum(1)
 
     def passing(self, directions: Tensor) -> Tensor:
         """Indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are explained,

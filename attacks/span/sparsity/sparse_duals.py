@@ -64,29 +64,40 @@ def purified(space: DualSpace, directions: Tensor) -> Tensor:
     """
     mixed = torch.arange(len(directions), device=directions.device)
     while len(mixed) and len(directions) > 1:
-        pure = torch.stack([_purest(space, directions, i) for i in mixed.tolist()])
+        duals = directions @ space.left.T
+        pure = torch.stack([_purest(space, directions, duals, i) for i in mixed.tolist()])
         better = space.zeros(pure) > space.zeros(directions[mixed])
         mixed = mixed[better]
         directions = directions.index_copy(0, mixed, pure[better])
     return directions
 
 
-def _purest(space: DualSpace, directions: Tensor, index: int) -> Tensor:
-    """The c (N,) of this index less the one of its nearest neighbours whose removal leaves the most zeros."""
+def _purest(space: DualSpace, directions: Tensor, duals: Tensor, index: int) -> Tensor:
+    """The c (N,) of this index less the one of its nearest neighbours whose removal leaves the most zeros.
+
+    duals: (F, W), L c of the directions (F, N).
+    """
     own = directions[index]
     overlaps = (directions @ own).abs()
     overlaps[index] = -1
-    others = directions[overlaps.argsort(descending=True, stable=True)[: min(DUAL.mixed, len(directions) - 1)]]
-    duals, parts = space.left @ own, others @ space.left.T
-    ratios = torch.where(parts.abs() > space.tolerance(others), duals / parts, torch.inf).sort(dim=1).values
-    width = space.tolerance(own[None])[0, 0] / parts.square().mean(1).sqrt()
-    votes = torch.searchsorted(ratios, ratios + width[:, None], right=True)
+    nearest = overlaps.argsort(descending=True, stable=True)[: min(DUAL.mixed, len(directions) - 1)]
+    others, parts, tolerance = directions[nearest], duals[nearest], space.tolerance(own[None])[0, 0]
+    zero = duals[index].abs() < tolerance
+    if zero.all():
+        return own
+    share = torch.where(parts.abs() > space.tolerance(others), duals[index] / parts, torch.inf)
+    width = tolerance / parts.square().mean(1, keepdim=True).sqrt()
+    ratios = share[:, ~zero].sort(dim=1).values
+    votes = torch.searchsorted(ratios, ratios + width, right=True)
     votes -= torch.arange(ratios.shape[1], device=ratios.device)
-    first = torch.where(ratios.isfinite(), votes, 0).argmax(1, keepdim=True)
+    most, first = torch.where(ratios.isfinite(), votes, 0).max(1, keepdim=True)
     middle = first + votes.gather(1, first) // 2
-    pure = own - ratios.gather(1, middle).nan_to_num(posinf=0) * others
-    pure = pure / pure.norm(dim=1, keepdim=True)
-    return pure[space.zeros(pure).argmax()]
+    mixed = most > ((share.abs() < width / 2) & zero).sum(1, keepdim=True)  # else most say: it is not
+    ratio = torch.where(mixed, ratios.gather(1, middle), 0).nan_to_num(posinf=0)
+    pure = own - ratio * others
+    length = pure.norm(dim=1, keepdim=True)
+    zeros = space.zeros(pure / length, (duals[index] - ratio * parts) / length)
+    return (pure / length)[zeros.argmax()]
 
 
 def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1) -> Tensor:
@@ -99,6 +110,8 @@ def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor,
     for share in DUAL.start_shares[:starts]:
         surest = units[: max(int(share * len(units)), len(own))]
         c = _reweighted(space, units, own, _least(surest.T @ surest + DUAL.avoid_weight * avoid, own))
+        if c is None:
+            continue
         c = _trimmed(space, units, own, c)
         zeros = space.zeros(torch.stack([best, c]))
         best = c if zeros[1] > zeros[0] else best
@@ -107,18 +120,21 @@ def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor,
     return best
 
 
-def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
-    """The c (N,) of least Σ_r log((l_r · c)² + ε²) over `units`, from a start and as ε falls."""
-    enough, sure = space.explained_zeros(), False
+def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor | None:
+    """The c (N,) of least Σ_r log((l_r · c)² + ε²) over `units`, from a start and as ε falls; None without hope."""
+    enough, sure, rough = space.explained_zeros(), False, units.float()
     for i in range(DUAL.reweightings):
         duals = units @ c
         rms = duals.square().mean().sqrt()
         falling = DUAL.bluntest * (DUAL.sharpest / DUAL.bluntest) ** (i / (DUAL.reweightings - 1))
         epsilon = rms * (DUAL.sharpest if sure else falling)
         small = (duals.abs() < DUAL.small * rms).sum()
-        if i == DUAL.checked_at and small < DUAL.hope * enough:
-            break
-        last, c = c, _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
+        if i == DUAL.checked_at:  # rounding may hide more than what is small
+            hidden = (duals.abs() < space.tolerance(c[None])[0, 0]).sum()
+            if torch.maximum(small, hidden) < DUAL.hope * enough:
+                return None
+        exact = sure or falling < DUAL.single  # before, weights are blunt, and single precision is enough
+        last, c = c, _least(_weighted(units if exact else rough, 1 / (duals.square() + epsilon**2)), own)
         if sure:
             break
         sure = bool((small > enough) & (1 - (last @ c).abs() < DUAL.still))  # one question: each waits for a GPU
@@ -138,8 +154,8 @@ def _trimmed(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
 
 
 def _weighted(units: Tensor, weight: Tensor) -> Tensor:
-    """The Gram matrix (N, N) of weighted units."""
-    return (units * (weight / weight.mean())[:, None]).T @ units
+    """The Gram matrix (N, N) of weighted units, in float64, from products in their precision."""
+    return ((units * (weight / weight.mean()).to(units)[:, None]).T @ units).double()
 
 
 def _least(gram: Tensor, own: Tensor) -> Tensor:

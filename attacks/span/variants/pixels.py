@@ -134,6 +134,14 @@ class PixelEvidence:
         return CROWDED.path if self.crowded and not self.still else CROWDED.path[:1]
 
     @property
+    def leading_directions(self) -> int | None:
+        """How many directions hold nearly all of the second layer's updates, as features that hardly moved need; None
+        where that takes all of them."""
+        few = math.ceil(SEARCH.leading_per_image * self.count)
+        left = max(part.relative_residual(few) for part in self.tests.values())
+        return few if few < self.directions and left < SEARCH.leading_misses else None
+
+    @property
     def enough_directions(self) -> bool:
         """Whether the second layer's rows can test candidates."""
         return self.still or self.directions >= EVIDENCE.directions_needed * self.count
@@ -229,7 +237,7 @@ class PixelVariant:
         path = evidence.path
         hidden = torch.cat([torch.lerp(starts[r], ends[r], part) for r in tests for part in path]).float()
         rows = rows.repeat_interleave(len(path), 0)
-        test = SpanTest(hidden, rows, ACTIVATIONS[self.network.activation])
+        test = SpanTest(hidden, rows, ACTIVATIONS[self.network.activation], evidence.leading_directions)
         duals = DualSpace.of(layers.initial, layers.final, evidence.spectrum, evidence.count, layers.rounds)
         nothing = Candidates.empty(
             duals, test, sparsity_tested=self.network.activation == "relu", crowded=evidence.crowded

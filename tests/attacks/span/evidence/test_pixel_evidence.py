@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from attacks.span.variants.pixels import PixelEvidence
 from attacks.update.spectrum import Spectrum, read_spectrum
 
 
@@ -22,3 +23,13 @@ def test_noise_is_measured_by_the_median_singular_value():
     spectrum = Spectrum.of(noise + strong)
     assert spectrum.above_noise() == 1
     assert spectrum.median_noise() == pytest.approx(float(noise.norm() / (noise + strong).norm()), rel=0.05)
+
+
+@pytest.mark.parametrize(("fifth", "leading"), [(1e-3, 4), (5e-3, None)])
+def test_a_search_starts_with_two_directions_per_image_where_they_hold_nearly_all(fifth, leading):
+    values = torch.tensor([1.0, 0.5, 0.2, 0.1, fifth, 1e-4, 1e-5, 1e-6]).double()
+    at_rest = Spectrum(values[:4], torch.eye(4, 8).double(), 8, 8)
+    second = Spectrum(values, torch.eye(8).double(), 8, 8)
+    evidence = PixelEvidence(None, second, 2, 2, {0: at_rest, 1: second}, 8, 0.0)
+    assert evidence.leading_directions == leading
+    assert PixelEvidence(None, second, 2, 2, {0: at_rest}, 4, 0.0).leading_directions is None  # they are all

@@ -1,5 +1,6 @@
 import torch
 
+from attacks.networks.mlp import ACTIVATIONS
 from attacks.span.search.descent import with_gradient
 from attacks.span.search.passes import moved
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
@@ -29,6 +30,18 @@ def test_gradient_is_that_of_the_deflated_residual(federated):
         ahead, behind = (problem.value_and_gradient(point + sign * shift, found)[0] for sign in (1, -1))
         torch.testing.assert_close((ahead - behind) / 2e-6, gradient[:, j], rtol=1e-4, atol=1e-7)
     torch.testing.assert_close(problem.value_and_gradient(point)[0], test.residual(span.images(point)))
+
+
+def test_leading_directions_are_the_first_of_every_round(federated):
+    _, observation, _ = federated
+    test, duals = first_two(observation)
+    span = AffineSpan.of(duals.rows, torch.Generator().manual_seed(0))
+    point = torch.randn(2, 7, generator=torch.Generator().manual_seed(1))
+    fewer = SpanTest(test.first, test.rows[:, :16], ACTIVATIONS["relu"])
+    problem, few = SpanProblem.of(test, span), SpanProblem.of(fewer, span)
+    assert problem.leading(None) is problem
+    for part, other in zip(problem.leading(16).value_and_gradient(point), few.value_and_gradient(point), strict=True):
+        torch.testing.assert_close(part, other)
 
 
 def test_scaled_coordinates_reach_every_point_of_the_span():

@@ -67,6 +67,21 @@ def test_what_known_duals_mix_into_one_is_taken_out():
     assert duals.zeros(pure).tolist() == (sparse == 0).sum(0).tolist()
 
 
+def test_a_dual_stays_where_more_units_contradict_a_ratio_than_share_it():
+    """Less the other's, it would have 90 zeros in place of 80, but only as rounding hides more of what is left."""
+    draws = torch.Generator().manual_seed(0)
+    own, rest = torch.ones(200, dtype=torch.float64), torch.ones(200, dtype=torch.float64)
+    own[:80] = 0  # where the other is not
+    rest[80:140] = 1e-3  # the ratio of the two is one number here,
+    own[140:170], rest[140:170] = 0.02, 0.01  # and another there
+    rest[170:] = 0.5 + 0.5 * torch.rand(30, generator=draws, dtype=torch.float64)
+    left, values = torch.stack([own, rest], 1) / 200**0.5, torch.tensor([1.0, 1e-2]).double()
+    duals = DualSpace(left, torch.eye(2).double(), values, 1.5e-4 / 200**0.5 / 8, (left[:, :0], left[:, :0]))
+    directions = torch.nn.functional.normalize(torch.tensor([[1.0, 0.0], [1.0, 1e-3]]).double())
+    assert duals.zeros(torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()).tolist() == [80, 90]
+    assert torch.equal(purified(duals, directions)[0], directions[0])
+
+
 def test_gram_matrices_of_many_weights_are_those_of_each():
     draws = torch.Generator().manual_seed(0)
     left = torch.randn(9, 4, generator=draws, dtype=torch.float64)
