@@ -52,7 +52,7 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients: {})
     monkeypatch.setattr(federation, "start_ray", lambda engine: None)
     monkeypatch.setattr(federation, "Dispatcher", lambda workers: NoJobs())
-    monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher: dispatcher)
+    monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher, expected: dispatcher)
     return start
 
 
