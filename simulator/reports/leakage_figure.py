@@ -22,7 +22,9 @@ from simulator.reports.drawing import (
 )
 from simulator.reports.panel_titles import in_words, panel_titles, short, swept_keys
 from simulator.reports.strips import who
+from simulator.results.floors import better_floor
 from simulator.results.keys import ALL
+from simulator.results.schema import LEAKAGE
 
 SPREAD = 0.32  # of a place on the x axis, to either side: updates that coincide stand beside each other
 MOST_NAMED = 10  # clients in a legend
@@ -112,7 +114,7 @@ def _client_styles(frame: pd.DataFrame) -> dict[str, Style]:
 
 def _panel(axis: plt.Axes, rows: pd.DataFrame, x: str, look: dict[str, Style]) -> None:
     at, places = spread(rows, x), places_of(rows, x)
-    best = rows[[name for name in ("floor_leakage", "mean_image_leakage") if name in rows]].max(axis=1)
+    best = rows.apply(better_floor, axis=1, column=LEAKAGE.columns["leakage"])
     floors = best.groupby(rows[x]).mean()
     for index, name in enumerate(places):
         axis.hlines(floors[name], index - 0.42, index + 0.42, color=FLOOR_COLOUR, linestyle="--", linewidth=1.2)

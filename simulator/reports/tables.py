@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import pandas as pd
 from rich.table import Table
 
@@ -12,6 +13,7 @@ from simulator.reports.exposure_rows import EXPLAINED, TESTED, likely_right
 from simulator.reports.text_table import Layout, text_table
 from simulator.results.benchmark_schema import EQUAL_UTILITY, benchmark
 from simulator.results.columns import NUMBER, TEXT, Column
+from simulator.results.floors import better_floor
 from simulator.results.schema import LEAKAGE
 from simulator.scenario.sweep import short_keys
 
@@ -139,14 +141,11 @@ def _plain(column: Column) -> Show:
 
 
 def _beside_floor(column: Column) -> Show:
-    """With the floor in parentheses where the score has one: the better of as many public images and of their mean,
-    which older runs lack."""
+    """With the floor in parentheses where the score has one."""
 
     def text(row: pd.Series) -> str:
-        known = [row.get(f"{prefix}_{column.name}") for prefix in ("floor", "mean_image")]
-        floors = [floor for floor in known if not pd.isna(floor)]
-        shown = _plain(column)(row)
-        return f"{shown} ({_number(column.better(floors), column.digits)})" if shown and floors else shown
+        shown, floor = _plain(column)(row), better_floor(row, column)
+        return f"{shown} ({_number(floor, column.digits)})" if shown and not np.isnan(floor) else shown
 
     return text
 

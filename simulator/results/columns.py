@@ -63,6 +63,7 @@ class Table:
             if name not in self.columns and name not in swept:
                 raise SchemaError(
                     f"table {self.name!r} has no column {name!r}: declare it in simulator/results/schema.py"
+                    " (a benchmark's in benchmark_schema.py)"
                 )
 
     def frame(self, rows: Sequence[dict[str, Any]] | dict[str, Any], swept: Iterable[str] = ()) -> "pd.DataFrame":

@@ -7,13 +7,14 @@ import pandas as pd
 from torch import Tensor
 
 from attacks.interface.pictures import Pictures
+from simulator.results.floors import FLOORS, better_floor
 from simulator.results.keys import ALL, ObservationKey
+from simulator.results.schema import LEAKAGE
 from simulator.results.storage import CellStore, load_images
 
 MOST_LINES = 20  # of the table
 LINE = ["cell", "round", "client", "threat_model", "attack", "defense", "recovered", "num_private", "num_reconstructed"]
-FLOORS = ["floor_leakage", "mean_image_leakage"]
-LINE += ["leakage", *FLOORS]
+LINE += ["leakage", *(floor.format("leakage") for floor in FLOORS)]
 
 
 class Tables(Protocol):
@@ -56,8 +57,7 @@ def matched_pictures(run: Tables, row: pd.Series, most: int) -> Pictures:
     title = f"{where}: {row['recovered']:.0f} of {row['num_private']:.0f} recovered, leakage {row['leakage']:.2f}"
     strips = (("private", private[own.image.tolist()]), ("reconstructed", found[own.match.tolist()]))
     captions = tuple(f"L2 {distance:.2g}" for distance in own.l2)
-    floor = row[[name for name in FLOORS if name in row]].max()  # the better of them, as on the screen
-    return Pictures(f"{title} (floor {floor:.2f})", strips, captions)
+    return Pictures(f"{title} (floor {better_floor(row, LEAKAGE.columns['leakage']):.2f})", strips, captions)
 
 
 def _samples_of(samples: pd.DataFrame, row: pd.Series) -> pd.DataFrame:

@@ -12,7 +12,9 @@ from simulator.reports.drawing import DPI, Drawn
 from simulator.reports.page.view import Chart, Pair, Picture, Tile
 from simulator.reports.strips import Strip, strip_of, where_of
 from simulator.reports.verdict_words import sentence
+from simulator.results.floors import better_floor
 from simulator.results.run import Run
+from simulator.results.schema import LEAKAGE
 
 LARGEST = 128  # pixels of a side: a page with many images stays small enough to be mailed
 SMALL = 64  # pixels of a side up to which an image is stored without loss
@@ -69,8 +71,7 @@ def caption_of(row: pd.Series, strip: Strip, noun: str) -> str:
         return f"{where}: {len(strip)}{of} {nouns} that {attack} found. Nobody compared them with the truth."
     count = int(row["recovered"])
     recovered = "all" if count == row["num_private"] > 1 else f"{count} of {row['num_private']}"
-    floors = [row.get("floor_l2_median"), row.get("mean_image_l2_median")]
-    floor = min((float(value) for value in floors if pd.notna(value)), default=np.nan)
+    floor = better_floor(row, LEAKAGE.columns["l2_median"])
     beside = "" if np.isnan(floor) else f"; the floor is {distance(floor)}"
     return (
         f"{where}: {len(strip)}{of} {row['target']} {nouns} above what {attack} made of the update; {recovered} "

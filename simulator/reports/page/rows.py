@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from simulator.reports.drawing import UNDEFENDED
@@ -12,6 +13,7 @@ from simulator.reports.strips import who, worst_first
 from simulator.reports.tables import LEAKAGE_CELLS
 from simulator.reports.verdict_words import at_worst, sentence, told, viewer
 from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
+from simulator.results.floors import FLOORS, better_floor
 from simulator.results.schema import LEAKAGE
 
 MOST_ROWS = 2000
@@ -24,7 +26,6 @@ SEES = {
 }
 NUMERIC = (INTEGER, COUNT, NUMBER)
 OF_ALL = ("recovered", "held", "recovered_affine", "recovered_group")  # counts of the private images
-FLOORS = ("floor_{}", "mean_image_{}")
 
 
 def leakage_grid(leakage: pd.DataFrame) -> Grid:
@@ -82,9 +83,8 @@ def _text(column: Column, row: pd.Series) -> str:
 
 
 def _floor(column: Column, row: pd.Series) -> str:
-    known = [row.get(floor.format(column.name)) for floor in FLOORS]
-    values = [float(value) for value in known if pd.notna(value)]
-    return f"{column.better(values):.{column.digits}f}" if values else ""
+    floor = better_floor(row, column)
+    return "" if np.isnan(floor) else f"{floor:.{column.digits}f}"
 
 
 def exposure_grid(leakage: pd.DataFrame) -> Grid:
