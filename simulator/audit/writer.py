@@ -51,7 +51,7 @@ class RecordingWriter:
         self.previous = self.path.with_name(f"{self.path.name}.previous")  # an earlier recording is moved there
         for folder in (self.path, self.previous):
             _check_folder(folder)
-        self.store = CellStore(self.path)
+        self.store = CellStore(self.path, archive=True)
         self.observations = Observations(self.store)
         self.clients: dict[int, SeenClient] = {}
         self.numbers: dict[int, int] = {}  # of clients, by node id

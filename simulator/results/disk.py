@@ -10,6 +10,7 @@ from pathlib import Path
 from simulator.errors import DiskError, one_line
 
 BLOCK = 2**22  # bytes that are read at a time
+LARGE = 2**20  # bytes of a file whose memory is worth giving back
 
 
 @contextlib.contextmanager
@@ -26,20 +27,39 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_bytes(path: Path, content: bytes) -> str:
-    """A reader finds the old file or the new one, never half of one. Returns the checksum of the content.
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what `path` is to hold: a reader finds the old file or the new one, never half of one.
 
     Raises DiskError, and then leaves nothing of the new one.
     """
     partial = path.with_name(f".{path.name}.partial")
     with writing(path):
         try:
-            partial.write_bytes(content)
+            yield partial
             os.replace(partial, path)
         finally:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> str:
+    """As `replacing` does it. Returns the checksum of the content."""
+    with replacing(path) as partial:
+        partial.write_bytes(content)
     return checksum(content)
+
+
+def give_back_memory(path: Path) -> None:
+    """Have a large file on the disk now and out of the system's memory, which then has pages at hand for the next one:
+    to find new ones costs several times what copying into them does. For files that nobody reads soon. OSError where
+    the disk does not take it."""
+    if path.stat().st_size < LARGE:
+        return
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):  # Linux
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def write_atomically(path: Path, text: str) -> str:
@@ -52,16 +72,21 @@ def checksum(content: bytes) -> str:
     return f"{zlib.crc32(content):08x}"
 
 
+def checksum_of(path: Path) -> str:
+    """That of a file's content, which need not fit into memory."""
+    found = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
+
+
 def is_changed(path: Path, expected: str) -> bool:
     """Whether a file is another than the one with this checksum: cut off, or changed. One that is gone is not: people
     delete checkpoints when they have seen their tables."""
-    found = 0
     try:
-        with path.open("rb") as file:
-            while block := file.read(BLOCK):
-                found = zlib.crc32(block, found)
+        return checksum_of(path) != expected
     except FileNotFoundError:
         return False
     except OSError:
         return True
-    return f"{found:08x}" != expected

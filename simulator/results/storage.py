@@ -1,10 +1,12 @@
 """The files of a run: checkpoints as safetensors, observations as JSON beside them, reconstructions as npz."""
 
 import contextlib
+import errno
 import io
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +16,7 @@ import numpy as np
 import torch
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
@@ -23,7 +25,7 @@ from clients.config import ModelConfig, as_json
 from clients.data.files import npz_array
 from clients.models import build_model
 from clients.models.checkpoint_file import read_checkpoint
-from simulator.results.disk import write_atomically, write_bytes, writing
+from simulator.results.disk import checksum_of, give_back_memory, replacing, write_atomically, write_bytes, writing
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.observation_file import ObservationFile
 from simulator.scenario.knowledge_fields import KNOWLEDGE_FIELDS
@@ -88,10 +90,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def save_state(path: Path, state: State) -> str:
-    """As safetensors. Returns the checksum. A reader finds the old file or the new one; DiskError where it cannot be
-    written, and nothing of it is left."""
-    return write_bytes(path, save({name: value.detach().cpu().contiguous() for name, value in state.items()}))
+def save_state(path: Path, state: State, read_soon: bool = True) -> None:
+    """As safetensors. A reader finds the old file or the new one; DiskError where it cannot be written, and nothing of
+    it is left. read_soon: whether the system's memory is to hold it."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    with replacing(path) as partial:
+        try:
+            save_file(tensors, partial)
+        except SafetensorError as error:
+            said = re.search(r"os error (\d+)", str(error))
+            number = int(said[1]) if said else errno.EIO
+            raise OSError(number, os.strerror(number)) from error
+        if not read_soon:
+            give_back_memory(partial)
 
 
 def load_state(path: Path) -> State:
@@ -132,12 +143,14 @@ class CellStore:
     files: the checksums of what this process has written there, by their names below the run's folder.
     """
 
-    def __init__(self, path: Path, cell: str = ""):
-        """path: of the run, whose cells have folders of their own where there is a sweep."""
+    def __init__(self, path: Path, cell: str = "", archive: bool = False):
+        """path: of the run, whose cells have folders of their own where there is a sweep. archive: checkpoints are read
+        much later if at all, and nobody asks for their checksums: writing them has to cost as little as can be."""
         self.path, self.root = path, path / "cells" / cell if cell else path
         self.checkpoints = self.root / "checkpoints"
         self.reconstructions = self.root / "reconstructions"
         self.truth = self.root / "truth"
+        self.archive = archive
         self.files: dict[str, str] = {}
 
     def create(self, model: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> None:
@@ -291,7 +304,9 @@ class CellStore:
         return name
 
     def _note_state(self, path: Path, state: State) -> None:
-        self.files[path.relative_to(self.path).as_posix()] = save_state(path, state)
+        save_state(path, state, read_soon=not self.archive)
+        if not self.archive:
+            self.files[path.relative_to(self.path).as_posix()] = checksum_of(path)
 
     def _note(self, path: Path, content: bytes) -> None:
         self.files[path.relative_to(self.path).as_posix()] = write_bytes(path, content)

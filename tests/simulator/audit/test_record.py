@@ -15,6 +15,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from attacks import InputError, Knowledge
@@ -22,6 +23,7 @@ from fedspill import Record
 from simulator.audit import background, messages, writer
 from simulator.audit.recording import Recording
 from simulator.audit.writer import RecordingWriter
+from simulator.results import storage
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from tests.simulator.audit.conftest import Grid, by_hand, checkpoint, trained
@@ -198,16 +200,10 @@ def full_disk(*args, **options):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def half(write):
+def half(tensors, path):
     """A disk that takes a checkpoint's first bytes and then no more."""
-
-    def write_half(path, content):
-        if ".safetensors" not in path.name:
-            return write(path, content)
-        write(path, content[:20])
-        full_disk()
-
-    return write_half
+    path.write_bytes(b"\0" * 20)
+    raise SafetensorError(f"Error while serializing: I/O error: No space left on device (os error {errno.ENOSPC})")
 
 
 def test_a_disk_that_is_full_costs_the_recording_and_not_the_federation(tmp_path, monkeypatch, caplog):
@@ -215,7 +211,7 @@ def test_a_disk_that_is_full_costs_the_recording_and_not_the_federation(tmp_path
     record = Record(fedavg(), tmp_path / "mine")
     arrays = by_hand(record, rounds=1)
     with monkeypatch.context() as broken:
-        broken.setattr(Path, "write_bytes", half(Path.write_bytes))
+        broken.setattr(storage, "save_file", half)
         arrays = by_hand(record, rounds=1, arrays=arrays)
     arrays = by_hand(record, rounds=1, arrays=arrays)  # and there is room again
     assert all(np.array_equal(arrays[name].numpy(), expected[name].numpy()) for name in expected)

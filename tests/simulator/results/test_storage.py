@@ -1,5 +1,7 @@
 import itertools
 import json
+import os
+import resource
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from attacks import InputError, Knowledge, Reconstruction
 from clients.config import ModelConfig
 from clients.models import build_model
+from simulator.errors import DiskError
 from simulator.results import storage as storage_module
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.storage import (
@@ -86,6 +89,39 @@ def test_states_keep_their_bits(tmp_path):
     loaded = load_state(tmp_path / "s.safetensors")
     assert all(torch.equal(loaded[name], state[name]) and loaded[name].dtype == state[name].dtype for name in state)
     assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]  # no partial file is left
+
+
+@pytest.mark.parametrize("read_soon", [True, False])
+def test_what_the_system_says_against_a_checkpoint_is_one_line_and_nothing_is_left(tmp_path, read_soon):
+    path, megabytes = tmp_path / "s.safetensors", {"a": torch.zeros(2**19)}
+    save_state(path, {"a": torch.ones(1)}, read_soon)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limits[1]))
+    try:
+        with pytest.raises(DiskError, match=r"^'.*s.safetensors' cannot be written \(File too large\): [^\n]*$"):
+            save_state(path, megabytes, read_soon)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]
+    assert load_state(path)["a"].tolist() == [1.0]  # the file that was there
+    save_state(path, megabytes, read_soon)
+    assert torch.equal(load_state(path)["a"], megabytes["a"])
+
+
+def test_an_archive_has_the_same_files_and_no_checksums(tmp_path, monkeypatch):
+    """Of what is large, the system's memory is asked back; that the disk takes it is asked first."""
+    asked = []
+    monkeypatch.setattr(os, "fsync", lambda file: asked.append("written"))
+    monkeypatch.setattr(os, "posix_fadvise", lambda file, start, size, advice: asked.append((start, size, advice)))
+    for archive in (False, True):
+        store = CellStore(tmp_path / str(archive), archive=archive)
+        store.create(ModelConfig(width=8, depth=1), SHAPE, 10, 0)
+        store.save_global(0, {"a": torch.arange(2.0**19)})
+        store.save_global(1, {"a": torch.arange(2.0)})
+    assert asked == ["written", (0, 0, os.POSIX_FADV_DONTNEED)]  # the one large checkpoint of the archive
+    files = [sorted((tmp_path / str(archive)).rglob("*.safetensors")) for archive in (False, True)]
+    assert [a.read_bytes() for a in files[0]] == [b.read_bytes() for b in files[1]]
+    assert list(store.files) == ["checkpoints/architecture.json"]
 
 
 def test_reconstructions_are_stored_as_pixels(tmp_path):
