@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attacks.interface.attack import Progress, silent
 from attacks.interface.errors import InputError
+from attacks.interface.optimizers import SGD, Adam, AdamW
 from clients.batch_norm import moving_statistics, training_mode
 from clients.config import TrainingConfig
 from clients.losses import training_loss
@@ -175,8 +176,8 @@ def make_optimizer(parameters: list[nn.Parameter], config: TrainingConfig) -> to
     """A fresh optimizer: local momentum and moments do not survive a round."""
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay)
-    adaptive = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        return SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay)
+    adaptive = Adam if config.optimizer == "adam" else AdamW
     return adaptive(parameters, lr=rate, weight_decay=decay)
 
 

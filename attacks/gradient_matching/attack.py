@@ -26,6 +26,7 @@ from attacks.interface.devices import cast_state, choose_device
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
+from attacks.interface.optimizers import LBFGS, Adam
 from attacks.interface.options import check_values
 from attacks.interface.restarts import ReportLoss, Solution, best_of_restarts
 from attacks.networks.batch_norm import as_trained
@@ -304,8 +305,8 @@ class UpdateMatching:
     def _optimizer(self, variables: list[Tensor]) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         options = self.options
         if options.optimizer == "lbfgs":
-            lbfgs = torch.optim.LBFGS(variables, lr=options.learning_rate)
+            lbfgs = LBFGS(variables, lr=options.learning_rate)
             return lbfgs, torch.optim.lr_scheduler.ConstantLR(lbfgs, 1.0)
-        adam = torch.optim.Adam(variables, lr=options.learning_rate)
+        adam = Adam(variables, lr=options.learning_rate)
         milestones = [int(options.iterations * share) for share in DECAYS]
         return adam, torch.optim.lr_scheduler.MultiStepLR(adam, milestones)

@@ -19,6 +19,7 @@ from attacks.interface.attack import Attack, Progress, Reconstruction, register
 from attacks.interface.devices import cast_state, choose_device
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
+from attacks.interface.optimizers import Adam
 from attacks.interface.options import check_values
 from attacks.interface.restarts import ReportLoss, best_of_restarts
 from attacks.networks.probing import count_outputs, outputs_at
@@ -134,7 +135,7 @@ class KKTOptimization:
             {"params": [images]},
             {"params": [multipliers], "lr": options.learning_rate * scale},
         ]
-        optimizer = torch.optim.Adam(groups, lr=options.learning_rate)
+        optimizer = Adam(groups, lr=options.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.iterations)
         trace: list[tuple[int, float]] = []
         for i in range(options.iterations):

@@ -15,6 +15,7 @@ from torch import Tensor
 from attacks.interface.attack import Reconstruction
 from attacks.interface.devices import cast_state
 from attacks.interface.observation import Observation, State
+from attacks.interface.optimizers import Adam
 from attacks.networks.probing import count_outputs
 from attacks.ntk.objective import Objective, make_objective
 from attacks.span.thresholds import POLISH, constants_of
@@ -83,7 +84,7 @@ def _descended(objective: Objective, images: Tensor, duals: Tensor, iterations: 
     scale = float(duals.square().mean().sqrt())
     images, duals = images.clone().requires_grad_(), duals.requires_grad_()
     rates = ((images, POLISH.rate), (duals, POLISH.rate * scale))
-    optimizer = torch.optim.Adam([{"params": [variable], "lr": rate} for variable, rate in rates])
+    optimizer = Adam([{"params": [variable], "lr": rate} for variable, rate in rates])
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 + 0.5 * math.cos(math.pi * i / iterations))
     for _ in range(iterations):
         optimizer.zero_grad()

@@ -15,6 +15,7 @@ from attacks.interface.devices import choose_device
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
+from attacks.interface.optimizers import Adam
 from attacks.interface.options import check_values
 from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
@@ -108,7 +109,7 @@ def _descend(
     Raises InputError where the loss does not stay finite.
     """
     images = start.requires_grad_()
-    optimizer = torch.optim.Adam([images], lr=options.learning_rate)
+    optimizer = Adam([images], lr=options.learning_rate)
     trace: list[tuple[int, float]] = []
     for i in range(options.steps):
         optimizer.zero_grad(set_to_none=True)

@@ -121,10 +121,7 @@ def estimate(cell: Cell) -> tuple[float, float, str]:
 
 
 def step_on(model: nn.Module, inputs: Tensor, targets: Tensor, config: TrainingConfig) -> float:
-    """Seconds of a local step: the fastest of a few gradient steps, in place, without what an optimizer adds to them.
-
-    PyTorch's optimizers import its compiler when they are first used, which takes longer than all of `check`.
-    """
+    """Seconds of a local step: the fastest of a few gradient steps, in place, without what an optimizer adds."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     taken = []
     with training_mode(model, config.batch_norm):

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
+from attacks.interface.optimizers import Adam
 from attacks.span.feature_space.inversion import PixelTest
 from attacks.span.thresholds import INVERSION, MOMENTUM
 
@@ -72,7 +73,7 @@ def fit_factor(search: PixelTest, step: State, images: Tensor, factor: float) ->
     images, log_factor = images.detach().clone(), torch.tensor(factor).to(images).log()
     variables = (images.requires_grad_(), log_factor.requires_grad_())
     groups = [{"params": [images], "lr": MOMENTUM.fit.rate}, {"params": [log_factor], "lr": MOMENTUM.factor_rate}]
-    optimizer = torch.optim.Adam(groups)
+    optimizer = Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, MOMENTUM.fit.steps)
     for _ in range(MOMENTUM.fit.steps):
         test = replace(search, state=moved(search.state, step, (-log_factor).exp()))

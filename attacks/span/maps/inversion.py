@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from attacks.interface.attack import Progress, silent
+from attacks.interface.optimizers import Adam
 from attacks.networks.relaxation import relaxed
 from attacks.span.maps.decoys import dead_leaves
 from attacks.span.thresholds import MAP_INVERSION, MAP_SEARCH, Descent
@@ -214,7 +215,7 @@ def _descended(
     scales = Scales.of(pixels.shape)
     start = scales.random(starts * len(target.wanted), generator)
     coordinates = [(pixels.range * part.to(target.wanted)).requires_grad_() for part in start]
-    adam = torch.optim.Adam(coordinates, betas=(own.betas[0], own.betas[1]))
+    adam = Adam(coordinates, betas=(own.betas[0], own.betas[1]))
     for step in range(steps):
         done = step / steps
         adam.param_groups[0]["lr"] = pixels.range * descent.rate * (0.5 + 0.5 * math.cos(math.pi * done))

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, relu
 
 from attacks.interface.attack import Progress
+from attacks.interface.optimizers import LBFGS, Adam
 from attacks.span.maps.eigenvectors import smallest_eigenvectors
 from attacks.span.maps.update import MapUpdate
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, Descent
@@ -144,7 +145,7 @@ def _descended(
     """Adam on the coordinates (M, d) of points in the kernel. size: length of a map."""
     rate = descent.rate * size / math.sqrt(points.shape[1])
     points = points.clone().requires_grad_()
-    adam = torch.optim.Adam([points], lr=rate)
+    adam = Adam([points], lr=rate)
     for step in range(descent.steps):
         adam.param_groups[0]["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * step / descent.steps))
         with torch.enable_grad():
@@ -178,7 +179,7 @@ def along_the_way(update: MapUpdate, basis: Tensor, points: Tensor, size: float,
 
 def _minimize(value: Callable[[], Tensor], variables: list[Tensor]) -> None:
     """Move the variables to a minimum of the value nearby, by L-BFGS."""
-    search = torch.optim.LBFGS(
+    search = LBFGS(
         variables,
         max_iter=MAP_SEARCH.polish,
         tolerance_grad=MAP_SEARCH.flat,

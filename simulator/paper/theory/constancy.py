@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from attacks.interface.devices import choose_device
 from attacks.interface.observation import State
+from attacks.interface.optimizers import SGD
 from attacks.interface.seeding import derive_seed, torch_generator
 from attacks.kernel.empirical import empirical_ntk
 from attacks.kernel.hessian import hessian_norms
@@ -189,7 +190,7 @@ def descend(
     Raises RunError after 1,000 steps.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    start, descent = [parameter.detach().clone() for parameter in parameters], torch.optim.SGD(parameters, rate)
+    start, descent = [parameter.detach().clone() for parameter in parameters], SGD(parameters, rate)
     for step in range(1, MAX_STEPS + 1):
         descent.zero_grad()
         loss().backward()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.devices import choose_device
+from attacks.interface.optimizers import Adam
 from attacks.interface.seeding import torch_generator
 from attacks.kernel.empirical import kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
@@ -120,7 +121,7 @@ def minimize(
     points = torch.randn(shape, generator=generator, dtype=torch.float64).to(target.images.device).requires_grad_()
     with torch.no_grad():
         points.copy_(on_sphere(points))
-    optimizer = torch.optim.Adam([points], lr=settings.learning_rate / math.prod(shape[1:]) ** 0.5)
+    optimizer = Adam([points], lr=settings.learning_rate / math.prod(shape[1:]) ** 0.5)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.iterations)
     whole, rows = float(target.squared_norm()), []
     for i in range(settings.iterations + 1):
