@@ -25,6 +25,7 @@ from simulator.results.storage import CellStore
 ATTACK_RESOURCE = "attack"
 GRACE = 120.0  # seconds beyond its own time limit after which a job that gives no sign of life is given up, at most
 LEAST_GRACE = 20.0
+START = 30.0  # seconds that jobs wait at most for workers that are on their way
 BOARD_TIMEOUT = 10.0  # seconds that the board has to answer
 NO_SLOTS = "no node that is left offers slots for attacks: `ray start --resources` gives it some"
 AHEAD = 2  # jobs per slot that are on their way: one is attacked, the files of the next travel
@@ -78,6 +79,8 @@ class Dispatcher:
         self.shelf = Shelf()
         self.running: dict[Any, Job] = {}
         self.waiting: deque[Job] = deque()
+        self.starting: list[Any] = []  # tasks of workers that still import
+        self.prepared = -START  # when they were asked for
         self.again: set[str] = set()  # names of jobs whose worker died
         self.needs: dict[str, list[Path]] = {}  # files of each running job, by its name
         self.unsent: list[tuple[Job, JobResult]] = []  # jobs whose files cannot be read
@@ -86,8 +89,8 @@ class Dispatcher:
 
     def prepare(self, expected: int) -> None:
         """Have workers for so many jobs start now, while nobody waits for them."""
-        for _ in range(min(expected, attack_slots() or self.limit)):
-            self.empty_task.remote()
+        count = min(expected, attack_slots() or self.limit)
+        self.starting, self.prepared = [self.empty_task.remote() for _ in range(count)], time.monotonic()
 
     def submit(self, job: Job) -> None:
         self.waiting.append(job)
@@ -102,6 +105,8 @@ class Dispatcher:
         """What has finished or was given up, waiting at most `timeout` seconds for the first."""
         finished, self.unsent = self.unsent, []
         if not self.running:
+            self._wait_for_workers(0 if finished else timeout)
+            self._start()
             return finished
         ready, _ = ray.wait(list(self.running), num_returns=1, timeout=0 if finished else timeout)
         finished += [result for reference in ready for result in self._fetch(reference)]
@@ -126,9 +131,20 @@ class Dispatcher:
         ray.kill(self.board)
 
     def _start(self) -> None:
-        while self.waiting and len(self.running) < self.limit:
+        self._wait_for_workers(0)
+        while self.waiting and len(self.running) + len(self.starting) < self.limit:
             self._send(self.waiting.popleft())
         self.shelf.keep_only(path for paths in self.needs.values() for path in paths)
+
+    def _wait_for_workers(self, timeout: float) -> None:
+        """Until one that was asked for beforehand is ready: for a job sent while they import Ray starts yet another,
+        which imports as long as they do."""
+        if time.monotonic() - self.prepared > START:
+            self.starting = []
+        if self.starting:
+            _, self.starting = ray.wait(
+                self.starting, num_returns=1 if timeout else len(self.starting), timeout=timeout
+            )
 
     def _send(self, job: Job) -> None:
         start, recorded = time.perf_counter(), None

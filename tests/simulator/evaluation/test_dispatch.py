@@ -66,15 +66,15 @@ def test_what_travels_names_no_folder_of_the_run(observed):
 
 
 class FakeRay:
-    """A cluster on which nothing finishes. cancelled: what was."""
+    """A cluster on which nothing finishes but what is `ready`. cancelled: what was."""
 
     exceptions = ray.exceptions
 
     def __init__(self):
-        self.cancelled = []
+        self.cancelled, self.ready = [], set()
 
     def wait(self, references, num_returns, timeout):
-        return [], references
+        return [one for one in references if one in self.ready], [one for one in references if one not in self.ready]
 
     def get(self, answer, timeout):
         return answer
@@ -94,6 +94,7 @@ def dispatch_to_nowhere(monkeypatch):
         dispatcher.running, dispatcher.waiting = {job.key.client: job for job in jobs}, deque()
         dispatcher.needs, dispatcher.unsent, dispatcher.shelf, dispatcher.slotted = {}, [], Shelf(), False
         dispatcher.last_sign, dispatcher.again = time.monotonic(), set()
+        dispatcher.starting, dispatcher.prepared, dispatcher.limit = [], time.monotonic(), 2
         dispatcher.ray = FakeRay()
         monkeypatch.setattr(dispatch, "ray", dispatcher.ray)
         return dispatcher
@@ -105,6 +106,24 @@ def heard(dispatcher, job, seconds_ago):
     now, dispatcher.clock[0] = dispatcher.clock[0], dispatcher.clock[0] - seconds_ago
     dispatcher.board.alive.remote(job.name)
     dispatcher.clock[0] = now
+
+
+def test_a_job_waits_for_a_worker_that_is_on_its_way_but_not_for_ever(tmp_path, dispatch_to_nowhere):
+    """Ray would start a third worker for a job that comes while the two that were asked for still import."""
+    dispatcher, sent = dispatch_to_nowhere(), []
+    vars(dispatcher)["_send"] = lambda job: sent.append(job.key.client) or dispatcher.running.update({job.name: job})
+    dispatcher.starting = ["first", "second"]
+    for client in range(3):
+        dispatcher.submit(make_job(tmp_path, client))
+    assert sent == [] and len(dispatcher.pending) == 3
+    dispatcher.ray.ready = {"second"}
+    dispatcher.collect(timeout=0)
+    assert sent == [0] and dispatcher.starting == ["first"]
+    dispatcher.collect(timeout=0)
+    assert sent == [0]  # one runs, one starts: that is the limit
+    dispatcher.prepared -= dispatch.START + 1
+    dispatcher.collect(timeout=0)
+    assert sent == [0, 1]  # something holds the other up
 
 
 def test_a_job_that_went_silent_is_given_up_alone(tmp_path, dispatch_to_nowhere):
