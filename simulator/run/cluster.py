@@ -37,10 +37,14 @@ def start_ray(engine: EngineConfig) -> None:
     }
     if engine.address is None:
         workers = engine.attack_workers or os.cpu_count() or 1
+        # client actors hold all CPUs, and without any that are free Ray ends an idle worker after a second, with all
+        # that it has imported: every round's attacks would wait for new ones
+        kept = {"num_workers_soft_limit": workers}
         require_token()
         # "local": whatever Ray runs on this machine already, or RAY_ADDRESS names, is left alone
         with marking(), own_signals():
-            ray.init("local", include_dashboard=False, resources={ATTACK_RESOURCE: workers}, **common)
+            slots: dict[str, float] = {ATTACK_RESOURCE: workers}
+            ray.init("local", include_dashboard=False, resources=slots, _system_config=kept, **common)
         return
     _check_that_somebody_answers(engine.address)
     try:

@@ -6,7 +6,7 @@ from typing import Any
 from tests.reliability.faults import ATTACKS, CLIENTS, SCORES
 
 CLIENT, ATTACK = (Path(__file__).with_name(f"faulty_{who}.py") for who in ("client", "attack"))
-CLIENT_SECONDS, ATTACK_SECONDS = 20, 3
+CLIENT_SECONDS, ATTACK_SECONDS = 15, 3
 SMALL: dict[str, Any] = {
     "data": {"public": 20, "test": 20},
     "partition": {"images": 3},

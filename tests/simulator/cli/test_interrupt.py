@@ -1,5 +1,6 @@
 """Ctrl-C in a terminal: the command ends at once, and the same command goes on where it was."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ CONTENT = {
     "adversary": {"threat_models": ["observer"], "attacks": [{"name": "ntk", "iterations": 10}]},
     "output": {"figures": False},
     "sweep": {"seed": list(range(12))},
+    "engine": {"cpus": os.cpu_count(), "attack_workers": 1},  # fewer processes to start, twice
 }
 
 

@@ -187,7 +187,7 @@ def faulty(tmp_path_factory, run_scenario):
         "model": {"name": f"{model}:make"},
         "training": {"steps": 1},
         "engine": {"cpus": 0.4},  # five actors: none waits for one that hangs or is started again
-        "federation": {"rounds": 1, "clients": 5, "timeout": 40, "max_failures": 0.9},
+        "federation": {"rounds": 1, "clients": 5, "timeout": 30, "max_failures": 0.9},
         "adversary": {"threat_models": ["server", "observer"], "attacks": [SHORT, ENDLESS], "timeout": 5},
     }
     return run_scenario(content, folder / "out"), content, folder
@@ -199,7 +199,7 @@ def test_clients_that_raise_diverge_die_or_hang_get_a_row_and_the_round_goes_on(
     assert table.loc[1, "status"] == "failed" and "out of cheese" in table.loc[1, "detail"]
     assert table.loc[2, "status"] == "failed" and "NaN or Inf" in table.loc[2, "detail"]
     assert table.loc[3, "status"] == "failed" or "no reply" in table.loc[3, "detail"]  # its process died
-    assert table.loc[4, "status"] == "timeout" and "federation.timeout = 40 s" in table.loc[4, "detail"]
+    assert table.loc[4, "status"] == "timeout" and "federation.timeout = 30 s" in table.loc[4, "detail"]
     assert table.loc[-1, "num_private"] == 8  # the union of those who replied
 
 
