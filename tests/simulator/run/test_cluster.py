@@ -5,13 +5,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import ray
 
 from simulator.errors import InputError
+from simulator.evaluation.dispatch import ATTACK_RESOURCE
 from simulator.run.cluster import start_ray, stop_ray
 from simulator.scenario.sections import EngineConfig
+
+
+class Client:
+    def train(self): ...
+
 
 INTRUDER = """
 import sys, ray
@@ -20,22 +27,38 @@ print("let in")
 """
 
 
-@pytest.mark.slow
-def test_a_stranger_who_knows_the_address_is_refused(monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")  # of somebody else's cluster: not ours to use
-    monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "3")
+@pytest.fixture(scope="module")
+def own():
+    """The cluster of a run, started once: by a command whose RAY_ADDRESS names somebody else's."""
     stop_ray()
-    start_ray(EngineConfig())
-    try:
-        address = ray.get_runtime_context().gcs_address
-        strangers = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
-        knock = [sys.executable, "-c", INTRUDER, address]
-        refused = subprocess.run(knock, env=strangers, capture_output=True, text=True, timeout=120)
-        assert refused.returncode != 0 and "let in" not in refused.stdout
-        assert "InvalidAuthToken" in refused.stderr
-        assert "let in" in subprocess.run(knock, env=os.environ, capture_output=True, text=True, timeout=120).stdout
-    finally:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", "192.0.2.1:6379")  # not ours to use
+        patch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "3")
+        start_ray(EngineConfig(attack_workers=1))
+        yield ray.get_runtime_context().gcs_address
         stop_ray()
+
+
+@pytest.mark.slow
+def test_a_stranger_who_knows_the_address_is_refused(own):
+    strangers = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    knock = [sys.executable, "-c", INTRUDER, own]
+    refused = subprocess.run(knock, env=strangers, capture_output=True, text=True, timeout=120)
+    assert refused.returncode != 0 and "let in" not in refused.stdout
+    assert "InvalidAuthToken" in refused.stderr
+    assert "let in" in subprocess.run(knock, env=os.environ, capture_output=True, text=True, timeout=120).stdout
+
+
+@pytest.mark.slow
+def test_a_worker_that_has_attacked_is_still_there_a_round_later(own):
+    """Clients hold all CPUs meanwhile: Ray then ends idle workers after a second, with all they have imported."""
+    client = ray.remote(num_cpus=int(ray.cluster_resources()["CPU"]))(Client).remote()
+    ray.get(client.train.remote())
+    attack = ray.remote(num_cpus=0, resources={ATTACK_RESOURCE: 1})(lambda: os.getpid())
+    first = ray.get(attack.remote())
+    time.sleep(4)
+    assert ray.get(attack.remote()) == first
+    ray.kill(client)
 
 
 def test_sigterm_stays_ours_while_ray_starts(monkeypatch):
