@@ -1,6 +1,5 @@
 """The command line. Heavy imports happen inside the commands, so that `fedspill --help` answers at once."""
 
-import gc
 import os
 import sys
 from importlib import metadata
@@ -9,6 +8,7 @@ from typing import Annotated
 import typer
 
 from attacks.interface.errors import InputError
+from simulator import garbage
 from simulator.cli.audit import audit
 from simulator.cli.experiments import distill, paper
 from simulator.cli.names import init, list_names, schema
@@ -17,9 +17,6 @@ from simulator.cli.update import attack, diagnose, member
 from simulator.errors import RunError, printable, refused_file, unexpected
 
 STACK = "FEDSPILL_STACK"  # set in the environment, an error that nobody foresaw is shown as Python does
-
-GARBAGE = 50_000  # objects between two collections; at Python's 700, a sixth of the time of imports goes into looking
-
 
 cli = typer.Typer(
     name="fedspill",
@@ -52,7 +49,7 @@ cli.command("list")(list_names)
 def main() -> None:
     """Entry point: bad input is one line and exit code 2, a run that had to stop 1, one without any result 3, one above
     --fail-above 4, one with some rows without a result 5. So is an error that nobody foresaw, with 1."""
-    gc.set_threshold(GARBAGE)
+    garbage.look_rarely()
     try:
         cli()
     except (InputError, RunError) as error:
@@ -64,4 +61,4 @@ def main() -> None:
         print(f"fedspill: {refused_file(error) or unexpected(error)}", file=sys.stderr)
         sys.exit(1)
     finally:
-        gc.freeze()  # Python looks for cycles once more as it exits: half a second, after PyTorch's import
+        garbage.leave_it()

@@ -13,6 +13,7 @@ from clients.client_app import LIMIT
 from clients.data.partition import FederatedData
 from clients.environment import code_version
 from clients.local_update import load_data, make_model, num_outputs
+from simulator import garbage
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
@@ -53,6 +54,7 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display, patience: Patien
     The directory has to be `claimed`. A cell that has to stop keeps none of the others from running: CellsFailed names
     those that did, at the end.
     """
+    garbage.look_as_usual()
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir, swept=plan.cells[0].swept)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
@@ -160,6 +162,7 @@ def run_cell(
         if round > 0:
             queue.display.round_done(cell.name, round, float(str(metrics["accuracy"])))
         queue.collect(timeout=0)
+        garbage.look_now()
         return metrics
 
     federation = scenario.federation

@@ -90,7 +90,9 @@ def test_a_thousand_nodes_have_their_time_some_by_some(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_sweep_goes_on_behind_a_cell_whose_clients_diverge(tmp_path, run_scenario):
+def test_a_sweep_goes_on_behind_a_cell_whose_clients_diverge(tmp_path, run_scenario, monkeypatch):
+    looks = []
+    monkeypatch.setattr(federation.garbage, "look_now", lambda: looks.append("for messages that hold each other"))
     content = {
         "name": "diverges",
         "data": {"public": 20, "test": 20},
@@ -104,3 +106,4 @@ def test_a_sweep_goes_on_behind_a_cell_whose_clients_diverge(tmp_path, run_scena
         run_scenario(content, tmp_path / "out")
     rows = pd.read_csv(tmp_path / "out" / "leakage.csv").set_index("training.learning_rate").status
     assert rows.to_dict() == {0.05: "ok", 0.1: "ok", 1e30: "failed"}
+    assert len(looks) == 5  # after the round of each cell that has one, and before the first of all three
