@@ -102,10 +102,11 @@ class Deployment:
         self.started.append(process)
         return process
 
-    def flower(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+    def flower(self, *arguments: object, patience: float = 400) -> subprocess.CompletedProcess[str]:
+        """Its command line. patience: seconds after which it is given up."""
         command = [str(BIN / "flwr"), *map(str, arguments)]
         return subprocess.run(
-            command, capture_output=True, text=True, env=self.environment, cwd=PROJECT, timeout=400, check=False
+            command, capture_output=True, text=True, env=self.environment, cwd=PROJECT, timeout=patience, check=False
         )
 
     def superlink(self) -> None:

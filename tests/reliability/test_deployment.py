@@ -41,7 +41,9 @@ def run(deployment: Deployment, rounds: list[list[str]], timeout: float, lost: i
     watch = threading.Thread(target=lose) if lost is not None else None
     if watch:
         watch.start()
-    said = deployment.flower("run", ".", "test", "--stream", "--run-config", f"scenario='{path}' out='{out}'")
+    settings = f"scenario='{path}' out='{out}'"
+    patience = 300 + len(rounds) * timeout
+    said = deployment.flower("run", ".", "test", "--stream", "--run-config", settings, patience=patience)
     ended.set()
     listed = deployment.flower("list", "test", "--format", "json").stdout
     assert json.loads(listed)["runs"][0]["status"] == "finished:completed", said.stdout[-3000:]
