@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
+from simulator import garbage
 from simulator.audit.images import Shape
 from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan, absolute, attack_of, digest_of
 from simulator.audit.recording import Recording
@@ -107,6 +108,7 @@ def run_audit(
     plan: AuditPlan, display: Display, *, timeout: float, workers: int | None = None, overwrite: bool = False
 ) -> None:
     """Do what is still to do of an audit, and write its tables."""
+    garbage.look_as_usual()
     is_free(plan.out, AUDIT, plan.digest, "audit", "audit")
     jobs = len(plan.keys) * len(plan.attacks)
     description = {"audit": plan.options.described(), "digest": plan.digest, JOBS: jobs, **surroundings()}

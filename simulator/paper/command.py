@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from attacks import InputError
+from simulator import garbage
 from simulator.paper.claims import Claim, judge
 from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
 from simulator.paper.files import load_claims, load_file
@@ -35,6 +36,7 @@ def run_experiment(
     verbose: bool = False,
 ) -> list[Claim]:
     """Measure, judge and write; everything that can be wrong with the input is found before anything is written."""
+    garbage.look_as_usual()
     experiment, rules = get_experiment(name), load_claims(name)
     source = load_file(name, profile, overrides)
 
