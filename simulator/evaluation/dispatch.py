@@ -80,7 +80,7 @@ class Dispatcher:
         self.running: dict[Any, Job] = {}
         self.waiting: deque[Job] = deque()
         self.starting: list[Any] = []  # tasks of workers that still import
-        self.prepared = -START  # when they were asked for
+        self.prepared = 0.0  # when they were asked for
         self.again: set[str] = set()  # names of jobs whose worker died
         self.needs: dict[str, list[Path]] = {}  # files of each running job, by its name
         self.unsent: list[tuple[Job, JobResult]] = []  # jobs whose files cannot be read

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,9 +90,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def save_state(path: Path, state: State, read_soon: bool = True) -> None:
-    """As safetensors. A reader finds the old file or the new one; DiskError where it cannot be written, and nothing of
-    it is left. read_soon: whether the system's memory is to hold it."""
+def save_state(path: Path, state: State) -> str:
+    """As safetensors. Returns the checksum. A reader finds the old file or the new one; DiskError where it cannot be
+    written, and nothing of it is left."""
+    with _written(path, state) as partial:
+        return checksum_of(partial)
+
+
+def archive_state(path: Path, state: State) -> None:
+    """As `save_state`, for what is read much later if at all: the system's memory does not hold it, and nobody asks for
+    its checksum."""
+    with _written(path, state) as partial:
+        give_back_memory(partial)
+
+
+@contextlib.contextmanager
+def _written(path: Path, state: State) -> Iterator[Path]:
+    """The file of a state dict before it takes its place."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     with replacing(path) as partial:
         try:
@@ -101,8 +115,7 @@ def save_state(path: Path, state: State, read_soon: bool = True) -> None:
             said = re.search(r"os error (\d+)", str(error))
             number = int(said[1]) if said else errno.EIO
             raise OSError(number, os.strerror(number)) from error
-        if not read_soon:
-            give_back_memory(partial)
+        yield partial
 
 
 def load_state(path: Path) -> State:
@@ -304,9 +317,10 @@ class CellStore:
         return name
 
     def _note_state(self, path: Path, state: State) -> None:
-        save_state(path, state, read_soon=not self.archive)
-        if not self.archive:
-            self.files[path.relative_to(self.path).as_posix()] = checksum_of(path)
+        if self.archive:
+            archive_state(path, state)
+        else:
+            self.files[path.relative_to(self.path).as_posix()] = save_state(path, state)
 
     def _note(self, path: Path, content: bytes) -> None:
         self.files[path.relative_to(self.path).as_posix()] = write_bytes(path, content)

@@ -32,8 +32,8 @@ STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
 def describe_plan(plan: RunPlan) -> str:
     """A few lines: what would run, and an estimate of its time."""
     scenario = plan.cells[0].scenario
-    loaded = [load_data(cell.client_config(use_gpu=False)) for cell in plan.cells]
-    data, sizes = loaded[0], [each.client_sizes for each in loaded]
+    data = load_data(plan.cells[0].client_config(use_gpu=False))
+    sizes = [load_data(cell.client_config(use_gpu=False)).client_sizes for cell in plan.cells]  # images of few are kept
     parameters = plan.parameters
     attacks = sum(map(expected_attacks, plan.cells))
     pretraining = estimate_pretraining(plan)

@@ -24,7 +24,7 @@ from clients.data.tasks import Task
 from clients.local_update import load_targets, num_outputs
 from clients.models import build_model, load_checkpoint, load_weights
 from clients.training import train
-from simulator.results.disk import checksum_of, is_changed, write_atomically, writing
+from simulator.results.disk import is_changed, write_atomically, writing
 from simulator.results.storage import save_state
 
 FOLDER = "pretrained"  # in a run's directory
@@ -135,7 +135,6 @@ def pretrain(model: nn.Module, config: ClientConfig, data: FederatedData, run_di
     state = pretraining.run(progress).state_dict()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    save_state(path, state)
-    write_atomically(mark, checksum_of(path) + "\n")
+    write_atomically(mark, save_state(path, state) + "\n")
     with torch.no_grad():
         load_weights(model, state, pretraining.new_head)

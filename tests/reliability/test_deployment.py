@@ -59,7 +59,7 @@ def unlike(table: pd.DataFrame, round: int, outcomes: list[Outcome]) -> list[tup
 
 def test_strangers_are_refused_faults_are_rows_a_client_that_hung_is_back_and_a_lost_node_is_named(tmp_path):
     """One deployment for all of it: starting one takes most of the time."""
-    rounds = [["", "hangs", "raises"], ["sends other shapes", "", ""]]
+    rounds = [["", "hangs", "raises"], ["sends other shapes", "", ""], ["", "", ""]]
     with deployed(tmp_path, nodes=3) as deployment:
         node_key(tmp_path / "stranger")
         stranger = deployment.supernode(3, 4, key=tmp_path / "stranger")
@@ -67,3 +67,4 @@ def test_strangers_are_refused_faults_are_rows_a_client_that_hung_is_back_and_a_
         assert stranger.poll() is not None, "a node whose key nobody registered is still there"
     assert unlike(table, 1, [FINE, OUTCOMES["hangs"], OUTCOMES["raises"]]) == []
     assert unlike(table, 2, [OUTCOMES["sends other shapes"], FINE, LOST_NODE.deployed]) == []
+    assert unlike(table, 3, [FINE, FINE, LOST_NODE.deployed]) == []

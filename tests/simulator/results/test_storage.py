@@ -15,6 +15,7 @@ from simulator.results import storage as storage_module
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.storage import (
     CellStore,
+    archive_state,
     check_out,
     load_images,
     load_state,
@@ -91,20 +92,20 @@ def test_states_keep_their_bits(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]  # no partial file is left
 
 
-@pytest.mark.parametrize("read_soon", [True, False])
-def test_what_the_system_says_against_a_checkpoint_is_one_line_and_nothing_is_left(tmp_path, read_soon):
+@pytest.mark.parametrize("save", [save_state, archive_state])
+def test_what_the_system_says_against_a_checkpoint_is_one_line_and_nothing_is_left(tmp_path, save):
     path, megabytes = tmp_path / "s.safetensors", {"a": torch.zeros(2**19)}
-    save_state(path, {"a": torch.ones(1)}, read_soon)
+    save(path, {"a": torch.ones(1)})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limits[1]))
     try:
         with pytest.raises(DiskError, match=r"^'.*s.safetensors' cannot be written \(File too large\): [^\n]*$"):
-            save_state(path, megabytes, read_soon)
+            save(path, megabytes)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]
     assert load_state(path)["a"].tolist() == [1.0]  # the file that was there
-    save_state(path, megabytes, read_soon)
+    save(path, megabytes)
     assert torch.equal(load_state(path)["a"], megabytes["a"])
 
 
