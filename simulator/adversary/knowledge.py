@@ -12,7 +12,7 @@ from clients.data.partition import FederatedData
 from clients.defenses.base import Sighting
 from clients.training import make_optimizer, planned_steps
 from simulator.adversary.threat_models import Source, View
-from simulator.results.storage import make_knowledge
+from simulator.scenario.knowledge_values import make_knowledge
 from simulator.scenario.scenario import Cell, Scenario
 
 

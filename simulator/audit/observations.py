@@ -2,7 +2,8 @@
 
 from simulator.adversary.threat_models import Round, Source, all_views
 from simulator.results.keys import ObservationKey
-from simulator.results.storage import CellStore, make_knowledge
+from simulator.results.storage import CellStore
+from simulator.scenario.knowledge_values import make_knowledge
 
 VIEWS = all_views(("server", "observer", "history"), hides_clients=False)
 HISTORY = {view.source: view for view in VIEWS if view.all_rounds}

@@ -10,10 +10,12 @@ from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan
 from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, SeenClient
 from simulator.evaluation.job import finish_job
 from simulator.evaluation.truth import Attacked
+from simulator.results.disk import make_out
+from simulator.results.formats import write_json
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.run import AUDIT
-from simulator.results.storage import CellStore, make_out, write_json
+from simulator.results.storage import CellStore
 from simulator.run.description import surroundings
 from simulator.run.folder import claimed_folder
 

@@ -25,7 +25,8 @@ from simulator.audit.recording import Recording
 from simulator.audit.truth import AuditTruth
 from simulator.evaluation.job import Setting
 from simulator.results.keys import ALL, ObservationKey
-from simulator.results.storage import CellStore, make_knowledge
+from simulator.results.storage import CellStore
+from simulator.scenario.knowledge_values import make_knowledge
 from simulator.scenario.sections import AttackConfig
 
 TIMEOUT = 600.0  # seconds that an attack may take, unless the user says otherwise

@@ -19,8 +19,9 @@ from torch import Tensor
 from attacks import InputError, Knowledge
 from attacks.interface.observation import State
 from clients.models.checkpoint_file import read_checkpoint
+from simulator.results.formats import read_json
 from simulator.results.keys import ObservationKey, RecordedObservation
-from simulator.results.storage import CellStore, read_json
+from simulator.results.storage import CellStore
 
 FORMAT = 1
 CONTENTS = "recording.json"

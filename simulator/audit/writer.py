@@ -16,8 +16,9 @@ from simulator.audit.messages import Arrays, Reply, SeenRound, same
 from simulator.audit.observations import Observations
 from simulator.audit.problems import Problems, log
 from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, SeenClient
+from simulator.results.formats import write_json
 from simulator.results.keys import ALL
-from simulator.results.storage import CellStore, write_json
+from simulator.results.storage import CellStore
 
 NOT_WRITTEN = "a checkpoint could not be written down"
 

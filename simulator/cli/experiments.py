@@ -25,7 +25,7 @@ def distill(
 ) -> Answer:
     """Distill images to a few synthetic ones; measure them on infinitely wide, standard and linearized networks."""
     from clients.distillation import DistillOptions
-    from simulator.results.storage import check_out
+    from simulator.results.disk import check_out
     from simulator.run.display import step_bar
     from simulator.tools.distillation import Owner, accuracy_lines, distill_scenario, run_distillation
 

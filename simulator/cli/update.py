@@ -97,7 +97,7 @@ def with_observation_options(function: Callable[..., Answer]) -> Callable[..., A
 
     @wraps(function)
     def with_options(**given: Any) -> Answer:
-        from simulator.results.storage import check_out
+        from simulator.results.disk import check_out
 
         check_out(given["out_dir"])
         return function(which=ObservationOptions(**{name: given.pop(name) for name in options}), **given)

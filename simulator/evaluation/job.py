@@ -22,10 +22,11 @@ from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.material import Contents, Material
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Attacked, ScenarioTruth, Truth, TruthSource
-from simulator.results.disk import write_bytes
+from simulator.results.disk import make_out, write_bytes
+from simulator.results.formats import reconstruction_file
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.privacy import privacy_columns, privacy_notes
-from simulator.results.storage import CellStore, make_out, reconstruction_file
+from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from attacks import Knowledge, Observation
 from attacks.interface.observation import State
+from simulator.results.architecture import Architecture
+from simulator.results.formats import load_state
 from simulator.results.keys import ObservationKey, RecordedObservation
-from simulator.results.storage import Architecture, CellStore, load_state
+from simulator.results.storage import CellStore
 
 Contents = Mapping[str, State]
 """The tensors of files, by the labels of a `Material`."""

@@ -17,7 +17,7 @@ from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_
 from simulator.paper.files import load_claims, load_file
 from simulator.paper.measures import seeds_in_words
 from simulator.reports.strips import draw_strips
-from simulator.results.storage import write_atomically
+from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
 from simulator.run.estimate import clock
 from simulator.scenario.yaml_source import Source

@@ -7,11 +7,11 @@ import pandas as pd
 from simulator.reports.intervals import cluster_interval, half_width, paired_difference, share_interval, sign_test
 from simulator.reports.reconstruction_bound import ReconstructionBounds
 from simulator.results.benchmark_schema import benchmark
+from simulator.results.disk import write_atomically
 from simulator.results.keys import ALL
 from simulator.results.privacy import worst_columns
 from simulator.results.run import Run
 from simulator.results.schema import LEAKAGE
-from simulator.results.storage import write_atomically
 
 TABLE = "benchmark.csv"
 KEY = ["defense", "attack", "threat_model", "adaptive", "target", "round"]

@@ -12,9 +12,9 @@ from torch import Tensor
 from simulator.evaluation.truth import Truth
 from simulator.reports.drawing import UNDEFENDED, Drawn, save
 from simulator.reports.strips import show, who
+from simulator.results.formats import load_images
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.run import Run
-from simulator.results.storage import load_images
 
 COLUMNS = 8  # of images
 ACROSS, MOST_IN_ONE = 2, 5  # columns of lines where there are more lines than that

@@ -12,8 +12,8 @@ import pandas as pd
 
 from simulator.reports.benchmark_table import NONE, strongest
 from simulator.results.benchmark_schema import AT_SETTING, EQUAL_UTILITY
+from simulator.results.disk import write_atomically
 from simulator.results.run import Run
-from simulator.results.storage import write_atomically
 
 EQUAL = "equal_utility.csv"
 LOSSES = (0.01, 0.03, 0.10)  # of test accuracy

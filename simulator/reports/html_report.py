@@ -10,8 +10,8 @@ from simulator.reports.figures import draw_figures
 from simulator.reports.page.benchmark_page import benchmark_page
 from simulator.reports.page.render import render
 from simulator.reports.page.run_page import run_page
+from simulator.results.disk import write_atomically
 from simulator.results.run import PAGE, Run
-from simulator.results.storage import write_atomically
 
 Say = Callable[[str], None]
 

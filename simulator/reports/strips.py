@@ -11,9 +11,9 @@ import pandas as pd
 from torch import Tensor
 
 from simulator.reports.drawing import Drawn, panels, save
+from simulator.results.formats import load_images
 from simulator.results.keys import ObservationKey
 from simulator.results.run import Run
-from simulator.results.storage import load_images
 
 GRID_COLUMNS, FEWEST_COLUMNS = 10, 6  # fewer would cut the titles
 MOST_STRIPS = 8  # in one figure

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from attacks.interface.errors import InputError
 from simulator.errors import DiskError, one_line
 
 BLOCK = 2**22  # bytes that are read at a time
@@ -90,3 +91,20 @@ def is_changed(path: Path, expected: str) -> bool:
         return False
     except OSError:
         return True
+
+
+def check_out(path: Path) -> None:
+    """Raise InputError where no folder can be at `path`. Nothing is made: what follows may still find bad input."""
+    there = next(part for part in (path.absolute(), *path.absolute().parents) if os.path.lexists(part))
+    if not there.is_dir():
+        raise InputError(f"{str(there)!r} is a file: choose another --out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{str(there)!r} cannot be written: choose another --out")
+
+
+def make_out(path: Path) -> None:
+    """The folder, where it is not there yet; InputError where that does not work."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"folder {str(path)!r} cannot be made ({error.strerror}): choose another --out") from None

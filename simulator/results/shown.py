@@ -8,9 +8,10 @@ from torch import Tensor
 
 from attacks.interface.pictures import Pictures
 from simulator.results.floors import FLOORS, better_floor
+from simulator.results.formats import load_images
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.schema import LEAKAGE
-from simulator.results.storage import CellStore, load_images
+from simulator.results.storage import CellStore
 
 MOST_LINES = 20  # of the table
 LINE = ["cell", "round", "client", "threat_model", "attack", "defense", "recovered", "num_private", "num_reconstructed"]

@@ -1,153 +1,26 @@
-"""The files of a run: checkpoints as safetensors, observations as JSON beside them, reconstructions as npz."""
+"""The folders of a cell of a run: how its files are called, and which of them form an observation."""
 
 import contextlib
-import errno
-import io
 import json
-import math
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
 
-import numpy as np
 import torch
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from pydantic import ValidationError
+from torch import Tensor
 
-from attacks import InputError, Knowledge, Observation, Reconstruction
+from attacks import InputError, Knowledge, Observation
 from attacks.interface.observation import State
-from clients.config import ModelConfig, as_json
-from clients.data.files import npz_array
-from clients.models import build_model
+from clients.config import ModelConfig
 from clients.models.checkpoint_file import read_checkpoint
-from simulator.results.disk import checksum_of, give_back_memory, replacing, write_atomically, write_bytes, writing
+from simulator.results.architecture import ARCHITECTURE, Architecture
+from simulator.results.disk import write_bytes, writing
+from simulator.results.formats import archive_state, load_state, read_json, save_state
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.observation_file import ObservationFile
-from simulator.scenario.knowledge_fields import KNOWLEDGE_FIELDS
-
-Side = Annotated[int, Field(ge=1, le=2**16)]  # of an image, of the outputs
-
-
-class _KnowledgeFields(Knowledge):
-    """Knowledge as pydantic checks it: the tensor of public images is no JSON value and passes unseen."""
-
-    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
-
-
-@dataclass(frozen=True)
-class _ArchitectureFile:
-    """`architecture.json`: all that an attack needs of the scenario."""
-
-    model: ModelConfig
-    shape: tuple[Side, Side, Side]
-    outputs: Side
-    seed: int
-
-
-ARCHITECTURE = TypeAdapter(_ArchitectureFile)
-KNOWLEDGE = TypeAdapter(_KnowledgeFields)
-PER_CHANNEL = ("pixel_mean", "pixel_std")  # fields of knowledge
-
-
-def check_out(path: Path) -> None:
-    """Raise InputError where no folder can be at `path`. Nothing is made: what follows may still find bad input."""
-    there = next(part for part in (path.absolute(), *path.absolute().parents) if os.path.lexists(part))
-    if not there.is_dir():
-        raise InputError(f"{str(there)!r} is a file: choose another --out")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"{str(there)!r} cannot be written: choose another --out")
-
-
-def make_out(path: Path) -> None:
-    """The folder, where it is not there yet; InputError where that does not work."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"folder {str(path)!r} cannot be made ({error.strerror}): choose another --out") from None
-
-
-def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """JSON has no NaN and no Inf: null stands for them."""
-    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
-    write_atomically(path, json.dumps(finite, indent=1, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """An object that a run wrote; InputError where the file is missing or damaged."""
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{str(path)!r} does not exist: the run directory is not complete") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{str(path)!r} cannot be read ({error}): the run directory is damaged") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{str(path)!r} holds a {type(content).__name__}, no object: the run directory is damaged")
-    return content
-
-
-def save_state(path: Path, state: State) -> str:
-    """As safetensors. Returns the checksum. A reader finds the old file or the new one; DiskError where it cannot be
-    written, and nothing of it is left."""
-    with _written(path, state) as partial:
-        return checksum_of(partial)
-
-
-def archive_state(path: Path, state: State) -> None:
-    """As `save_state`, for what is read much later if at all: the system's memory does not hold it, and nobody asks for
-    its checksum."""
-    with _written(path, state) as partial:
-        give_back_memory(partial)
-
-
-@contextlib.contextmanager
-def _written(path: Path, state: State) -> Iterator[Path]:
-    """The file of a state dict before it takes its place."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-    with replacing(path) as partial:
-        try:
-            save_file(tensors, partial)
-        except SafetensorError as error:
-            said = re.search(r"os error (\d+)", str(error))
-            number = int(said[1]) if said else errno.EIO
-            raise OSError(number, os.strerror(number)) from error
-        yield partial
-
-
-def load_state(path: Path) -> State:
-    """A state dict from a safetensors file; pickles are never loaded."""
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise InputError(f"checkpoint {str(path)!r} does not exist") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"checkpoint {str(path)!r} is no safetensors file ({error})") from None
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """Which network the checkpoints of a cell belong to: what builds it anywhere, small and picklable.
-
-    config: a `ModelConfig` as JSON. shape: (C, H, W) of its input.
-    """
-
-    config: str
-    shape: tuple[int, int, int]
-    outputs: int
-    seed: int
-
-    def model(self) -> nn.Module:
-        """With weights that mean nothing."""
-        return build_model(ModelConfig.model_validate_json(self.config), self.shape, self.outputs, self.seed)
-
-    def observation(self, recorded: RecordedObservation, states: Mapping[str, State]) -> Observation:
-        """states: of all of its files, by their names."""
-        key, pairs = recorded.key, tuple((states[initial], states[final]) for initial, final in recorded.pairs)
-        return Observation(self.model(), pairs, self.shape, key.round, key.client, key.threat_model)
+from simulator.scenario.knowledge_values import make_knowledge
 
 
 class CellStore:
@@ -324,46 +197,3 @@ class CellStore:
 
     def _note(self, path: Path, content: bytes) -> None:
         self.files[path.relative_to(self.path).as_posix()] = write_bytes(path, content)
-
-
-def make_knowledge(given: dict[str, Any]) -> Knowledge:
-    """Knowledge from plain values, as `given()` wrote them or a user typed them; InputError names a wrong one."""
-    one_channel = {name: [given[name]] for name in PER_CHANNEL if isinstance(given.get(name), int | float)}
-    values = given | one_channel
-    text = as_json(values, "knowledge")
-    try:
-        return Knowledge(**vars(KNOWLEDGE.validate_json(text, strict=True)))
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        if not wrong["loc"]:  # Knowledge itself refused
-            raise InputError(wrong["msg"].removeprefix("Value error, ")) from None
-        field = wrong["loc"][0]
-        example = KNOWLEDGE_FIELDS[str(field)].example
-        raise InputError(
-            f"knowledge {field} is {given[str(field)]!r}: {wrong['msg'].lower()}; write it like {example}"
-        ) from None
-
-
-def reconstruction_file(found: Reconstruction) -> bytes:
-    """An npz file. images: (M, C, H, W) pixels in [0, 1], best first; held: (H, C, H, W), the candidates that the
-    attack would not vouch for; residual: (M,); duals, groups (M,) of views of one image, and features (F, …), where
-    there are any."""
-    pixels, held = (images.numpy().astype(np.float32) for images in (found.pixels(), found.held_pixels()))
-    arrays: dict[str, Any] = {"images": pixels, "held": held, "residual": found.residual.numpy()}
-    if found.duals is not None:
-        arrays["duals"] = found.duals.numpy()
-    if found.groups is not None:
-        arrays["groups"] = found.groups.numpy()
-    if found.features is not None:
-        arrays["features"] = found.features.numpy()
-    file = io.BytesIO()
-    np.savez_compressed(file, **arrays)
-    return file.getvalue()
-
-
-def load_images(path: Path) -> Tensor:
-    """Reconstructed images in [0, 1], (M, C, H, W)."""
-    images = npz_array(path, "images", "reconstructions")
-    if images.ndim != 4 or images.dtype.kind != "f":
-        raise InputError(f"reconstructions {str(path)!r} are {images.dtype} {images.shape}: (M, C, H, W) is expected")
-    return torch.from_numpy(images.astype(np.float32))

@@ -10,10 +10,9 @@ from filelock import FileLock, Timeout
 
 from attacks import InputError
 from simulator.errors import RunError
-from simulator.results.disk import write_atomically, writing
+from simulator.results.disk import check_out, make_out, write_atomically, writing
 from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells
 from simulator.results.run import DESCRIPTION, read_description
-from simulator.results.storage import check_out, make_out
 from simulator.run.description import describe, differences, inputs_of, resumed
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from clients.local_update import load_targets, num_outputs
 from clients.models import build_model, load_checkpoint, load_weights
 from clients.training import train
 from simulator.results.disk import is_changed, write_atomically, writing
-from simulator.results.storage import save_state
+from simulator.results.formats import save_state
 
 FOLDER = "pretrained"  # in a run's directory
 DIGITS = 10  # of a digest in a file name

@@ -15,7 +15,9 @@ from clients.models.checkpoint_file import read_checkpoint
 from clients.models.factory import construct, outputs_of
 from simulator.audit.images import Shape
 from simulator.audit.plan import per_channel
-from simulator.results.storage import make_knowledge, make_out, write_json
+from simulator.results.disk import make_out
+from simulator.results.formats import write_json
+from simulator.scenario.knowledge_values import make_knowledge
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value
 

@@ -11,8 +11,8 @@ from attacks.calibration import Calibrated
 from attacks.interface.normalization import Normalization
 from attacks.update.pixel_mean import infer_pixel_mean
 from clients.data.files import npz_array
+from simulator.results.disk import make_out, write_atomically
 from simulator.results.schema import CANDIDATES
-from simulator.results.storage import make_out, write_atomically
 
 MOST_NORMALIZED = 20.0  # that inputs of networks have in size; pixels up to 255 have more
 BLACK_WITHIN = 0.05  # of the range of the images, between their black and that of the update

@@ -13,10 +13,11 @@ from attacks.interface.devices import choose_device
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipTest
 from simulator.evaluation.truth import Truth
+from simulator.results.disk import make_out, write_atomically
+from simulator.results.formats import write_json
 from simulator.results.keys import ObservationKey
 from simulator.results.run import Run
 from simulator.results.schema import LAYERS
-from simulator.results.storage import make_out, write_atomically, write_json
 from simulator.tools.candidates import load_candidates, to_input_space
 
 ROWS = {

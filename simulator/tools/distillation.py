@@ -23,7 +23,7 @@ from clients.distillation.evaluation import Evaluation
 from clients.distillation.kernels import named_kernel
 from clients.losses import encode_targets
 from clients.models import build_model, option_values
-from simulator.results.storage import make_out, write_atomically
+from simulator.results.disk import make_out, write_atomically
 from simulator.run.display import ShowProgress
 from simulator.scenario.scenario import Scenario, apply_overrides, validate
 from simulator.scenario.yaml_source import Source

@@ -15,10 +15,11 @@ from clients.data.files import read_npz
 from clients.models.checkpoint_file import read_checkpoint
 from simulator.audit.recording import Recording
 from simulator.reports.page.description import facts_of, noun_of, summary_of
+from simulator.results.formats import load_images
 from simulator.results.keys import ObservationKey
 from simulator.results.ledger import Ledger
 from simulator.results.run import Run
-from simulator.results.storage import CellStore, load_images
+from simulator.results.storage import CellStore
 from simulator.scenario.scenario import load_scenario
 from tests.fuzz.run_folders import write_recording, write_run
 

@@ -22,7 +22,7 @@ from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experime
 from simulator.paper.measures import by_seed
 from simulator.paper.theory.constancy import Network, measure, measure_loss, measure_training
 from simulator.reports.drawing import themed
-from simulator.results.storage import write_atomically
+from simulator.results.disk import write_atomically
 
 COLUMNS = "width output activation seed hessian_norm kernel_change".split()
 SHARE = 0.2  # of its first value, to which training brings a loss

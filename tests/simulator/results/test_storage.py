@@ -12,19 +12,11 @@ from clients.config import ModelConfig
 from clients.models import build_model
 from simulator.errors import DiskError
 from simulator.results import storage as storage_module
+from simulator.results.disk import check_out, make_out, write_bytes
+from simulator.results.formats import archive_state, load_images, load_state, reconstruction_file, save_state
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
-from simulator.results.storage import (
-    CellStore,
-    archive_state,
-    check_out,
-    load_images,
-    load_state,
-    make_knowledge,
-    make_out,
-    reconstruction_file,
-    save_state,
-    write_bytes,
-)
+from simulator.results.storage import CellStore
+from simulator.scenario.knowledge_values import make_knowledge
 
 SHAPE = (1, 8, 8)
 

@@ -1,0 +1,105 @@
+"""The formats of a run's files: objects as JSON, state dicts as safetensors, what an attack found as npz."""
+
+import contextlib
+import errno
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from attacks import InputError, Reconstruction
+from attacks.interface.observation import State
+from clients.data.files import npz_array
+from simulator.results.disk import checksum_of, give_back_memory, replacing, write_atomically
+
+
+def write_json(path: Path, facts: dict[str, Any]) -> None:
+    """JSON has no NaN and no Inf: null stands for them."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
+    write_atomically(path, json.dumps(finite, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object that a run wrote; InputError where the file is missing or damaged."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{str(path)!r} does not exist: the run directory is not complete") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{str(path)!r} cannot be read ({error}): the run directory is damaged") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{str(path)!r} holds a {type(content).__name__}, no object: the run directory is damaged")
+    return content
+
+
+def save_state(path: Path, state: State) -> str:
+    """As safetensors. Returns the checksum. A reader finds the old file or the new one; DiskError where it cannot be
+    written, and nothing of it is left."""
+    with _written(path, state) as partial:
+        return checksum_of(partial)
+
+
+def archive_state(path: Path, state: State) -> None:
+    """As `save_state`, for what is read much later if at all: the system's memory does not hold it, and nobody asks for
+    its checksum."""
+    with _written(path, state) as partial:
+        give_back_memory(partial)
+
+
+@contextlib.contextmanager
+def _written(path: Path, state: State) -> Iterator[Path]:
+    """The file of a state dict before it takes its place."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    with replacing(path) as partial:
+        try:
+            save_file(tensors, partial)
+        except SafetensorError as error:
+            said = re.search(r"os error (\d+)", str(error))
+            number = int(said[1]) if said else errno.EIO
+            raise OSError(number, os.strerror(number)) from error
+        yield partial
+
+
+def load_state(path: Path) -> State:
+    """A state dict from a safetensors file; pickles are never loaded."""
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise InputError(f"checkpoint {str(path)!r} does not exist") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"checkpoint {str(path)!r} is no safetensors file ({error})") from None
+
+
+def reconstruction_file(found: Reconstruction) -> bytes:
+    """An npz file. images: (M, C, H, W) pixels in [0, 1], best first; held: (H, C, H, W), the candidates that the
+    attack would not vouch for; residual: (M,); duals, groups (M,) of views of one image, and features (F, …), where
+    there are any."""
+    pixels, held = (images.numpy().astype(np.float32) for images in (found.pixels(), found.held_pixels()))
+    arrays: dict[str, Any] = {"images": pixels, "held": held, "residual": found.residual.numpy()}
+    if found.duals is not None:
+        arrays["duals"] = found.duals.numpy()
+    if found.groups is not None:
+        arrays["groups"] = found.groups.numpy()
+    if found.features is not None:
+        arrays["features"] = found.features.numpy()
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def load_images(path: Path) -> Tensor:
+    """Reconstructed images in [0, 1], (M, C, H, W)."""
+    images = npz_array(path, "images", "reconstructions")
+    if images.ndim != 4 or images.dtype.kind != "f":
+        raise InputError(f"reconstructions {str(path)!r} are {images.dtype} {images.shape}: (M, C, H, W) is expected")
+    return torch.from_numpy(images.astype(np.float32))
