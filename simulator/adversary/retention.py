@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Scenario
 
+AHEAD = 4  # rounds that training may be ahead of the attacks, counted in the checkpoints that wait for them
+
 
 class Retention:
     """Removes what `output.keep: {last: K}` does not keep: checkpoints of older rounds, as soon as no attack will read
@@ -37,11 +39,20 @@ class Retention:
         self.round = round
         self._remove()
 
-    def _remove(self) -> None:
+    @property
+    def waiting(self) -> int:
+        """Checkpoints of rounds that are not kept, which attacks will still read."""
+        return len(self._old())
+
+    def _old(self) -> list[str]:
+        """Checkpoints of rounds that are not kept."""
         last = self.scenario.kept_rounds
         if last is None or self.scenario.looks_back_after(self.round):
-            return
-        for name, round in list(self.written.items()):
-            if round <= self.round - last and not self.readers[name]:
+            return []
+        return [name for name, round in self.written.items() if round <= self.round - last]
+
+    def _remove(self) -> None:
+        for name in self._old():
+            if not self.readers[name]:
                 self.store.remove_checkpoint(name)
                 del self.written[name], self.readers[name]

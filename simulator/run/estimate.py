@@ -1,6 +1,7 @@
 """What a plan would do and roughly what it would cost, measured on this machine in a few seconds."""
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from clients.losses import training_loss
 from clients.training import linearize, planned_steps
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import defense_facts, grant
+from simulator.adversary.retention import AHEAD
 from simulator.run.expected import expected_attacks, expected_pairs
 from simulator.run.plan import RunPlan
 from simulator.run.pretraining import Pretraining
@@ -50,6 +52,7 @@ def describe_plan(plan: RunPlan) -> str:
     if not scenario.data.std and "pixel_std" in told:  # nothing is divided
         told.remove("pixel_std")
     images = span(size for cell in sizes for size in cell)
+    kept, waiting = kept_bytes(plan.cells, parameters), waiting_bytes(plan.cells, parameters)
     lines = [
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
         f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
@@ -59,7 +62,8 @@ def describe_plan(plan: RunPlan) -> str:
         f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
         f"told {', '.join(told) or 'nothing'})",
         f"output:  {plan.run_dir}",
-        f"disk:    about {size_of(kept_bytes(plan.cells, parameters))} of checkpoints",
+        f"disk:    about {size_of(kept)} of checkpoints"
+        f"{f', up to {size_of(kept + waiting)} while it runs' if waiting else ''}",
         f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on idle cores "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "
         f"attacks {clock(attacking * scale)}), at most{f', not counting {longer}' if longer else ''}",
@@ -72,13 +76,20 @@ def kept_bytes(cells: Sequence[Cell], parameters: Sequence[int]) -> int:
     files = 0
     for cell, count in zip(cells, parameters, strict=True):
         scenario = cell.scenario
-        clients = (
-            1 if scenario.hides_clients else max(1, int(scenario.federation.clients * scenario.federation.fraction))
-        )
         kept = [scenario.leaves(round) for round in range(scenario.federation.rounds + 2)]
         replies, globals_ = sum(kept[1:-1]), sum(a or b for a, b in itertools.pairwise(kept))
-        files += (clients * replies + globals_) * count
+        files += (scenario.replies_a_round * replies + globals_) * count
     return files * 4  # float32
+
+
+def waiting_bytes(cells: Sequence[Cell], parameters: Sequence[int]) -> int:
+    """Of the checkpoints that `output.keep: {last: K}` removes once they have been attacked, while the cells run: at
+    most, with those of the round that goes on."""
+    rounds = [max(0, cell.scenario.federation.rounds - (cell.scenario.kept_rounds or math.inf)) for cell in cells]
+    return max(
+        int(min(AHEAD + 1, removed)) * (cell.scenario.replies_a_round + 1) * count * 4
+        for cell, removed, count in zip(cells, rounds, parameters, strict=True)
+    )
 
 
 def size_of(count: int) -> str:

@@ -17,6 +17,7 @@ from simulator import garbage
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
+from simulator.adversary.retention import AHEAD
 from simulator.errors import CellsFailed, DiskError, RunError, said_by
 from simulator.evaluation.background import BackgroundDispatcher
 from simulator.evaluation.dispatch import Dispatcher
@@ -118,6 +119,15 @@ class AttackQueue:
         self.display.attacks_running(self.dispatcher.shares())
         self._mark_done()
 
+    def catch_up(self, checkpoints: int) -> None:
+        """Wait until at most so many checkpoints stay on the disk only because attacks will read them.
+
+        Clients may train faster than their updates are attacked, and what waits must not fill the disk. Rounds are not
+        what is counted: an attack that takes hours holds two checkpoints, and keeps nobody waiting.
+        """
+        while self.dispatcher.pending and sum(one.retention.waiting for one in self.recorders.values()) > checkpoints:
+            self.collect(timeout=0.5)
+
     def close(self) -> None:
         """Rows for the attacks that a stopped run leaves behind; their observations are on disk and can be attacked."""
         try:
@@ -162,6 +172,7 @@ def run_cell(
         if round > 0:
             queue.display.round_done(cell.name, round, float(str(metrics["accuracy"])))
         queue.collect(timeout=0)
+        queue.catch_up(AHEAD * (scenario.replies_a_round + 1))
         garbage.look_now()
         return metrics
 

@@ -165,6 +165,11 @@ class Scenario(Section):
         return any(defense.server_half().hides_clients for defense in self.chain)
 
     @property
+    def replies_a_round(self) -> int:
+        """How many updates of a round the server sees: one sum where it sees no single ones."""
+        return 1 if self.hides_clients else max(1, int(self.federation.clients * self.federation.fraction))
+
+    @property
     def poisson(self) -> bool:
         """Whether each client takes part in a round by a coin of its own."""
         return any(defense.server_half().poisson for defense in self.chain)

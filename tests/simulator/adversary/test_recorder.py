@@ -236,6 +236,9 @@ def test_what_no_attack_reads_is_not_written(federate, when, threat_models, keep
         assert store.load(job.key)[0].pairs  # whatever is attacked can be read
 
 
+FILES_OF_THE_LAST_TWO_ROUNDS = 3 + 2 * 2  # what they started from and ended with, and of each two clients
+
+
 def there(store):
     """(rounds after which the global checkpoint is there, rounds of whose clients the checkpoints are)."""
     names = [path.stem for path in store.checkpoints.glob("*.safetensors")]
@@ -262,10 +265,13 @@ def test_of_the_last_rounds_alone_checkpoints_stay_and_of_others_while_attacks_n
 
     store, queue = federate(threat_models, when=when, keep={"last": 2}, rounds=5, after_round=after_round)
     assert there(store) == waiting
+    files, retention = len(list(store.checkpoints.glob("*.safetensors"))), recorders[0].retention
+    assert retention.waiting == files - FILES_OF_THE_LAST_TWO_ROUNDS
     for job in queue.submitted:
         assert store.load(job.key)[0].pairs
         recorders[0].attacked(job)
     assert there(store) == done
+    assert retention.waiting == 0
 
 
 def test_older_rounds_go_while_the_run_goes_on(federate):

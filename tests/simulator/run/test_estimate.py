@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.run.estimate import kept_bytes, size_of
+from simulator.run.estimate import kept_bytes, size_of, waiting_bytes
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
 
@@ -28,6 +28,22 @@ def test_the_disk_that_checkpoints_take(adversary, defenses, checkpoints):
     content["output"] = {"keep": keep}
     cells = validate(Source(content)).cells()
     assert kept_bytes(cells, [1000]) == checkpoints * 4000
+
+
+@pytest.mark.parametrize(
+    ("keep", "rounds", "defenses", "checkpoints"),
+    [
+        ("attacked", 100, [], 0),
+        ({"last": 2}, 100, [], 5 * (4 + 1)),  # four rounds whose attacks are under way, and the one that goes on
+        ({"last": 2}, 100, ["secure_aggregation"], 5 * (1 + 1)),
+        ({"last": 2}, 3, [], 1 * (4 + 1)),  # only the first of them is removed
+        ({"last": 2}, 2, [], 0),
+    ],
+)
+def test_the_disk_that_waits_for_attacks(keep, rounds, defenses, checkpoints):
+    federation = {"rounds": rounds, "clients": 4}
+    content = {"name": "s", "federation": federation, "defenses": defenses, "output": {"keep": keep}}
+    assert waiting_bytes(validate(Source(content)).cells(), [1000]) == checkpoints * 4000
 
 
 def test_bytes_for_people():

@@ -107,3 +107,31 @@ def test_a_sweep_goes_on_behind_a_cell_whose_clients_diverge(tmp_path, run_scena
     rows = pd.read_csv(tmp_path / "out" / "leakage.csv").set_index("training.learning_rate").status
     assert rows.to_dict() == {0.05: "ok", 0.1: "ok", 1e30: "failed"}
     assert len(looks) == 5  # after the round of each cell that has one, and before the first of all three
+
+
+class ThreeAttacks(NoJobs):
+    """A dispatcher in which one of three attacks ends whenever it is asked."""
+
+    def __init__(self):
+        self.pending = [SimpleNamespace(setting=SimpleNamespace(cell="cell"), name=name) for name in range(3)]
+
+    def collect(self, timeout):
+        return [(self.pending.pop(0), SimpleNamespace(leakage=[{}], _asdict=dict))]
+
+
+@pytest.mark.parametrize(("allowed", "left"), [(30, [0, 1, 2]), (20, [1, 2]), (11, [2]), (10, [2]), (9, [])])
+def test_training_waits_while_too_many_checkpoints_wait_for_attacks(monkeypatch, allowed, left):
+    """Each of three attacks holds ten checkpoints."""
+    attacks = ThreeAttacks()
+    monkeypatch.setattr(federation, "start_ray", lambda engine: None)
+    monkeypatch.setattr(federation, "Dispatcher", lambda workers: attacks)
+    monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher, expected: dispatcher)
+    nothing = SimpleNamespace(add=lambda *rows, **tables: None, done=set(), attack_done=print, attacks_running=print)
+    queue = federation.AttackQueue(SimpleNamespace(attack_workers=1), nothing, nothing, expected=3)
+
+    class Retention:
+        waiting = property(lambda self: 10 * len(attacks.pending))
+
+    queue.recorders["cell"] = SimpleNamespace(retention=Retention(), attacked=print)
+    queue.catch_up(allowed)
+    assert [job.name for job in attacks.pending] == left
