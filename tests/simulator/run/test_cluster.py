@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 import ray
+from ray._private.node import Node
 
 from simulator.errors import InputError
 from simulator.evaluation.dispatch import ATTACK_RESOURCE
-from simulator.run.cluster import start_ray, stop_ray
+from simulator.run.cluster import UNUSED, start_ray, stop_ray
 from simulator.scenario.sections import EngineConfig
 
 
@@ -59,6 +61,15 @@ def test_a_worker_that_has_attacked_is_still_there_a_round_later(own):
     time.sleep(4)
     assert ray.get(attack.remote()) == first
     ray.kill(client)
+
+
+@pytest.mark.slow
+def test_a_ray_of_our_own_has_nothing_that_a_run_does_not_use(own):
+    ours = [process.cmdline() for process in psutil.Process().children(recursive=True)]
+    assert any("gcs_server" in arguments[0] for arguments in ours if arguments)
+    names = {os.path.basename(argument) for arguments in ours for argument in arguments}
+    assert not names & {"dashboard.py", "monitor.py", "log_monitor.py"}
+    assert all(callable(getattr(Node, name)) for name in UNUSED)  # as Ray calls them today
 
 
 def test_sigterm_stays_ours_while_ray_starts(monkeypatch):
