@@ -1,6 +1,7 @@
 """Every command and example of the README is run, in its order, in a folder that holds what it names."""
 
 import importlib
+import os
 import re
 import runpy
 import shlex
@@ -23,11 +24,13 @@ ELSEWHERE = {  # what is no command of fedspill's, and where it is run
     "make test": "continuous integration",
     "make demo": "its recipe, below",
 }
+ONE_CLIENT_AT_A_TIME = ("--set", f"engine.cpus={os.cpu_count()}")  # a second one imports for longer than it works
 SHORTER = {  # what each would take minutes for
-    "run mine.yaml": ("--set", "sweep={}"),
+    "run mine.yaml": ("--set", "sweep={}", *ONE_CLIENT_AT_A_TIME),
     "benchmark": ("--set", "benchmark.defenses=[none]", "--set", "federation={rounds: 1, clients: 4, fraction: 0.5}",
-                  "--set", "adversary.when=[1]", "--set", "adversary.attacks=[mean_image]"),
-    "run scenarios/mnist_mlp.yaml": ("--set", "federation.clients=1", "--set", "adversary.threat_models=[server]"),
+                  "--set", "adversary.when=[1]", "--set", "adversary.attacks=[mean_image]", *ONE_CLIENT_AT_A_TIME),
+    "run scenarios/mnist_mlp.yaml": ("--set", "federation.clients=1", "--set", "adversary.threat_models=[server]",
+                                     *ONE_CLIENT_AT_A_TIME),
     "audit": ("--attack", "span", "--workers", "1"),
 }  # fmt: skip
 NETS = """

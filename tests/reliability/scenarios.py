@@ -36,6 +36,7 @@ def deployed(rounds: list[list[str]], timeout: float) -> dict[str, Any]:
         "defenses": [faulty_clients(*rounds)],
         "federation": {"rounds": len(rounds), "clients": len(rounds[0]), "timeout": timeout, "max_failures": 0.95},
         "adversary": {"threat_models": ["server"], "attacks": ["mean_image"]},
+        "engine": {"attack_workers": 1},
     }
 
 

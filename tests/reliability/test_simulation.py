@@ -47,6 +47,9 @@ def test_everything_else_goes_on_and_the_workers_recover(command):
     clients = pd.read_parquet(command[1].path / "clients.parquet")
     assert clients.set_index(["round", "client"]).status.loc[(1, len(CLIENTS))] == "ok"
     assert len(clients.query("round == 2")) == len(CLIENTS) + 1 and (clients.query("round == 2").status == "ok").all()
+    healthy = clients.query("round == 1 and status == 'ok'")
+    first = command[1].leakage.query("round == 1")
+    assert len(healthy) == 2 and (first.num_private == 2 * 3).all()  # images of those whose update went in
     later = command[1].leakage.query("round == 2")
     assert len(later) == len(ATTACKS) + len(SCORES) and (later.status == "ok").all(), later[["attack", "detail"]]
 

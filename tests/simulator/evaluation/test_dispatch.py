@@ -34,6 +34,7 @@ def observed(tmp_path):
 @pytest.fixture(scope="module")
 def slotless():
     """A cluster that offers no `attack` slots, as one that somebody else started."""
+    stop_ray()
     environment = {"env_vars": worker_environment(threads=1)}
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     yield

@@ -23,10 +23,10 @@ from simulator.paper.reconstruction.curves import (
     size_statistics,
     stopping_statistics,
 )
-from simulator.run.cluster import stop_ray
 from simulator.run.display import Display
 from simulator.scenario.scenario import load_source
 from simulator.scenario.yaml_source import Source
+from tests.simulator.conftest import ray_stays_up
 
 
 def run_of(source: Source, out) -> ExperimentRun:
@@ -207,10 +207,8 @@ SMALL = ["adversary.attacks.0.iterations=30", "training.steps=40", "partition.im
 def test_an_experiment_on_ray(tmp_path):
     out = tmp_path / "out"
     said = [*SMALL, "seed=[0]", "data.public=50"]
-    try:
+    with ray_stays_up():
         judged_claims = run_experiment("figure3", "quick", said, out, Console(quiet=True), sheet=True)
-    finally:
-        stop_ray()
     data = pd.read_csv(out / "data.csv")
     assert list(data.columns) == COLUMNS and len(data) == 4 and set(data.width) == {32, 64}
     claims = json.loads((out / "claims.json").read_text())

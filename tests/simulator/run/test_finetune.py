@@ -13,9 +13,9 @@ from clients.config import ModelConfig
 from clients.models import build_model
 from simulator.paper.command import run_experiment
 from simulator.paper.files import load_file
-from simulator.run.cluster import stop_ray
 from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario, load_source
+from tests.simulator.conftest import ray_stays_up
 
 SMALL = ["model.channels=4", "data.public=100", "data.test=50", "model.pretrain.epochs=1", "training.steps=3"]
 
@@ -55,10 +55,8 @@ def test_kernels_of_large_convolutional_networks_are_measured_on_few_images(mode
 def test_both_attacks_on_digits(tmp_path):
     said = [*SMALL, "adversary.attacks.0.iterations=5", "partition.images=[3]", "model.head=[32, 32]"]
     out = tmp_path / "out"
-    try:
+    with ray_stays_up():
         run_experiment("finetune", "quick", said, out, Console(quiet=True), sheet=True)
-    finally:
-        stop_ray()
     data = pd.read_csv(out / "data.csv")
     assert set(data.trained) == {"all layers", "head"} and set(data.attack) == {"ntk", "span"}
     claims = json.loads((out / "claims.json").read_text())

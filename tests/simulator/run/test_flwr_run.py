@@ -55,6 +55,7 @@ def test_flwr_run_on_the_quickstart(flower, tmp_path):
     short.write_text(
         f"extends: {PROJECT / 'scenarios' / 'quickstart.yaml'}\n"
         "adversary: {attacks: [{name: ntk, kernel: hybrid, iterations: 200}]}\n"
+        "engine: {attack_workers: 1}\n"
     )
     out = tmp_path / "out"
     result = flower(

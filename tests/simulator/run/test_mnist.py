@@ -1,4 +1,4 @@
-"""The paper's task on real images: what `scenarios/mnist_odd_even.yaml` promises, at an eighth of its iterations."""
+"""The paper's task on real images: what `scenarios/mnist_odd_even.yaml` promises, at a sixteenth of its iterations."""
 
 from pathlib import Path
 
@@ -24,11 +24,11 @@ def test_odd_even_digits_are_reconstructed(shared_data):
     assert update.report.last_loss < 1e-10  # trained to convergence, as the closed form of the duals assumes
     observation = Observation(model, ((initial, update.state),), data.shape, 1, 0)
 
-    options = scenario.adversary.attacks[0].options | {"iterations": 2000}
+    options = scenario.adversary.attacks[0].options | {"iterations": 1000}
     knowledge = Knowledge(num_private=20, pixel_mean=data.pixel_mean)
     found = get_attack("ntk", **options).run(observation, knowledge, torch_generator(0, "test"))
     nearest = distances(data.client(0)[0], found.pixels()).min(1).values
-    # at the full 16,000 iterations 17 of 20, and two different digits are about 7 apart (the floor)
-    assert (nearest < 2).sum() >= 14, nearest.sort().values
+    # at the full 16,000 iterations 17 of 20 within 2, and two different digits are about 7 apart (the floor)
+    assert (nearest < 1).sum() >= 12, nearest.sort().values
     assert torch.isfinite(found.images).all()
     assert found.num_inferred == 20

@@ -111,8 +111,8 @@ def test_a_run_goes_on_without_a_node_that_is_lost(tmp_path, nodes):
 
 
 def start(folder, cluster):
-    """`fedspill run` on the cluster, in a process of its own."""
-    (folder / "s.yaml").write_text(yaml.safe_dump(SCENARIO | {"engine": {"address": cluster.address}}))
+    """`fedspill run` on the cluster, in a process of its own; a client at a time on each of the two large nodes."""
+    (folder / "s.yaml").write_text(yaml.safe_dump(SCENARIO | {"engine": {"address": cluster.address, "cpus": 2}}))
     command = [*COMMAND, "s.yaml", "--out", "out"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, cwd=folder, **pipes)
