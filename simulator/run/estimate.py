@@ -29,6 +29,11 @@ PROBES = (1, 1, 6)  # iterations of an attack that are run: to warm up, and two 
 PROBE_STEPS = 4
 LONGEST_PROBE = 20.0  # seconds that an attack without iterations may take to be measured
 STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
+# Processor seconds beside training and attacks, and for each parameter of the network: measured by
+# tests.benchmarks.scale on networks of 200 to 2.6 million (docs/benchmarks.md).
+REPLY = (0.08, 1.1e-7)  # sent, returned, read, written down and averaged
+SCORE = (0.05, 2.4e-7)  # an attack's files brought to a worker, and its images scored
+DIAGNOSTICS = (0.05, 4.5e-7)  # how linear the network was: on top of a score
 
 
 def describe_plan(plan: RunPlan) -> str:
@@ -45,13 +50,15 @@ def describe_plan(plan: RunPlan) -> str:
         for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
     ]
     typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
-    training, attacking, longer = estimate(plan.cells[typical])
-    scale = sum(work) / work[typical]
+    of_one_cell = estimate(plan.cells[typical])
+    scale, longer = sum(work) / work[typical], of_one_cell[2]
+    training, attacking = (seconds * scale for seconds in of_one_cell[:2])
     federation, adversary = scenario.federation, scenario.adversary
     told = [name for name, value in adversary.knowledge.items() if value is not None and value is not False]
     if not scenario.data.std and "pixel_std" in told:  # nothing is divided
         told.remove("pixel_std")
     images = span(size for cell in sizes for size in cell)
+    handling = sum(map(handling_seconds, plan.cells, parameters)) / (os.cpu_count() or 1)
     kept, waiting = kept_bytes(plan.cells, parameters), waiting_bytes(plan.cells, parameters)
     lines = [
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
@@ -64,11 +71,21 @@ def describe_plan(plan: RunPlan) -> str:
         f"output:  {plan.run_dir}",
         f"disk:    about {size_of(kept)} of checkpoints"
         f"{f', up to {size_of(kept + waiting)} while it runs' if waiting else ''}",
-        f"cost:    about {clock(STARTUP + pretraining + (training + attacking) * scale)} on idle cores "
-        f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training * scale)}, "
-        f"attacks {clock(attacking * scale)}), at most{f', not counting {longer}' if longer else ''}",
+        f"cost:    about {clock(STARTUP + pretraining + training + attacking + handling)} on idle cores "
+        f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
+        f"attacks {clock(attacking)}, messages and scores {clock(handling)}), at most"
+        f"{f', not counting {longer}' if longer else ''}",
     ]
     return "\n".join(lines)
+
+
+def handling_seconds(cell: Cell, parameters: int) -> float:
+    """Processor seconds that replies and scores take, whatever is trained and attacked."""
+    scenario = cell.scenario
+    replies = scenario.federation.rounds * scenario.federation.clients * scenario.federation.fraction
+    units = [(replies, REPLY), (expected_attacks(cell), SCORE)]
+    units += [(expected_attacks(cell), DIAGNOSTICS)] if scenario.output.diagnostics else []
+    return sum(count * (each + parameters * of_one) for count, (each, of_one) in units)
 
 
 def kept_bytes(cells: Sequence[Cell], parameters: Sequence[int]) -> int:

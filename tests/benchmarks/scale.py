@@ -30,7 +30,8 @@ SETTLED = 3  # rounds after which memory should not grow
 
 @dataclass
 class Seen:
-    """Of a run. peaks: the largest MiB of one process, by its kind and the round it was seen in. disk: MiB at most."""
+    """Of a run. peaks: the largest MiB of one process, by its kind and the round it was seen in. disk: MiB at most.
+    busy: processor seconds of each process, by its kind and number."""
 
     seconds: float = 0.0
     rows: int = 0
@@ -38,6 +39,11 @@ class Seen:
     disk: float = 0.0
     together: float = 0.0  # the largest sum over all processes
     peaks: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    busy: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def each(self, kind: str) -> float:
+        """Processor seconds that all processes of a kind took for an update, their start included."""
+        return sum(seconds for (of, _), seconds in self.busy.items() if of == kind) / max(1, self.rows)
 
     def slope(self, kind: str) -> float:
         """MiB that a process of this kind grows by in a round, by least squares, once it has settled."""
@@ -45,7 +51,7 @@ class Seen:
         return float(np.polyfit(list(after), list(after.values()), 1)[0]) if len(after) > 1 else float("nan")
 
 
-def scenario(rounds: int, clients: int, width: int) -> dict:
+def scenario(rounds: int, clients: int, width: int, diagnostics: bool) -> dict:
     return {
         "name": "scale",
         "data": {"public": 50, "test": 50},
@@ -54,13 +60,13 @@ def scenario(rounds: int, clients: int, width: int) -> dict:
         "training": {"epochs": 1, "batch_size": 1},
         "federation": {"rounds": rounds, "clients": clients, "timeout": 3600},
         "adversary": {"attacks": [{"name": "mean_image"}]},
-        "output": {"figures": False, "diagnostics": False, "keep": {"last": 1}},
+        "output": {"figures": False, "diagnostics": diagnostics, "keep": {"last": 1}},
     }
 
 
-def measure(rounds: int, clients: int, width: int, folder: Path) -> Seen:
-    """Run it below `folder`, and look at it until it ends."""
-    (folder / "scale.yaml").write_text(yaml.safe_dump(scenario(rounds, clients, width)))
+def measure(content: dict, folder: Path) -> Seen:
+    """Run a scenario below `folder`, and look at it until it ends."""
+    (folder / "scale.yaml").write_text(yaml.safe_dump(content))
     seen, start, out = Seen(), time.perf_counter(), folder / "out"
     command = [*COMMAND, str(folder / "scale.yaml"), "--out", str(out)]
     log = (folder / "log.txt").open("w")
@@ -85,7 +91,10 @@ def watch(process: psutil.Process, out: Path, seen: Seen, ended: threading.Event
                 with contextlib.suppress(psutil.Error):
                     size = own_memory(one)
                     together += size
-                    if (kind := kind_of(one, process)) is not None:
+                    kind, times = kind_of(one, process), one.cpu_times()
+                    if times.user + times.system > 0:
+                        seen.busy[kind or "others", one.pid] = times.user + times.system
+                    if kind is not None:
                         peaks = seen.peaks[kind]
                         peaks[round] = max(peaks.get(round, 0.0), size)
         seen.together = max(seen.together, together)
@@ -119,9 +128,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--width", type=int, default=1560)
+    parser.add_argument("--diagnostics", action="store_true", help="rows say how linear the network was, too")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        seen = measure(given.rounds, given.clients, given.width, Path(folder))
+        seen = measure(scenario(given.rounds, given.clients, given.width, given.diagnostics), Path(folder))
         last = (Path(folder) / "log.txt").read_text().splitlines()[-1:]
     print(
         f"{given.rounds} rounds x {given.clients} clients, width {given.width}: exit code {seen.code}, {seen.rows} rows"
@@ -129,6 +139,8 @@ def main() -> None:
     print(
         f"{seen.seconds:.0f} s, disk {seen.disk:.0f} MiB at most, all processes {seen.together:.0f} MiB at most {last}"
     )
+    kinds = sorted({kind for kind, _ in seen.busy})
+    print("processor seconds an update:", ", ".join(f"{kind} {seen.each(kind):.3f}" for kind in kinds))
     for kind, peaks in seen.peaks.items():
         shown = ", ".join(f"{round}: {peaks[round]:.0f}" for round in sorted(peaks)[:: max(1, len(peaks) // 8)])
         print(f"{kind:7} MiB by round {shown}; slope after round {SETTLED} {seen.slope(kind):.2f} MiB a round")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.run.estimate import kept_bytes, size_of, waiting_bytes
+from simulator.run.estimate import handling_seconds, kept_bytes, size_of, waiting_bytes
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
 
@@ -44,6 +44,23 @@ def test_the_disk_that_waits_for_attacks(keep, rounds, defenses, checkpoints):
     federation = {"rounds": rounds, "clients": 4}
     content = {"name": "s", "federation": federation, "defenses": defenses, "output": {"keep": keep}}
     assert waiting_bytes(validate(Source(content)).cells(), [1000]) == checkpoints * 4000
+
+
+@pytest.mark.parametrize(
+    ("when", "diagnostics", "seconds"),
+    [
+        # a reply 0.08 + 0.11, a score 0.05 + 0.24, diagnostics 0.05 + 0.45 seconds for a million parameters
+        ([], True, 3 * 4 * 0.19),
+        ([2], False, 3 * 4 * 0.19 + 4 * 0.29),
+        ([2], True, 3 * 4 * 0.19 + 4 * 0.79),
+        ("every", True, 3 * 4 * (0.19 + 0.79)),
+    ],
+)
+def test_messages_and_scores_have_a_price(when, diagnostics, seconds):
+    content = {"name": "s", "federation": {"rounds": 3, "clients": 4}, "output": {"diagnostics": diagnostics}}
+    content["adversary"] = {"attacks": ["mean_image"], "when": when}
+    (cell,) = validate(Source(content)).cells()
+    assert handling_seconds(cell, 1_000_000) == pytest.approx(seconds)
 
 
 def test_bytes_for_people():
