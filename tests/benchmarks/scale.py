@@ -78,13 +78,15 @@ def measure(content: dict, folder: Path) -> Seen:
     ended.set()
     watcher.join()
     seen.seconds = time.perf_counter() - start
-    seen.rows = sum(entry.get("table") == "leakage" for entry in entries(out / JOURNAL))
+    seen.rows = sum(entry.get("table") == "leakage" for entry in entries(out / JOURNAL)[0])
     return seen
 
 
 def watch(process: psutil.Process, out: Path, seen: Seen, ended: threading.Event) -> None:
+    round = read = 0
     while not ended.wait(1.0):
-        round = max((entry["row"]["round"] for entry in entries(out / JOURNAL) if "row" in entry), default=0)
+        found, read = entries(out / JOURNAL, read)
+        round = max([round, *(entry["row"]["round"] for entry in found if "row" in entry)])
         together = 0.0
         with contextlib.suppress(psutil.Error):
             for one in [process, *process.children(recursive=True)]:
@@ -115,12 +117,15 @@ def kind_of(process: psutil.Process, main: psutil.Process) -> str | None:
     return next((kind for name, kind in KINDS.items() if title.startswith("ray::") and name in title), None)
 
 
-def entries(journal: Path) -> list[dict]:
-    found = []
-    for line in journal.read_text().splitlines() if journal.exists() else ():
-        with contextlib.suppress(json.JSONDecodeError):  # half of the last one
-            found.append(json.loads(line))
-    return found
+def entries(journal: Path, start: int = 0) -> tuple[list[dict], int]:
+    """What was written after so many bytes, and how many there are now; not half of a line."""
+    if not journal.exists():
+        return [], start
+    with journal.open("rb") as file:
+        file.seek(start)
+        content = file.read()
+    whole = content[: content.rfind(b"\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()], start + len(whole)
 
 
 def main() -> None:
