@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import ray
 from ray._private import utils
 from ray._private.authentication_test_utils import reset_auth_token_state
@@ -111,7 +112,7 @@ def _has_token() -> bool:
 
 
 def _check_that_somebody_answers(address: str) -> None:
-    """Raise InputError where no connection can be made: Ray itself would go on trying for minutes."""
+    """Raise InputError where nobody answers as a cluster does: Ray itself would go on trying for minutes."""
     if address == "auto":  # Ray looks on this machine
         return
     host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -119,8 +120,19 @@ def _check_that_somebody_answers(address: str) -> None:
         raise InputError(f"engine.address is {address!r}: write HOST:PORT, ray://HOST:PORT or auto")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+        if os.environ.get("RAY_USE_TLS", "0") == "0":
+            _await_grpc(f"{host}:{port}")
     except (OSError, UnicodeError) as error:
         raise InputError(f"engine.address {address!r}: no Ray cluster answers there ({error})") from None
+
+
+def _await_grpc(target: str) -> None:
+    """Raise TimeoutError where whoever listens does not speak Ray's protocol."""
+    with grpc.insecure_channel(target) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=ANSWER)
+        except grpc.FutureTimeoutError:
+            raise TimeoutError(f"somebody listens, who does not speak gRPC within {ANSWER:g} s") from None
 
 
 def worker_environment(threads: int) -> dict[str, str]:

@@ -3,8 +3,10 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -14,6 +16,7 @@ from ray._private.node import Node
 
 from simulator.errors import InputError
 from simulator.evaluation.dispatch import ATTACK_RESOURCE
+from simulator.run import cluster
 from simulator.run.cluster import UNUSED, start_ray, stop_ray
 from simulator.scenario.sections import EngineConfig
 
@@ -98,6 +101,30 @@ def test_where_nobody_answers_one_line_says_so(address):
     stop_ray()
     with pytest.raises(InputError, match=f"engine.address '{address}': no Ray cluster answers there"):
         start_ray(EngineConfig(address=address))
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+@pytest.mark.parametrize("closes", [True, False])
+def test_somebody_who_listens_and_is_no_cluster_is_found_out(scheme, closes, monkeypatch):
+    """Ray itself would try for minutes."""
+    stop_ray()
+    assert 2 * cluster.ANSWER < 30  # a connection, and an answer: as the documentation promises
+    monkeypatch.setattr(cluster, "ANSWER", 1.0)
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    accepted.append(listener.accept()[0])
+                    if closes:
+                        accepted[-1].close()
+
+        threading.Thread(target=accept, daemon=True).start()
+        with pytest.raises(InputError, match="somebody listens, who does not speak gRPC within 1 s"):
+            start_ray(EngineConfig(address=f"{scheme}127.0.0.1:{listener.getsockname()[1]}"))
+    for connection in accepted:
+        connection.close()
 
 
 @pytest.mark.parametrize("address", ["not an address", "host:", ":6379", "host:99999", "host:port"])
