@@ -22,9 +22,10 @@ from simulator.results.privacy import privacy_columns
 from simulator.scenario.sections import WEIGHT
 
 ARRAYS, METRICS = "arrays", "metrics"  # the records that a strategy reads
-NUMBERS = (WEIGHT, "steps", "first-loss", "last-loss", "seconds")  # columns of the clients table
+COUNTS = {WEIGHT: 1, "steps": 0}  # columns of the clients table, and the least that each may be
+NUMBERS = ("first-loss", "last-loss", "seconds")  # more of them
 WHEREABOUTS = {"worker": str, "pid": int, "gpu-ids": str, "device": str}
-MOST_IMAGES = 10**12  # a weight beyond is no number of images
+MOST = 10**12  # what is beyond is no number of images or steps
 
 
 class BadReply(Exception):
@@ -67,9 +68,9 @@ class ClientReply:
         except Exception as error:
             failed = cls._without(client, "failed", _wrong(error))
             return cls(client, "failed", failed.detail, None, columns | failed.columns, guarantees)
-        metrics = MetricRecord()  # a strategy averages every metric that it finds, and fails where one is a list
+        metrics = MetricRecord()  # a strategy averages every metric that it finds, and fails where one is no number
         for name, value in _metrics(message.content).items():
-            if isinstance(value, int | float):
+            if _fits(value):
                 metrics[name] = value
         message.content = RecordDict({ARRAYS: arrays, METRICS: metrics})
         columns |= {"client": client, "status": "ok", "detail": ""}
@@ -105,14 +106,13 @@ def _columns(content: RecordDict) -> dict[str, Any]:
     """Numbers, whereabouts and bytes of the update. Raises where one is missing or is not what it should be."""
     metrics = _metrics(content)
     columns: dict[str, Any] = {}
+    for name, least in COUNTS.items():
+        value = _number(metrics, name)
+        if not (least <= value <= MOST and value == int(value)):
+            raise BadReply(f"says {name} = {value}: no number of {'images' if name == WEIGHT else name}")
+        columns[name.replace("-", "_")] = int(value)
     for name in NUMBERS:
-        value = metrics.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadReply(f"says {name} = {str(value)[:40]!r}: no number")
-        columns[name.replace("-", "_")] = value
-    images = columns[WEIGHT.replace("-", "_")]
-    if not (math.isfinite(images) and 1 <= images <= MOST_IMAGES):
-        raise BadReply(f"says {WEIGHT} = {images}: no number of images")
+        columns[name.replace("-", "_")] = _number(metrics, name)
     where = content.config_records.get("where", ConfigRecord())
     for name, kind in WHEREABOUTS.items():
         said = where.get(name)
@@ -120,9 +120,27 @@ def _columns(content: RecordDict) -> dict[str, Any]:
             raise BadReply(f"says {name} = {str(said)[:40]!r}: no {kind.__name__} that fits")
         columns[name.replace("-", "_")] = one_line(said, most=100) if isinstance(said, str) else said
     size = content.config_records.get("defenses", ConfigRecord()).get("bytes")
-    if isinstance(size, int | float) and math.isfinite(size):
+    if _fits(size) and math.isfinite(cast(float, size)):
         columns["bytes"] = size
     return columns
+
+
+def _number(metrics: MetricRecord, name: str) -> int | float:
+    value = metrics.get(name)
+    if not _fits(value):
+        raise BadReply(f"says {name} = {str(value)[:40]!r}: no number")
+    return cast(int | float, value)
+
+
+def _fits(value: Any) -> bool:
+    """Whether it is a number that a float holds, Inf and NaN among them: an integer of 400 digits is not."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _guarantees(content: RecordDict) -> tuple[Guarantee, ...]:

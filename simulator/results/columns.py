@@ -1,5 +1,7 @@
 """What a table is: columns with a type, a meaning and a place where they are computed."""
 
+import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,6 +48,16 @@ class Column:
     def heading(self) -> str:
         return self.title or self.name
 
+    def holds(self, value: Any) -> bool:
+        """Whether it can be written as this column's type; a missing value can."""
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return True
+        if self.dtype in (FLAG, TEXT) or isinstance(value, bool) or not isinstance(value, int | float):
+            return isinstance(value, {FLAG: bool, TEXT: str}.get(self.dtype, ()))
+        if self.dtype == NUMBER:
+            return isinstance(value, float) or abs(value) <= sys.float_info.max
+        return abs(value) < 2**53 and value == int(value)
+
 
 class Table:
     """The columns of one kind of file, by name and in their order."""
@@ -66,6 +78,18 @@ class Table:
                     " (a benchmark's in benchmark_schema.py)"
                 )
 
+    def plain(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row as it can be written, of Python's own values. What does not fit its column is left out, and `detail`
+        says so: clients, attacks and measures are other people's code, and one value of theirs must not cost a table.
+        """
+        row = {name: _python(value) for name, value in row.items()}
+        wrong = [name for name, value in row.items() if name in self.columns and not self.columns[name].holds(value)]
+        said = [f"{name} = {str(row[name])[:40]!r} is no value of that column" for name in wrong]
+        row |= dict.fromkeys(wrong)
+        if said and "detail" in self.columns:
+            row["detail"] = "; ".join(filter(None, [row.get("detail"), *said]))
+        return row
+
     def frame(self, rows: Sequence[dict[str, Any]] | dict[str, Any], swept: Iterable[str] = ()) -> "pd.DataFrame":
         """Rows, or columns by name, with the columns in their order and of their types; those of a sweep follow."""
         import pandas as pd  # a third of a second, which every worker of a run would wait for
@@ -78,3 +102,8 @@ class Table:
             if column.dtype == COUNT:
                 frame[column.name] = pd.array(pd.to_numeric(frame[column.name]), dtype=COUNT)
         return frame
+
+
+def _python(value: Any) -> Any:
+    """NumPy's scalars as Python's own, anything else as it is."""
+    return value.item() if type(value).__module__ == "numpy" and not getattr(value, "shape", True) else value

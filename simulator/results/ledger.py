@@ -48,10 +48,11 @@ class Ledger:
 
         Raises SchemaError where one has a column that is neither declared nor swept.
         """
+        entries = []
         for name, rows in tables.items():
             for row in rows:
                 TABLES[name].check(row, self.swept)
-        entries = [{"table": name, "cell": cell, "row": row} for name, rows in tables.items() for row in rows]
+                entries.append({"table": name, "cell": cell, "row": TABLES[name].plain(row)})
         self._append(*entries)
         self._rows[cell] += len(entries)
 
@@ -65,7 +66,7 @@ class Ledger:
         entries = [entry for entry in entries_of(read_all(self._file))[0] if "table" in entry]
         try:
             return self._frames(entries)
-        except (TypeError, ValueError, LookupError) as error:
+        except (TypeError, ValueError, LookupError, OverflowError) as error:
             raise self._no_rows(error) from None
 
     def _frames(self, entries: list[Entry]) -> dict[str, pd.DataFrame]:

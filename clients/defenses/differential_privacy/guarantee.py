@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 Adversary = Literal["server", "observer"]
 """Who looks: the server sees what clients return (or their sum), the observer the global checkpoints only."""
 
@@ -55,4 +57,9 @@ def to_json(guarantees: Sequence[Guarantee]) -> str:
 
 
 def from_json(text: str) -> tuple[Guarantee, ...]:
-    return tuple(Guarantee(**fields) for fields in json.loads(text))
+    """ValueError where they are none: clients say them, and whoever sums them up leans on every field."""
+    found = TypeAdapter(tuple[Guarantee, ...]).validate_json(text)
+    for guarantee in found:
+        if not (guarantee.epsilon >= 0 and 0 <= guarantee.delta <= 1):
+            raise ValueError(f"{guarantee} is no guarantee")
+    return found

@@ -1,5 +1,7 @@
 """A client is somebody else's program: whatever it sends becomes a row, and nothing reaches the strategy unread."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,13 @@ def _metric(name, value):
     return lambda content: content["metrics"].update({name: value})
 
 
+def _epsilon(text):
+    """That a client is given a guarantee of so much."""
+    said = {"mechanism": "m", "epsilon": 0.5, "delta": 1e-5, "unit": "client", "against": "both"}
+    text = json.dumps([said | {"adjacency": "add_remove"}]).replace("0.5", text)
+    return lambda content: content["privacy"].update(guarantees=text)
+
+
 def _without(record):
     return lambda content: content.pop(record)
 
@@ -87,6 +96,15 @@ WRONG = {
     "an endless weight": (_metric("num-examples", 1e300), "says num-examples = 1e"),
     "no weight": (_metric("num-examples", 0), "says num-examples = 0"),
     "a negative weight": (_metric("num-examples", -3), "says num-examples = -3"),
+    "half an image": (_metric("num-examples", 3.5), "says num-examples = 3.5: no number of images"),
+    "half a step": (_metric("steps", 0.5), "says steps = 0.5: no number of steps"),
+    "endless steps": (_metric("steps", float("inf")), "says steps = inf: no number of steps"),
+    "more steps than a table holds": (_metric("steps", 2**63), "says steps = 9223372036854775808"),
+    "a loss of 400 digits": (_metric("first-loss", 10**400), "says first-loss = '1000.*: no number"),
+    "a guarantee below nothing": (_epsilon("-1.0"), "is no guarantee"),
+    "a guarantee of nothing": (_epsilon("NaN"), "is no guarantee"),
+    "a guarantee in words": (_epsilon('"low"'), "cannot be read"),
+    "guarantees without end": (lambda content: content["privacy"].update(guarantees="[" * 100_000), "cannot be read"),
     "a list for a number": (_metric("steps", [1, 2]), r"says steps = '\[1, 2\]'"),
     "a text for a process": (lambda content: content["where"].update(pid="me"), "says pid = 'me'"),
     "guarantees that are none": (lambda content: content["privacy"].update(guarantees="{"), "cannot be read"),
@@ -116,7 +134,7 @@ def test_what_is_wrong_with_a_reply_is_said_in_its_row(read, name):
 
 def test_metrics_that_cannot_be_averaged_do_not_reach_the_strategy(read):
     content = good()
-    content["metrics"].update({"own": [1.0, 2.0], "mine": 3})
+    content["metrics"].update({"own": [1.0, 2.0], "mine": 3, "huge": 10**400})
     reply = read(content)
     assert reply.message is not None
     assert set(reply.message.content.metric_records["metrics"]) == {*METRICS, "mine"}

@@ -1,5 +1,7 @@
 import json
+import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -33,6 +35,47 @@ def test_columns_stand_in_their_order_and_those_of_a_sweep_follow(tmp_path):
     assert stored.num_private.tolist() == [8] and stored.num_private.dtype == "Int64"
     assert pd.read_csv(tmp_path / "leakage.csv").num_private.tolist() == [8]
     assert len(pd.read_parquet(tmp_path / "samples.parquet")) == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("num_inferred", 2.5),
+        ("recovered", math.inf),
+        ("num_private", 2**63),
+        ("leakage", 10**400),
+        ("leakage", "high"),
+        ("leakage", True),
+        ("leakage", [0.5]),
+        ("leakage", np.ones(2)),
+        ("knowledge", 3),
+        ("adaptive", "yes"),
+    ],
+)
+def test_a_value_that_fits_no_column_costs_neither_its_row_nor_a_table(tmp_path, column, value):
+    ledger = Ledger(tmp_path)
+    ledger.add("", **rows(1, 0, detail="first", **{column: value}))
+    ledger.add("", **rows(1, 1, recovered=2))
+    table = ledger.write_tables()["leakage"]
+    assert table[column].isna()[0] and table.recovered.tolist()[1] == 2
+    assert table.detail[0].startswith(f"first; {column} = ") and table.detail[0].endswith("is no value of that column")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "written"),
+    [
+        ("num_inferred", np.int64(3), 3),
+        ("num_inferred", 3.0, 3),
+        ("leakage", np.float32(0.5), 0.5),
+        ("leakage", 1, 1.0),
+        ("psnr_mean", math.inf, math.inf),
+        ("adaptive", np.bool_(True), True),
+    ],
+)
+def test_numbers_of_numpy_are_numbers(tmp_path, column, value, written):
+    ledger = Ledger(tmp_path)
+    ledger.add("", **rows(1, 0, **{column: value}))
+    assert ledger.write_tables()["leakage"][column].tolist() == [written]
 
 
 def test_reopening_keeps_finished_cells_and_drops_the_others(tmp_path):
