@@ -7,6 +7,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from simulator.cli.finish import no_result, without_result
+from simulator.errors import InputError, RunError
 from simulator.reports.html_report import write_report
 from simulator.results.run import Run
 from simulator.run.display import Display
@@ -22,11 +23,18 @@ NODE_WAIT = 30.0  # seconds
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the scenario named in [tool.flwr.app.config] or by `flwr run . --run-config 'scenario="FILE"'`.
+    """Run the scenario named in [tool.flwr.app.config] or by `flwr run . --run-config 'scenario="FILE"'`."""
+    try:
+        run_here(grid, context)
+    except (InputError, RunError) as error:
+        logging.getLogger("flwr").error("fedspill: %s", error)
+        # only an exception makes the run a failed one; Flower prints its stack, which says no more than the line
+        raise error.with_traceback(None) from None
 
-    Here the SuperNodes are the clients: where fewer are up than the scenario asks for, it runs, and is recorded, with
-    those there are.
-    """
+
+def run_here(grid: Grid, context: Context) -> None:
+    """Here the SuperNodes are the clients: where fewer are up than the scenario asks for, it runs, and is recorded,
+    with those there are."""
     path = Path(str(context.run_config["scenario"]))
     path = path if path.exists() else PROJECT / path
     wanted = load_scenario(path).federation.clients

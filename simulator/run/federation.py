@@ -1,6 +1,7 @@
 """The server's half of a run: for every cell a federation with the adversary around its strategy, then the tables."""
 
 import contextlib
+import re
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
 from simulator.adversary.retention import AHEAD
-from simulator.errors import CellsFailed, DiskError, RunError, said_by
+from simulator.errors import CellsFailed, DiskError, RunError, one_line, said_by
 from simulator.evaluation.background import BackgroundDispatcher
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
@@ -208,20 +209,34 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
     messages = [Message(content=RecordDict(), message_type="query", dst_node_id=node) for node in ids]
     # a thousand share a few workers: they have their time some by some, not all together
     asked = (messages[i : i + ASKED_AT_ONCE] for i in range(0, len(messages), ASKED_AT_ONCE))
-    nodes, code = {}, code_version()
+    nodes: dict[int, int] = {}
+    unfit: list[RunError] = []
     for reply in (reply for some in asked for reply in grid.send_and_receive(some, timeout=NODE_WAIT)):
-        if reply.has_error():
-            raise RunError(f"a client cannot start: {reply.error.reason}"[:500])
-        identity = reply.content.config_records["identity"]
-        if identity["code"] != code:
-            raise RunError("clients and server run different versions of fedspill: install the same on both sides")
-        nodes[int(str(identity["partition-id"]))] = reply.metadata.src_node_id
+        try:
+            nodes[partition_of(reply)] = reply.metadata.src_node_id
+        except RunError as error:  # which matters only where nobody else is that client
+            unfit.append(error)
     missing = set(range(clients)) - set(nodes)
+    if missing and unfit:
+        raise unfit[0]
     if len(nodes) < min(len(ids), clients):
         raise RunError(f"{len(nodes)} of {len(ids)} nodes answered within {NODE_WAIT:g} s: is the machine too busy?")
     if missing:
         raise RunError(f"no node has partition id {min(missing)}: number the nodes 0 to {clients - 1}")
     return nodes
+
+
+def partition_of(reply: Message) -> int:
+    """Which client a node is, as it says. RunError where it cannot be one."""
+    if reply.has_error():
+        raise RunError(f"a client cannot start: {one_line(reply.error.reason or 'no reason given')}")
+    identity = reply.content.config_records.get("identity", ConfigRecord())
+    if identity.get("code") != code_version():
+        raise RunError("clients and server run different versions of fedspill: install the same on both sides")
+    said = str(identity.get("partition-id"))
+    if re.fullmatch(r"[0-9]{1,9}", said) is None:
+        raise RunError(f"a node says partition-id = {one_line(said, most=40)!r}: number the nodes from 0")
+    return int(said)
 
 
 def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> int:

@@ -69,24 +69,57 @@ def test_a_run_without_a_sweep_says_why_it_failed_and_no_more(start):
         start("", sweep="")
 
 
-def test_a_thousand_nodes_have_their_time_some_by_some(monkeypatch):
-    """They share a few workers, each of which answers in turn."""
+@pytest.fixture
+def grid(monkeypatch):
+    """A grid of so many nodes, from number 5000 on, which say who they are; some say something else, by number.
+    asked: how many were asked at a time."""
     for name in ("_task_id", "_run_id", "_node_id"):  # of this process: a message names its sender
         monkeypatch.setattr(TaskIdentity, name, 1)
-    asked, code = [], federation.code_version()
 
-    def send_and_receive(messages, timeout):
-        asked.append(len(messages))
-        return [answer_of(message.metadata.dst_node_id) for message in messages]
+    def make(count, say=None, asked=None):
+        def answer_of(node):
+            identity = {"partition-id": node - 5000, "code": federation.code_version()}
+            said = (say or {}).get(node - 5000, {"identity": identity})
+            broken, content = isinstance(said, str), SimpleNamespace(config_records=said)
+            error = SimpleNamespace(reason=said)
+            metadata = SimpleNamespace(src_node_id=node)
+            return SimpleNamespace(has_error=lambda: broken, error=error, content=content, metadata=metadata)
 
-    def answer_of(node):
-        identity = {"partition-id": node - 5000, "code": code}
-        content = SimpleNamespace(config_records={"identity": identity})
-        return SimpleNamespace(has_error=lambda: False, content=content, metadata=SimpleNamespace(src_node_id=node))
+        def send_and_receive(messages, timeout):
+            if asked is not None:
+                asked.append(len(messages))
+            return [answer_of(message.metadata.dst_node_id) for message in messages]
 
-    grid = SimpleNamespace(get_node_ids=lambda: range(5000, 6000), send_and_receive=send_and_receive)
-    assert federation.identify_nodes(grid, 1000) == {i: 5000 + i for i in range(1000)}
+        nodes = range(5000, 5000 + count)
+        return SimpleNamespace(get_node_ids=lambda: nodes, send_and_receive=send_and_receive)
+
+    return make
+
+
+def test_a_thousand_nodes_have_their_time_some_by_some(grid):
+    """They share a few workers, each of which answers in turn."""
+    asked = []
+    assert federation.identify_nodes(grid(1000, asked=asked), 1000) == {i: 5000 + i for i in range(1000)}
     assert max(asked) == federation.ASKED_AT_ONCE and sum(asked) == 1000
+
+
+STRANGE = {
+    "an error": ("no such\nmodule", "a client cannot start: no such module"),
+    "nothing": ({}, "different versions"),
+    "another version": ({"identity": {"code": "abc", "partition-id": 1}}, "different versions"),
+    "no number": ({"identity": {"code": None, "partition-id": "\x1b[31mone"}}, "says partition-id = 'one'"),
+    "a number without end": ({"identity": {"code": None, "partition-id": "9" * 5000}}, "says partition-id = '999"),
+}
+
+
+@pytest.mark.parametrize("says", STRANGE)
+def test_a_node_that_cannot_be_a_client_stops_only_who_needs_it(grid, says):
+    said, reason = STRANGE[says]
+    if isinstance(said, dict) and said.get("identity", {}).get("code", "") is None:
+        said["identity"]["code"] = federation.code_version()
+    with pytest.raises(RunError, match=reason):
+        federation.identify_nodes(grid(3, say={1: said}), 3)
+    assert federation.identify_nodes(grid(3, say={2: said}), 2) == {0: 5000, 1: 5001}
 
 
 @pytest.mark.slow
