@@ -7,7 +7,7 @@ SITE_TOOLS := $(VENV)/.site-tools
 
 COUNT ?= 10000
 
-.PHONY: demo test bench fuzz matrix lint docs notebooks clean
+.PHONY: demo test bench fuzz matrix kills lint docs notebooks clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedspill run scenarios/quickstart.yaml --out runs/demo
@@ -18,6 +18,9 @@ test: lint $(SITE_TOOLS)
 
 matrix: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/reliability/whole_matrix.py
+
+kills: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability.kills --count $(COUNT)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks
