@@ -15,7 +15,7 @@ from simulator.errors import RunError
 from simulator.run.cluster import backend_config, start_ray
 from simulator.run.display import Display
 from simulator.run.federation import run_federation
-from simulator.run.folder import claimed
+from simulator.run.folder import check_unused, claimed
 from simulator.run.interruption import interruptible
 from simulator.run.plan import RunPlan
 from simulator.run.tracking import tracked
@@ -50,6 +50,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore", DeprecationWarning)
         stack.enter_context(interruptible(display))
+        check_unused(plan.run_dir)
         start_ray(plan.scenario.engine)
         resources = backend_config(plan.scenario.engine)
         for line in stack.enter_context(claimed(plan, overwrite)):

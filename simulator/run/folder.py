@@ -93,6 +93,13 @@ def claimed_folder(folder: Path, name: str, description: dict[str, Any], overwri
         yield differences(before, description) if taken_up else []
 
 
+def check_unused(run_dir: Path) -> None:
+    """RunError where another process is in a run directory: known at once, and not when Ray is up. Writes nothing."""
+    if (run_dir / LOCK).exists():
+        with locked(run_dir):
+            return
+
+
 @contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
     """Keep other processes out of a run directory; RunError where one is in."""

@@ -15,8 +15,9 @@ from attacks import InputError
 from clients.data import _load
 from simulator.errors import DiskError, RunError
 from simulator.results.ledger import JOURNAL, Ledger
-from simulator.run import description
+from simulator.run import description, engine
 from simulator.run.description import inputs_of
+from simulator.run.display import Display
 from simulator.run.folder import LOCK, claimed, needs_run
 from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
@@ -42,6 +43,13 @@ def test_overwrite_leaves_the_journal_of_a_running_process_alone(plan):
     assert journal.read_text() == "theirs\n"
     with claimed(plan, overwrite=True):
         assert not journal.exists()
+
+
+def test_a_run_finds_another_in_its_folder_before_ray_starts(plan, monkeypatch):
+    monkeypatch.setattr(engine, "start_ray", lambda settings: pytest.fail("Ray takes seconds"))
+    plan.run_dir.mkdir()
+    with FileLock(plan.run_dir / LOCK), pytest.raises(RunError, match="another process is running"):
+        engine.simulate(plan, Display())
 
 
 def test_a_directory_that_a_run_was_about_to_claim_is_free(plan):
