@@ -1,10 +1,11 @@
 """What a client needs to know, validated: data, partition, model, local training, defenses."""
 
+import functools
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Hashable, Sequence
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from torch import nn
@@ -48,6 +49,12 @@ def as_json(values: dict[str, Any], called: str) -> str:
         raise InputError(f"{called} holds plain YAML values only: {error}") from None
 
 
+@functools.lru_cache(maxsize=256)
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """Making one takes milliseconds, and every cell of a sweep asks for the same few."""
+    return TypeAdapter(kind)
+
+
 def made_with(kind: type[Made], called: str, options: dict[str, Any]) -> Made:
     """A dataclass made with type-checked options.
 
@@ -58,7 +65,8 @@ def made_with(kind: type[Made], called: str, options: dict[str, Any]) -> Made:
             raise InputError(f"{called}: option {option!r} is {value}: it has to be finite")
     text = as_json(options, called)
     try:
-        return TypeAdapter(kind).validate_json(text, strict=True)
+        made: Made = adapter_of(cast(Hashable, kind)).validate_json(text, strict=True)
+        return made
     except ValidationError as error:
         wrong = error.errors()[0]
         message = wrong["msg"].removeprefix("Value error, ")
