@@ -102,6 +102,7 @@ ATTACKS = (
 SCORES = (
     Fault("score", "raises", Outcome("ok", f"…own measure: {SAID}…")),
     Fault("score", "hangs", UNENDING),
+    Fault("score", "blocks signals", UNENDING),
     Fault("score", "calls sys.exit", Outcome("ok", "…own measure: SystemExit: 0…")),
     Fault("score", "calls os._exit", LOST),
     Fault("score", "raises MemoryError", Outcome("ok", "…own measure: MemoryError…")),
