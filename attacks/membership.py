@@ -18,11 +18,13 @@ reference images: public ones, or many candidates.
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from attacks.interface.devices import cast_state
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
@@ -177,8 +179,10 @@ def layer_inputs(model: nn.Module, state: State, images: Tensor, names: list[str
     def visit(name: str, given: Tensor, output: Tensor) -> None:
         found[name].append(_points(layers[name], given))
 
-    parameter = next(value for value in state.values() if value.is_floating_point())  # BatchNorm counts in integers
-    probe(model, images.to(parameter), layers, visit, state)
+    floats = [value for value in state.values() if value.is_floating_point()]  # BatchNorm counts in integers
+    widest = reduce(torch.promote_types, (value.dtype for value in floats), torch.float32)  # checkpoints mix them
+    there = cast_state(state, floats[0].device, widest)
+    probe(model, images.to(floats[0].device, widest), layers, visit, there)
     return {name: torch.cat(points, 1) for name, points in found.items() if points}
 
 

@@ -22,6 +22,7 @@ from attacks.gradient_matching.fedleak import blended, largest_entries, masked
 from attacks.gradient_matching.local_optimizer import LocalOptimizer
 from attacks.gradient_matching.local_training import Coding, LocalTraining, Loss
 from attacks.interface.attack import Attack, Progress, Reconstruction, register
+from attacks.interface.candidates import count_candidates
 from attacks.interface.devices import cast_state, choose_device
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
@@ -34,6 +35,7 @@ from attacks.networks.probing import count_outputs
 
 TRACE_EVERY = 20  # iterations between two looks at the loss: each look waits for a GPU
 SMOOTHEST, SHARPEST = 1.0, 0.01  # ε of a simulated Adam in typical sizes of a gradient (chosen on four 8x8 digits)
+MOST_UNROLLED = 1000  # steps whose parameters are in memory together
 SHARP_AFTER = 3 / 4  # of the iterations
 DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations: there the step size falls to a tenth (the code of Geiping et al.)
 
@@ -82,9 +84,9 @@ class GradientMatchingAttack(Attack):
     def __post_init__(self) -> None:
         check_values(
             self,
-            ("iterations", "learning_rate", "max_unrolled", "restarts", "image_std", "probe_radius"),
+            ("iterations", "learning_rate", "restarts", "image_std", "probe_radius"),
             not_negative=("total_variation",),
-            at_most={"matching_ratio": 1.0, "blending": 1.0},
+            at_most={"matching_ratio": 1.0, "blending": 1.0, "max_unrolled": MOST_UNROLLED},
         )
         if self.variant == "fedleak" and self.optimizer == "lbfgs":
             raise InputError(f"attack {self.name!r}: fedleak blends gradients, which lbfgs cannot follow: use adam")
@@ -97,6 +99,7 @@ class GradientMatchingAttack(Attack):
         if knowledge.batches is None:
             knowledge.require(self.name, "steps", because="it simulates local training")
         LocalOptimizer.believed(knowledge)
+        count_candidates(self.name, observation.input_shape, knowledge)
         if knowledge.num_private is not None:
             self._simulated_steps(knowledge, torch.device("cpu"))
             check_labels(knowledge)
@@ -133,6 +136,7 @@ class GradientMatchingAttack(Attack):
 
         knowledge: with num_private and pixel_mean.
         """
+        count_candidates(self.name, observation.input_shape, knowledge)
         observation, warnings = observation.one_round()
         observation = replace(observation, model=as_trained(observation.model, *observation.pairs[0]))
         if observation.threat_model == "observer":

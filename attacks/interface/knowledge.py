@@ -11,6 +11,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.normalization import Normalization
 
 DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits", "significant_bits")
+MOST_COUNT = 10**6  # of images and steps of one client in one round
 MOST_BITS = 32  # of an entry: more than parameters have say nothing
 
 
@@ -102,7 +103,8 @@ class Knowledge:
                 raise InputError(f"knowledge {name} is {value}, it has to be from 0 to below 1")
         if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
             raise InputError(f"knowledge weight_decay is {self.weight_decay}, it has to be 0 or positive, and finite")
-        for name, most in (("kept_fraction", 1), ("quantization_bits", MOST_BITS), ("significant_bits", MOST_BITS)):
+        limits = {"kept_fraction": 1, "quantization_bits": MOST_BITS, "significant_bits": MOST_BITS}
+        for name, most in (limits | dict.fromkeys(("num_private", "steps", "batch_size"), MOST_COUNT)).items():
             value = getattr(self, name)
             if value is not None and value > most:
                 raise InputError(f"knowledge {name} is {value}, it has to be at most {most}")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError, nearest
+from attacks.interface.tensors import check_tensor
 
 State = dict[str, Tensor]
 
@@ -37,6 +38,8 @@ class Observation:
             raise InputError(f"model {type(self.model).__name__!r} has no trainable parameter: nothing to attack")
         expected = self.model.state_dict()
         for state in (state for pair in self.pairs for state in pair):
+            for name, tensor in state.items():
+                check_tensor(tensor, f"checkpoint tensor {name!r}", expected.get(name))
             for name in self.trainable:
                 if name not in state:
                     raise InputError(f"checkpoint has no tensor {name!r}{nearest(name, sorted(state))}")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.attack import Attack, Progress, Reconstruction, register
+from attacks.interface.candidates import count_candidates
 from attacks.interface.devices import cast_state, choose_device
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
@@ -68,6 +69,9 @@ class KKTAttack(Attack):
             not_negative=("dual_floor", "dual_penalty", "range_penalty"),
         )
 
+    def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
+        count_candidates(self.name, observation.input_shape, knowledge, self.candidates)
+
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
@@ -93,7 +97,7 @@ class KKTAttack(Attack):
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
         final, model = cast_state(observation.final, device, dtype), observation.model
         target = {name: final[name] for name in observation.trainable}
-        count = max(1, round(self.candidates * (knowledge.num_private or 1)))
+        count = count_candidates(self.name, observation.input_shape, knowledge, self.candidates)
         classes = max(2, count_outputs(model, observation.input_shape))
         known = torch.tensor(knowledge.labels if knowledge.labels is not None else range(classes))
         return KKTOptimization(

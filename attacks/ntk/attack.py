@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.attack import Attack, Progress, Reconstruction, register
+from attacks.interface.candidates import count_candidates
 from attacks.interface.devices import cast_state, choose_device
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
@@ -103,6 +104,9 @@ class NTKAttack(Attack):
                 "set scale_duals to false"
             )
 
+    def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
+        self._count(observation, knowledge)
+
     def with_options(self, knowledge: Knowledge) -> Knowledge:
         """Whoever says how many candidates need not know how many images there are."""
         return replace(knowledge, num_private=knowledge.num_private or self.num_candidates)
@@ -122,6 +126,9 @@ class NTKAttack(Attack):
             loss_trace=best.trace,
         )
 
+    def _count(self, observation: Observation, knowledge: Knowledge) -> int:
+        return count_candidates(self.name, observation.input_shape, knowledge, self.candidates, self.num_candidates)
+
     def _optimization(self, observation: Observation, knowledge: Knowledge) -> "NTKOptimization":
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
         prepare = partial(cast_state, device=device, dtype=dtype)
@@ -135,11 +142,10 @@ class NTKAttack(Attack):
             kept = kept if kept is None else prepare(kept)
             rounds.append(make_objective(observation.model, observation.input_shape, scaled, views, kept=kept))
             dual_scales += [scale] * len(views)
-        count = self.num_candidates or max(1, round(self.candidates * (knowledge.num_private or 1)))
         return NTKOptimization(
             options=self,
             objective=rounds[0] if len(rounds) == 1 else StackedObjective(rounds),
-            shape=(count, *observation.input_shape),
+            shape=(self._count(observation, knowledge), *observation.input_shape),
             outputs=count_outputs(observation.model, observation.input_shape),
             dual_scales=torch.tensor(dual_scales, device=device, dtype=dtype).view(-1, 1, 1),
             bounds=knowledge.input_bounds(torch.zeros((), device=device, dtype=dtype)),

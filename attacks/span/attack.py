@@ -41,6 +41,8 @@ from attacks.span.variants.maps import MapVariant, map_networks_of
 from attacks.span.variants.pixels import PixelVariant, RoundsApart, linear_layers_of
 from attacks.update.pixel_mean import infer_pixel_mean
 
+MOST_STARTS = 10_000  # points that a pass moves at a time, with their features: in memory all of them
+
 
 class Variant(Protocol):
     """The span attack on one kind of network. Evidence and candidates are of types of its own; the evidence has a
@@ -86,8 +88,8 @@ class SpanAttack(SearchOptions, Attack):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        numbers = ("starts", "steps", "settle", "polish", "rounds", "learning_rate")
-        check_values(self, positive=numbers, not_negative=("joint_polish",))
+        numbers = ("steps", "settle", "polish", "rounds", "learning_rate")
+        check_values(self, positive=numbers, not_negative=("joint_polish",), at_most={"starts": MOST_STARTS})
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
         """Raise InputError where no variant suits the network, or the one that does has to know more."""

@@ -3,6 +3,7 @@
 import math
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,23 +65,30 @@ def members(path: Path, fields: list[str], scalars: bool = False) -> dict[str, n
     """These arrays of an npz file, as far as they are believed. scalars: whether single values are wanted too. The
     readers of zip, of deflate and of npy raise whatever they stumble over."""
     with zipfile.ZipFile(path) as archive:
+        check_packed([archive.getinfo(f"{field}.npy") for field in fields], path.stat().st_size)
         found = {field: _member(archive, field) for field in fields}
     if not scalars and (single := [field for field, array in found.items() if not array.ndim]):
         raise ValueError(f"{single[0]} is a single value, an array is expected")
     return found
 
 
-def check_packed(info: zipfile.ZipInfo) -> None:
-    """ValueError for a member of a zip file that is out of all proportion to what it unpacks to."""
-    if info.file_size > SMALL and info.file_size > MOST_PACKED * info.compress_size:
-        raise ValueError(f"{info.filename} would unpack {info.compress_size:,} bytes to {info.file_size:,}")
+def out_of_proportion(unpacked: int, packed: int, most: int = MOST_PACKED) -> bool:
+    """Whether bytes of a file would become more memory than anybody's data do. most: how many times as much."""
+    return unpacked > SMALL and unpacked > most * packed
+
+
+def check_packed(infos: Sequence[zipfile.ZipInfo], size: int) -> None:
+    """ValueError where members of a zip file, one of them or all together, are out of proportion to what they unpack
+    to. size: of the file, in which members may lie over each other."""
+    members = [(info.filename, info.file_size, info.compress_size) for info in infos]
+    for name, unpacked, packed in (*members, ("the file", sum(info.file_size for info in infos), size)):
+        if out_of_proportion(unpacked, packed):
+            raise ValueError(f"{name} would unpack {packed:,} bytes to {unpacked:,}")
 
 
 def _member(archive: zipfile.ZipFile, field: str) -> np.ndarray:
-    """An array of an npz file. Its size is known to be what the file says, and to be in
-    proportion to the file, before memory is asked for it."""
+    """An array of an npz file. Its size is known to be what the file says before memory is asked for it."""
     info = archive.getinfo(f"{field}.npy")
-    check_packed(info)
     with archive.open(info) as member:
         version = np.lib.format.read_magic(member)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from clients.data.files import one_line
+from clients.data.files import one_line, out_of_proportion
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -21,6 +21,7 @@ COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # as Pillow calls them; PGM is one of the last
 MOST_PIXELS = 2**22  # of one image: 2048 x 2048
 MOST_BYTES = 2**32  # of the images that are asked for together, as floats
+MOST_PACKED = 200  # times, of bytes: drawings of a few lines become a hundredth, a bomb a thousandth
 
 
 @dataclass(frozen=True)
@@ -33,33 +34,46 @@ class PictureFormat:
 
 @dataclass(frozen=True, eq=False)
 class PictureSplit:
-    """labels: (N,) int64. open: the i-th image, opened by Pillow. name: what errors call it."""
+    """labels: (N,) int64. open: the i-th image, opened by Pillow. name: what errors call it. packed: the bytes that it
+    is stored in, where something tells."""
 
     labels: np.ndarray
     open: Callable[[int], "Image"]
     name: Callable[[int], str]
     format: PictureFormat
+    packed: Callable[[int], int] | None = None
 
     def images(self, indices: np.ndarray) -> Tensor:
+        chosen, (width, height) = np.asarray(indices).tolist(), self.format.size
         channels = 1 if self.format.mode == "L" else 3
-        width, height = self.format.size
-        if (size := 4 * len(indices) * height * width * channels) > MOST_BYTES:
-            wanted = f"{len(indices)} images of {width}x{height} pixels take {size / 2**30:.1f} GiB"
-            raise InputError(f"{wanted}: shrink them, or lower partition.images, data.public and data.test")
+        self._check_memory(chosen, 4 * len(chosen) * height * width * channels)
         pixels = np.empty((len(indices), height, width, channels), np.uint8)
-        for row, index in enumerate(np.asarray(indices).tolist()):
+        for row, index in enumerate(chosen):
             pixels[row] = self._decode(index).reshape(height, width, channels)
-        return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().float() / 255
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().float().div_(255)
 
     def select(self, indices: np.ndarray) -> "PictureSplit":
         """The split of these images only, in this order, under their old names."""
-        rows = indices.tolist()
+        rows, packed = indices.tolist(), self.packed
         return PictureSplit(
             self.labels[indices],
             lambda index: self.open(rows[index]),
             lambda index: self.name(rows[index]),
             self.format,
+            None if packed is None else lambda index: packed(rows[index]),
         )
+
+    def _check_memory(self, chosen: list[int], size: int) -> None:
+        """InputError, before it is asked for, where these images take more memory than there may be, or than pictures
+        in files of their size do. size: of their floats, in bytes."""
+        stored = None if self.packed is None else sum(map(self.packed, chosen))
+        small_files = stored is not None and out_of_proportion(size, 4 * stored, MOST_PACKED)
+        if size > MOST_BYTES or small_files:
+            wanted = (
+                f"{len(chosen)} images of {'x'.join(map(str, self.format.size))} pixels take {size / 2**30:.1f} GiB"
+            )
+            wanted += f" and are stored in {stored:,} bytes, as no photographs are" if small_files else ""
+            raise InputError(f"{wanted}: shrink them, or lower partition.images, data.public and data.test")
 
     def _decode(self, index: int) -> np.ndarray:
         with read_errors(self.name(index)):

@@ -3,8 +3,10 @@
 What a file is, its first bytes say; its name says nothing.
 """
 
+import math
 import os
 import re
+import warnings
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +17,8 @@ from torch import Tensor
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from clients.data.files import check_packed, members, npz_fields
+from attacks.interface.tensors import check_tensor
+from clients.data.files import check_packed, members, npz_fields, out_of_proportion
 
 # where training scripts put a state dict
 NESTED = ("state_dict", "model_state_dict", "model", "net", "module", "weights", "params")
@@ -30,7 +33,7 @@ def read_checkpoint(path: str | Path, like: Mapping[str, Tensor] | None = None, 
     like: the model's state dict, for files whose names are not its own: behind a prefix, or arrays in the order of
     `state_dict()` or of `parameters()`, which are named "0", "1", … without it. called: how an error calls the file.
     Raises InputError, with the remedy, for a file that is missing, damaged, no checkpoint, or of another model's number
-    of arrays.
+    of arrays, and for a tensor with which nothing can be computed (`check_tensor`).
     """
     path, thing = Path(path), f"{called} {str(path)!r}"
     if not os.path.exists(path):  # unlike Path.exists, of a name too long for the disk too
@@ -39,6 +42,7 @@ def read_checkpoint(path: str | Path, like: Mapping[str, Tensor] | None = None, 
         raise InputError(f"{thing} is no safetensors file but a folder: {REMEDY}")
     try:
         content = _read(path)
+        _check_views(content, path.stat().st_size)
     except InputError as error:
         raise InputError(f"{thing} {error}") from None
     # a damaged file makes readers raise whatever its bytes lead them to
@@ -46,9 +50,10 @@ def read_checkpoint(path: str | Path, like: Mapping[str, Tensor] | None = None, 
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise InputError(f"{thing} cannot be read, it is damaged or no safetensors file ({reason}): {REMEDY}") from None
     arrays = _numbered(content)
-    if arrays is not None:
-        return _in_order(arrays, like, thing)
-    return _with_names_of(content, like)
+    state = _with_names_of(content, like) if arrays is None else _in_order(arrays, like, thing)
+    for name, tensor in state.items():
+        check_tensor(tensor, f"{thing}: tensor {name!r}", (like or {}).get(name))
+    return state
 
 
 def _read(path: Path) -> State:
@@ -59,8 +64,7 @@ def _read(path: Path) -> State:
         return load_file(path)
     if head.startswith(b"PK"):
         with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                check_packed(info)
+            check_packed(archive.infolist(), path.stat().st_size)
             if all(name.endswith(".npy") for name in archive.namelist()):
                 return _read_npz(path)
     elif head[:1] != b"\x80":  # of a pickle
@@ -68,10 +72,24 @@ def _read(path: Path) -> State:
     return _state_in(_unpickle(path))
 
 
+def _check_views(state: State, size: int) -> None:
+    """InputError where tensors look at the same bytes so often that copies of them would take gigabytes. size: of the
+    file."""
+    bytes_of = {name: math.prod(tensor.shape) * tensor.element_size() for name, tensor in state.items()}
+    if out_of_proportion(sum(bytes_of.values()), size):
+        largest = max(bytes_of, key=bytes_of.__getitem__)
+        raise InputError(
+            f"has {size:,} bytes, and tensors of {sum(bytes_of.values()):,}: {largest!r} has the shape "
+            f"{tuple(state[largest].shape)}; save copies of expanded tensors"
+        )
+
+
 def _unpickle(path: Path) -> object:
     """A PyTorch file, tensors alone."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's about layouts and types that are refused below
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         text = " ".join(str(error).split())
         if "weights_only" not in text.lower() and "weights only" not in text.lower():

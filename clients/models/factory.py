@@ -20,7 +20,7 @@ from clients.models.mlp import MLPOptions, NTKLinear
 from clients.models.resnet18 import ResNet18Options
 from clients.models.vit_tiny import ViTTinyOptions
 
-MOST_PARAMETERS = 2**31
+MOST_PARAMETERS = 2**27  # of a network of ours: checks and attacks hold a dozen copies, of half a gibibyte each
 
 
 def _section(found: object) -> type[ModelOptions] | None:
@@ -119,10 +119,11 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
     """The bare network, its weights whatever its constructor made them. A factory of the user's own ignores outputs."""
     if ":" not in config.name:
         options = model_options(config)
-        with torch.device("meta"):  # without memory
-            size = sum(parameter.numel() for parameter in options.build(shape, outputs).parameters())
-        if size > MOST_PARAMETERS:
-            raise InputError(f"model {config.name!r} would have {size:,} parameters, at most {MOST_PARAMETERS:,} do")
+        if (size := _size(options, shape, outputs)) > MOST_PARAMETERS:
+            raise InputError(
+                f"model {config.name!r} would have {size:,} parameters, networks of ours have at most "
+                f"{MOST_PARAMETERS:,}: lower its width or depth, or give a factory of your own"
+            )
         return options.build(shape, outputs)
     factory = load_factory(config.name)
     try:
@@ -132,6 +133,17 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
     if not isinstance(model, nn.Module):
         raise InputError(f"model.name {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def _size(options: ModelOptions, shape: tuple[int, int, int], outputs: int) -> float:
+    """How many parameters the network has, which takes no memory; infinity where torch cannot count them."""
+    try:
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in options.build(shape, outputs).parameters())
+    except RuntimeError as error:
+        if "overflow" not in str(error):
+            raise
+        return math.inf
 
 
 def _freeze(model: nn.Module, patterns: list[str]) -> None:

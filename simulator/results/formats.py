@@ -19,6 +19,7 @@ from torch import Tensor
 
 from attacks import InputError, Reconstruction
 from attacks.interface.observation import State
+from attacks.interface.tensors import check_tensor
 from clients.data.files import npz_array
 from simulator.results.disk import checksum_of, give_back_memory, replacing, write_atomically
 
@@ -73,11 +74,14 @@ def _written(path: Path, state: State) -> Iterator[Path]:
 def load_state(path: Path) -> State:
     """A state dict from a safetensors file; pickles are never loaded."""
     try:
-        return load_file(path)
+        state = load_file(path)
     except FileNotFoundError:
         raise InputError(f"checkpoint {str(path)!r} does not exist") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"checkpoint {str(path)!r} is no safetensors file ({error})") from None
+    for name, tensor in state.items():
+        check_tensor(tensor, f"checkpoint {str(path)!r}: tensor {name!r}")
+    return state
 
 
 def reconstruction_file(found: Reconstruction) -> bytes:

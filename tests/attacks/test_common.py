@@ -1,5 +1,6 @@
 """What every registered attack has to keep to, whatever it does: one suite over `ATTACKS`, with tiny budgets."""
 
+import re
 from dataclasses import fields, replace
 from typing import get_args, get_type_hints
 
@@ -9,6 +10,7 @@ from torch import nn
 
 from attacks import ATTACKS, InputError, Knowledge, Observation, get_attack
 from attacks.interface.attack import option_names
+from attacks.interface.candidates import count_candidates
 from tests.attacks.conftest import MEAN, client, digits, generator, mlp, untouched
 
 TOLD = Knowledge(num_private=3, pixel_mean=(MEAN,), learning_rate=0.05, steps=2, public_images=digits(20, start=100))
@@ -151,3 +153,39 @@ def test_a_check_and_a_run_refuse_the_same_in_the_same_words(name, network):
         knowledge, attack = replace(TOLD, **changes), tiny(name)
         checked = refusal(attack.check, observation, knowledge)
         assert refusal(attack.run, observation, knowledge, generator()) == checked, changes
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told", "wanted"),
+    [
+        ("ntk", {"candidates": 1e30}, {"num_private": None}, "candidates is 1e+30; at most 10,000 candidates of 1×"),
+        ("ntk", {}, {"num_private": 900_000}, "num_private is 900,000 and candidates is 2; at most 10,000"),
+        ("ntk", {"num_candidates": 10**9}, {}, "num_candidates is 1,000,000,000; at most"),
+        ("kkt", {"candidates": 1e6}, {"num_private": None}, "candidates is 1e+06; at most"),
+        ("gradient_matching", {}, {"num_private": 900_000}, "num_private is 900,000;"),
+    ],
+)
+def test_more_candidates_than_memory_takes_are_refused_before_it_is_asked_for(name, options, told, wanted):
+    with pytest.raises(InputError, match=re.escape(wanted)):
+        get_attack(name, **options).check(observed(plain()), replace(TOLD, **told))
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "most"), [("span", "starts", 10_000), ("gradient_matching", "max_unrolled", 1000)]
+)
+def test_an_option_that_asks_for_gigabytes(name, option, most):
+    with pytest.raises(InputError, match=f"{option} is 1000000000, it has to be above 0 and at most {most}"):
+        get_attack(name, **{option: 10**9})
+
+
+@pytest.mark.parametrize("field", ["num_private", "steps", "batch_size"])
+def test_knowledge_that_asks_for_gigabytes(field):
+    with pytest.raises(InputError, match=f"knowledge {field} is 1000000000, it has to be at most 1000000"):
+        Knowledge(**{field: 10**9})
+
+
+def test_few_large_candidates_take_as_much_as_many_small_ones():
+    assert count_candidates("ntk", (1, 8, 8), Knowledge(num_private=5_000), 2.0) == 10_000
+    assert count_candidates("ntk", (3, 224, 224), Knowledge(num_private=600), 2.5) == 1_500
+    with pytest.raises(InputError, match="at most 1,783 candidates of 3×224×224"):
+        count_candidates("ntk", (3, 224, 224), Knowledge(num_private=900), 2.0)

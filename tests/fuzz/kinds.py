@@ -19,7 +19,8 @@ from PIL import Image
 from safetensors.torch import save
 from torch import nn
 
-from attacks import Observation
+from attacks import Knowledge, Observation, get_attack
+from attacks.membership import MembershipTest
 from clients.config import DataConfig
 from clients.data import Dataset
 from clients.data.sources import folder as class_folders
@@ -33,6 +34,7 @@ from simulator.scenario.scenario import load_scenario
 from simulator.tools.candidates import load_candidates
 from tests.fuzz.mutations import VALUES, leaves_of, mutated, repacked, with_odd_values
 from tests.fuzz.run_folders import read_run, write_recording, write_run
+from tests.fuzz.tensors import of_odd_tensors
 
 PROJECT = Path(__file__).resolve().parents[2]
 SHAPE = (1, 8, 8)
@@ -93,6 +95,8 @@ def broken_file(path: Path, content: bytes, rng: random.Random) -> bytes:
         return json.dumps(with_odd_values(json.loads(content), rng)).encode()
     if path.suffix == ".yaml" and rng.random() < 0.5:
         return yaml.safe_dump(with_odd_values(yaml.safe_load(content), rng)).encode()
+    if path.suffix in (".pt", ".safetensors", ".npz") and rng.random() < 0.4:
+        return of_odd_tensors(path, content, rng)
     if (path.suffix == ".jsonl" or content[:2] in (b"PK", b"\x1f\x8b")) and rng.random() < 0.6:
         return repacked(content, rng)
     return mutated(content, rng)
@@ -131,10 +135,14 @@ def planned(path: Path | str) -> object:
 
 
 def checkpoint(path: Path | str) -> object:
-    """As `attack` and `member` read a checkpoint."""
-    like = network().state_dict()
+    """As `attack` and `member` read and use a checkpoint."""
+    like, pixels = network().state_dict(), torch.from_numpy(images(5))
     state = read_checkpoint(Path(path), like)
-    return Observation(network(), ((like, state),), SHAPE)
+    sent = {name: value.flip(-1) for name, value in like.items()}  # an update of zero would be refused
+    observation = Observation(network(), ((sent, state),), SHAPE)
+    told = Knowledge(num_private=2, public_images=pixels)
+    get_attack("best_public").run(observation, told, torch.Generator())
+    return MembershipTest.of(observation, told, pixels).residual(pixels)
 
 
 def packed(*arrays: np.ndarray, **named: np.ndarray) -> bytes:

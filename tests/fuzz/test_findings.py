@@ -2,6 +2,7 @@
 
 import io
 import json
+import resource
 import zipfile
 import zlib
 
@@ -9,19 +10,22 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
-from attacks import InputError
+from attacks import InputError, Knowledge, Observation
+from attacks.membership import MembershipTest
 from clients.data.files import read_npz
 from clients.models.checkpoint_file import read_checkpoint
 from simulator.audit.recording import Recording
 from simulator.reports.page.description import facts_of, noun_of, summary_of
-from simulator.results.formats import load_images
+from simulator.results.formats import load_images, load_state
 from simulator.results.keys import ObservationKey
 from simulator.results.ledger import Ledger
 from simulator.results.run import Run
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import load_scenario
 from tests.fuzz.run_folders import write_recording, write_run
+from tests.fuzz.tensors import gigabytes
 
 
 @pytest.fixture
@@ -145,6 +149,78 @@ def test_a_setting_of_many_lines(tmp_path):
     with pytest.raises(InputError) as caught:
         load_scenario(tmp_path / "s.yaml", ["data.std=[0,\n" + "\n".join("0," for _ in range(30)) + "\n0]"])
     assert "\n" not in str(caught.value)
+
+
+ODD = {
+    "fp8": (lambda weight: weight.to(torch.float8_e4m3fn), "type float8_e4m3fn"),
+    "bool": (lambda weight: weight > 0, "type bool"),
+    "complex": (lambda weight: weight.to(torch.complex64), "type complex64"),
+    "integers": (lambda weight: weight.to(torch.int32), "type int32"),
+    "quantized": (lambda weight: torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8), "type qint8"),
+    "sparse": (lambda weight: weight.to_sparse(), "layout sparse_coo"),
+    "CSR": (lambda weight: weight.to_sparse_csr(), "layout sparse_csr"),
+    "meta": (lambda weight: weight.to("meta"), "device 'meta'"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_weight_that_nothing_can_be_computed_with(tmp_path, odd, recwarn):
+    """In a file, and in an observation that somebody makes."""
+    make, called = ODD[odd]
+    model = torch.nn.Linear(6, 4)
+    state = model.state_dict() | {"weight": make(model.weight.detach())}
+    torch.save(state, tmp_path / "a.pt")
+    recwarn.clear()
+    wanted = f"tensor 'weight' is o[fn] the {called}.*: save dense tensors of float16, bfloat16, float32 or float64$"
+    with pytest.raises(InputError, match=f"^checkpoint '.*a.pt': {wanted}"):
+        read_checkpoint(tmp_path / "a.pt", model.state_dict())
+    assert not recwarn  # a user sees one line
+    with pytest.raises(InputError, match=f"^checkpoint {wanted}"):
+        Observation(model, ((model.state_dict(), state),), (1, 1, 6))
+
+
+def test_a_safetensors_file_of_a_type_that_nothing_can_be_computed_with(tmp_path):
+    save_file({"images": torch.ones(2).to(torch.float8_e5m2)}, tmp_path / "a.safetensors")
+    for read in (load_state, read_checkpoint):
+        with pytest.raises(InputError, match="'images' is of the type float8_e5m2"):
+            read(tmp_path / "a.safetensors")
+
+
+def test_counts_of_batch_norm_are_integers_or_their_mean(tmp_path):
+    like = torch.nn.BatchNorm1d(3).state_dict()
+    for count in (torch.tensor(3), torch.tensor(3, dtype=torch.int32), torch.tensor(2.5)):
+        torch.save(like | {"num_batches_tracked": count}, tmp_path / "a.pt")
+        assert read_checkpoint(tmp_path / "a.pt", like)["num_batches_tracked"] == count
+
+
+def test_a_view_of_terabytes_in_a_small_file(tmp_path):
+    expanded = torch.zeros(1).expand(10**6, 10**6)
+    for content in ({"weight": torch.ones(3), "more": expanded}, [expanded] * 6):
+        torch.save(content, tmp_path / "a.pt")
+        with pytest.raises(InputError, match=r"has 1,... bytes, and tensors of [\d,]+: '(more|0)' has the shape"):
+            read_checkpoint(tmp_path / "a.pt")
+    torch.save({"weight": torch.ones(1).expand(64)}, tmp_path / "a.pt")
+    assert read_checkpoint(tmp_path / "a.pt")["weight"].shape == (64,)
+
+
+def test_parts_that_are_gigabytes_together(tmp_path):
+    (tmp_path / "a.npz").write_bytes(gigabytes())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=r"the file would unpack [\d,]+ bytes to 1,258,"):
+        read_checkpoint(tmp_path / "a.npz")
+    with pytest.raises(InputError, match="the file would unpack"):
+        read_npz(tmp_path / "a.npz", ("x_train", "y_train"))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 2**10  # KiB
+
+
+def test_a_checkpoint_of_mixed_precision_tells_members():
+    model, images = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 12)), torch.rand(5, 1, 8, 8)
+    sent = model.state_dict()
+    final = {"1.weight": sent["1.weight"].double() + torch.rand(12, 64), "1.bias": sent["1.bias"].half()}
+    told = Knowledge(num_private=2)
+    for state in (sent, sent | {"1.bias": sent["1.bias"].double()}, {k: v.bfloat16() for k, v in sent.items()}):
+        observation = Observation(model, ((state, final),), (1, 8, 8))
+        assert MembershipTest.of(observation, told).residual(images).isfinite().all()
 
 
 def test_a_pickle_of_one_byte(tmp_path):

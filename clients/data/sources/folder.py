@@ -1,7 +1,6 @@
 """The user's own images in class folders: ROOT/train/CLASS/* and ROOT/test/CLASS/*, or ROOT/CLASS/*."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -10,9 +9,6 @@ from clients.config import DataConfig
 from clients.data.arrays import Dataset, holdout
 from clients.data.files import bad_root, require_root
 from clients.data.pictures import PictureFormat, PictureSplit, check_size, format_of, open_picture, read_errors
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 EXPECTED = "a folder with images in class folders: train/CLASS/* and test/CLASS/*, or CLASS/*"
@@ -33,7 +29,7 @@ def load(config: DataConfig) -> Dataset:
         raise bad_root(config, EXPECTED, f"class {strangers[0]!r} is in test and not in train")
     files = [(path, label) for part in parts for label, name in enumerate(names) for path in part.get(name, [])]
     paths, labels = [path for path, _ in files], np.array([label for _, label in files], np.int64)
-    images = PictureSplit(labels, lambda i: _open(paths[i]), lambda i: str(paths[i]), _shared_format(paths))
+    images = _split(labels, paths)
     trained = sum(map(len, train.values()))
     cut = np.split(np.arange(len(paths)), [trained]) if len(parts) == 2 else holdout(len(paths))
     return Dataset(images.select(cut[0]), images.select(cut[1]), tuple(names))
@@ -42,7 +38,17 @@ def load(config: DataConfig) -> Dataset:
 def load_pictures(paths: list[Path]) -> Tensor:
     """(N, C, H, W) in [0, 1], of image files of one size, grey ones or coloured ones as the first is."""
     every = np.arange(len(paths))
-    return PictureSplit(every, lambda i: _open(paths[i]), lambda i: str(paths[i]), _shared_format(paths)).images(every)
+    return _split(every, paths).images(every)
+
+
+def _split(labels: np.ndarray, paths: list[Path]) -> PictureSplit:
+    return PictureSplit(
+        labels,
+        lambda i: open_picture(paths[i]),
+        lambda i: str(paths[i]),
+        _shared_format(paths),
+        lambda i: paths[i].stat().st_size,
+    )
 
 
 def _class_folders(folder: Path) -> dict[str, list[Path]]:
@@ -57,15 +63,11 @@ def _class_folders(folder: Path) -> dict[str, list[Path]]:
     return {name: files for name, files in classes.items() if files}
 
 
-def _open(path: Path) -> "Image":
-    return open_picture(path)
-
-
 def _shared_format(paths: list[Path]) -> PictureFormat:
     """The format of the first image, after the header of every file has been compared with it."""
-    with read_errors(str(paths[0])), _open(paths[0]) as picture:
+    with read_errors(str(paths[0])), open_picture(paths[0]) as picture:
         shared = format_of(str(paths[0]), picture)
     for path in paths:
-        with read_errors(str(path)), _open(path) as picture:
+        with read_errors(str(path)), open_picture(path) as picture:
             check_size(str(path), picture, shared)
     return shared

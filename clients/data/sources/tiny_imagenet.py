@@ -78,5 +78,8 @@ def _split(fields: dict[str, np.ndarray], wnids: np.ndarray) -> PictureSplit:
     def open_image(index: int) -> "Image":
         return open_picture(io.BytesIO(jpeg[offset[index] : offset[index + 1]].tobytes()))
 
-    everything = PictureSplit(classes[fields["y"]], open_image, lambda index: str(names[index]), FORMAT)
+    everything = PictureSplit(
+        *(classes[fields["y"]], open_image, lambda index: str(names[index]), FORMAT),
+        packed=lambda index: int(offset[index + 1]) - int(offset[index]),
+    )
     return everything.select(np.flatnonzero(everything.labels >= 0))

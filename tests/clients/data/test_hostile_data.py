@@ -93,6 +93,22 @@ def test_a_picture_of_too_many_pixels_is_not_decoded():
         split.images(np.arange(10**6))
 
 
+@pytest.mark.parametrize(("count", "width", "stored"), [(3, 2048, 12_000), (1000, 224, 5_000), (50_000, 28, 250)])
+def test_pictures_that_people_have_are_no_bomb(count, width, stored):
+    pictures_of(count, width, stored)._check_memory(list(range(count)), 4 * count * width**2)
+
+
+def test_pictures_that_take_gigabytes_from_files_of_a_megabyte():
+    split = pictures_of(80, 2048, 12_000).select(np.arange(80))
+    with pytest.raises(InputError, match=r"80 images of 2048x2048 pixels take 1.2 GiB and are stored in 960,000 bytes"):
+        split.images(np.arange(80))
+
+
+def pictures_of(count, width, stored):
+    labels = np.zeros(count, np.int64)
+    return PictureSplit(labels, lambda i: None, str, PictureFormat("L", (width, width)), lambda i: stored)
+
+
 def test_a_format_that_is_not_ours_is_not_decoded_whatever_its_name(tmp_path):
     from PIL import Image
 

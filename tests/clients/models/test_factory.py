@@ -120,3 +120,9 @@ def test_a_module_with_frozen_parameters_only_is_refused(factory):
     body = "def make():\n    m = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n    return m.requires_grad_(False)"
     with pytest.raises(InputError, match="no parameter to train"):
         build(name=factory(body))
+
+
+@pytest.mark.parametrize("options", [{"depth": 1000}, {"width": 10**9}, {"name": "resnet18", "channels": 10**9}])
+def test_a_network_of_gigabytes_is_refused_before_it_is_built(options):
+    with pytest.raises(InputError, match=r"would have .* parameters, networks of ours have at most 134,217,728: lower"):
+        build(**options)
