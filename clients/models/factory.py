@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from clients.models.mlp import MLPOptions, NTKLinear
 from clients.models.resnet18 import ResNet18Options
 from clients.models.vit_tiny import ViTTinyOptions
 
-MOST_PARAMETERS = 2**27  # of a network of ours: checks and attacks hold a dozen copies, of half a gibibyte each
+COPIES = 12  # of a network's parameters, in float32, that checks and attacks hold at a time
 
 
 def _section(found: object) -> type[ModelOptions] | None:
@@ -119,11 +120,11 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
     """The bare network, its weights whatever its constructor made them. A factory of the user's own ignores outputs."""
     if ":" not in config.name:
         options = model_options(config)
-        if (size := _size(options, shape, outputs)) > MOST_PARAMETERS:
-            raise InputError(
-                f"model {config.name!r} would have {size:,} parameters, networks of ours have at most "
-                f"{MOST_PARAMETERS:,}: lower its width or depth, or give a factory of your own"
-            )
+        size, most = _size(options, shape, outputs), most_parameters()
+        if size > most:
+            counted = f"{size:,}" if math.isfinite(size) else "countless"
+            enough = f"the memory of this machine is enough for {most:,}: lower its width or depth"
+            raise InputError(f"model {config.name!r} would have {counted} parameters, and {enough}")
         return options.build(shape, outputs)
     factory = load_factory(config.name)
     try:
@@ -133,6 +134,11 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
     if not isinstance(model, nn.Module):
         raise InputError(f"model.name {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def most_parameters() -> int:
+    """Of a network for which this machine has the memory."""
+    return int(psutil.virtual_memory().total) // (4 * COPIES)
 
 
 def _size(options: ModelOptions, shape: tuple[int, int, int], outputs: int) -> float:

@@ -1,3 +1,6 @@
+from types import SimpleNamespace
+
+import psutil
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -123,6 +126,11 @@ def test_a_module_with_frozen_parameters_only_is_refused(factory):
 
 
 @pytest.mark.parametrize("options", [{"depth": 1000}, {"width": 10**9}, {"name": "resnet18", "channels": 10**9}])
-def test_a_network_of_gigabytes_is_refused_before_it_is_built(options):
-    with pytest.raises(InputError, match=r"would have .* parameters, networks of ours have at most 134,217,728: lower"):
+def test_a_network_beyond_the_memory_of_the_machine_is_refused_before_it_is_built(options, monkeypatch):
+    gibibytes = 8
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=gibibytes * 2**30))
+    # a dozen copies in float32: 8 * 2^30 / 48
+    with pytest.raises(
+        InputError, match=r"would have .* parameters, and the memory .* is enough for 178,956,970: lower"
+    ):
         build(**options)
