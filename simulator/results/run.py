@@ -16,10 +16,12 @@ from simulator.adversary.attack_run import AttackRun
 from simulator.audit.images import read_truth
 from simulator.errors import one_line
 from simulator.evaluation.truth import Truth
+from simulator.results.columns import Table
 from simulator.results.disk import is_changed
 from simulator.results.inside import inside
 from simulator.results.journal import JOURNAL, files_of
 from simulator.results.keys import ALL, ObservationKey
+from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
 from simulator.results.shown import matched_pictures, worst_first, worst_table
 from simulator.results.storage import CellStore
 from simulator.results.table_file import read_table
@@ -42,15 +44,15 @@ def read_description(path: Path) -> dict:
     return content if isinstance(content, dict) else {}
 
 
-def _table(name: str) -> cached_property[pd.DataFrame]:
+def _table(table: Table) -> cached_property[pd.DataFrame]:
     """A table of a run, read when it is asked for; InputError where the run did not finish."""
 
     def read(run: "Run") -> pd.DataFrame:
-        path = run.path / f"{name}.parquet"
+        path = run.path / f"{table.name}.parquet"
         if not path.exists():
             raise InputError(f"run {str(run.path)!r} has no {path.name}: it did not finish; run it again to resume")
         try:
-            return read_table(inside(run.path, path))
+            return read_table(inside(run.path, path), table)
         except Exception as error:  # a damaged file makes its reader raise whatever its bytes lead it to
             reason = one_line(f"{type(error).__name__}: {error}", most=120)
             raise InputError(f"{str(path)!r} cannot be read ({reason}): run it again, or restore it") from None
@@ -69,8 +71,8 @@ class Run:
     run.page                                      # its report.html, for a browser
     """
 
-    leakage, samples = _table("leakage"), _table("samples")
-    utility, clients = _table("utility"), _table("clients")
+    leakage, samples = _table(LEAKAGE), _table(SAMPLES)
+    utility, clients = _table(UTILITY), _table(CLIENTS)
 
     def __init__(self, path: str | Path):
         self.path = Path(path)

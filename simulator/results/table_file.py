@@ -5,6 +5,8 @@ from pathlib import Path
 import pandas as pd
 from pyarrow import parquet
 
+from simulator.results.columns import TEXT, Column, Table
+
 SMALL = 2**22  # values that any table may hold; those of 40,000 attacks
 MOST_VALUES = 20  # more, for each byte of the file: rows of a run have a dozen numbers that no packing makes smaller
 SMALL_BYTES = 2**28  # that any table may unpack
@@ -12,11 +14,32 @@ MOST_BYTES = 100  # more, for each byte of the file
 ROWS = 256  # that are unpacked at a time: a text that stands once in the file may stand in all of them
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """ValueError for a table that is out of all proportion to its file; a damaged file makes its reader raise whatever
-    its bytes lead it to."""
+NAMED = ("round", "client", "threat_model", "attack", "status")  # that every row has, where its table has them
+
+
+def read_table(path: Path, table: Table) -> pd.DataFrame:
+    """ValueError for a table that is out of all proportion to its file, or not what a run writes; a damaged file makes
+    its reader raise whatever its bytes lead it to."""
     _check_sizes(path)
-    return pd.read_parquet(path)
+    frame = pd.read_parquet(path)
+    if not frame.columns.is_unique:
+        raise ValueError("two columns have the same name")
+    for name, column in table.columns.items():
+        if name in frame:
+            _check_values(frame[name], column)
+        elif name in NAMED:
+            raise ValueError(f"it has no column {name!r}")
+    return frame
+
+
+def _check_values(values: pd.Series, column: Column) -> None:
+    known = values.dropna()
+    is_text = column.dtype == TEXT
+    fits = known.map(lambda value: isinstance(value, str)).all() if is_text else pd.api.types.is_numeric_dtype(known)
+    if len(known) and not fits:
+        raise ValueError(f"column {column.name!r} holds something else than {'texts' if is_text else 'numbers'}")
+    if column.name in NAMED and len(known) < len(values):
+        raise ValueError(f"column {column.name!r} has rows without a value")
 
 
 def _check_sizes(path: Path) -> None:
