@@ -1,11 +1,12 @@
 """A table of a run directory that may have come by mail: what it would fill is known before memory is asked for it."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
 from pyarrow import parquet
 
-from simulator.results.columns import TEXT, Column, Table
+from simulator.results.columns import JSON, TEXT, Column, Table
 
 SMALL = 2**22  # values that any table may hold; those of 40,000 attacks
 MOST_VALUES = 20  # more, for each byte of the file: rows of a run have a dozen numbers that no packing makes smaller
@@ -38,6 +39,8 @@ def _check_values(values: pd.Series, column: Column) -> None:
     fits = known.map(lambda value: isinstance(value, str)).all() if is_text else pd.api.types.is_numeric_dtype(known)
     if len(known) and not fits:
         raise ValueError(f"column {column.name!r} holds something else than {'texts' if is_text else 'numbers'}")
+    if column.unit == JSON and not all(map(_is_json, known.unique())):
+        raise ValueError(f"column {column.name!r} holds something else than JSON")
     if column.name in NAMED and len(known) < len(values):
         raise ValueError(f"column {column.name!r} has rows without a value")
 
@@ -58,3 +61,12 @@ def _check_sizes(path: Path) -> None:
             unpacked += batch.nbytes
             if unpacked > most:
                 raise ValueError(f"{size:,} bytes would unpack to more than {most:,}")
+
+
+def _is_json(text: str) -> bool:
+    """Whether it is an object, or a list of objects; "" stands for none."""
+    try:
+        content = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return False
+    return all(isinstance(part, dict) for part in (content if isinstance(content, list) else [content]))

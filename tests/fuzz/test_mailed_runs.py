@@ -82,6 +82,7 @@ def test_a_long_text_that_stands_in_every_row(root):
         (lambda frame: frame.drop(columns="threat_model"), "it has no column 'threat_model'"),
         (lambda frame: frame.assign(attack=3), "column 'attack' holds something else than texts"),
         (lambda frame: frame.assign(l2_mean="x"), "column 'l2_mean' holds something else than numbers"),
+        (lambda frame: frame.assign(knowledge="[/x]"), "column 'knowledge' holds something else than JSON"),
         (lambda frame: frame.assign(client=[0, None]), "column 'client' has rows without a value"),
     ],
 )
