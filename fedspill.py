@@ -15,8 +15,11 @@ Names are imported when they are asked for: whoever attacks two checkpoints need
 
 import importlib
 import importlib.util
+import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,10 +75,31 @@ def attack(
 
 
 def main() -> None:
-    """The command line."""
+    """The command line. Ctrl-C ends it with exit code 130, and no stack."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell ignores it for us
+        signal.signal(signal.SIGINT, _interrupt)
     from simulator.cli.main import main as command_line
 
-    command_line()
+    try:
+        command_line()
+    except KeyboardInterrupt:
+        _leave()
+    finally:
+        if signal.getsignal(signal.SIGINT) is _interrupt:
+            signal.signal(signal.SIGINT, _leave)  # Python's own end takes a while, too
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """As Python does it, but in the middle of an import at once: some of numpy's take it for an error of their own."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _leave()
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _leave(signum: int = signal.SIGINT, frame: FrameType | None = None) -> None:
+    os._exit(128 + signum)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from attacks.interface.errors import InputError
 
 ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # what moves and colours a terminal
 LONGEST = 300
+NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)  # what a system says to a path that can be none
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO, errno.ESTALE)
 
 
@@ -53,7 +54,8 @@ def one_line(text: str, most: int = LONGEST) -> str:
 
 def printable(text: str) -> str:
     """Somebody else's text of several lines, nothing in it that a terminal obeys."""
-    return "\n".join("".join(sign for sign in line if sign.isprintable()) for line in ESCAPES.sub("", text).split("\n"))
+    signs = (sign if sign.isprintable() or sign == "\n" else " " * sign.isspace() for sign in ESCAPES.sub("", text))
+    return "".join(signs)
 
 
 def said_by(error: BaseException) -> str:
@@ -67,6 +69,13 @@ def refused_file(error: BaseException) -> str:
         return ""
     named = "" if error.filename is None else f"{str(error.filename)!r}: "
     return f"{one_line(f'{named}{error.strerror}')}; what is written is kept, and the same command goes on from there"
+
+
+def no_path(error: BaseException) -> str:
+    """In one line, where a path can be none, and so is somebody's input; "" for any other exception."""
+    if not isinstance(error, OSError) or error.errno not in NO_PATH:
+        return ""
+    return one_line(f"{str(error.filename)[:100]!r} is no path: {error.strerror}")
 
 
 def unexpected(error: BaseException) -> str:
@@ -84,6 +93,7 @@ __all__ = [
     "NoResult",
     "RowsWithoutResult",
     "RunError",
+    "no_path",
     "one_line",
     "printable",
     "refused_file",

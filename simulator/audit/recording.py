@@ -20,6 +20,7 @@ from attacks import InputError, Knowledge
 from attacks.interface.observation import State
 from clients.models.checkpoint_file import read_checkpoint
 from simulator.results.formats import read_json
+from simulator.results.inside import inside
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 
@@ -83,7 +84,7 @@ class Recording:
         self.store = CellStore(self.path)
         if not (self.path / CONTENTS).exists():
             raise InputError(f"{str(path)!r} is no recording: it has no {CONTENTS}; fedspill.Record makes one")
-        content = read_json(self.path / CONTENTS)
+        content = read_json(inside(self.path, self.path / CONTENTS))
         if content.get("format") != FORMAT:
             raise InputError(
                 f"recording {str(path)!r} has format {content.get('format')!r}, this fedspill reads {FORMAT}: "
@@ -133,5 +134,5 @@ class Recording:
         """
         recorded = self.recorded(key)
         files = dict.fromkeys(name for pair in recorded.pairs for name in pair)  # rounds share global checkpoints
-        states = {name: read_checkpoint(self.store.checkpoints / name, like) for name in files}
+        states = {name: read_checkpoint(self.store.checkpoint_path(name), like) for name in files}
         return tuple((states[initial], states[final]) for initial, final in recorded.pairs)

@@ -48,7 +48,7 @@ def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Sho
     table = (full_table if shown.show_all else client_table)(leakage, swept, out.width)
     out.print(table, "")
     for line in granted_lines(leakage):
-        out.print(line, markup=False)
+        out.print(line)
     blind = bool(leakage.recovered.isna().all() and (leakage.status == "ok").any())
     out.print(legend((str(column.header) for column in table.columns), blind))
     files = show_files(run_dir, "leakage.csv")

@@ -14,7 +14,8 @@ from simulator.cli.experiments import distill, paper
 from simulator.cli.names import init, list_names, schema
 from simulator.cli.runs import benchmark, check, report, run
 from simulator.cli.update import attack, diagnose, member
-from simulator.errors import RunError, printable, refused_file, unexpected
+from simulator.errors import RunError, no_path, refused_file, unexpected
+from simulator.terminal import guard_warnings, print_error
 
 STACK = "FEDSPILL_STACK"  # set in the environment, an error that nobody foresaw is shown as Python does
 
@@ -50,15 +51,17 @@ def main() -> None:
     """Entry point: bad input is one line and exit code 2, a run that had to stop 1, one without any result 3, one above
     --fail-above 4, one with some rows without a result 5. So is an error that nobody foresaw, with 1."""
     garbage.look_rarely()
+    guard_warnings()
     try:
         cli()
     except (InputError, RunError) as error:
-        print(f"fedspill: {printable(str(error))}", file=sys.stderr)
+        print_error(str(error))
         sys.exit(2 if isinstance(error, InputError) else error.exit_code)
     except Exception as error:
         if os.environ.get(STACK):
             raise
-        print(f"fedspill: {refused_file(error) or unexpected(error)}", file=sys.stderr)
-        sys.exit(1)
+        wrong = no_path(error)
+        print_error(wrong or refused_file(error) or unexpected(error))
+        sys.exit(2 if wrong else 1)
     finally:
         garbage.leave_it()

@@ -1,6 +1,5 @@
 """The commands about what a scenario can say: list, init, schema."""
 
-import json
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated
@@ -9,7 +8,7 @@ import typer
 
 from attacks.interface.errors import InputError
 from simulator.cli.catalogue import known_parts
-from simulator.cli.output import Answer, command, out, say
+from simulator.cli.output import Answer, command, out, print_json, say
 from simulator.run.strategy_names import known_strategies
 
 
@@ -60,5 +59,5 @@ def schema() -> Answer:
     from simulator.scenario.json_schema import file_schema
 
     found = file_schema()
-    print(json.dumps(found, indent=1, ensure_ascii=False))
+    print_json(found)
     return Answer(found)

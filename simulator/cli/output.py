@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from attacks.interface.errors import InputError
-from simulator.errors import RunError, said_by
+from simulator.errors import RunError, no_path, refused_file, said_by
+from simulator.terminal import Terminal, print_error
+from simulator.terminal import print_json as print_data
 
-out = Console(highlight=False)
+out = Terminal()
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="print one JSON object and nothing else; on a terminal, progress on stderr")
@@ -65,14 +66,15 @@ def _in_json(function: Callable[..., Answer], given: dict[str, Any]) -> Answer:
             answer = function(**given)
     except Exception as error:
         known = isinstance(error, InputError | RunError)
-        print_json({"error": str(error) if known else f"unexpected {said_by(error)}"})
+        foreseen = str(error) if known else no_path(error) or refused_file(error)
+        print_json({"error": foreseen or f"unexpected {said_by(error)}"})
         raise
     print_json(answer.data | ({"error": str(answer.error)} if answer.error is not None else {}))
     return answer
 
 
 def print_json(data: dict[str, Any]) -> None:
-    print(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=_plain))
+    print_data(data, default=_plain)
 
 
 def _plain(value: Any) -> Any:
@@ -101,12 +103,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def say(line: str) -> None:
     """As it is: brackets are no markup, and paths are not broken."""
-    out.print(line, soft_wrap=True, markup=False)
+    out.print(line, soft_wrap=True)
 
 
 def warn(line: str) -> None:
     """A line for people, on stderr."""
-    print(f"fedspill: {line}", file=sys.stderr)
+    print_error(line)
 
 
 def draw(figures: Callable[[], object]) -> None:

@@ -102,7 +102,7 @@ def check(
     from simulator.run.plan import make_plan
 
     lines = describe_plan(make_plan(load_any(file, profile, overrides)))
-    out.print(lines, markup=False)
+    out.print(lines)
     said = dict(line.split(":", 1) for line in lines.splitlines())
     return Answer({name: " ".join(text.split()) for name, text in said.items()})
 

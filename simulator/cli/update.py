@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from attacks.interface.errors import InputError
 from simulator.cli.options import AllowCode, CandidateImages, PublicImages, ShowAll
-from simulator.cli.output import Answer, command, out, read_json, read_records
+from simulator.cli.output import Answer, command, out, read_json, read_records, say
+from simulator.errors import printable
 
 if TYPE_CHECKING:
     from attacks import Knowledge, Observation
@@ -200,7 +202,7 @@ def member(
     write_membership(table, residual, Calibrated.of(residual, *outsiders) if outsiders else None)
     said = membership_words(residual, next(iter(outsiders), None), test.num_private)
     for sentence in said:
-        out.print(sentence, soft_wrap=True)
+        say(sentence)
     out.print(f"{len(residual)} candidates, {test.num_private} private images: {table}")
     facts = {"num_private": test.num_private, "warnings": warnings, "said": said}
     return Answer({**facts, "candidates": read_records(table)})
@@ -237,19 +239,19 @@ def diagnose(
     show_warnings(tuple(filter(None, [scale_warning(inputs, observation)])))
     own = None if evaluator else diagnosis.own_images(observation, inputs, found)
     diagnosis.write_diagnosis(out_dir, found, view, source, own)
-    out.print(f"{diagnosis.VIEWS[view]}: {found.on_images.images} images, {source}", soft_wrap=True)
+    say(f"{diagnosis.VIEWS[view]}: {found.on_images.images} images, {source}")
     for table in diagnosis.diagnosis_tables(found):
         out.print(table)
-    out.print(found.verdict, soft_wrap=True)
+    say(found.verdict)
     said = advice(observation, knowledge, found)
     if not evaluator and found.update.delta_linf > 0:
         said = [diagnosis.whose_images(own, len(inputs)), *said]
     for line in said:
-        out.print(line, soft_wrap=True, markup=False)
-    out.print(f"written: {out_dir / 'diagnose.json'}", soft_wrap=True)
+        say(line)
+    say(f"written: {out_dir / 'diagnose.json'}")
     return Answer({**read_json(out_dir / "diagnose.json"), "said": said})
 
 
 def show_warnings(warnings: tuple[str, ...]) -> None:
     for warning in warnings:
-        out.print(f"[yellow]warning[/]: {warning}")
+        out.print(Text.assemble(("warning", "yellow"), ": ", printable(warning)))

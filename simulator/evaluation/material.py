@@ -45,7 +45,7 @@ class Material:
         """Where the tensors lie, by label."""
         round, like = self.recorded.key.round, partial(state_of, self.architecture)
         found = {
-            name: Source(store.checkpoints / name, partial(_checkpoint, store, name, like))
+            name: Source(store.checkpoint_path(name), partial(_checkpoint, store, name, like))
             for name in self.recorded.files
         }
         public = {PUBLIC: Source(store.public_path, store.public_images)} if self.public else {}

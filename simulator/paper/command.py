@@ -6,9 +6,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from attacks import InputError
 from simulator import garbage
@@ -21,6 +20,7 @@ from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
 from simulator.run.estimate import clock
 from simulator.scenario.yaml_source import Source
+from simulator.terminal import Terminal
 
 IDENTITY = "experiment.json"
 
@@ -30,7 +30,7 @@ def run_experiment(
     profile: str,
     overrides: list[str],
     out: Path,
-    console: Console,
+    console: Terminal,
     *,
     sheet: bool = False,
     verbose: bool = False,
@@ -41,7 +41,7 @@ def run_experiment(
     source = load_file(name, profile, overrides)
 
     def say(line: str) -> None:
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
     with step_bar() as report:
         run = ExperimentRun(name, profile, source, out.resolve(), run_display(), report, say, verbose)
@@ -102,10 +102,8 @@ def claims_table(claims: list[Claim]) -> Table:
         table.add_column(column, ratio=ratio, overflow="fold")
     for claim in claims:
         colour = {True: "green", False: "red", None: "default"}[claim.holds]
-        said, source, paper, measured, verdict = map(
-            escape, (claim.claim, claim.source, claim.paper, claim.measured, claim.verdict)
-        )
-        table.add_row(f"{said}\n[dim]{source}[/]", paper, measured, f"[{colour}]{verdict}[/]")
+        said = Text.assemble(claim.claim, "\n", (claim.source, "dim"))
+        table.add_row(said, claim.paper, claim.measured, Text(claim.verdict, colour))
     return table
 
 

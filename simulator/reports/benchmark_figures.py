@@ -12,6 +12,7 @@ from simulator.reports.defense_grid import defense_grid
 from simulator.reports.drawing import COLOURS, Drawn, Style, attempt, panels, save, styles, themed
 from simulator.reports.equal_utility import settings, undefended
 from simulator.reports.labels import height_for, name_points
+from simulator.results.inside import below
 from simulator.results.run import Run
 
 ACCURACY, RECOVERED = "test accuracy", "share of private images recovered"
@@ -22,7 +23,7 @@ WIDTH = 6.6  # inches of a panel beside which names stand
 def draw_benchmark(record: Run, table: pd.DataFrame, say: Callable[[str], None] = print) -> list[Drawn]:
     """The figures of a benchmark, in `figures/`; one that has nothing to show is left out, and one that cannot be
     drawn costs a line, which `say` is given."""
-    folder = record.path / "figures"
+    folder = below(record.path, record.path / "figures")
     folder.mkdir(exist_ok=True)
     themed()
     look = styles(list(table.defense))
@@ -33,7 +34,7 @@ def draw_benchmark(record: Run, table: pd.DataFrame, say: Callable[[str], None] 
         "equal_utility": partial(strength_curves, table),
         "epsilon": partial(epsilon_curves, table),
     }
-    attempts = (attempt(draw, folder / f"{name}.png", say) for name, draw in drawings.items())
+    attempts = (attempt(draw, folder, name, say) for name, draw in drawings.items())
     return [drawn for drawn in attempts if drawn is not None]
 
 

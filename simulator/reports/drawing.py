@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 from cycler import cycler
 
 from clients.defenses import DEFENSES
+from simulator.results.inside import inside
 
 PANEL_COLUMNS = 2  # two panels fill a page without letters below 12 pixels
 MOST_PANELS = 12
@@ -45,13 +46,14 @@ def themed() -> None:
     plt.style.use(["seaborn-v0_8-whitegrid", "seaborn-v0_8-paper", sizes | marks])
 
 
-def attempt(draw: Callable[[Path], Drawn | None], path: Path, say: Callable[[str], None]) -> Drawn | None:
-    """What was drawn; None where there is nothing to show, or, after a line that says why, where drawing failed."""
+def attempt(draw: Callable[[Path], Drawn | None], folder: Path, name: str, say: Callable[[str], None]) -> Drawn | None:
+    """What was drawn, into a file of this name; None where there is nothing to show, or, after a line that says why,
+    where drawing failed."""
     try:
-        return draw(path)
+        return draw(inside(folder, folder / f"{name}.png"))
     except Exception as error:
         plt.close("all")
-        say(f"figure {path.name} could not be drawn: {type(error).__name__}: {' '.join(str(error).split())}")
+        say(f"figure {name}.png could not be drawn: {type(error).__name__}: {' '.join(str(error).split())}")
         return None
 
 

@@ -25,6 +25,7 @@ from simulator.reports.drawing import (
 from simulator.reports.leakage_figure import leakage_figure
 from simulator.reports.panel_titles import panel_titles
 from simulator.reports.strips import image_grid
+from simulator.results.inside import below
 from simulator.results.run import Run
 
 NEARLY_EXACT = 0.01  # L2: below it the axis of the curves is linear and reaches 0
@@ -36,7 +37,7 @@ def draw_figures(record: Run, say: Callable[[str], None] = print) -> list[Drawn]
 
     One that cannot be drawn costs a line, which `say` is given, and nothing else.
     """
-    folder = record.path / "figures"
+    folder = below(record.path, record.path / "figures")
     folder.mkdir(exist_ok=True)
     themed()
     good = record.leakage[record.leakage.status == "ok"]
@@ -49,7 +50,7 @@ def draw_figures(record: Run, say: Callable[[str], None] = print) -> list[Drawn]
     for (threat, attack, target), rows in good.groupby(["threat_model", "attack", "target"]):
         name = "_".join(["reconstructions", threat, attack, *([] if target == "private" else [target])])
         drawings[name] = partial(image_grid, record, rows)
-    attempts = (attempt(draw, folder / f"{name}.png", say) for name, draw in drawings.items())
+    attempts = (attempt(draw, folder, name, say) for name, draw in drawings.items())
     return [drawn for drawn in attempts if drawn is not None]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attacks.interface.errors import InputError
-from simulator.errors import DiskError, one_line
+from simulator.errors import NO_PATH, DiskError, one_line
 
 BLOCK = 2**22  # bytes that are read at a time
 LARGE = 2**20  # bytes of a file whose memory is worth giving back
@@ -37,6 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.partial")
     with writing(path):
         try:
+            partial.unlink(missing_ok=True)  # a link would be followed, to wherever it leads
             yield partial
             os.replace(partial, path)
         finally:
@@ -95,11 +96,24 @@ def is_changed(path: Path, expected: str) -> bool:
 
 def check_out(path: Path) -> None:
     """Raise InputError where no folder can be at `path`. Nothing is made: what follows may still find bad input."""
+    if wrong := _no_place(path):
+        raise InputError(f"{str(path)[:100]!r} is no path ({wrong}): choose another --out")
     there = next(part for part in (path.absolute(), *path.absolute().parents) if os.path.lexists(part))
     if not there.is_dir():
         raise InputError(f"{str(there)!r} is a file: choose another --out")
     if not os.access(there, os.W_OK | os.X_OK):
         raise InputError(f"{str(there)!r} cannot be written: choose another --out")
+
+
+def _no_place(path: Path) -> str:
+    """Why nothing can be at `path`, whatever it is; empty where something can."""
+    try:
+        os.lstat(path)
+    except ValueError as error:  # a zero byte
+        return str(error)
+    except OSError as error:
+        return (error.strerror or "") if error.errno in NO_PATH else ""
+    return ""
 
 
 def make_out(path: Path) -> None:

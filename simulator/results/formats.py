@@ -36,7 +36,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text())
     except FileNotFoundError:
         raise InputError(f"{str(path)!r} does not exist: the run directory is not complete") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{str(path)!r} cannot be read ({error}): the run directory is damaged") from None
     if not isinstance(content, dict):
         raise InputError(f"{str(path)!r} holds a {type(content).__name__}, no object: the run directory is damaged")

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attacks.interface.errors import InputError
 from simulator.results.disk import checksum, is_changed
+from simulator.results.inside import inside
 
 Entry = dict[str, Any]
 JOURNAL = "ledger.jsonl"  # in a run's directory
@@ -71,7 +73,7 @@ class Found:
 def inspect(journal: Path) -> Found:
     """A run's journal, its own checksums and those of the files that it names checked; empty where there is none."""
     try:
-        text = journal.read_bytes().decode(errors="replace")
+        text = inside(journal.parent, journal).read_bytes().decode(errors="replace")
     except FileNotFoundError:
         return Found([], set(), [])
     entries, torn = entries_of(text)
@@ -96,7 +98,7 @@ def inspect(journal: Path) -> Found:
 def files_of(journal: Path) -> dict[str, str]:
     """The checksums of files by their names below the run's folder, as far as cells are done."""
     try:
-        text = journal.read_bytes().decode(errors="replace")
+        text = inside(journal.parent, journal).read_bytes().decode(errors="replace")
     except OSError:
         return {}
     found = [entry.get("files") for entry in entries_of(text)[0] if "done" in entry]
@@ -108,9 +110,14 @@ def _wrong(done: Entry, rows: int, folder: Path) -> str:
     if rows != done.get("rows"):
         return f"the journal has {rows} of its {done.get('rows')} rows"
     files = done.get("files")
-    changed = [
-        name for name, crc in (files if isinstance(files, dict) else {}).items() if is_changed(folder / name, crc)
-    ]
+    try:
+        changed = [
+            name
+            for name, crc in (files if isinstance(files, dict) else {}).items()
+            if is_changed(inside(folder, folder / name), crc)
+        ]
+    except InputError as error:
+        return str(error)
     return f"{_some(changed, repr)} cut off or changed since it was written" if changed else ""
 
 

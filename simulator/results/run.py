@@ -6,7 +6,6 @@ from html import escape
 from pathlib import Path
 
 import pandas as pd
-import yaml
 from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
@@ -17,11 +16,16 @@ from simulator.adversary.attack_run import AttackRun
 from simulator.audit.images import read_truth
 from simulator.errors import one_line
 from simulator.evaluation.truth import Truth
+from simulator.results.columns import Table
 from simulator.results.disk import is_changed
+from simulator.results.inside import inside
 from simulator.results.journal import JOURNAL, files_of
 from simulator.results.keys import ALL, ObservationKey
+from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
 from simulator.results.shown import matched_pictures, worst_first, worst_table
 from simulator.results.storage import CellStore
+from simulator.results.table_file import read_table
+from simulator.scenario.bounded_yaml import Dumped, read_document
 from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Source
@@ -33,22 +37,22 @@ PAGE = "report.html"
 def read_description(path: Path) -> dict:
     """scenario.yaml of a run directory; InputError where it is damaged."""
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())[:200]
+        _, content = read_document(inside(path.parent, path), "description", Dumped)
+    except InputError as error:
+        reason = one_line(str(error), most=200)
         raise InputError(f"{str(path)!r} cannot be read ({reason}): the run directory is damaged") from None
     return content if isinstance(content, dict) else {}
 
 
-def _table(name: str) -> cached_property[pd.DataFrame]:
+def _table(table: Table) -> cached_property[pd.DataFrame]:
     """A table of a run, read when it is asked for; InputError where the run did not finish."""
 
     def read(run: "Run") -> pd.DataFrame:
-        path = run.path / f"{name}.parquet"
+        path = run.path / f"{table.name}.parquet"
         if not path.exists():
             raise InputError(f"run {str(run.path)!r} has no {path.name}: it did not finish; run it again to resume")
         try:
-            return pd.read_parquet(path)
+            return read_table(inside(run.path, path), table)
         except Exception as error:  # a damaged file makes its reader raise whatever its bytes lead it to
             reason = one_line(f"{type(error).__name__}: {error}", most=120)
             raise InputError(f"{str(path)!r} cannot be read ({reason}): run it again, or restore it") from None
@@ -67,8 +71,8 @@ class Run:
     run.page                                      # its report.html, for a browser
     """
 
-    leakage, samples = _table("leakage"), _table("samples")
-    utility, clients = _table("utility"), _table("clients")
+    leakage, samples = _table(LEAKAGE), _table(SAMPLES)
+    utility, clients = _table(UTILITY), _table(CLIENTS)
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -140,7 +144,7 @@ class Run:
         """InputError where a checkpoint is another than the run wrote, as far as its journal tells."""
         store = self.store(cell)
         for name in {name for pair in store.recorded(key).pairs for name in pair}:
-            path = store.checkpoints / name
+            path = store.checkpoint_path(name)
             known = self._checksums.get(os.path.relpath(path, self.path))
             if known is not None and is_changed(path, known):
                 raise InputError(

@@ -18,9 +18,12 @@ from clients.models.checkpoint_file import read_checkpoint
 from simulator.results.architecture import ARCHITECTURE, Architecture
 from simulator.results.disk import write_bytes, writing
 from simulator.results.formats import archive_state, load_state, read_json, save_state
+from simulator.results.inside import below, inside
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.observation_file import ObservationFile
 from simulator.scenario.knowledge_values import make_knowledge
+
+ARCHITECTURE_FILE = "architecture.json"
 
 
 class CellStore:
@@ -32,7 +35,7 @@ class CellStore:
     def __init__(self, path: Path, cell: str = "", archive: bool = False):
         """path: of the run, whose cells have folders of their own where there is a sweep. archive: checkpoints are read
         much later if at all, and nobody asks for their checksums: writing them has to cost as little as can be."""
-        self.path, self.root = path, path / "cells" / cell if cell else path
+        self.path, self.root = path, below(path, path / "cells" / cell) if cell else path
         self.checkpoints = self.root / "checkpoints"
         self.reconstructions = self.root / "reconstructions"
         self.truth = self.root / "truth"
@@ -46,7 +49,7 @@ class CellStore:
                 folder.mkdir(parents=True, exist_ok=True)
         architecture = model.without_initial_weights()  # those come from the checkpoints
         content = {"model": architecture.model_dump(mode="json"), "shape": shape, "outputs": outputs, "seed": seed}
-        self._note(self.checkpoints / "architecture.json", json.dumps(content, indent=1).encode())
+        self._note(self.checkpoints / ARCHITECTURE_FILE, json.dumps(content, indent=1).encode())
 
     def save_global(self, round: int, state: State) -> str:
         """The global checkpoint after `round` (0: the one that starts the federation)."""
@@ -80,7 +83,7 @@ class CellStore:
         self._note_state(self.distilled_path(round, client), {"images": images})
 
     def distilled_path(self, round: int, client: int) -> Path:
-        return self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors"
+        return inside(self.path, self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors")
 
     def load_distilled(self, round: int, clients: Sequence[int]) -> Tensor | None:
         """The distilled images of all these clients; None where some trained on their own."""
@@ -94,7 +97,7 @@ class CellStore:
 
     @property
     def public_path(self) -> Path:
-        return self.checkpoints / "public_images.safetensors"
+        return inside(self.path, self.checkpoints / "public_images.safetensors")
 
     def save_observation(self, recorded: RecordedObservation, knowledge: Knowledge) -> None:
         """Write down which checkpoint files form an observation, whose images they hold, and what was granted."""
@@ -111,11 +114,11 @@ class CellStore:
         self._note(self.observation_path(recorded.key), json.dumps(content, indent=1).encode())
 
     def observation_path(self, key: ObservationKey) -> Path:
-        return self.checkpoints / f"{key.name}.json"
+        return inside(self.path, self.checkpoints / f"{key.name}.json")
 
     def observation_keys(self) -> list[ObservationKey]:
         """Those of all observations, in the order of their files."""
-        paths = sorted(self.checkpoints.glob("round_*.json"))
+        paths = [inside(self.path, path) for path in sorted(self.checkpoints.glob("round_*.json"))]
         return [ObservationFile.of(read_json(path), str(path)).key for path in paths]
 
     def recorded(self, key: ObservationKey) -> RecordedObservation:
@@ -129,10 +132,18 @@ class CellStore:
         states = {name: self.checkpoint(name, like) for name in recorded.files}
         return architecture.observation(recorded, states), self.granted(key)
 
+    def checkpoint_path(self, name: str) -> Path:
+        """name: as an observation has it. Audits name the checkpoints of their recording, by full paths: those have to
+        be files of a folder `checkpoints`."""
+        path = self.checkpoints / name
+        if os.path.isabs(name) and path.parent.name == self.checkpoints.name:
+            return inside(path.parent, path)
+        return inside(self.path, path)
+
     def checkpoint(self, name: str, like: State) -> State:
         """The tensors of a checkpoint. name: as an observation has it. like: the model's state dict."""
-        path = self.checkpoints / name
-        if not path.exists():
+        path = self.checkpoint_path(name)
+        if not os.path.exists(path):  # also where the name is too long for a disk
             raise InputError(
                 f"checkpoint {str(path)!r} does not exist: output.keep {{last: …}} keeps the last rounds only"
             )
@@ -161,8 +172,12 @@ class CellStore:
         knowledge = make_knowledge({name: value for name, value in given.items() if name != "public_images"})
         return knowledge, "public_images" in given
 
+    @property
+    def architecture_path(self) -> Path:
+        return inside(self.path, self.checkpoints / ARCHITECTURE_FILE)
+
     def architecture(self) -> Architecture:
-        path = self.checkpoints / "architecture.json"
+        path = self.architecture_path
         try:
             found = ARCHITECTURE.validate_json(json.dumps(read_json(path)))
         except ValidationError as error:
@@ -172,11 +187,11 @@ class CellStore:
         return Architecture(found.model.model_dump_json(), found.shape, found.outputs, found.seed)
 
     def reconstruction_path(self, key: ObservationKey, attack: str) -> Path:
-        return self.reconstructions / f"{key.name}_{attack}.npz"
+        return inside(self.path, self.reconstructions / f"{key.name}_{attack}.npz")
 
     def membership_path(self, key: ObservationKey) -> Path:
         """The scores of candidate images."""
-        return self.root / "membership" / f"{key.name}.csv"
+        return inside(self.path, self.root / "membership" / f"{key.name}.csv")
 
     def _read_observation(self, key: ObservationKey) -> ObservationFile:
         path = self.observation_path(key)

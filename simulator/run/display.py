@@ -1,15 +1,24 @@
 """What a run shows while it runs: bars on a terminal, plain lines elsewhere."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
+from simulator.errors import printable
 from simulator.results.keys import ALL
+from simulator.terminal import PlainColumn, Terminal, print_error
 
 QUIET = 30.0  # seconds between lines that say how far something is
 LINES = 20  # that finished attacks are told of in, or a few more
@@ -22,11 +31,14 @@ ShowProgress = Callable[[str, int, int], None]
 def step_bar() -> Iterator[ShowProgress]:
     """A bar on stderr that appears when it is first told of something: what runs may draw bars of its own. Where stderr
     is no terminal, a line at the start of each thing and every half minute."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     if not console.is_terminal:
         yield _step_lines(console)
         return
-    progress = Progress(console=console, transient=True)
+    progress = Progress(
+        PlainColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
+        console=console, transient=True,
+    )  # fmt: skip
     task = progress.add_task("")
 
     def report(what: str, done: int, total: int) -> None:
@@ -39,7 +51,7 @@ def step_bar() -> Iterator[ShowProgress]:
         progress.stop()
 
 
-def _step_lines(console: Console) -> ShowProgress:
+def _step_lines(console: Terminal) -> ShowProgress:
     """Lines for people who read a log."""
     last, said = "", 0.0
 
@@ -48,14 +60,14 @@ def _step_lines(console: Console) -> ShowProgress:
         name, now = what.partition(",")[0], time.monotonic()
         if name != last or now - said >= QUIET:
             last, said = name, now
-            console.print(f"fedspill: {what}, {done} of {total}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"fedspill: {what}, {done} of {total}", soft_wrap=True)
 
     return report
 
 
 def run_display() -> "Display":
     """Bars where stderr is a terminal, else lines."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     return Bars(console) if console.is_terminal else Lines(console)
 
 
@@ -64,7 +76,7 @@ class Display:
 
     def note(self, line: str) -> None:
         """Something that a user has to know: wherever it is shown, a log is read by somebody."""
-        print(f"fedspill: {line}", file=sys.stderr)
+        print_error(line)
 
     def start(self, rounds: int, attacks: int) -> None:
         """So many rounds and attacks are to come."""
@@ -88,17 +100,17 @@ class Display:
 class Bars(Display):
     """Two bars, rounds and attacks; the attacks' bar moves with the iterations of those that run."""
 
-    def __init__(self, console: Console):
+    def __init__(self, console: Terminal):
         self.console = console
         self.progress = Progress(
-            TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"), console=console, transient=True,
+            PlainColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            PlainColumn("{task.fields[note]}"), console=console, transient=True,
         )  # fmt: skip
         self.rounds = self.attacks = TaskID(0)
         self.finished = 0
 
     def note(self, line: str) -> None:
-        self.progress.console.print(f"fedspill: {line}", markup=False, highlight=False, soft_wrap=True)
+        self.progress.console.print(f"fedspill: {line}", soft_wrap=True)
 
     def start(self, rounds: int, attacks: int) -> None:
         self.rounds = self.progress.add_task(
@@ -119,7 +131,8 @@ class Bars(Display):
         self.progress.update(self.attacks, completed=self.finished)
         if row["status"] != "ok":
             who = f"round {row['round']}, {_who(row['client'])}, {row['threat_model']}, {row['attack']}"
-            self.progress.console.print(f"[yellow]{row['status']}[/]: {who}: {row['detail']}", highlight=False)
+            said = printable(f"{who}: {row['detail']}")
+            self.progress.console.print(Text.assemble((printable(row["status"]), "yellow"), ": ", said))
 
     def attacks_running(self, shares: dict[str, float]) -> None:
         note = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())[:2])
@@ -132,7 +145,7 @@ class Bars(Display):
 class Lines(Display):
     """A line for every round, for about twenty steps of the attacks, and for every attack without a result."""
 
-    def __init__(self, console: Console):
+    def __init__(self, console: Terminal):
         self.console = console
         self.started = self.last = time.monotonic()
         self.rounds = self.attacks = self.rounds_done = self.attacks_over = 0
@@ -178,7 +191,7 @@ class Lines(Display):
 
     def _say(self, line: str) -> None:
         self.last = time.monotonic()
-        self.console.print(f"fedspill: {line}", markup=False, highlight=False, soft_wrap=True)
+        self.console.print(f"fedspill: {line}", soft_wrap=True)
 
 
 def _who(client: int) -> str:

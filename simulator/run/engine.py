@@ -45,8 +45,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
             for backend in backends:
                 backend.replace_busy()  # Flower would wait for them
 
-    for name, level in (("flwr", logging.CRITICAL), ("ray", logging.ERROR)):  # they speak up when something is wrong
-        logging.getLogger(name).setLevel(logging.INFO if verbose else level)
+    quieten(verbose)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore", DeprecationWarning)
         stack.enter_context(interruptible(display))
@@ -65,6 +64,12 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
                 raise RunError(f"the simulation stopped: {error}") from error
     if caught:
         raise caught[0]
+
+
+def quieten(verbose: bool) -> None:
+    """Flower and Ray speak up when something is wrong, or all the time where that is wanted."""
+    for name, level in (("flwr", logging.CRITICAL), ("ray", logging.ERROR)):
+        logging.getLogger(name).setLevel(logging.INFO if verbose else level)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """YAML with memory: every key knows the file and line it came from, and `extends:` merges files."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,11 +8,9 @@ from typing import Any
 import yaml
 
 from attacks.interface.errors import InputError
+from simulator.scenario.bounded_yaml import Typed, parse_document, problem_of, read_document
 
 Key = tuple[str | int, ...]
-LARGEST_FILE = 2**20  # bytes; the longest scenario of the repository has 5,000
-MOST_VALUES = 100_000  # of a file, aliases written out: a few hundred bytes can stand for gigabytes
-DEEPEST = 50  # mappings and lists inside each other
 PATHS = {  # the keys whose values are files or folders
     ("data", "root"),
     ("model", "checkpoint"),
@@ -21,57 +18,6 @@ PATHS = {  # the keys whose values are files or folders
     ("model", "pretrain", "folder"),
     ("model", "pretrain", "data", "root"),
 }
-
-
-class _Refused(yaml.MarkedYAMLError):
-    """YAML that is well-formed, and not taken all the same. problem: what is wrong, for people."""
-
-
-def _no_value(problem: str, node: yaml.Node) -> _Refused:
-    return _Refused(problem=problem, problem_mark=node.start_mark)
-
-
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads 1e-3 as a number and 2024-01-01 as text, as YAML 1.2 and every other language do.
-
-    A key that stands twice in a mapping is an error: PyYAML keeps the last one and drops the first in silence. So is a
-    value that its tag does not fit, and a text that no file system and no terminal can take.
-    """
-
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        try:
-            value = super().construct_object(node, deep)
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):  # PyYAML lets them out
-            kind = node.tag.rpartition(":")[2]
-            raise _no_value(f"{str(node.value)[:60]!r} is no {kind}", node) from None
-        if isinstance(value, str) and ("\0" in value or any("\ud800" <= sign <= "\udfff" for sign in value)):
-            raise _no_value(f"{value[:60]!r} holds a character that no text may hold", node)
-        return value
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                continue
-            if key.value in lines:
-                problem = f"key {key.value!r} stands in line {lines[key.value]} already: remove one of the two"
-                raise _no_value(problem, key)
-            lines[key.value] = key.start_mark.line + 1
-        return node
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
-    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][-+]?\d+)$"),
-    list("-+.0123456789"),
-)
 
 
 @dataclass
@@ -95,11 +41,10 @@ class Source:
 def parse_value(text: str) -> Any:
     """The right-hand side of `--set key=value` and `--know key=value`, as YAML."""
     try:
-        return _compose(text)[1]
-    except _Refused as error:
-        raise InputError(f"value {text[:60]!r}: {error.problem}") from None
-    except yaml.YAMLError:
-        raise InputError(f"value {text[:60]!r} is not YAML: quote it") from None
+        return parse_document(text, Typed)[1]
+    except yaml.YAMLError as error:
+        problem = problem_of(error)
+        raise InputError(f"value {text[:60]!r}{f': {problem}' if problem else ' is not YAML: quote it'}") from None
 
 
 def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> Source:
@@ -190,61 +135,14 @@ def _replace_paths(data: dict[str, Any], replace: Callable[[str], str]) -> dict[
 
 
 def _read_one(path: Path) -> Source:
-    try:
-        if path.exists() and not path.is_file():
-            raise InputError(f"scenario {str(path)!r} is no file")
-        if (size := path.stat().st_size) > LARGEST_FILE:
-            raise InputError(f"scenario {str(path)!r} has {size:,} bytes, a scenario at most {LARGEST_FILE:,}")
-        text = path.read_text()
-    except FileNotFoundError:
-        raise InputError(f"scenario {str(path)!r} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"scenario {str(path)!r} cannot be read: {error}") from None
-    try:
-        node, data = _compose(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        wrong = "" if isinstance(error, _Refused) else "not YAML: "
-        raise InputError(f"{path}{line}: {wrong}{getattr(error, 'problem', None) or error}") from None
-    if data is None:
+    node, data = read_document(path, "scenario", Typed)
+    if node is None or data is None:
         raise InputError(f"{path}: the file is empty; a scenario is at least `name: something`")
     if not isinstance(data, dict):
         raise InputError(f"{path}: a scenario is a mapping of sections, this is a {type(data).__name__}")
     lines: dict[Key, str] = {}
     _collect_lines(node, (), path, lines)
     return Source(data, lines)
-
-
-def _compose(text: str) -> tuple[Any, Any]:
-    """(the nodes, the values) of a YAML document; YAMLError where there is none, or one that is out of all proportion:
-    that is found out before its values are made."""
-    depth = 0
-    for event in yaml.parse(text, _Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            problem = f"more than {DEEPEST} lists and mappings inside each other"
-            raise _Refused(problem=problem, problem_mark=event.start_mark)
-    node = yaml.compose(text, _Loader)
-    if node is not None and _written_out(node, {}) > MOST_VALUES:
-        raise _no_value(f"more than {MOST_VALUES:,} values, its aliases written out", node)
-    return node, yaml.load(text, _Loader)
-
-
-def _written_out(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
-    """The number of nodes with every alias written out. known: what has been counted, 0 for what is being counted."""
-    if node in known:
-        if not known[node]:
-            raise _no_value("an alias stands inside of what it stands for", node)
-        return known[node]
-    known[node] = 0
-    parts: list[yaml.Node] = []
-    if isinstance(node, yaml.MappingNode):
-        parts = [part for pair in node.value for part in pair]
-    elif isinstance(node, yaml.SequenceNode):
-        parts = node.value
-    known[node] = 1 + sum(_written_out(part, known) for part in parts)
-    return known[node]
 
 
 def _collect_lines(node: yaml.Node, key: Key, path: Path, lines: dict[Key, str]) -> None:

@@ -11,6 +11,7 @@ from simulator.audit.plan import AuditOptions, AuditPlan
 from simulator.errors import one_line
 from simulator.evaluation.job import Job, JobResult, Setting, finish_job
 from simulator.evaluation.truth import Attacked
+from simulator.results.inside import inside
 from simulator.results.keys import RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.run import AUDIT, DESCRIPTION, Run
@@ -78,10 +79,12 @@ def _copy_observation(source: CellStore, store: CellStore, recorded: RecordedObs
     folder = source.checkpoints.resolve()
     store.checkpoints.mkdir(exist_ok=True)
     store.reconstructions.mkdir(exist_ok=True)
-    shutil.copy(source.checkpoints / "architecture.json", store.checkpoints)
+    shutil.copy(source.architecture_path, store.checkpoints)
     if granted.public_images is not None:
         store.save_public_images(granted.public_images)
     pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in recorded.pairs)
     store.save_observation(replace(recorded, pairs=pairs), granted)
     if source.truth.exists():  # what clients trained on instead
-        shutil.copytree(source.truth, store.truth, dirs_exist_ok=True)
+        store.truth.mkdir(exist_ok=True)
+        for path in source.truth.iterdir():
+            shutil.copy(inside(source.path, path), store.truth)

@@ -32,7 +32,9 @@ from simulator.reports.benchmark import load_any
 from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 from simulator.tools.candidates import load_candidates
+from tests.fuzz.mailed_runs import mailed_runs
 from tests.fuzz.mutations import VALUES, leaves_of, mutated, repacked, with_odd_values
+from tests.fuzz.reported import report_it
 from tests.fuzz.run_folders import read_run, write_recording, write_run
 from tests.fuzz.tensors import of_odd_tensors
 
@@ -226,6 +228,7 @@ KINDS: dict[str, Kind] = {
     ),
     "pictures": Kind(of_folder(write_pictures), lambda root: decoded(class_folders.load(of("folder", root)))),
     "run folder": Kind(of_folder(write_run), read_run),
+    "mailed run": Kind(mailed_runs, report_it),
     "recording": Kind(of_folder(write_recording, "*.json"), lambda root: read_recording(Path(root))),
 }
 

@@ -88,9 +88,9 @@ def test_a_name_that_no_disk_takes(tmp_path, name):
     key = ObservationKey(1, 0, "server")
     path = recording.store.observation_path(key)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"pairs": [[name, name]]}))
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match=r"does not exist|leads out of"):
         recording.pairs(key)
-    with pytest.raises(InputError, match="no observation"):
+    with pytest.raises(InputError, match=r"no observation|leads out of"):
         recording.store.load(ObservationKey(1, 0, name))
 
 

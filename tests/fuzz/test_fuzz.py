@@ -5,7 +5,7 @@ import pytest
 from tests.fuzz.harness import fuzz
 from tests.fuzz.kinds import KINDS
 
-COUNT = {"plan": 3, "run folder": 10, "scenario": 20}  # these take longest
+COUNT = {"plan": 3, "run folder": 10, "mailed run": 4, "scenario": 20}  # these take longest
 
 
 @pytest.mark.parametrize("kind", KINDS)

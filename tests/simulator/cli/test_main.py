@@ -15,6 +15,43 @@ def test_the_installed_command_prints_one_line_and_exits_with_2(tmp_path):
     assert result.stderr == f"fedspill: scenario '{tmp_path / 'none.yaml'}' does not exist\n"
 
 
+PRESSED = """
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+
+class Press(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, wherever tests run
+sys.argv[:2], module = ["fedspill"], sys.argv[1]
+sys.meta_path.insert(0, Press())
+from fedspill import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "simulator.cli.runs", "torch", "numpy._core.multiarray"])
+def test_ctrl_c_while_a_command_imports(tmp_path, module):
+    """Some imports take an interruption for an error of their own."""
+    (tmp_path / "s.yaml").write_text("name: s\n")
+    command = [sys.executable, "-c", PRESSED, module, "check", tmp_path / "s.yaml"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (130, "")
+
+
+@pytest.mark.parametrize(
+    "words", [("report", "x" * 300), ("check", "x" * 300), ("init", "x" * 300), ("check", "s.yaml", "--json")]
+)
+def test_a_path_that_no_disk_takes_is_bad_input(tmp_path, words):
+    (tmp_path / "s.yaml").write_text(f"name: s\ndata: {{name: mnist, root: {'x' * 300}}}\n")
+    command = [Path(sys.executable).parent / "fedspill", *words]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == 2 and "unexpected" not in result.stdout + result.stderr, result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 BAD = {
     "unknown key": ("name: s\nmodell: {}\n", "did you mean 'model'?"),
     "wrong type": ("name: s\nseed: [1, 2]\n", "input should be a valid integer"),
