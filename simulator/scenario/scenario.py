@@ -124,7 +124,7 @@ class Scenario(Section):
         """Whether an attack of a later round looks at all rounds so far."""
         rounds, when = self.federation.rounds, self.adversary.when
         last = rounds if when == "every" else max(when, default=0)
-        return any(view.all_rounds for view in self.views) and round < last
+        return round < last and any(view.all_rounds for view in self.views)
 
     @property
     def attacks(self) -> list[AttackConfig]:

@@ -1,6 +1,7 @@
 """Experiments of the paper: their files, what claims make of hand-made tables, and one small experiment on Ray."""
 
 import json
+import os
 
 import pandas as pd
 import pytest
@@ -206,7 +207,7 @@ SMALL = ["adversary.attacks.0.iterations=30", "training.steps=40", "partition.im
 @pytest.mark.slow
 def test_an_experiment_on_ray(tmp_path):
     out = tmp_path / "out"
-    said = [*SMALL, "seed=[0]", "data.public=50"]
+    said = [*SMALL, "seed=[0]", "data.public=50", f"engine.cpus={os.cpu_count()}", "engine.attack_workers=1"]
     with ray_stays_up():
         judged_claims = run_experiment("figure3", "quick", said, out, Console(quiet=True), sheet=True)
     data = pd.read_csv(out / "data.csv")

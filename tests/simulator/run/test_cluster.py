@@ -66,9 +66,15 @@ def test_a_worker_that_has_attacked_is_still_there_a_round_later(own):
     ray.kill(client)
 
 
+def arguments_of(process):
+    with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+        return process.cmdline()
+    return []
+
+
 @pytest.mark.slow
 def test_a_ray_of_our_own_has_nothing_that_a_run_does_not_use(own):
-    ours = [process.cmdline() for process in psutil.Process().children(recursive=True)]
+    ours = [arguments_of(process) for process in psutil.Process().children(recursive=True)]
     assert any("gcs_server" in arguments[0] for arguments in ours if arguments)
     names = {os.path.basename(argument) for arguments in ours for argument in arguments}
     assert not names & {"dashboard.py", "monitor.py", "log_monitor.py"}

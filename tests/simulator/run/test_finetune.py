@@ -1,6 +1,7 @@
 """Fine-tuning end to end: pretraining, a client that fine-tunes, both attacks, and the claims made of it."""
 
 import json
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -54,6 +55,10 @@ def test_kernels_of_large_convolutional_networks_are_measured_on_few_images(mode
 @pytest.mark.slow
 def test_both_attacks_on_digits(tmp_path):
     said = [*SMALL, "adversary.attacks.0.iterations=5", "partition.images=[3]", "model.head=[32, 32]"]
+    said += [
+        f"engine.cpus={os.cpu_count()}",
+        "engine.attack_workers=1",
+    ]  # a second one imports for longer than it works
     out = tmp_path / "out"
     with ray_stays_up():
         run_experiment("finetune", "quick", said, out, Console(quiet=True), sheet=True)
