@@ -211,9 +211,10 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
     asked = (messages[i : i + ASKED_AT_ONCE] for i in range(0, len(messages), ASKED_AT_ONCE))
     nodes: dict[int, int] = {}
     unfit: list[RunError] = []
+    code = code_version()
     for reply in (reply for some in asked for reply in grid.send_and_receive(some, timeout=NODE_WAIT)):
         try:
-            nodes[partition_of(reply)] = reply.metadata.src_node_id
+            nodes[partition_of(reply, code)] = reply.metadata.src_node_id
         except RunError as error:  # which matters only where nobody else is that client
             unfit.append(error)
     missing = set(range(clients)) - set(nodes)
@@ -226,12 +227,12 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
     return nodes
 
 
-def partition_of(reply: Message) -> int:
-    """Which client a node is, as it says. RunError where it cannot be one."""
+def partition_of(reply: Message, code: str) -> int:
+    """Which client a node is, as it says. code: the version of ours. RunError where it cannot be one."""
     if reply.has_error():
         raise RunError(f"a client cannot start: {one_line(reply.error.reason or 'no reason given')}")
     identity = reply.content.config_records.get("identity", ConfigRecord())
-    if identity.get("code") != code_version():
+    if identity.get("code") != code:
         raise RunError("clients and server run different versions of fedspill: install the same on both sides")
     said = str(identity.get("partition-id"))
     if re.fullmatch(r"[0-9]{1,9}", said) is None:

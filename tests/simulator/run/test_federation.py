@@ -76,9 +76,11 @@ def grid(monkeypatch):
     for name in ("_task_id", "_run_id", "_node_id"):  # of this process: a message names its sender
         monkeypatch.setattr(TaskIdentity, name, 1)
 
+    code = federation.code_version()
+
     def make(count, say=None, asked=None):
         def answer_of(node):
-            identity = {"partition-id": node - 5000, "code": federation.code_version()}
+            identity = {"partition-id": node - 5000, "code": code}
             said = (say or {}).get(node - 5000, {"identity": identity})
             broken, content = isinstance(said, str), SimpleNamespace(config_records=said)
             error = SimpleNamespace(reason=said)
