@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Task, TextColumn
 from rich.text import Text
 
 from simulator.errors import printable
@@ -23,13 +22,6 @@ class Terminal(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
-
-
-class PlainColumn(TextColumn):
-    """What a bar says, with the same care."""
-
-    def render(self, task: Task) -> Text:
-        return Text(printable(self.text_format.format(task=task)))
 
 
 def print_error(line: str) -> None:

@@ -2,10 +2,10 @@
 
 import fnmatch
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
@@ -138,7 +138,7 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
 
 def most_parameters() -> int:
     """Of a network for which this machine has the memory."""
-    return int(psutil.virtual_memory().total) // (4 * COPIES)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (4 * COPIES)
 
 
 def _size(options: ModelOptions, shape: tuple[int, int, int], outputs: int) -> float:

@@ -9,8 +9,10 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TaskProgressColumn,
+    TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
@@ -18,13 +20,20 @@ from rich.text import Text
 
 from simulator.errors import printable
 from simulator.results.keys import ALL
-from simulator.terminal import PlainColumn, Terminal, print_error
+from simulator.terminal import Terminal, print_error
 
 QUIET = 30.0  # seconds between lines that say how far something is
 LINES = 20  # that finished attacks are told of in, or a few more
 
 ShowProgress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
+
+
+class PlainColumn(TextColumn):
+    """What a bar says, with the same care."""
+
+    def render(self, task: Task) -> Text:
+        return Text(printable(self.text_format.format(task=task)))
 
 
 @contextmanager
