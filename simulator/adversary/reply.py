@@ -18,6 +18,7 @@ from attacks.interface.observation import State
 from clients.client_app import OUT_OF_TIME
 from clients.defenses.differential_privacy.guarantee import Guarantee, from_json
 from simulator.errors import one_line
+from simulator.results.columns import is_number
 from simulator.results.privacy import privacy_columns
 from simulator.scenario.sections import WEIGHT
 
@@ -70,7 +71,7 @@ class ClientReply:
             return cls(client, "failed", failed.detail, None, columns | failed.columns, guarantees)
         metrics = MetricRecord()  # a strategy averages every metric that it finds, and fails where one is no number
         for name, value in _metrics(message.content).items():
-            if _fits(value):
+            if is_number(value):
                 metrics[name] = value
         message.content = RecordDict({ARRAYS: arrays, METRICS: metrics})
         columns |= {"client": client, "status": "ok", "detail": ""}
@@ -120,27 +121,16 @@ def _columns(content: RecordDict) -> dict[str, Any]:
             raise BadReply(f"says {name} = {str(said)[:40]!r}: no {kind.__name__} that fits")
         columns[name.replace("-", "_")] = one_line(said, most=100) if isinstance(said, str) else said
     size = content.config_records.get("defenses", ConfigRecord()).get("bytes")
-    if _fits(size) and math.isfinite(cast(float, size)):
+    if is_number(size) and math.isfinite(cast(float, size)):
         columns["bytes"] = size
     return columns
 
 
 def _number(metrics: MetricRecord, name: str) -> int | float:
     value = metrics.get(name)
-    if not _fits(value):
+    if not is_number(value):
         raise BadReply(f"says {name} = {str(value)[:40]!r}: no number")
     return cast(int | float, value)
-
-
-def _fits(value: Any) -> bool:
-    """Whether it is a number that a float holds, Inf and NaN among them: an integer of 400 digits is not."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
 
 
 def _guarantees(content: RecordDict) -> tuple[Guarantee, ...]:

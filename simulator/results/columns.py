@@ -25,6 +25,13 @@ class Group:
     source: str
 
 
+def is_number(value: Any) -> bool:
+    """Whether a float holds it, Inf and NaN among them: an integer of 400 digits is none, and neither is a flag."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of a table.
@@ -52,11 +59,9 @@ class Column:
         """Whether it can be written as this column's type; a missing value can."""
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return True
-        if self.dtype in (FLAG, TEXT) or isinstance(value, bool) or not isinstance(value, int | float):
-            return isinstance(value, {FLAG: bool, TEXT: str}.get(self.dtype, ()))
-        if self.dtype == NUMBER:
-            return isinstance(value, float) or abs(value) <= sys.float_info.max
-        return abs(value) < 2**53 and value == int(value)
+        if self.dtype in (FLAG, TEXT):
+            return isinstance(value, bool if self.dtype == FLAG else str)
+        return is_number(value) and (self.dtype == NUMBER or (abs(value) < 2**53 and value == int(value)))
 
 
 class Table:

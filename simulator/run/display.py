@@ -30,7 +30,7 @@ ShowProgress = Callable[[str, int, int], None]
 
 
 class PlainColumn(TextColumn):
-    """What a bar says, with the same care."""
+    """What a bar says, markup and escape sequences no more than text: names of attacks may be anybody's."""
 
     def render(self, task: Task) -> Text:
         return Text(printable(self.text_format.format(task=task)))

@@ -82,7 +82,7 @@ def describe_plan(plan: RunPlan) -> str:
 def handling_seconds(cell: Cell, parameters: int) -> float:
     """Processor seconds that replies and scores take, whatever is trained and attacked."""
     scenario = cell.scenario
-    replies = scenario.federation.rounds * scenario.federation.clients * scenario.federation.fraction
+    replies = scenario.federation.rounds * scenario.federation.clients_a_round
     units = [(replies, REPLY), (expected_attacks(cell), SCORE)]
     units += [(expected_attacks(cell), DIAGNOSTICS)] if scenario.output.diagnostics else []
     return sum(count * (each + parameters * of_one) for count, (each, of_one) in units)

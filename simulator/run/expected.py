@@ -21,8 +21,8 @@ def expected_pairs(cell: Cell) -> int:
 def _expected_views(cell: Cell) -> Iterator[tuple[View, int, Sequence[int]]]:
     """(whose eyes, how much they see in a round, the rounds in which they look)."""
     federation, when = cell.scenario.federation, cell.scenario.adversary.when
-    clients, every = max(1, int(federation.clients * federation.fraction)), range(1, federation.rounds + 1)
+    every = range(1, federation.rounds + 1)
     rounds = every if when == "every" else [round for round in sorted(set(when)) if round in every]
     for view in cell.scenario.views:
         if view.hidden_by is None:
-            yield view, clients if view.shows(0) else 1, rounds
+            yield view, federation.clients_a_round if view.shows(0) else 1, rounds

@@ -167,7 +167,7 @@ class Scenario(Section):
     @property
     def replies_a_round(self) -> int:
         """How many updates of a round the server sees: one sum where it sees no single ones."""
-        return 1 if self.hides_clients else max(1, int(self.federation.clients * self.federation.fraction))
+        return 1 if self.hides_clients else self.federation.clients_a_round
 
     @property
     def poisson(self) -> bool:

@@ -64,6 +64,11 @@ class FederationConfig(Section):
         0.5, description="stop the run when more than this share of a round's clients fails"
     )
 
+    @property
+    def clients_a_round(self) -> int:
+        """How many train in a round; where each throws a coin, about as many."""
+        return max(1, int(self.clients * self.fraction))
+
 
 class EngineConfig(Section):
     """Where it runs. Clients are Ray actors; attacks are Ray tasks on the same cluster."""

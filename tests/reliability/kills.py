@@ -43,8 +43,8 @@ class Killed:
     """A command that is under way, in a group of its own as a terminal has them, and all that it started."""
 
     def __init__(self, command: list[str | Path]):
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.main = subprocess.Popen(command, start_new_session=True, **quiet)  # type: ignore[call-overload]
+        nowhere = subprocess.DEVNULL
+        self.main = subprocess.Popen(command, start_new_session=True, stdout=nowhere, stderr=nowhere)
         self.seen: set[psutil.Process] = set()
 
     def look(self) -> list[psutil.Process]:
