@@ -42,7 +42,8 @@ class Strip:
         """The title, and how many of how many images are shown, where that is not all of them."""
         if not len(self):
             return f"{self.title}: {NOTHING}"
-        return f"{self.title} ({len(self)} of {self.total} shown)" if self.total > len(self) else self.title
+        which = "the first" if self.private is None else "the closest"
+        return f"{self.title} ({which} {len(self)} of {self.total} shown)" if self.total > len(self) else self.title
 
     def lines(self, columns: int) -> Iterator["Strip"]:
         """In pieces of at most `columns` pairs; the heading stands above the first, also where there is no image."""

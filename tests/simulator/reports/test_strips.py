@@ -46,7 +46,7 @@ def test_strips_take_as_many_lines_as_their_images_need(tmp_path, drawn):
     draw_strips([five, none], tmp_path / "sheet.png", columns=3)
     (figure,) = drawn
     labels = ["private", "reconstructed"]
-    first = ["five (5 of 7 shown)", *labels, "L2 0.00", "L2 1.00", "L2 2.00"]
+    first = ["five (the closest 5 of 7 shown)", *labels, "L2 0.00", "L2 1.00", "L2 2.00"]
     assert texts(figure) == [*first, *labels, "L2 3.00", "L2 4.00", "none", "nothing returned"]
     (sheet,) = figure.axes
     bottoms = {round(image.get_extent()[2], 4) for image in sheet.images}
