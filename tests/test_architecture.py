@@ -114,6 +114,18 @@ def test_telemetry_is_off_by_default():
     assert result.stdout.split() == ["0", "0"]
 
 
+def test_curvature_does_not_make_pytorch_import_sympy():
+    """Which it does for derivatives of tensors in a direction; every attack worker would wait for it."""
+    code = (
+        "import sys, torch; from attacks.kernel.hessian import hessian_norms; "
+        "net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2)); "
+        "hessian_norms(net, net.state_dict(), torch.ones(1, 1, 2, 2), torch.Generator()); "
+        "print('sympy' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT, check=True)
+    assert result.stdout.strip() == "False"
+
+
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_an_attack_has_no_door_for_private_images(name):
     """Whatever reaches an attack is in its options, the observation or the knowledge: `run` is the same for all."""

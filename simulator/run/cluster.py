@@ -35,11 +35,8 @@ def start_ray(engine: EngineConfig) -> None:
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a call after the shutdown would start another Ray in silence
     if ray.is_initialized():
         return
-    common: dict[str, Any] = {
-        "runtime_env": {"env_vars": worker_environment(engine.threads)},
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-    }
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    variables = worker_environment(engine.threads)
     if engine.address is None:
         workers = engine.attack_workers or os.cpu_count() or 1
         # client actors hold all CPUs, and without any that are free Ray ends an idle worker after a second, with all
@@ -47,19 +44,35 @@ def start_ray(engine: EngineConfig) -> None:
         kept = {"num_workers_soft_limit": workers}
         require_token()
         # "local": whatever Ray runs on this machine already, or RAY_ADDRESS names, is left alone
-        with marking(), own_signals(), without_unused():
+        with marking(), inherited(variables), own_signals(), without_unused():
             slots: dict[str, float] = {ATTACK_RESOURCE: workers}
             ray.init("local", include_dashboard=False, resources=slots, _system_config=kept, **common)
         return
     _check_that_somebody_answers(engine.address)
     try:
         with own_signals():
-            ray.init(address=engine.address, **common)
+            ray.init(address=engine.address, runtime_env={"env_vars": variables}, **common)
     except (ray.exceptions.AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
         token = "" if _has_token() else "; if it wants a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to its own"
         raise InputError(
             f"engine.address {engine.address!r}: no Ray cluster answers there ({one_line(str(error))}){token}"
         ) from None
+
+
+@contextlib.contextmanager
+def inherited(variables: dict[str, str]) -> Iterator[None]:
+    """A Ray that starts inside hands these to its workers. As a runtime environment they would reach the workers, too,
+    but not those that Ray starts before anybody asks for one: they would stay idle, and others start in their stead."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

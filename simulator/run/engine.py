@@ -57,7 +57,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
         if not verbose:
             stack.enter_context(told_to(plan.run_dir / "ray.log"))
         try:
-            backends = stack.enter_context(killing_backend())
+            backends = stack.enter_context(killing_backend(plan.clients))
             run_simulation(server_app, client_app, plan.clients, backend_config=resources)
         except Exception as error:
             if not caught:

@@ -7,15 +7,18 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from flwr.app import ConfigRecord, Context, Error, Message
+from flwr.clientapp import ClientApp
 from flwr.server.superlink.fleet.vce.backend import raybackend
+from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 
-from clients.client_app import LIMIT, OUT_OF_TIME, loaded
+from clients.client_app import LIMIT, OUT_OF_TIME
+from simulator.run.client_actor import ClientActor
 
 START = 120.0  # seconds that a new worker has to be up, and to have imported what clients need
 UNKNOWN = 0  # Flower's code of an error that is none of a ClientApp
@@ -39,7 +42,7 @@ class Work:
     seconds: float | None
 
 
-class KillablePool(raybackend.BasicActorPool):
+class KillablePool(BasicActorPool):
     """Flower's pool of actors, from which those that are busy can be thrown out.
 
     Flower waits for an actor as long as it takes: one client that hangs would take a worker from all the others in
@@ -122,9 +125,17 @@ class KillingBackend(raybackend.RayBackend):
     process without a word, its tables written and nothing said. Killing an actor leaves no task behind.
     """
 
-    def __init__(self, config: Any):
+    def __init__(self, config: Any, clients: int):
+        """clients: how many there are. No more actors are started, however many cores are there: each is a process
+        that imports PyTorch."""
         super().__init__(config)
-        self.actor_kwargs = {"on_actor_init_fn": loaded}  # imports take none of the time of the first client
+        self.clients = clients
+
+    def build(self, app_fn: Callable[[], ClientApp]) -> None:
+        """Start the actors."""
+        pool, app = KillablePool(ClientActor, self.client_resources, {}), app_fn()
+        pool.add_actors_to_pool(min(pool.actors_capacity, self.clients))
+        self.pool, self.app_fn = pool, lambda: app  # Flower's function would take its server's modules along
 
     def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
         """The reply, or an error that says what became of the client."""
@@ -159,22 +170,23 @@ class KillingBackend(raybackend.RayBackend):
 
 
 @contextlib.contextmanager
-def killing_backend() -> Iterator[list[KillingBackend]]:
-    """Simulations that start inside have a `KillingBackend`; they are in the list as soon as they have started.
+def killing_backend(clients: int) -> Iterator[list[KillingBackend]]:
+    """Simulations that start inside have a `KillingBackend` for so many clients; they are in the list as soon as they
+    have started.
 
-    Flower looks the classes up in their module whenever a simulation starts. A test fails where it has come to do
+    Flower looks the class up in its module whenever a simulation starts. A test fails where it has come to do
     otherwise.
     """
     started: list[KillingBackend] = []
 
     def start(config: Any) -> KillingBackend:
-        started.append(KillingBackend(config))
+        started.append(KillingBackend(config, clients))
         return started[-1]
 
     module = vars(raybackend)
-    before = {name: module[name] for name in ("RayBackend", "BasicActorPool")}
-    module.update(RayBackend=start, BasicActorPool=KillablePool)
+    before = module["RayBackend"]
+    module["RayBackend"] = start
     try:
         yield started
     finally:
-        module.update(before)
+        module["RayBackend"] = before

@@ -24,7 +24,7 @@ import yaml
 from simulator.results.ledger import JOURNAL
 
 COMMAND = [sys.executable, "-c", "from simulator.cli.main import main; main()", "run"]
-KINDS = {"ClientAppActor": "client", "run_remotely": "attack", "IDLE": "attack"}  # in the names of Ray's workers
+KINDS = {"ClientActor": "client", "run_remotely": "attack", "IDLE": "attack"}  # in the names of Ray's workers
 SETTLED = 3  # rounds after which memory should not grow
 
 

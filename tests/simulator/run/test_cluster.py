@@ -17,7 +17,8 @@ from ray._private.node import Node
 from simulator.errors import InputError
 from simulator.evaluation.dispatch import ATTACK_RESOURCE
 from simulator.run import cluster
-from simulator.run.cluster import UNUSED, start_ray, stop_ray
+from simulator.run.cluster import UNUSED, start_ray, stop_ray, worker_environment
+from simulator.run.janitor import MARK
 from simulator.scenario.sections import EngineConfig
 
 
@@ -52,6 +53,14 @@ def test_a_stranger_who_knows_the_address_is_refused(own):
     assert refused.returncode != 0 and "let in" not in refused.stdout
     assert "InvalidAuthToken" in refused.stderr
     assert "let in" in subprocess.run(knock, env=os.environ, capture_output=True, text=True, timeout=120).stdout
+
+
+@pytest.mark.slow
+def test_workers_have_our_packages_and_their_share_of_threads_and_this_process_stays_as_it_is(own):
+    names = ("PYTHONPATH", "OMP_NUM_THREADS")
+    there = ray.get(ray.remote(num_cpus=0)(lambda: [os.environ[name] for name in names]).remote())
+    assert there == [worker_environment(EngineConfig().threads)[name] for name in names]
+    assert MARK not in os.environ and os.environ.get("PYTHONPATH") != there[0]
 
 
 @pytest.mark.slow
