@@ -9,7 +9,7 @@ from attacks import ATTACKS
 from tests.device.card import card
 from tests.device.cases import CASES
 
-FEW, MORE = 3, 9  # runs of every loop
+FEW, MORE, MOST = 3, 9, 15  # runs of every loop
 MOST_IN_A_RUN = 60  # waits at one place; a loop that no option counts shows here
 DECIDES = {
     "attacks/gradient_matching/attack.py:solve": "torch's L-BFGS decides on the host",
@@ -41,7 +41,9 @@ def test_an_attack_gives_what_the_cpu_gives_and_its_loops_do_not_wait(name):
     for field in ("images", "residual", "duals", "held", "features"):
         one, other = getattr(here, field), getattr(there, field)
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4, equal_nan=True)
-    assert not grown(few, on_the_card(case, MORE)[1]) - set(DECIDES)
+    more = on_the_card(case, MORE)[1]
+    if suspected := grown(few, more) - set(DECIDES):  # or is it that more is found, of which each is looked at once?
+        assert not suspected & grown(more, on_the_card(case, MOST)[1])
     assert not {place for place, count in few.items() if count > MOST_IN_A_RUN} - set(DECIDES)
 
 

@@ -36,6 +36,7 @@ def flower(tmp_path):
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ADDRESS": "local",  # Flower would use a Ray that another test has started
     }
 
     def run(*args):

@@ -44,7 +44,7 @@ def test_a_simulation_ends_its_actors_by_killing_them_before_ray_goes_down(monke
     def main(grid: Grid, context: Context) -> None:
         assert wait_for_nodes(grid, 2, seconds=60.0) == 2
 
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 3}}
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"address": "local", "num_cpus": 3}}
     try:
         with killing_backend(clients=2):
             run_simulation(server_app, client_app, num_supernodes=2, backend_config=resources)
