@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from dataclasses import replace
 
+import torch
+
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
@@ -62,6 +64,8 @@ def check_knowledge(observation: Observation, knowledge: Knowledge) -> None:
             f"knowledge public_images has shape {tuple(images.shape)}, "
             f"it has to be (any number, {', '.join(map(str, observation.input_shape))})"
         )
+    if images is not None and not torch.isfinite(images).all():
+        raise InputError("knowledge public_images holds NaN or Inf: leave such images out")
     if knowledge.labels is not None:
         classes = max(2, count_outputs(observation.model, observation.input_shape))  # one output tells two classes
         if max(knowledge.labels) >= classes:

@@ -1,5 +1,6 @@
 """What every registered attack has to keep to, whatever it does: one suite over `ATTACKS`, with tiny budgets."""
 
+import math
 import re
 from dataclasses import fields, replace
 from typing import get_args, get_type_hints
@@ -182,6 +183,15 @@ def test_an_option_that_asks_for_gigabytes(name, option, most):
 def test_knowledge_that_asks_for_gigabytes(field):
     with pytest.raises(InputError, match=f"knowledge {field} is 1000000000, it has to be at most 1000000"):
         Knowledge(**{field: 10**9})
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS))
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_public_images_that_are_no_images(name, value):
+    images = torch.zeros(2, *observed(plain()).input_shape)
+    images[1, 0, 0, 0] = value
+    with pytest.raises(InputError, match="knowledge public_images holds NaN or Inf"):
+        get_attack(name).check(observed(plain()), replace(TOLD, public_images=images))
 
 
 def test_few_large_candidates_take_as_much_as_many_small_ones():
