@@ -37,11 +37,17 @@ def read_truth(path: Path, shape: Shape, called: str = "truth") -> ImageFiles:
     """A folder with a file or a folder of images for each client (`client_00.npz`, …), or one npz file, or one folder
     of pictures, with the images of all of them. called: how errors call it. InputError names what is missing, or does
     not fit the shape."""
-    return _read_truth(str(path), shape, called)
+    return _read_truth(str(path), shape, called, _stamps(path))
+
+
+def _stamps(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of every file: others, where somebody has replaced one."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return tuple((str(file), (found := file.stat()).st_mtime_ns, found.st_size) for file in files if file.exists())
 
 
 @lru_cache(maxsize=4)  # a worker scores many rows
-def _read_truth(path: str, shape: Shape, called: str) -> ImageFiles:
+def _read_truth(path: str, shape: Shape, called: str, stamps: tuple[tuple[str, int, int], ...]) -> ImageFiles:
     own = _parts(Path(path)) if Path(path).is_dir() else []
     files = own or [Path(path)]
     parts = [read_images(file, shape, called) for file in files]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -203,10 +204,18 @@ class AuditPlan:
 
 
 def digest_of(options: AuditOptions, recording: Recording) -> str:
-    """Of all that rows depend on, so that an audit is taken up by its own command only."""
-    nodes = [client.node for client in recording.clients.values()][:1]  # random: another for another recording
-    content = json.dumps([options.described(), nodes], sort_keys=True, default=str)
-    return hashlib.sha256(content.encode()).hexdigest()[:10]
+    """Of all that rows depend on, so that an audit is taken up by its own command only: what was asked for, what the
+    files hold that it names, and the recording as far as it goes."""
+    clients = [client.node for client in recording.clients.values()]
+    keys = [repr(key) for key in _chosen(recording, options)]
+    digest = hashlib.sha256(json.dumps([options.described(), clients, keys], sort_keys=True, default=str).encode())
+    named = (options.truth, options.public, options.candidates, options.model.rpartition(":")[0])
+    begun = sorted(recording.store.checkpoints.glob("*.safetensors"))[:1]  # another federation starts from others
+    for path in (*map(Path, filter(None, named)), *begun):
+        for file in sorted(path.rglob("*")) if os.path.isdir(path) else [path]:
+            if os.path.isfile(file):
+                digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()[:10]
 
 
 def attack_of(given: str | Mapping[str, Any]) -> AttackConfig:

@@ -67,7 +67,7 @@ class Record(Wrapped):
     """Around any strategy of Flower's Message API, which trains as it would alone, attributes and methods included.
 
     Checkpoints and what threat models see of them go to a folder, for `fedspill audit`. A recording that is there
-    already is kept beside it as `NAME.previous`.
+    already is kept beside it as `NAME.previous`; of several, the one with the most rounds.
     """
 
     OWN = ("strategy", "recorder", "own_configure_train", "own_aggregate_train")  # all else is the strategy's

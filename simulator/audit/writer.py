@@ -1,6 +1,8 @@
 """Writing a recording: one round after the other, each as the server saw it."""
 
+import contextlib
 import errno
+import json
 import shutil
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -84,15 +86,26 @@ class RecordingWriter:
         if self.begun:
             return
         if (self.path / CONTENTS).exists():
-            if self.previous.exists():
-                shutil.rmtree(self.previous)
-            self.path.rename(self.previous)
-            log.info("fedspill: the recording that was there is now %s", self.previous)
+            self._move_away()
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path / CONTENTS, self._contents())  # first: it says whose folder this is
         self.store.checkpoints.mkdir(exist_ok=True)
         self.begun = True
         log.info("fedspill: what the server sees is recorded in %s", self.path)
+
+    def _move_away(self) -> None:
+        """An earlier recording, beside this one. Of two the longer stays: a server that is started over and over
+        neither fills the disk nor takes away the days that went before."""
+        if self.previous.exists() and _rounds_of(self.previous) > _rounds_of(self.path):
+            shutil.rmtree(self.path)
+            log.info(
+                "fedspill: the recording that was there has made way; the longer one before it is %s", self.previous
+            )
+            return
+        if self.previous.exists():
+            shutil.rmtree(self.previous)
+        self.path.rename(self.previous)
+        log.info("fedspill: the recording that was there is now %s", self.previous)
 
     def _write_sent(self, written: WrittenRound, seen: SeenRound) -> None:
         """What clients are sent: its own file where a strategy sends one of them another checkpoint than the global."""
@@ -174,6 +187,13 @@ class RecordingWriter:
     def _contents(self) -> dict[str, Any]:
         lines = self.problems.lines()
         return Contents(FORMAT, version("fedspill"), self.strategy, self.clients, tuple(self.rounds), lines).as_json()
+
+
+def _rounds_of(recording: Path) -> int:
+    """How many rounds it says that it has; none where it does not say."""
+    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+        return len(json.loads((recording / CONTENTS).read_text())["rounds"])
+    return 0
 
 
 def _check_folder(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import datetime
 import hashlib
+import os
 import platform
 import sys
 from importlib import metadata
@@ -43,11 +44,13 @@ def inputs_of(plan: "RunPlan") -> dict[str, str]:
             if name not in found:
                 found[name] = fingerprint(data)
     texts = {value for _, value in leaves(plan.scenario.model_dump(mode="json")) if isinstance(value, str)}
-    modules = sorted({text.partition(":")[0] for text in texts if ":" in text} & sys.modules.keys())
-    for module in modules:  # of FILE.py:FACTORY the digest of the scenario knows
-        file = getattr(sys.modules[module], "__file__", None)
-        if file and Path(file).is_file():
-            found[f"code {module!r}"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+    for name in sorted({text.partition(":")[0] for text in texts if ":" in text}):
+        file = name if name.endswith(".py") else getattr(sys.modules.get(name), "__file__", None)
+        if file and os.path.isfile(file):
+            found[f"code {name!r}"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+    for checkpoint in sorted({cell.scenario.model.checkpoint for cell in plan.cells} - {None}, key=str):
+        if checkpoint is not None and os.path.isfile(checkpoint):
+            found[f"checkpoint {checkpoint!r}"] = hashlib.sha256(Path(checkpoint).read_bytes()).hexdigest()[:16]
     return found
 
 

@@ -99,6 +99,8 @@ class Pretraining:
             "new_head": self.new_head,
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+        for values in (self.images, self.targets):  # a file of data may have become another
+            digest.update(values.contiguous().numpy().data)
         if self.config.model.checkpoint is not None:
             digest.update(Path(self.config.model.checkpoint).read_bytes())
         return digest.hexdigest()[:DIGITS]

@@ -180,3 +180,22 @@ def test_bad_input_is_one_line_and_nothing_is_written(recorded, case, monkeypatc
     with pytest.raises(InputError) as caught:
         audit(shape=SHAPE, out=recorded / "bad", **options)
     assert said in str(caught.value) and "\n" not in str(caught.value) and not (recorded / "bad").exists()
+
+
+def test_images_or_a_recording_that_are_others_make_another_audit(tmp_path):
+    """One table would answer for both."""
+    recorded = record(tmp_path / "rec", clients=(2, 0, 1))
+    truth = write_truth(tmp_path / "truth")
+    options = {"truth": truth, "attacks": ["mean_image"], "clients": (0,), "threat_models": ("server",)}
+    first = audited(recorded, "mine", **options).leakage.psnr_mean.tolist()
+    assert audited(recorded, "mine", **options).leakage.psnr_mean.tolist() == first
+    for client in range(3):
+        np.savez(truth / f"client_{client:02d}.npz", images=1 - digits(client)[0].numpy())
+    with pytest.raises(InputError, match="already holds another audit"):
+        audited(recorded, "mine", **options)
+    fresh = audited(recorded, "fresh", **options).leakage.psnr_mean.tolist()  # this process has read the first ones
+    assert fresh != first
+    path = min((recorded / "checkpoints").glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(InputError, match="already holds another audit"):
+        audited(recorded, "fresh", **options)

@@ -255,11 +255,14 @@ def test_some_of_the_disk_stays_free(tmp_path, monkeypatch):
     assert any("less than 1 GB (keep_free) would stay free" in line for line in content["problems"])
 
 
-def test_an_earlier_recording_is_kept_beside(tmp_path):
-    for rounds in (3, 2, 1):
+@pytest.mark.parametrize(("made", "stays"), [((2, 1), 2), ((1, 2, 1), 2), ((3, 1, 1), 3), ((2, 2, 1), 2)])
+def test_of_the_earlier_recordings_the_longest_is_kept_beside(tmp_path, made, stays):
+    """Bounded, and a server that is started over and over does not take away the days before."""
+    for rounds in made:
         by_hand(Record(fedavg(), tmp_path / "mine"), rounds)
-    assert len(Recording(tmp_path / "mine").rounds) == 1
-    assert len(Recording(tmp_path / "mine.previous").rounds) == 2  # bounded: the one before that is gone
+    assert len(Recording(tmp_path / "mine").rounds) == made[-1]
+    assert len(Recording(tmp_path / "mine.previous").rounds) == stays
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "mine.previous"]
 
 
 def test_what_makes_no_sense_is_refused_before_any_training(tmp_path):

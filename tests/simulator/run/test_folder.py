@@ -12,6 +12,7 @@ from filelock import FileLock
 from sklearn.datasets import load_digits
 
 from attacks import InputError
+from attacks.interface.own_code import allow_code
 from clients.data import _load
 from simulator.errors import DiskError, RunError
 from simulator.results.ledger import JOURNAL, Ledger
@@ -132,3 +133,24 @@ def test_a_folder_that_takes_nothing_is_one_line(plan, monkeypatch):
     monkeypatch.setattr(Path, "write_bytes", refuse)
     with pytest.raises(DiskError, match=r"scenario.yaml' cannot be written \(Read-only file system\)"), claimed(plan):
         pass
+
+
+def test_code_of_one_s_own_that_was_edited_is_other_code(tmp_path):
+    """Whatever part of a run it is, and where a sweep names it, too."""
+    text = (
+        "from dataclasses import dataclass\nfrom typing import ClassVar\nfrom clients.defenses import Defense\n"
+        "@dataclass(frozen=True)\nclass Client(Defense):\n    name: ClassVar[str] = 'client'\n"
+    )
+    files = [tmp_path / "plain.py", tmp_path / "swept.py"]
+    for file in files:
+        file.write_text(text)
+    swept = [{"label": file.stem, "defenses": [{"name": f"{file}:Client"}]} for file in files]
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"name": "s", "sweep": {"defenses": swept}}))
+    allow_code("all")
+    made = make_plan(load_scenario(tmp_path / "s.yaml"), tmp_path / "out")
+    with claimed(made):
+        pass
+    assert needs_run(made)
+    files[1].write_text(text + "    scale: float = 0.0\n")
+    with pytest.raises(InputError, match=f"code '{files[1]}' is not what it was"):
+        needs_run(made)

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from attacks import InputError, torch_generator
-from clients.data.partition import split_data
+from clients.data import _load
+from clients.data.partition import _split_data, split_data
 from clients.local_update import make_model
 from clients.training import train
 from simulator.run.pretraining import Pretraining, pretrain
@@ -132,3 +133,18 @@ def test_data_with_other_channels_is_refused(tmp_path):
     _, config, data = start(scenario(data={"name": "npz", "root": str(tmp_path / "rgb.npz"), "public": 10}))
     with pytest.raises(InputError, match="3 channels"):
         Pretraining.of(config, data)
+
+
+def test_weights_of_other_images_or_labels_under_the_same_name_are_not_taken(colours):
+    def digest():
+        _load.cache_clear()  # another process would read it anew
+        _split_data.cache_clear()
+        _, config, data = start(scenario(data=colours))
+        return Pretraining.of(config, data).digest
+
+    before, arrays = digest(), dict(np.load(colours["root"]))
+    assert digest() == before
+    np.savez(colours["root"], **arrays | {"y_train": (arrays["y_train"] + 1) % 3})
+    labels = digest()
+    np.savez(colours["root"], **arrays | {"x_train": arrays["x_train"] // 2})
+    assert len({before, labels, digest()}) == 3
