@@ -171,12 +171,13 @@ def _dispatcher(workers: int | None) -> Iterator["Dispatcher"]:
     import ray  # takes seconds, and few audits that are repeated need it
 
     from simulator.evaluation.dispatch import Dispatcher
-    from simulator.run.cluster import start_ray, stop_ray
+    from simulator.run.cluster import start_ray, stop_ray, worker_environment
 
-    ours = not ray.is_initialized()
-    start_ray(EngineConfig(attack_workers=workers))
+    ours, engine = not ray.is_initialized(), EngineConfig(attack_workers=workers)
+    start_ray(engine)
+    environment = None if ours else worker_environment(engine.threads)  # of a notebook: its workers know nothing of us
     try:
-        with contextlib.closing(Dispatcher(workers)) as dispatcher:
+        with contextlib.closing(Dispatcher(workers, environment)) as dispatcher:
             yield dispatcher
     finally:
         if ours:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,10 @@ class Dispatcher:
     of all. taken: what a task asks of Ray.
     """
 
-    def __init__(self, workers: int | None):
-        """Ray has to be up, with workers that find our packages (`start_ray`): a task with an environment of its own
-        would wait for a new process, where those that Ray has started already stand idle."""
+    def __init__(self, workers: int | None, environment: Mapping[str, str] | None = None):
+        """Ray has to be up, with workers that find our packages (`start_ray`). environment: variables that they lack,
+        for a Ray that somebody else has started; the first task then waits for a new process, where those that Ray has
+        started already stand idle."""
         slots = attack_slots()
         self.slotted = slots > 0
         self.taken: dict[str, Any] = {
@@ -73,6 +75,8 @@ class Dispatcher:
         if not slots:  # a task that asks for nothing fits anywhere, and Ray would pile them all on one node
             self.taken["scheduling_strategy"] = "SPREAD"
         self.limit = AHEAD * slots or workers or int(ray.cluster_resources().get("CPU", 0)) or os.cpu_count() or 1
+        if environment is not None:
+            self.taken["runtime_env"] = {"env_vars": dict(environment)}
         as_task = ray.remote(num_cpus=0, max_retries=0, **self.taken)
         self.task, self.empty_task = as_task(run_remotely), as_task(be_ready)
         self.board = _board()

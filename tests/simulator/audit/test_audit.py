@@ -7,12 +7,15 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import ray
 import torch
 
 from attacks import InputError
+from attacks.interface.own_code import VARIABLE
 from simulator.audit.audit import audit
 from simulator.results.keys import ALL
 from simulator.results.run import Run
+from simulator.run.cluster import stop_ray
 from tests.simulator.audit.recorded import SHAPE, digits, network, record
 
 SPAN = {"mean": 0.3, "std": 0.4, "attacks": ["span"], "workers": 1}
@@ -199,3 +202,17 @@ def test_images_or_a_recording_that_are_others_make_another_audit(tmp_path):
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
     with pytest.raises(InputError, match="already holds another audit"):
         audited(recorded, "fresh", **options)
+
+
+@pytest.mark.slow
+def test_a_ray_of_a_notebook_is_used_and_left(recorded, monkeypatch):
+    """Its workers were started before anybody allowed the network's file."""
+    stop_ray()
+    monkeypatch.delenv(VARIABLE, raising=False)
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        rows = audited(recorded, "beside", attacks=["mean_image"], threat_models=("server",)).leakage
+        assert (rows.status == "ok").all() and len(rows) == 3, rows.detail.tolist()
+        assert ray.is_initialized()
+    finally:
+        stop_ray()
