@@ -211,7 +211,7 @@ def test_a_ray_of_a_notebook_is_used_and_left(recorded, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
-        rows = audited(recorded, "beside", attacks=["mean_image"], threat_models=("server",)).leakage
+        rows = audited(recorded, "beside", attacks=["mean_image"], threat_models=("server",), workers=2).leakage
         assert (rows.status == "ok").all() and len(rows) == 3, rows.detail.tolist()
         assert ray.is_initialized()
     finally:
