@@ -7,7 +7,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -166,13 +166,33 @@ def backend_config(engine: EngineConfig) -> dict:
             raise InputError(
                 f"engine.{name.lower()}s is {wanted:g} {name} per client, Ray has {there.get(name, 0):g}: lower it"
             )
+    actors = actors_that_fit(engine.cpus, gpus)
+    if not actors:
+        raise InputError(
+            f"no node of Ray has engine.cpus = {engine.cpus:g} CPU and engine.gpus = {gpus:g} GPU for a client: "
+            "lower them"
+        )
     share = attack_gpu_share()
-    if gpus and share:
-        # idle client actors keep their GPUs, and as many start as fit
-        actors = min(int(there["CPU"] / engine.cpus), int(there["GPU"] / gpus))
-        if there["GPU"] - actors * gpus < share - 1e-9:
-            raise InputError(f"engine.gpus is {gpus:g}: clients would leave no {share:g} GPU for attacks; try 0.3")
+    # idle client actors keep their GPUs, and as many start as fit
+    if gpus and share and there["GPU"] - actors * gpus < share - 1e-9:
+        raise InputError(f"engine.gpus is {gpus:g}: clients would leave no {share:g} GPU for attacks; try 0.3")
     return {"client_resources": {"num_cpus": engine.cpus, "num_gpus": gpus}}
+
+
+def actors_that_fit(num_cpus: float, num_gpus: float) -> int:
+    """How many clients' actors the nodes have room for.
+
+    A share of a GPU lies on one of them: of 0.3, three fit on each and twelve on four. Flower counts thirteen, of
+    which one never comes up.
+    """
+
+    def on(there: Mapping[str, float]) -> int:
+        room = int(there.get("CPU", 0) / num_cpus)
+        if num_gpus >= 1:
+            return min(room, int(there.get("GPU", 0) / num_gpus))
+        return min(room, int(there.get("GPU", 0)) * int(1 / num_gpus + 1e-9)) if num_gpus else room
+
+    return sum(on(node["Resources"]) for node in ray.nodes() if node["Alive"])
 
 
 def stop_ray() -> None:

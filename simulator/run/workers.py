@@ -7,7 +7,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 
 from clients.client_app import LIMIT, OUT_OF_TIME
 from simulator.run.client_actor import ClientActor
+from simulator.run.cluster import actors_that_fit
 
 START = 120.0  # seconds that a new worker has to be up, and to have imported what clients need
 UNKNOWN = 0  # Flower's code of an error that is none of a ClientApp
@@ -117,22 +118,6 @@ def seconds_for(message: Message) -> float | None:
     """The time after which a client is ended; None where the message does not say."""
     said = message.content.config_records.get("config", ConfigRecord()).get(LIMIT)
     return said + TO_SAY_SO if isinstance(said, int | float) else None
-
-
-def actors_that_fit(num_cpus: float, num_gpus: float) -> int:
-    """How many clients' actors the nodes have room for.
-
-    A share of a GPU lies on one of them: of 0.3, three fit on each and twelve on four. Flower counts thirteen, of
-    which one never comes up.
-    """
-
-    def on(there: Mapping[str, float]) -> int:
-        room = int(there.get("CPU", 0) / num_cpus)
-        if num_gpus >= 1:
-            return min(room, int(there.get("GPU", 0) / num_gpus))
-        return min(room, int(there.get("GPU", 0)) * int(1 / num_gpus + 1e-9)) if num_gpus else room
-
-    return sum(on(node["Resources"]) for node in ray.nodes() if node["Alive"])
 
 
 class KillingBackend(raybackend.RayBackend):

@@ -161,3 +161,12 @@ def test_who_has_no_token_is_told_how_to_give_one(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
     with pytest.raises(InputError, match=r"no Ray cluster answers there \(Failed to connect to Ray cluster\)$"):
         start_ray(EngineConfig(address="auto"))
+
+
+def test_a_client_that_fits_on_no_node_is_refused_before_anything_is_written(monkeypatch):
+    """All nodes together have as much: Flower would find that none has, when the run is under way."""
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}] * 2)
+    with pytest.raises(InputError, match=r"no node of Ray has engine\.cpus = 3 CPU and engine\.gpus = 0 GPU"):
+        cluster.backend_config(EngineConfig(cpus=3))
+    assert cluster.backend_config(EngineConfig(cpus=2))["client_resources"]["num_cpus"] == 2

@@ -14,9 +14,9 @@ from flwr.simulation import run_simulation
 
 from clients.client_app import app as client_app
 from simulator.run import workers
-from simulator.run.cluster import stop_ray
+from simulator.run.cluster import actors_that_fit, stop_ray
 from simulator.run.federation import wait_for_nodes
-from simulator.run.workers import DIED, KillablePool, KillingBackend, actors_that_fit, killing_backend
+from simulator.run.workers import DIED, KillablePool, KillingBackend, killing_backend
 
 
 def test_flower_has_its_own_backend_again_afterwards():
