@@ -136,21 +136,18 @@ def test_a_folder_that_takes_nothing_is_one_line(plan, monkeypatch):
 
 
 def test_code_of_one_s_own_that_was_edited_is_other_code(tmp_path):
-    """Whatever part of a run it is, and where a sweep names it, too."""
-    text = (
-        "from dataclasses import dataclass\nfrom typing import ClassVar\nfrom clients.defenses import Defense\n"
-        "@dataclass(frozen=True)\nclass Client(Defense):\n    name: ClassVar[str] = 'client'\n"
-    )
-    files = [tmp_path / "plain.py", tmp_path / "swept.py"]
+    """Where a sweep names it, too: the digest of the scenario knows the base's network alone."""
+    text = "import torch.nn as nn\ndef net(width=8):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    files = [tmp_path / "one.py", tmp_path / "two.py"]
     for file in files:
         file.write_text(text)
-    swept = [{"label": file.stem, "defenses": [{"name": f"{file}:Client"}]} for file in files]
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"name": "s", "sweep": {"defenses": swept}}))
+    swept = {"name": "s", "sweep": {"model.name": [f"{file}:net" for file in files]}}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(swept))
     allow_code("all")
     made = make_plan(load_scenario(tmp_path / "s.yaml"), tmp_path / "out")
     with claimed(made):
         pass
     assert needs_run(made)
-    files[1].write_text(text + "    scale: float = 0.0\n")
+    files[1].write_text(text.replace("10", "12"))
     with pytest.raises(InputError, match=f"code '{files[1]}' is not what it was"):
         needs_run(made)
