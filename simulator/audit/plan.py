@@ -25,6 +25,7 @@ from simulator.audit.owners import owners_by_name, owners_by_update
 from simulator.audit.recording import Recording
 from simulator.audit.truth import AuditTruth
 from simulator.evaluation.job import Setting
+from simulator.results.disk import contents_digest
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.scenario.knowledge_values import make_knowledge
@@ -214,7 +215,7 @@ def digest_of(options: AuditOptions, recording: Recording) -> str:
     for path in (*map(Path, filter(None, named)), *begun):
         for file in sorted(path.rglob("*")) if os.path.isdir(path) else [path]:
             if os.path.isfile(file):
-                digest.update(file.name.encode() + file.read_bytes())
+                digest.update(f"{file.name} {contents_digest(file)}".encode())
     return digest.hexdigest()[:10]
 
 

@@ -1,8 +1,6 @@
 """Writing a recording: one round after the other, each as the server saw it."""
 
-import contextlib
 import errno
-import json
 import shutil
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -17,7 +15,7 @@ from simulator.adversary.threat_models import Round, Source
 from simulator.audit.messages import Arrays, Reply, SeenRound, same
 from simulator.audit.observations import Observations
 from simulator.audit.problems import Problems, log
-from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, SeenClient
+from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, Recording, SeenClient
 from simulator.results.formats import write_json
 from simulator.results.keys import ALL
 from simulator.results.storage import CellStore
@@ -190,10 +188,11 @@ class RecordingWriter:
 
 
 def _rounds_of(recording: Path) -> int:
-    """How many rounds it says that it has; none where it does not say."""
-    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-        return len(json.loads((recording / CONTENTS).read_text())["rounds"])
-    return 0
+    """How many it has; none where it is damaged."""
+    try:
+        return len(Recording(recording).rounds)
+    except (InputError, OSError, ValueError):
+        return 0
 
 
 def _check_folder(path: Path) -> None:

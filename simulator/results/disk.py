@@ -2,6 +2,7 @@
 known, and a disk that does not take it is one line."""
 
 import contextlib
+import hashlib
 import os
 import zlib
 from collections.abc import Iterator
@@ -81,6 +82,12 @@ def checksum_of(path: Path) -> str:
         while block := file.read(BLOCK):
             found = zlib.crc32(block, found)
     return f"{found:08x}"
+
+
+def contents_digest(path: Path) -> str:
+    """SHA-256 of what a file holds, whatever its size: it is read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_changed(path: Path, expected: str) -> bool:

@@ -1,7 +1,6 @@
 """What a run directory says of its run: the scenario, what it reads, and what it ran on, begun and resumed."""
 
 import datetime
-import hashlib
 import os
 import platform
 import sys
@@ -13,6 +12,7 @@ import torch
 
 from clients.data.fingerprint import fingerprint
 from clients.environment import code_version
+from simulator.results.disk import contents_digest
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.yaml_source import leaves
 
@@ -47,10 +47,10 @@ def inputs_of(plan: "RunPlan") -> dict[str, str]:
     for name in sorted({text.partition(":")[0] for text in texts if ":" in text}):
         file = name if name.endswith(".py") else getattr(sys.modules.get(name), "__file__", None)
         if file and os.path.isfile(file):
-            found[f"code {name!r}"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
-    for checkpoint in sorted({cell.scenario.model.checkpoint for cell in plan.cells} - {None}, key=str):
-        if checkpoint is not None and os.path.isfile(checkpoint):
-            found[f"checkpoint {checkpoint!r}"] = hashlib.sha256(Path(checkpoint).read_bytes()).hexdigest()[:16]
+            found[f"code {name!r}"] = contents_digest(Path(file))[:16]
+    for checkpoint in sorted({cell.scenario.model.checkpoint or "" for cell in plan.cells}):
+        if os.path.isfile(checkpoint):
+            found[f"checkpoint {checkpoint!r}"] = contents_digest(Path(checkpoint))[:16]
     return found
 
 
