@@ -61,6 +61,7 @@ class Recorder:
                 writer.write_contents()
                 log.info("fedspill: %d rounds of %d clients: %s", len(writer.rounds), len(writer.clients), writer.path)
                 log.info("fedspill: next, fedspill audit %s --model FILE.py:FACTORY --shape C,H,W", writer.path)
+        writer.end()
 
 
 class Record(Wrapped):

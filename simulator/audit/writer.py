@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import BaseFileLock
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
@@ -18,6 +19,7 @@ from simulator.audit.problems import Problems, log
 from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, Recording, SeenClient
 from simulator.results.formats import write_json
 from simulator.results.keys import ALL
+from simulator.results.lock import LOCK, acquired, is_occupied
 from simulator.results.storage import CellStore
 
 NOT_WRITTEN = "a checkpoint could not be written down"
@@ -47,11 +49,15 @@ class RecordingWriter:
     """A recording under way. What cannot be written is a problem, and the rest is written all the same."""
 
     def __init__(self, path: Path, strategy: str, kept: Kept, problems: Problems):
-        """strategy: its name. InputError where `path` is somebody else's folder; nothing is made yet."""
+        """strategy: its name. InputError where `path` is somebody else's folder, or another recording is under way
+        there; nothing is made yet."""
         self.path, self.strategy, self.kept, self.problems = path.absolute(), strategy, kept, problems
         self.previous = self.path.with_name(f"{self.path.name}.previous")  # an earlier recording is moved there
         for folder in (self.path, self.previous):
             _check_folder(folder)
+        if is_occupied(self.path):
+            raise InputError(f"Record: {_occupied(self.path)}")
+        self.lock: BaseFileLock | None = None  # of the folder, from the first round to the end
         self.store = CellStore(self.path, archive=True)
         self.observations = Observations(self.store)
         self.clients: dict[int, SeenClient] = {}
@@ -81,15 +87,28 @@ class RecordingWriter:
 
     def _begin(self) -> None:
         """Make the folder, once; where that fails, the next round tries again."""
+        if self.lock is None:
+            self._lock()
         if self.begun:
             return
-        if (self.path / CONTENTS).exists():
-            self._move_away()
-        self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path / CONTENTS, self._contents())  # first: it says whose folder this is
         self.store.checkpoints.mkdir(exist_ok=True)
         self.begun = True
         log.info("fedspill: what the server sees is recorded in %s", self.path)
+
+    def _lock(self) -> None:
+        """Keep others out of the folder, whose checkpoints would mix with these; an earlier recording moves away."""
+        if not self.begun and (self.path / CONTENTS).exists():
+            with acquired(self.path, _occupied(self.path)):
+                self._move_away()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.lock = acquired(self.path, _occupied(self.path))
+
+    def end(self) -> None:
+        """Let others into the folder."""
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
 
     def _move_away(self) -> None:
         """An earlier recording, beside this one. Of two the longer stays: a server that is started over and over
@@ -187,6 +206,13 @@ class RecordingWriter:
         return Contents(FORMAT, version("fedspill"), self.strategy, self.clients, tuple(self.rounds), lines).as_json()
 
 
+def _occupied(path: Path) -> str:
+    return (
+        f"another process records into {str(path)!r}, or a Record of this one whose finish() was not called: "
+        "name another folder"
+    )
+
+
 def _rounds_of(recording: Path) -> int:
     """How many it has; none where it is damaged."""
     try:
@@ -197,7 +223,7 @@ def _rounds_of(recording: Path) -> int:
 
 def _check_folder(path: Path) -> None:
     """Raise InputError where a recording would go into a folder that holds something else."""
-    if path.is_dir() and (not any(path.iterdir()) or (path / CONTENTS).exists()):
+    if path.is_dir() and ((path / CONTENTS).exists() or all(inside.name == LOCK for inside in path.iterdir())):
         return
     if path.exists():
         raise InputError(f"Record: {str(path)!r} holds something else than a recording: name another folder")

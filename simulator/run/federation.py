@@ -66,7 +66,7 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display, patience: Patien
     display.start(sum(cell.scenario.federation.rounds for cell in todo), expected)
     failed: dict[str, RunError] = {}
     try:
-        nodes = identify_nodes(grid, plan.clients)  # first: in `flwr run`, Flower starts Ray beside this thread
+        nodes = identify_nodes(grid, plan.clients, patience)  # first: in `flwr run`, Flower starts Ray beside this thread
         with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display, expected)) as queue:
             for cell in todo:
                 try:
@@ -200,8 +200,9 @@ def make_store(plan: RunPlan, cell: Cell, data: FederatedData) -> CellStore:
     return store
 
 
-def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
+def identify_nodes(grid: Grid, clients: int, patience: Patience = each_its_own) -> dict[int, int]:
     """partition id -> node id, which is random. Waits until all have registered; checks that they run our code."""
+    wait = patience(1, NODE_WAIT)  # in a simulation: as long as it takes to notice a worker that does not come up, too
     found = wait_for_nodes(grid, clients, NODE_WAIT)
     if found < clients:
         raise RunError(f"{found} of {clients} nodes registered within {NODE_WAIT:g} s: start more SuperNodes")
@@ -212,7 +213,7 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
     nodes: dict[int, int] = {}
     unfit: list[RunError] = []
     code = code_version()
-    for reply in (reply for some in asked for reply in grid.send_and_receive(some, timeout=NODE_WAIT)):
+    for reply in (reply for some in asked for reply in grid.send_and_receive(some, timeout=wait)):
         try:
             nodes[partition_of(reply, code)] = reply.metadata.src_node_id
         except RunError as error:  # which matters only where nobody else is that client
@@ -221,7 +222,7 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
     if missing and unfit:
         raise unfit[0]
     if len(nodes) < min(len(ids), clients):
-        raise RunError(f"{len(nodes)} of {len(ids)} nodes answered within {NODE_WAIT:g} s: is the machine too busy?")
+        raise RunError(f"{len(nodes)} of {len(ids)} nodes answered within {wait:g} s: is the machine too busy?")
     if missing:
         raise RunError(f"no node has partition id {min(missing)}: number the nodes 0 to {clients - 1}")
     return nodes

@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from filelock import FileLock, Timeout
 
 from attacks import InputError
 from simulator.errors import RunError
 from simulator.results.disk import check_out, make_out, write_atomically, writing
 from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells
+from simulator.results.lock import LOCK, acquired, is_occupied
 from simulator.results.run import DESCRIPTION, read_description
 from simulator.run.description import describe, differences, inputs_of, resumed
 
 if TYPE_CHECKING:
     from simulator.run.plan import RunPlan
 
-LOCK = ".lock"
 TABLE_FILES = ("leakage.csv", *(f"{table}.parquet" for table in TABLES))
 
 
@@ -95,20 +94,18 @@ def claimed_folder(folder: Path, name: str, description: dict[str, Any], overwri
 
 def check_unused(run_dir: Path) -> None:
     """RunError where another process is in a run directory: known at once, and not when Ray is up. Writes nothing."""
-    if (run_dir / LOCK).exists():
-        with locked(run_dir):
-            return
+    if is_occupied(run_dir):
+        raise RunError(_occupied(run_dir))
 
 
 @contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
     """Keep other processes out of a run directory; RunError where one is in."""
     with writing(run_dir / LOCK):
-        try:
-            lock = FileLock(run_dir / LOCK, timeout=0).acquire()
-        except Timeout:
-            raise RunError(
-                f"another process is running in {str(run_dir)!r}: wait for it, or choose another --out"
-            ) from None
+        lock = acquired(run_dir, _occupied(run_dir))
     with lock:
         yield
+
+
+def _occupied(run_dir: Path) -> str:
+    return f"another process is running in {str(run_dir)!r}: wait for it, or choose another --out"

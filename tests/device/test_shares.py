@@ -1,10 +1,7 @@
 """Shares of a GPU that Ray was told of: what clients and attacks ask for, and who may use the card."""
 
-from unittest import mock
-
 import pytest
 import ray
-import torch
 
 from clients.environment import whereabouts
 from simulator.errors import InputError
@@ -19,7 +16,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def one_gpu():
-    """A Ray of four CPUs, a GPU that nobody can compute on, and two slots for attacks; torch says that it has one."""
+    """A Ray of four CPUs, a GPU that nobody can compute on, and two slots for attacks. PyTorch sees no card here, as on
+    a head without GPUs."""
     stop_ray()
     ray.init(
         "local",
@@ -30,8 +28,7 @@ def one_gpu():
         log_to_driver=False,
         runtime_env={"env_vars": worker_environment(threads=1)},
     )
-    with mock.patch.object(torch.cuda, "is_available", lambda: True):
-        yield
+    yield
     stop_ray()
 
 

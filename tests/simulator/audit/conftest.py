@@ -46,11 +46,17 @@ def checkpoint(value=0.0, entries=5):
 
 def by_hand(strategy, rounds, answer=trained, arrays=None, grid=None):
     """The rounds of `Strategy.start`, without its log; returns the last global checkpoint, when all is written."""
+    arrays = rounds_of(strategy, rounds, answer, arrays, grid)
+    if isinstance(strategy, Record):
+        strategy.finish()
+    return arrays
+
+
+def rounds_of(strategy, rounds, answer=trained, arrays=None, grid=None):
+    """The same, of a federation that has not ended."""
     grid = grid or Grid(answer)
     arrays = arrays or checkpoint()
     for number in range(1, rounds + 1):
         replies = grid.send_and_receive(strategy.configure_train(number, arrays, ConfigRecord({}), grid))
         arrays = strategy.aggregate_train(number, replies)[0] or arrays
-    if isinstance(strategy, Record):
-        strategy.finish()
     return arrays

@@ -26,7 +26,7 @@ from simulator.audit.writer import RecordingWriter
 from simulator.results import formats
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
-from tests.simulator.audit.conftest import Grid, by_hand, checkpoint, trained
+from tests.simulator.audit.conftest import Grid, by_hand, checkpoint, rounds_of, trained
 
 
 def fedavg(**options):
@@ -263,6 +263,22 @@ def test_of_the_earlier_recordings_the_longest_is_kept_beside(tmp_path, made, st
     assert len(Recording(tmp_path / "mine").rounds) == made[-1]
     assert len(Recording(tmp_path / "mine.previous").rounds) == stays
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "mine.previous"]
+
+
+def test_two_recordings_under_way_in_one_folder_do_not_mix(tmp_path, caplog):
+    first, second = Record(fedavg(), tmp_path / "mine"), Record(fedavg(), tmp_path / "mine")
+    rounds_of(first, 1)
+    first.recorder.background.finish()
+    with pytest.raises(InputError, match=r"records into .*mine.*: name another folder"):
+        Record(fedavg(), tmp_path / "mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    caplog.set_level(logging.WARNING, "flwr")
+    by_hand(second, rounds=2)
+    assert "the federation goes on" in caplog.text and "records into" in caplog.text
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    first.finish()
+    by_hand(Record(fedavg(), tmp_path / "mine"), rounds=2)
+    assert [len(Recording(tmp_path / name).rounds) for name in ("mine", "mine.previous")] == [2, 1]
 
 
 def test_what_makes_no_sense_is_refused_before_any_training(tmp_path):

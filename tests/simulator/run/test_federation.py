@@ -12,6 +12,7 @@ from simulator.run import federation
 from simulator.run.display import Display
 from simulator.run.folder import claimed
 from simulator.run.plan import make_plan
+from simulator.run.workers import START, KillingBackend
 from simulator.scenario.scenario import load_scenario
 
 
@@ -49,7 +50,7 @@ def start(tmp_path, monkeypatch):
             federation.run_federation(None, plan, Display())
 
     monkeypatch.setattr(federation, "run_cell", run_cell)
-    monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients: {})
+    monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients, patience: {})
     monkeypatch.setattr(federation, "start_ray", lambda engine: None)
     monkeypatch.setattr(federation, "Dispatcher", lambda workers: NoJobs())
     monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher, expected: dispatcher)
@@ -89,7 +90,7 @@ def grid(monkeypatch):
 
         def send_and_receive(messages, timeout):
             if asked is not None:
-                asked.append(len(messages))
+                asked.append((len(messages), timeout))
             return [answer_of(message.metadata.dst_node_id) for message in messages]
 
         nodes = range(5000, 5000 + count)
@@ -102,7 +103,17 @@ def test_a_thousand_nodes_have_their_time_some_by_some(grid):
     """They share a few workers, each of which answers in turn."""
     asked = []
     assert federation.identify_nodes(grid(1000, asked=asked), 1000) == {i: 5000 + i for i in range(1000)}
-    assert max(asked) == federation.ASKED_AT_ONCE and sum(asked) == 1000
+    counts = [count for count, _ in asked]
+    assert max(counts) == federation.ASKED_AT_ONCE and sum(counts) == 1000
+
+
+def test_nodes_have_the_time_in_which_a_worker_that_does_not_come_up_is_noticed(grid, monkeypatch):
+    """It is a message's time, too: whoever waited for that worker is answered by another one afterwards."""
+    monkeypatch.setattr(KillingBackend, "__init__", lambda backend: None)
+    monkeypatch.setattr(KillingBackend, "num_workers", 2, raising=False)
+    asked = []
+    federation.identify_nodes(grid(3, asked=asked), 3, KillingBackend().patience)
+    assert all(timeout > START for _, timeout in asked)
 
 
 STRANGE = {

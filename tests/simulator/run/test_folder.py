@@ -19,7 +19,8 @@ from simulator.results.ledger import JOURNAL, Ledger
 from simulator.run import description, engine
 from simulator.run.description import inputs_of
 from simulator.run.display import Display
-from simulator.run.folder import LOCK, claimed, needs_run
+from simulator.results.lock import LOCK
+from simulator.run.folder import claimed, needs_run
 from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 
