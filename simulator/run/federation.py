@@ -66,7 +66,8 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display, patience: Patien
     display.start(sum(cell.scenario.federation.rounds for cell in todo), expected)
     failed: dict[str, RunError] = {}
     try:
-        nodes = identify_nodes(grid, plan.clients, patience)  # first: in `flwr run`, Flower starts Ray beside this thread
+        # first: in `flwr run`, Flower starts Ray beside this thread
+        nodes = identify_nodes(grid, plan.clients, patience)
         with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display, expected)) as queue:
             for cell in todo:
                 try:

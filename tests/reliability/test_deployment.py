@@ -5,18 +5,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 
 import pandas as pd
 import pytest
 import yaml
 
 from tests.reliability.deployment import Deployment, deployed, node_key
-from tests.reliability.faults import CLIENTS, LOST_NODE, Outcome
+from tests.reliability.faults import ATTACKS, CLIENTS, LOST_NODE, SCORES, Fault, Outcome
 from tests.reliability.scenarios import deployed as scenario
 
 pytestmark = pytest.mark.slow
 OUTCOMES = {fault.does: fault.deployed or fault.simulated for fault in CLIENTS}
-FINE = Outcome("ok")
+FINE, RESULT = Outcome("ok"), Outcome("ok", "…")  # of a client; of an attack, which may have more to say
+ENDING = ("attack_raises", "attack_is_killed", "score_raises", "score_calls_os._exit")  # those that take no time
 
 
 def start_of_a_client() -> float:
@@ -26,10 +28,17 @@ def start_of_a_client() -> float:
     return time.monotonic() - start
 
 
-def run(deployment: Deployment, rounds: list[list[str]], timeout: float, lost: int | None = None) -> pd.DataFrame:
-    """The clients table, by round and client. lost: the node that is switched off after the first round."""
+def run(
+    deployment: Deployment,
+    rounds: list[list[str]],
+    timeout: float,
+    attacks: Iterable[Fault],
+    lost: int | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The clients table, by round and client, and that of attacks, by round and attack. lost: the node that is switched
+    off after the first round."""
     path, out = deployment.folder / "scenario.yaml", deployment.folder / "out"
-    path.write_text(yaml.safe_dump(scenario(rounds, timeout)))
+    path.write_text(yaml.safe_dump(scenario(rounds, timeout, attacks)))
     ended = threading.Event()
 
     def lose() -> None:
@@ -48,7 +57,8 @@ def run(deployment: Deployment, rounds: list[list[str]], timeout: float, lost: i
     listed = deployment.flower("list", "test", "--format", "json").stdout
     assert json.loads(listed)["runs"][0]["status"] == "finished:completed", said.stdout[-3000:]
     assert (out / "leakage.csv").exists()
-    return pd.read_parquet(out / "clients.parquet").set_index(["round", "client"])
+    clients, leakage = (pd.read_parquet(out / f"{table}.parquet") for table in ("clients", "leakage"))
+    return clients.set_index(["round", "client"]), leakage.set_index(["round", "attack"])
 
 
 def unlike(table: pd.DataFrame, round: int, outcomes: list[Outcome]) -> list[tuple[int, str, str]]:
@@ -57,14 +67,26 @@ def unlike(table: pd.DataFrame, round: int, outcomes: list[Outcome]) -> list[tup
     return [row for row, outcome in zip(rows, outcomes, strict=True) if not outcome.fits(*row[1:])]
 
 
+def unlike_attacks(table: pd.DataFrame, attacks: Iterable[Fault]) -> list[tuple[str, str, str]]:
+    """Those of round 1 of which the table says something else than of the same in a simulation, and of round 2 those
+    that are not fine."""
+    expected = {(1, fault.label): fault.simulated for fault in attacks}
+    expected |= {(2, fault.label): RESULT for fault in attacks}
+    rows = {key: tuple(table.loc[key, ["status", "detail"]]) for key in expected}
+    return [(key, *row) for key, row in rows.items() if not expected[key].fits(*row)]
+
+
 def test_strangers_are_refused_faults_are_rows_a_client_that_hung_is_back_and_a_lost_node_is_named(tmp_path):
     """One deployment for all of it: starting one takes most of the time."""
     rounds = [["", "hangs", "raises"], ["sends other shapes", "", ""], ["", "", ""]]
+    timeout = 10 + 4 * start_of_a_client()  # three at a time share the cores; before any node takes some of them
+    ending = [fault for fault in (*ATTACKS, *SCORES) if fault.label in ENDING]
     with deployed(tmp_path, nodes=3) as deployment:
         node_key(tmp_path / "stranger")
         stranger = deployment.supernode(3, 4, key=tmp_path / "stranger")
-        table = run(deployment, rounds, timeout=10 + 3 * start_of_a_client(), lost=2)
+        table, attacks = run(deployment, rounds, timeout, ending, lost=2)
         assert stranger.poll() is not None, "a node whose key nobody registered is still there"
     assert unlike(table, 1, [FINE, OUTCOMES["hangs"], OUTCOMES["raises"]]) == []
     assert unlike(table, 2, [OUTCOMES["sends other shapes"], FINE, LOST_NODE.deployed]) == []
     assert unlike(table, 3, [FINE, FINE, LOST_NODE.deployed]) == []
+    assert len(ending) == len(ENDING) and unlike_attacks(attacks, ending) == []

@@ -16,10 +16,10 @@ from attacks.interface.own_code import allow_code
 from clients.data import _load
 from simulator.errors import DiskError, RunError
 from simulator.results.ledger import JOURNAL, Ledger
+from simulator.results.lock import LOCK
 from simulator.run import description, engine
 from simulator.run.description import inputs_of
 from simulator.run.display import Display
-from simulator.results.lock import LOCK
 from simulator.run.folder import claimed, needs_run
 from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
