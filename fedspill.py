@@ -127,3 +127,5 @@ def _refuse_shadows(home: Path) -> None:
 
 
 _refuse_shadows(Path(__file__).resolve().parent)
+if __name__ == "__main__":  # python -m fedspill
+    main()

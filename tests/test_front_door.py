@@ -127,3 +127,11 @@ def test_mypy_passes_on_a_file_that_imports_it(tmp_path):
     assert ran.returncode == 0, ran.stdout
     assert "Reconstruction" in ran.stdout and 'Revealed type is "str"' in ran.stdout
     assert "Cannot find" not in ran.stdout
+
+
+@pytest.mark.parametrize("start", [["-m", "fedspill"], [str(PROJECT / "fedspill.py")]])
+def test_python_runs_it_as_the_command(start):
+    said = subprocess.run(
+        [sys.executable, *start, "--version"], capture_output=True, text=True, check=True, cwd=PROJECT
+    )
+    assert said.stdout.split()[-1] == fedspill.__version__
