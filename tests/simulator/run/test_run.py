@@ -55,7 +55,7 @@ def swept(tmp_path_factory, run_scenario):
     data = write_digits(folder)
     stop_ray()
     ray.init("local", num_cpus=2, num_gpus=1, resources={"attack": 2}, include_dashboard=False, log_to_driver=False)
-    content = scenario(data, engine={"gpus": 0.5}, sweep={"seed": [0, 1]})
+    content = scenario(data, engine={"gpus": 0.4}, sweep={"seed": [0, 1]})
     record = run_scenario(content, folder / "out")
     stop_ray()
     data.unlink()
