@@ -61,7 +61,7 @@ class Recorder:
                 writer.write_contents()
                 log.info("fedspill: %d rounds of %d clients: %s", len(writer.rounds), len(writer.clients), writer.path)
                 log.info("fedspill: next, fedspill audit %s --model FILE.py:FACTORY --shape C,H,W", writer.path)
-        writer.end()
+            writer.end()  # not where the disk still takes a round: the folder stays ours then
 
 
 class Record(Wrapped):

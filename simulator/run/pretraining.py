@@ -24,7 +24,7 @@ from clients.data.tasks import Task
 from clients.local_update import load_targets, num_outputs
 from clients.models import build_model, load_checkpoint, load_weights
 from clients.training import train
-from simulator.results.disk import is_changed, write_atomically, writing
+from simulator.results.disk import contents_digest, is_changed, write_atomically, writing
 from simulator.results.formats import save_state
 
 FOLDER = "pretrained"  # in a run's directory
@@ -102,7 +102,7 @@ class Pretraining:
         for values in (self.images, self.targets):  # a file of data may have become another
             digest.update(values.contiguous().numpy().data)
         if self.config.model.checkpoint is not None:
-            digest.update(Path(self.config.model.checkpoint).read_bytes())
+            digest.update(contents_digest(Path(self.config.model.checkpoint)).encode())
         return digest.hexdigest()[:DIGITS]
 
     def network(self) -> nn.Module:

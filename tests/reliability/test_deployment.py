@@ -67,7 +67,7 @@ def unlike(table: pd.DataFrame, round: int, outcomes: list[Outcome]) -> list[tup
     return [row for row, outcome in zip(rows, outcomes, strict=True) if not outcome.fits(*row[1:])]
 
 
-def unlike_attacks(table: pd.DataFrame, attacks: Iterable[Fault]) -> list[tuple[str, str, str]]:
+def unlike_attacks(table: pd.DataFrame, attacks: Iterable[Fault]) -> list[tuple[tuple[int, str], str, str]]:
     """Those of round 1 of which the table says something else than of the same in a simulation, and of round 2 those
     that are not fine."""
     expected = {(1, fault.label): fault.simulated for fault in attacks}
