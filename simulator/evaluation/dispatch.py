@@ -6,6 +6,7 @@ same way: the folder of a run is on the machine that sends, and nobody else read
 
 import contextlib
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from attacks.interface.observation import State
@@ -46,11 +48,42 @@ def run_remotely(
     job: Job, material: Material, labels: tuple[str, ...], reporter: Reporter, *tensors: State
 ) -> Finished:
     """The task. tensors: of the files with these labels; Ray fetches them before it starts."""
-    return attack(job, material, dict(zip(labels, tensors, strict=True)), reporter)
+    require_usable_card()
+    try:
+        return attack(job, material, dict(zip(labels, tensors, strict=True)), reporter)
+    finally:
+        free_card()
 
 
-def be_ready() -> None:
-    """A task that does nothing: its worker has then imported what attacks need."""
+def require_usable_card() -> None:
+    """End this process where an earlier attack broke its GPU for it, as every attack after that would fail: the job
+    then runs again, in another."""
+    if torch.cuda.is_initialized():
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            sys.exit(f"an earlier attack broke the GPU for this process: {error}")
+
+
+def free_card() -> None:
+    """While this process waits for its next attack, what the last one held of a GPU is free for others."""
+    if torch.cuda.is_initialized():
+        with contextlib.suppress(RuntimeError):  # broken: the next job finds out
+            torch.cuda.empty_cache()
+
+
+def calls_of_a_worker() -> int:
+    """Attacks that one process runs: 0, as many as come, so that its imports are paid for once.
+
+    Ray's own choice for tasks with a share of a GPU is 1. So is ours where a node has several: a process that has
+    computed on one stays on it, whichever Ray gives to its next task.
+    """
+    return int(any(node["Resources"].get("GPU", 0) > 1 for node in ray.nodes() if node["Alive"]))
+
+
+def be_ready() -> int:
+    """A task that does nothing: its worker has then imported what attacks need. The process that it ran in."""
+    return os.getpid()
 
 
 class Dispatcher:
@@ -77,7 +110,8 @@ class Dispatcher:
         self.limit = AHEAD * slots or workers or int(ray.cluster_resources().get("CPU", 0)) or os.cpu_count() or 1
         if environment is not None:
             self.taken["runtime_env"] = {"env_vars": dict(environment)}
-        as_task = ray.remote(num_cpus=0, max_retries=0, **self.taken)
+        self.calls = calls_of_a_worker()
+        as_task = ray.remote(num_cpus=0, max_retries=0, max_calls=self.calls, **self.taken)
         self.task, self.empty_task = as_task(run_remotely), as_task(be_ready)
         self.board = _board()
         self.shelf = Shelf()
@@ -92,8 +126,8 @@ class Dispatcher:
         self.without_slots: float | None = None  # since when no node offers any
 
     def prepare(self, expected: int) -> None:
-        """Have workers for so many jobs start now, while nobody waits for them."""
-        count = min(expected, attack_slots() or self.limit)
+        """Have workers for so many jobs start now, while nobody waits for them; none that would end with this call."""
+        count = 0 if self.calls else min(expected, attack_slots() or self.limit)
         self.starting, self.prepared = [self.empty_task.remote() for _ in range(count)], time.monotonic()
 
     def submit(self, job: Job) -> None:

@@ -2,10 +2,17 @@
 
 import pytest
 import ray
+import torch
 
 from clients.environment import whereabouts
 from simulator.errors import InputError
-from simulator.evaluation.dispatch import ATTACK_RESOURCE, Dispatcher
+from simulator.evaluation.dispatch import (
+    ATTACK_RESOURCE,
+    Dispatcher,
+    calls_of_a_worker,
+    free_card,
+    require_usable_card,
+)
 from simulator.run.cluster import backend_config, stop_ray, worker_environment
 from simulator.scenario.sections import EngineConfig
 from tests.device.card import card
@@ -84,3 +91,38 @@ def test_shares_that_cannot_be_had_are_refused(one_gpu, gpus, said):
 
 def test_a_share_that_leaves_room_is_asked_for_as_it_was_said(one_gpu):
     assert backend_config(EngineConfig(gpus=0.45))["client_resources"]["num_gpus"] == 0.45
+
+
+@pytest.mark.parametrize(("gpus", "calls"), [([{}, {"GPU": 1.0}], 0), ([{"GPU": 1.0}, {"GPU": 4.0}], 1), ([{}], 0)])
+def test_a_process_attacks_again_unless_its_next_attack_could_be_given_another_gpu(gpus, calls, monkeypatch):
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": resources} for resources in gpus])
+    assert calls_of_a_worker() == calls
+
+
+def test_attacks_with_a_share_of_the_gpu_are_made_by_a_process_that_has_imported_them(one_gpu):
+    """Ray starts a process for each of them where nothing is said: four seconds of imports for an attack of one."""
+    dispatcher = Dispatcher(workers=None)
+    try:
+        pids = {ray.get(dispatcher.empty_task.remote(), timeout=60) for _ in range(3)}
+    finally:
+        dispatcher.close()
+    assert dispatcher.taken["num_gpus"] == 0.1 and len(pids) == 1
+
+
+class BrokenCard:
+    """What PyTorch says of a GPU once a kernel has read where it may not."""
+
+    def is_initialized(self):
+        return True
+
+    def synchronize(self):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    empty_cache = synchronize
+
+
+def test_a_process_whose_gpu_an_attack_has_broken_takes_no_other(monkeypatch):
+    monkeypatch.setattr(torch, "cuda", BrokenCard())
+    free_card()  # after the attack that broke it: its row counts
+    with pytest.raises(SystemExit, match="an earlier attack broke the GPU for this process: CUDA error"):
+        require_usable_card()
