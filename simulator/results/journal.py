@@ -70,8 +70,11 @@ class Found:
     problems: list[str]
 
 
-def inspect(journal: Path) -> Found:
-    """A run's journal, its own checksums and those of the files that it names checked; empty where there is none."""
+def inspect(journal: Path, with_files: bool = True) -> Found:
+    """A run's journal, its own checksums and those of the files that it names checked; empty where there is none.
+
+    with_files: False reads none of those files, of which there may be many gigabytes.
+    """
     try:
         text = inside(journal.parent, journal).read_bytes().decode(errors="replace")
     except FileNotFoundError:
@@ -87,7 +90,7 @@ def inspect(journal: Path) -> Found:
         if "done" not in entry:
             continue
         cell = entry["done"]
-        wrong = _wrong(entry, rows[cell], journal.parent)
+        wrong = _wrong(entry, rows[cell], journal.parent, with_files)
         if wrong:
             problems.append(f"{journal.parent}: {f'cell {cell!r}' if cell else 'the run'} is done again: {wrong}")
         else:
@@ -105,11 +108,11 @@ def files_of(journal: Path) -> dict[str, str]:
     return {name: crc for files in found if isinstance(files, dict) for name, crc in files.items()}
 
 
-def _wrong(done: Entry, rows: int, folder: Path) -> str:
+def _wrong(done: Entry, rows: int, folder: Path, with_files: bool) -> str:
     """What keeps a cell from being done; empty where nothing does."""
     if rows != done.get("rows"):
         return f"the journal has {rows} of its {done.get('rows')} rows"
-    files = done.get("files")
+    files = done.get("files") if with_files else {}
     try:
         changed = [
             name

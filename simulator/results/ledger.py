@@ -125,9 +125,10 @@ def row_order(cell: str, row: dict[str, Any]) -> tuple[Any, ...]:
     return (cell, *(math.inf if (name, value) == ("client", ALL) else value for name, value in values.items()))
 
 
-def finished_cells(run_dir: Path) -> set[str]:
-    """The cells of a run whose training and attacks are all in its journal, and whose files are as they were."""
-    return inspect(run_dir / JOURNAL).done
+def finished_cells(run_dir: Path, with_files: bool = True) -> set[str]:
+    """The cells of a run whose training and attacks are all in its journal, and whose files, where they are to be read,
+    are as they were."""
+    return inspect(run_dir / JOURNAL, with_files).done
 
 
 def read_journal(path: Path) -> list[Entry]:

@@ -25,7 +25,7 @@ from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
-PROBES = (1, 1, 6)  # iterations of an attack that are run: to warm up, and two whose difference is the price of one
+PROBE = 6  # iterations of an attack that are run
 PROBE_STEPS = 4
 LONGEST_PROBE = 20.0  # seconds that an attack without iterations may take to be measured
 STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
@@ -177,30 +177,31 @@ class _TooLong(Exception):
 
 def attack_seconds(attack: AttackConfig, cell: Cell, observation: Observation, knowledge: Knowledge) -> float | None:
     """Seconds of one attack on one pair of checkpoints; None where that took too long to find out."""
-
-    def run(options: dict[str, int]) -> float:
-        start, began = work_seconds(), time.perf_counter()
-
-        def stop_when_late(done: int, total: int, loss: float) -> None:
-            if not options and time.perf_counter() - began > LONGEST_PROBE:
-                raise _TooLong
-
-        short = attack.model_copy(update={"options": attack.options | options})
-        AttackRun.of(short, cell.scenario).run(observation, knowledge, stop_when_late)
-        return work_seconds() - start
-
     iterations = iterations_of(attack)
+    short = {} if iterations is None else {"iterations": PROBE}
+    start, began = work_seconds(), time.perf_counter()
+    reports: list[tuple[float, int]] = []  # when, and of how many iterations in all starts
+
+    def report(done: int, total: int, loss: float) -> None:
+        reports.append((work_seconds(), total))
+        if iterations is None and time.perf_counter() - began > LONGEST_PROBE:
+            raise _TooLong
+
+    probe = AttackRun.of(attack.model_copy(update={"options": attack.options | short}), cell.scenario)
     try:
-        if iterations is None:
-            return run({})
-        _, few, more = (run({"iterations": number}) for number in PROBES)
+        probe.run(observation, knowledge, report)
     except _TooLong:
         return None
     except InputError:
         if not attack.optional:
             raise
         return 0.0
-    return few + max(more - few, 0.0) / (PROBES[2] - PROBES[1]) * (iterations - PROBES[1])
+    taken = work_seconds() - start
+    if iterations is None:
+        return taken
+    # attacks report after their first iteration, which pays for what the others find loaded, and after their last
+    (first, total), (last, _) = (reports[0], reports[-1]) if len(reports) > 1 else ((start, PROBE), (start + taken, 0))
+    return taken + (last - first) / max(total - 1, 1) * (iterations - PROBE) * total / PROBE
 
 
 def iterations_of(attack: AttackConfig) -> int | None:

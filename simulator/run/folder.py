@@ -1,23 +1,26 @@
 """The run directory: whether a run may start in it, and the lock that keeps others out."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from attacks import InputError
-from simulator.errors import RunError
+from simulator.errors import RunError, one_line
 from simulator.results.disk import check_out, make_out, write_atomically, writing
 from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells
 from simulator.results.lock import LOCK, acquired, is_occupied
 from simulator.results.run import DESCRIPTION, read_description
 from simulator.run.description import describe, differences, inputs_of, resumed
+from simulator.scenario.yaml_source import leaves
 
 if TYPE_CHECKING:
     from simulator.run.plan import RunPlan
 
+NO_MATTER = ("output.", "engine.")  # sections of a scenario of which some keys change no table
 TABLE_FILES = ("leakage.csv", *(f"{table}.parquet" for table in TABLES))
 
 
@@ -28,10 +31,13 @@ def needs_run(plan: "RunPlan", overwrite: bool = False) -> bool:
     where the data are others than those it began with. Nothing is written but tables that are missing: those of a run
     that ended between its last row and them.
     """
-    if is_free(plan.run_dir, DESCRIPTION, plan.scenario.digest, "run", "scenario's run") or overwrite:
+    why = partial(_difference, plan.scenario.content)
+    if is_free(plan.run_dir, DESCRIPTION, plan.scenario.digest, "run", "scenario's run", why) or overwrite:
         return True
     check_inputs(plan)
-    if not {cell.name for cell in plan.cells} <= finished_cells(plan.run_dir):
+    wanted = {cell.name for cell in plan.cells}
+    # whoever goes on reads every checkpoint anyway, with the folder locked
+    if not all(wanted <= finished_cells(plan.run_dir, with_files) for with_files in (False, True)):
         return True
     if not all((plan.run_dir / name).exists() for name in TABLE_FILES):
         with locked(plan.run_dir):
@@ -39,19 +45,41 @@ def needs_run(plan: "RunPlan", overwrite: bool = False) -> bool:
     return False
 
 
-def is_free(folder: Path, description: str, digest: str, what: str, of: str) -> bool:
+def is_free(
+    folder: Path, description: str, digest: str, what: str, of: str, why: Callable[[dict[str, Any]], str] = lambda _: ""
+) -> bool:
     """Whether nothing lies there yet; False where it is what has this digest, of which the file `description` tells.
-    InputError where it is anything else. what, of: what errors call it, and another one."""
+
+    InputError where it is anything else. what, of: what errors call it, and another one. why: what is other in that
+    one's description.
+    """
     check_out(folder)
     if not folder.exists() or not any(path.name != LOCK for path in folder.iterdir()):
         return True
-    there = folder / description
-    found = read_description(there).get("digest") if there.exists() else None
-    if found is None:
+    path = folder / description
+    there = read_description(path) if path.exists() else {}
+    if there.get("digest") is None:
         raise InputError(f"{str(folder)!r} holds something that is no fedspill {what}: choose another --out")
-    if found != digest:
-        raise InputError(f"{str(folder)!r} already holds another {of}: choose another --out")
+    if there["digest"] != digest:
+        raise InputError(f"{str(folder)!r} already holds another {of}{why(there)}: choose another --out")
     return False
+
+
+def _difference(content: dict[str, Any], description: dict[str, Any]) -> str:
+    """The first value of a scenario that a run was begun with another of, in brackets; empty where it is none of its
+    values, but of what a file holds that it names."""
+    begun = description.get("scenario", {})
+    before, now = ({".".join(map(str, key)): value for key, value in leaves(one)} for one in (begun, content))
+    changed = [key for key in now if key in before and before[key] != now[key]]
+    added = [key for key in now if key not in before]
+    gone = [key for key in before if key not in now and not key.startswith(NO_MATTER)]
+    for key in (changed + added + gone)[:1]:
+        return f" ({key} is {_shown(before, key)} there, {_shown(now, key)} here)"
+    return ""
+
+
+def _shown(values: dict[str, Any], key: str) -> str:
+    return one_line(repr(values[key]), most=60) if key in values else "not"
 
 
 def check_inputs(plan: "RunPlan") -> None:

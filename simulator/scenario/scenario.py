@@ -73,15 +73,19 @@ class Scenario(Section):
         description='dotted key: [values]; every combination runs, in one simulation; "a + b": [[x, y], …] pairs keys',
     )
 
+    @property
+    def content(self) -> dict[str, Any]:
+        """What its tables depend on, as plain data."""
+        # of the output only diagnostics change tables, and only where they are off: their columns are empty then
+        output = True if self.output.diagnostics else {"root", "figures", "keep", "track"}
+        return self.model_dump(
+            mode="json", exclude={"output": output, "engine": {"cpus", "gpus", "address", "attack_workers"}}
+        )
+
     @cached_property
     def digest(self) -> str:
         """Identifies the experiment: equal digests mean equal tables on the same machine and version."""
-        # of the output only diagnostics change tables, and only where they are off: their columns are empty then
-        output = True if self.output.diagnostics else {"root", "figures", "keep", "track"}
-        content = self.model_dump(
-            mode="json", exclude={"output": output, "engine": {"cpus", "gpus", "address", "attack_workers"}}
-        )
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps(self.content, sort_keys=True).encode())
         for path in (self.model.checkpoint, self.model.name.partition(":")[0]):
             if path is not None and Path(path).is_file():
                 digest.update(Path(path).read_bytes())

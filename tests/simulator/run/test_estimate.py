@@ -2,7 +2,8 @@
 
 import pytest
 
-from simulator.run.estimate import handling_seconds, kept_bytes, size_of, waiting_bytes
+from simulator.run import estimate
+from simulator.run.estimate import attack_seconds, handling_seconds, kept_bytes, size_of, waiting_bytes
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
 
@@ -61,6 +62,32 @@ def test_messages_and_scores_have_a_price(when, diagnostics, seconds):
     content["adversary"] = {"attacks": ["mean_image"], "when": when}
     (cell,) = validate(Source(content)).cells()
     assert handling_seconds(cell, 1_000_000) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_an_attack_is_priced_by_a_few_iterations(monkeypatch, restarts):
+    """Three seconds of preparation, two for the first iteration, half a second for each other, one to finish."""
+    clock = [0.0]
+
+    class Run:
+        def of(attack, scenario):
+            return Run()
+
+        def run(self, observation, knowledge, report):
+            clock[0] += 3
+            total = 6 * restarts
+            for done in range(total):
+                clock[0] += 0.5 if done else 2.0
+                report(done, total, 1.0)
+            report(total, total, 1.0)
+            clock[0] += 1
+
+    monkeypatch.setattr(estimate, "AttackRun", Run)
+    monkeypatch.setattr(estimate, "work_seconds", lambda: clock[0])
+    attacks = [{"name": "ntk", "iterations": 400}]
+    (cell,) = validate(Source({"name": "s", "adversary": {"attacks": attacks}})).cells()
+    whole = 3 + 2 + (400 * restarts - 1) * 0.5 + 1
+    assert attack_seconds(cell.scenario.attacks[0], cell, None, None) == pytest.approx(whole)
 
 
 def test_bytes_for_people():

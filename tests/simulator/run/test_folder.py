@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from attacks import InputError
 from attacks.interface.own_code import allow_code
 from clients.data import _load
 from simulator.errors import DiskError, RunError
+from simulator.results import journal
 from simulator.results.ledger import JOURNAL, Ledger
 from simulator.results.lock import LOCK
 from simulator.run import description, engine
@@ -34,17 +36,17 @@ def plan(tmp_path):
 
 def test_overwrite_leaves_the_journal_of_a_running_process_alone(plan):
     plan.run_dir.mkdir()
-    journal = plan.run_dir / JOURNAL
-    journal.write_text("theirs\n")
+    theirs = plan.run_dir / JOURNAL
+    theirs.write_text("theirs\n")
     with (
         FileLock(plan.run_dir / LOCK),
         pytest.raises(RunError, match="another process is running"),
         claimed(plan, overwrite=True),
     ):
         pass
-    assert journal.read_text() == "theirs\n"
+    assert theirs.read_text() == "theirs\n"
     with claimed(plan, overwrite=True):
-        assert not journal.exists()
+        assert not theirs.exists()
 
 
 def test_a_run_finds_another_in_its_folder_before_ray_starts(plan, monkeypatch):
@@ -73,6 +75,39 @@ def test_tables_that_a_killed_run_did_not_come_to_are_written_from_its_journal(p
     (plan.run_dir / "leakage.csv").unlink()
     with FileLock(plan.run_dir / LOCK), pytest.raises(RunError, match="another process is running"):
         needs_run(plan)
+
+
+def test_checkpoints_are_read_once(plan, monkeypatch):
+    """Those of a run that goes on by who has locked its folder, those of one that is over to say that it is."""
+    read = []
+    monkeypatch.setattr(journal, "is_changed", lambda path, crc: bool(read.append(path.name)))
+    with claimed(plan):
+        ledger = Ledger(plan.run_dir)
+        ledger.mark_done("another cell", {"checkpoint": "00000000"})
+        ledger.write_tables()
+        assert needs_run(plan) and read == []
+        again = Ledger(plan.run_dir)
+        assert again.done == {"another cell"} and read == ["checkpoint"]
+        again.mark_done("")
+        assert not needs_run(plan) and read == ["checkpoint"] * 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (["federation.clients=2"], "(federation.clients is 3 there, 2 here)"),  # of 3 SuperNodes only 2 are up
+        (["defenses=[{name: prune_easiest}]"], "(defenses.0.name is not there, 'prune_easiest' here)"),
+        (["adversary.attacks=[span]"], "(adversary.attacks.0.name is 'ntk' there, 'span' here)"),
+        (["engine.threads=2", "engine.gpus=0.1"], "(engine.threads is 1 there, 2 here)"),
+    ],
+)
+def test_a_folder_of_another_run_says_in_what_it_is_another(tmp_path, changed, said):
+    (tmp_path / "s.yaml").write_text("name: s\nadversary: {attacks: [ntk]}\n")
+    with claimed(make_plan(load_scenario(tmp_path / "s.yaml", ["federation.clients=3"]), tmp_path / "out")):
+        pass
+    scenario = load_scenario(tmp_path / "s.yaml", ["federation.clients=3", *changed])
+    with pytest.raises(InputError, match=re.escape(f"already holds another scenario's run {said}: choose another")):
+        needs_run(make_plan(scenario, tmp_path / "out"))
 
 
 def own_data(folder, brighter=0.0):
