@@ -20,7 +20,7 @@ from ray._private.node import Node
 from attacks.interface.own_code import VARIABLE
 from simulator.errors import InputError, one_line
 from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share
-from simulator.run.janitor import marking
+from simulator.run.janitor import marking, retire
 from simulator.scenario.sections import EngineConfig
 
 ANSWER = 10.0  # seconds that a cluster has to accept a connection
@@ -199,3 +199,5 @@ def stop_ray() -> None:
     """Disconnect from Ray and stop the cluster that this process started, no other."""
     with contextlib.suppress(Exception):
         ray.shutdown()
+        if not ray.is_initialized():
+            retire()

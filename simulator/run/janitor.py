@@ -37,6 +37,15 @@ def marking() -> Iterator[None]:
         del os.environ[MARK]
 
 
+def retire() -> None:
+    """What was marked is over: whoever waits for the end of this process ends what is left of it now, and itself. A
+    notebook that starts one Ray after the other would collect them."""
+    while _waiting:
+        pipe = _waiting.pop().stdin
+        if pipe is not None:
+            pipe.close()
+
+
 def marked(mark: str) -> list[psutil.Process]:
     """The processes that carry the mark, and what they have started: Ray's agents write their titles over their
     environment, and the mark with it."""

@@ -9,7 +9,8 @@ import time
 import psutil
 import pytest
 
-from simulator.run.janitor import MARK, marked
+from simulator.run import janitor
+from simulator.run.janitor import MARK, marked, marking, retire
 
 STARTER = """
 import signal, subprocess, sys, time
@@ -42,6 +43,17 @@ def test_what_is_marked_ends_and_nothing_else(how):
         assert not marked(mark) and outside.is_running()
     finally:
         outside.kill()
+
+
+def test_who_waits_ends_with_what_was_marked(monkeypatch):
+    """A notebook that starts a Ray, ends it and starts the next keeps nobody of the first."""
+    monkeypatch.setattr(janitor, "_waiting", [])
+    with marking():
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    (waiting,) = janitor._waiting
+    retire()
+    assert left.wait(20) == -signal.SIGKILL and waiting.wait(20) == 0
+    assert janitor._waiting == []
 
 
 TITLED = """

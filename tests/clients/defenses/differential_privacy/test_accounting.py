@@ -1,6 +1,7 @@
 import pytest
+from opacus.accountants import RDPAccountant
 
-from clients.defenses.differential_privacy.accounting import gaussian_epsilon
+from clients.defenses.differential_privacy.accounting import epsilon_of, gaussian_epsilon
 from clients.defenses.differential_privacy.guarantee import Guarantee, from_json, to_json, worst
 from tests.clients.defenses.differential_privacy.gaussian import delta_of
 
@@ -18,6 +19,16 @@ def test_epsilons_that_others_have_computed():
     """Balle and Wang (2018): one release with σ = Δ at δ = 1e-5 is ε = 4.377; no noise to speak of: ε near Δ²/2σ²."""
     assert gaussian_epsilon(1.0, 1e-5) == pytest.approx(4.377, abs=1e-3)
     assert gaussian_epsilon(1e6, 1e-5) == pytest.approx(5e11, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Optimal order")
+@pytest.mark.parametrize(
+    "history", [((1.0, 0.1, 10),), ((1.0, 0.1, 10), (0.5, 0.03, 7)), ((0.3, 1.0, 3), (1.0, 0.1, 1)), ((30.0, 0.01, 9),)]
+)
+def test_an_epsilon_over_rounds_is_that_of_opacus_to_the_last_bit(history):
+    accountant = RDPAccountant()
+    accountant.history = list(history)
+    assert epsilon_of(history, 1e-5) == accountant.get_epsilon(1e-5)
 
 
 def of(epsilon, mechanism="a", unit="client", delta=1e-5):
