@@ -7,6 +7,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import pytest
 import torch
@@ -22,12 +23,15 @@ MEAN = 0.3  # what a federation subtracts from pixels in [0, 1]
 
 def digits(count: int, mean: float = MEAN, start: int = 0) -> Tensor:
     """(count, 1, 8, 8), pixels in [0, 1] less the mean. Two different digits are 2.5 to 4 apart in L2."""
-    pixels = torch.tensor(load_digits().images[start : start + count] / 16, dtype=torch.float32)
+    pixels = torch.tensor(_digits().images[start : start + count] / 16, dtype=torch.float32)
     return pixels[:, None] - mean
 
 
 def digit_classes(count: int, start: int = 0) -> Tensor:
-    return torch.tensor(load_digits().target[start : start + count])
+    return torch.tensor(_digits().target[start : start + count])
+
+
+_digits = cache(load_digits)  # a hundredth of a second to read, hundreds of times
 
 
 def nearest(images: Tensor, found: Reconstruction) -> Tensor:
