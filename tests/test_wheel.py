@@ -1,18 +1,16 @@
 """A wheel as users install it: everything is in it, and it works away from the repository."""
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
-from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[1]
-PACKAGES = ("attacks", "clients", "simulator")
+from tests.app_folder import PACKAGES, PROJECT, copy_app
+
 USE = """
 import torch, fedspill
 from torch import nn
@@ -38,13 +36,8 @@ def run(command, folder, **environment):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a copy: setuptools leaves its `build` folder beside what it builds."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    for package in PACKAGES:
-        shutil.copytree(PROJECT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("fedspill.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(PROJECT / name, source)
+    source = copy_app(folder / "source")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     run((*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source), folder)
     return next(folder.glob("fedspill-*.whl"))

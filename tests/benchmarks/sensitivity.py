@@ -57,9 +57,11 @@ NOT_RUN = (
 )
 
 LONG = TrainingConfig(epochs=10, batch_size=5, learning_rate=0.05, momentum=0.9)
+SHORT = TrainingConfig(epochs=100, learning_rate=0.01)  # full batches: features hardly move
 DECAYED = TrainingConfig(epochs=5, batch_size=4, learning_rate=0.05, weight_decay=1e-2)
 KINDS: dict[Kind, tuple[Group, ...]] = {
     Kind("undefended", training=LONG): (*SEARCHING, *JUDGING, *ZEROS, spectrum),
+    Kind("at rest", 60, mlp(512), SHORT): (thresholds.SEARCH, thresholds.DUAL),
     Kind("weight decay", training=DECAYED): (weight_decay,),
     Kind("tanh", 10, mlp(512, activation="tanh")): (thresholds.DECOY, thresholds.ACCEPTANCE),
     Kind("noise 1 %", 10, defense=Noise(0.01)): (*JUDGING, thresholds.DECOY, thresholds.SPARSITY, spectrum),

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from attacks import Reconstruction
 from attacks.span import thresholds
 from attacks.span.search.passes import SearchOptions
 from attacks.span.variants import pixels
 from attacks.update import spectrum
-from tests.benchmarks import sensitivity, strays
+from tests.benchmarks import sensitivity, strays, withstands
 from tests.benchmarks.held_out import Tally, unused
 from tests.benchmarks.sensitivity import Constant
 
@@ -21,6 +22,15 @@ def test_images_are_tallied_by_their_root_mean_square_error():
     returned = torch.stack([private[0] + 0.005, private[1] + 0.05, private[2] + 0.2])
     assert Tally.of(private, returned) == Tally(private=3, exact=1, recovered=2, strays=1)
     assert Tally.of(private, returned[:0]) == Tally(private=3)
+
+
+def test_a_row_of_what_is_withstood_counts_private_images_strays_and_what_was_held_back():
+    private = torch.tensor([0.0, 10.0, 20.0, 30.0]).view(4, 1, 1, 1)
+    returned, held = torch.tensor([0.05, 10.7, 50.0]), torch.tensor([20.5, 33.0])
+    found = Reconstruction(returned.view(3, 1, 1, 1), torch.zeros(3), num_inferred=4, held=held.view(2, 1, 1, 1))
+    assert str(withstands.counted(private, found, 2.0, 7.4)) == "1 / 1 / 2 / 2 | 1 | 1 | 4 | 7"
+    nothing = Reconstruction(returned.view(3, 1, 1, 1)[:0], torch.zeros(0), warnings=("no gap",))
+    assert str(withstands.counted(private, nothing, 2.0, 0.0)) == "refused: no gap | 0 | 0 | None | 0"
 
 
 def test_of_tiny_imagenet_the_last_fifth_of_each_class_is_held_out():

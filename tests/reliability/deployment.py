@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.app_folder import PROJECT, copy_app
+
 BIN = Path(sys.executable).parent
 HOST = "127.0.0.1"
 
@@ -67,12 +69,16 @@ def node_key(path: Path) -> None:
 
 @dataclass
 class Deployment:
-    """folder: of keys, logs and Flower's home. nodes: the processes of the SuperNodes, by partition."""
+    """folder: of keys, logs, Flower's home and the app. nodes: the processes of the SuperNodes, by partition."""
 
     folder: Path
     nodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @cached_property
+    def app(self) -> Path:
+        return copy_app(self.folder / "app")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -106,7 +112,7 @@ class Deployment:
         """Its command line. patience: seconds after which it is given up."""
         command = [str(BIN / "flwr"), *map(str, arguments)]
         return subprocess.run(
-            command, capture_output=True, text=True, env=self.environment, cwd=PROJECT, timeout=patience, check=False
+            command, capture_output=True, text=True, env=self.environment, cwd=self.app, timeout=patience, check=False
         )
 
     def superlink(self) -> None:

@@ -11,7 +11,8 @@ import pandas as pd
 import psutil
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[3]
+from tests.app_folder import PROJECT, copy_app
+
 BIN = Path(sys.executable).parent
 
 
@@ -25,8 +26,8 @@ def processes_of(home):
 
 @pytest.fixture
 def flower(tmp_path):
-    """Run a flwr command with a home of its own; ends the SuperLink that it started."""
-    home = tmp_path / "flower"
+    """Run a flwr command in the app's folder, with a home of its own; ends the SuperLink that it started."""
+    home, app = tmp_path / "flower", copy_app(tmp_path / "app")
     home.mkdir()
     environment = {
         **os.environ,
@@ -42,7 +43,7 @@ def flower(tmp_path):
     def run(*args):
         command = [BIN / "flwr", *map(str, args)]
         return subprocess.run(
-            command, capture_output=True, text=True, env=environment, cwd=PROJECT, timeout=400, check=False
+            command, capture_output=True, text=True, env=environment, cwd=app, timeout=400, check=False
         )
 
     yield run
