@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 ATTACKED = {
     "threat_models": ["server", "observer", "history"],
-    "attacks": [{"name": "ntk", "iterations": 150, "kernel": "hybrid"}],
+    "attacks": [{"name": "ntk", "iterations": 60, "kernel": "hybrid"}],
     "knowledge": ["pixel_mean"],
 }
 
