@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.attack import Progress, silent
+from attacks.interface.devices import exact_convolutions
 from attacks.interface.errors import InputError
 from attacks.interface.optimizers import SGD, Adam, AdamW
 from clients.batch_norm import moving_statistics, training_mode
@@ -103,7 +104,7 @@ def train(
     start = time.perf_counter()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     images, count = images.to(parameters[0].dtype), len(images)
-    with training_mode(model, config.batch_norm):
+    with exact_convolutions(), training_mode(model, config.batch_norm):
         loop = TrainingLoop(
             linearize(model) if config.dynamics == "linearized" else model,
             make_optimizer(parameters, config),

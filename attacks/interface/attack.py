@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 from torch import Tensor
 
-from attacks.interface.devices import choose_device
+from attacks.interface.devices import choose_device, exact_convolutions
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.normalization import Normalization
 from attacks.interface.observation import Observation
@@ -150,7 +150,8 @@ class Attack(ABC):
         knowledge = self.with_options(knowledge)
         told, num_inferred, warnings = infer_private_set(observation, knowledge, self.infers)
         own = observation.with_own_model(choose_device(getattr(self, "device", "cpu")))
-        found = self.reconstruct(own, told, generator, progress).ranked()
+        with exact_convolutions():
+            found = self.reconstruct(own, told, generator, progress).ranked()
         warnings += found.warnings
         mean = found.pixel_mean or told.pixel_mean
         if not mean:

@@ -78,7 +78,9 @@ class Descent:
         graph = torch.cuda.CUDAGraph()
         replay: Callable[[], None] | None = graph.replay
         try:
-            with torch.cuda.graph(graph):
+            # on this stream: torch's own for captures belongs to the GPU of the first of them. A capture that fails
+            # would leave it the current one
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, stream=stream):
                 self._advance()
         except RuntimeError as error:
             warnings.warn(f"no CUDA graph of this network, each step is launched anew: {error}", stacklevel=2)

@@ -6,7 +6,6 @@ same way: the folder of a run is on the machine that sends, and nobody else read
 
 import contextlib
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from attacks.interface.devices import free_card, require_usable_card
 from attacks.interface.observation import State
 from simulator.evaluation.job import Finished, Job, JobResult, attack, fault, filed, lost
 from simulator.evaluation.material import Material
@@ -30,18 +29,45 @@ LEAST_GRACE = 20.0
 START = 30.0  # seconds that jobs wait at most for workers that are on their way
 BOARD_TIMEOUT = 10.0  # seconds that the board has to answer
 NO_SLOTS = "no node that is left offers slots for attacks: `ray start --resources` gives it some"
+ROUNDING = 1e-6  # of shares of a GPU
 AHEAD = 2  # jobs per slot that are on their way: one is attacked, the files of the next travel
 
 
 def attack_gpu_share() -> float:
-    """A tenth of a GPU for each attack where the cluster has GPUs, though this machine may have none; clients leave
-    that remainder by default."""
-    return 0.1 if ray.cluster_resources().get("GPU", 0) > 0 else 0.0
+    """A tenth of a GPU for each attack where nodes that take attacks have GPUs, though this machine may have none;
+    clients leave that remainder by default."""
+    nodes = resources_of_nodes()
+    slotted = [there for there in nodes if there.get(ATTACK_RESOURCE)]
+    return 0.1 if any(there.get("GPU") for there in slotted or nodes) else 0.0
 
 
 def attack_slots() -> int:
-    """How many attacks the nodes of the cluster offer to run at a time."""
-    return int(ray.cluster_resources().get(ATTACK_RESOURCE, 0))
+    """How many attacks the nodes of the cluster offer to run at a time, where they have the GPU that attacks take."""
+    share = attack_gpu_share()
+    return int(sum(there.get(ATTACK_RESOURCE, 0) for there in resources_of_nodes() if there.get("GPU", 0) >= share))
+
+
+def room_on_gpus(share: float, of_a_client: float = 0.0, clients: int = 0) -> int:
+    """How many attacks with this share of a GPU run beside so many clients with theirs. Ray splits no share between
+    GPUs, and fills one after the other."""
+    gpus, left = int(sum(there.get("GPU", 0) for there in resources_of_nodes())), []
+    if of_a_client >= 1:
+        gpus, of_a_client = max(gpus - int(of_a_client) * clients, 0), 0.0
+    for _ in range(gpus):
+        here = min(clients, _fits(of_a_client)) if of_a_client else 0
+        clients -= here
+        left.append(1 - here * of_a_client)
+    return sum(int(room / share + ROUNDING) for room in left)
+
+
+def _fits(share: float) -> int:
+    """How many such shares one GPU has."""
+    return int(1 / share + ROUNDING)
+
+
+def resources_of_nodes() -> list[dict[str, float]]:
+    """What each node that is up has in all."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def run_remotely(
@@ -55,30 +81,13 @@ def run_remotely(
         free_card()
 
 
-def require_usable_card() -> None:
-    """End this process where an earlier attack broke its GPU for it, as every attack after that would fail: the job
-    then runs again, in another."""
-    if torch.cuda.is_initialized():
-        try:
-            torch.cuda.synchronize()
-        except RuntimeError as error:
-            sys.exit(f"an earlier attack broke the GPU for this process: {error}")
-
-
-def free_card() -> None:
-    """While this process waits for its next attack, what the last one held of a GPU is free for others."""
-    if torch.cuda.is_initialized():
-        with contextlib.suppress(RuntimeError):  # broken: the next job finds out
-            torch.cuda.empty_cache()
-
-
 def calls_of_a_worker() -> int:
     """Attacks that one process runs: 0, as many as come, so that its imports are paid for once.
 
     Ray's own choice for tasks with a share of a GPU is 1. So is ours where a node has several: a process that has
     computed on one stays on it, whichever Ray gives to its next task.
     """
-    return int(any(node["Resources"].get("GPU", 0) > 1 for node in ray.nodes() if node["Alive"]))
+    return int(any(there.get("GPU", 0) > 1 for there in resources_of_nodes()))
 
 
 def be_ready() -> int:
@@ -95,10 +104,13 @@ class Dispatcher:
     of all. taken: what a task asks of Ray.
     """
 
-    def __init__(self, workers: int | None, environment: Mapping[str, str] | None = None):
+    def __init__(
+        self, workers: int | None, environment: Mapping[str, str] | None = None, beside: tuple[float, int] = (0.0, 0)
+    ):
         """Ray has to be up, with workers that find our packages (`start_ray`). environment: variables that they lack,
         for a Ray that somebody else has started; the first task then waits for a new process, where those that Ray has
-        started already stand idle."""
+        started already stand idle. beside: the share of a GPU of a client, and how many clients train at a time. An
+        attack that waits in Ray for its own share would take that of a client whose process ends."""
         slots = attack_slots()
         self.slotted = slots > 0
         self.taken: dict[str, Any] = {
@@ -108,6 +120,8 @@ class Dispatcher:
         if not slots:  # a task that asks for nothing fits anywhere, and Ray would pile them all on one node
             self.taken["scheduling_strategy"] = "SPREAD"
         self.limit = AHEAD * slots or workers or int(ray.cluster_resources().get("CPU", 0)) or os.cpu_count() or 1
+        if share := self.taken["num_gpus"]:
+            self.limit = max(min(self.limit, room_on_gpus(share, *beside)), 1)
         if environment is not None:
             self.taken["runtime_env"] = {"env_vars": dict(environment)}
         self.calls = calls_of_a_worker()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from attacks import InputError, Knowledge, Observation, Reconstruction, score
+from attacks.interface.devices import exact_convolutions
 from attacks.interface.seeding import numpy_generator
 from attacks.scoring.leakage import LeakageScore
 from simulator.errors import said_by
@@ -22,6 +23,7 @@ class Evaluation(NamedTuple):
     notes: list[str]
 
 
+@exact_convolutions()
 def evaluate(
     truth: Truth, observation: Observation, knowledge: Knowledge, found: Reconstruction, key: dict[str, Any]
 ) -> Evaluation:

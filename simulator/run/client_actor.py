@@ -10,6 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import ClientAppException
 
+from attacks.interface.devices import free_card, require_usable_card
 from clients.client_app import loaded
 
 
@@ -24,7 +25,10 @@ class ClientActor:
         self, load_app: Callable[[], ClientApp], message: Message, client: str, context: Context
     ) -> tuple[str, Message, Context]:
         """(the client, its reply, its state afterwards). Raises ClientAppException, for which Flower answers."""
+        require_usable_card()
         try:
             return client, load_app()(message=message, context=context), context
         except Exception as error:
             raise ClientAppException(str(error)) from error
+        finally:
+            free_card()

@@ -13,13 +13,14 @@ from typing import Any
 
 import grpc
 import ray
+import torch
 from ray._private import utils
 from ray._private.authentication_test_utils import reset_auth_token_state
 from ray._private.node import Node
 
 from attacks.interface.own_code import VARIABLE
 from simulator.errors import InputError, one_line
-from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share
+from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share, room_on_gpus
 from simulator.run.janitor import marking, retire
 from simulator.scenario.sections import EngineConfig
 
@@ -46,7 +47,8 @@ def start_ray(engine: EngineConfig) -> None:
         # "local": whatever Ray runs on this machine already, or RAY_ADDRESS names, is left alone
         with marking(), inherited(variables), own_signals(), without_unused():
             slots: dict[str, float] = {ATTACK_RESOURCE: workers}
-            ray.init("local", include_dashboard=False, resources=slots, _system_config=kept, **common)
+            gpus = torch.cuda.device_count()  # Ray would count cards that this build of PyTorch cannot use
+            ray.init("local", num_gpus=gpus, include_dashboard=False, resources=slots, _system_config=kept, **common)
         return
     _check_that_somebody_answers(engine.address)
     try:
@@ -156,9 +158,9 @@ def worker_environment(threads: int) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads), VARIABLE: allowed}
 
 
-def backend_config(engine: EngineConfig) -> dict:
-    """Flower's backend settings: the share of each client. Actors that die are replaced by `workers`: Ray would start
-    them again within the time of the client that they died in."""
+def backend_config(engine: EngineConfig, clients: int) -> dict:
+    """Flower's backend settings: the share of each of so many clients. Actors that die are replaced by `workers`: Ray
+    would start them again within the time of the client that they died in."""
     there = ray.cluster_resources()
     gpus = engine.gpus if engine.gpus is not None else (DEFAULT_GPU_SHARE if there.get("GPU", 0) else 0.0)
     for name, wanted in (("CPU", engine.cpus), ("GPU", gpus)):
@@ -166,15 +168,16 @@ def backend_config(engine: EngineConfig) -> dict:
             raise InputError(
                 f"engine.{name.lower()}s is {wanted:g} {name} per client, Ray has {there.get(name, 0):g}: lower it"
             )
-    actors = actors_that_fit(engine.cpus, gpus)
+    if gpus > 1 and gpus != int(gpus):
+        raise InputError(f"engine.gpus is {gpus:g}: Ray has whole GPUs, or shares of one: try {int(gpus)}")
+    actors = min(actors_that_fit(engine.cpus, gpus), clients)
     if not actors:
         raise InputError(
             f"no node of Ray has engine.cpus = {engine.cpus:g} CPU and engine.gpus = {gpus:g} GPU for a client: "
             "lower them"
         )
     share = attack_gpu_share()
-    # idle client actors keep their GPUs, and as many start as fit
-    if gpus and share and there["GPU"] - actors * gpus < share - 1e-9:
+    if gpus and share and not room_on_gpus(share, gpus, actors):  # idle client actors keep their GPUs
         raise InputError(f"engine.gpus is {gpus:g}: clients would leave no {share:g} GPU for attacks; try 0.3")
     return {"client_resources": {"num_cpus": engine.cpus, "num_gpus": gpus}}
 

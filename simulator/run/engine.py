@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from simulator.errors import RunError
-from simulator.run.cluster import backend_config, start_ray
+from simulator.run.cluster import actors_that_fit, backend_config, start_ray
 from simulator.run.display import Display
 from simulator.run.federation import run_federation
 from simulator.run.folder import check_unused, claimed
@@ -38,7 +38,9 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            run_federation(grid, plan, display, patience)
+            share = resources["client_resources"]
+            training = min(actors_that_fit(**share), plan.clients)
+            run_federation(grid, plan, display, patience, beside=(share["num_gpus"], training))
         except Exception as error:
             caught.append(error)
         finally:
@@ -51,7 +53,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
         stack.enter_context(interruptible(display))
         check_unused(plan.run_dir)
         start_ray(plan.scenario.engine)
-        resources = backend_config(plan.scenario.engine)
+        resources = backend_config(plan.scenario.engine, plan.clients)
         for line in stack.enter_context(claimed(plan, overwrite)):
             display.note(line)
         if not verbose:

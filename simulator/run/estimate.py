@@ -167,7 +167,11 @@ def step_on(model: nn.Module, inputs: Tensor, targets: Tensor, config: TrainingC
 
 
 def work_seconds() -> float:
-    """Of this process so far, as its threads share them: what others do on this machine adds nothing."""
+    """Of this process so far, as its threads share them: what others do on this machine adds nothing. Where a GPU
+    computes, those that pass until it is through."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        return time.perf_counter()
     return time.process_time() / torch.get_num_threads()
 
 

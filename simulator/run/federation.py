@@ -50,9 +50,16 @@ def each_its_own(clients: int, seconds: float) -> float:
     return seconds
 
 
-def run_federation(grid: Grid, plan: RunPlan, display: Display, patience: Patience = each_its_own) -> None:
+def run_federation(
+    grid: Grid,
+    plan: RunPlan,
+    display: Display,
+    patience: Patience = each_its_own,
+    beside: tuple[float, int] = (0.0, 0),
+) -> None:
     """Run every cell that is not done yet inside this one simulation, and write the tables.
 
+    beside: the share of a GPU of each client on the Ray that attacks run on, and how many of them train at a time.
     The directory has to be `claimed`. A cell that has to stop keeps none of the others from running: CellsFailed names
     those that did, at the end.
     """
@@ -68,7 +75,7 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display, patience: Patien
     try:
         # first: in `flwr run`, Flower starts Ray beside this thread
         nodes = identify_nodes(grid, plan.clients, patience)
-        with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display, expected)) as queue:
+        with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display, expected, beside)) as queue:
             for cell in todo:
                 try:
                     run_cell(grid, nodes, plan, cell, queue, patience)
@@ -95,10 +102,17 @@ def run_federation(grid: Grid, plan: RunPlan, display: Display, patience: Patien
 class AttackQueue:
     """The attacks under way: it brings finished ones into the ledger, and marks a cell done when its last one is in."""
 
-    def __init__(self, engine: EngineConfig, ledger: Ledger, display: Display, expected: int):
-        """expected: how many attacks there will be if no client fails."""
+    def __init__(
+        self,
+        engine: EngineConfig,
+        ledger: Ledger,
+        display: Display,
+        expected: int,
+        beside: tuple[float, int] = (0.0, 0),
+    ):
+        """expected: how many attacks there will be if no client fails. beside: as `run_federation` has it."""
         start_ray(engine)  # there is one already but in a deployment
-        self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers), expected)
+        self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers, beside=beside), expected)
         self.ledger, self.display = ledger, display
         self.trained: dict[str, Mapping[str, str]] = {}  # the checksums of what was written, by cell
         self.recorders: dict[str, Recorder] = {}  # by cell

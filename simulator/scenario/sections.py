@@ -133,7 +133,8 @@ class AdversaryConfig(Section):
     attacks: list[AttackConfig] = Field(
         default_factory=lambda: list(map(AttackConfig.model_validate, DEFAULT_ATTACKS)),
         min_length=1,
-        description="names, or {name, label, options …}; default span where it applies, and a short ntk",
+        description="names, or {name, label, options …}; default span where it applies, and a short ntk, which "
+        "needs num_private behind convolutions and in transformers",
     )
     knowledge: dict[str, Any] = Field(
         default_factory=PARTICIPANTS_KNOW.copy,

@@ -58,6 +58,8 @@ def measure_regime(observation: Observation, images: Tensor, complete: bool, see
 
 def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
     """Those behind an observation of a run, in the model's input space: for the evaluator, not for an adversary."""
+    if cell not in record.cells:
+        raise InputError("--evaluator takes private images from a scenario, an audit has none: --images FILE.npz")
     key = ObservationKey(observation.round, observation.client, observation.threat_model)
     clients = record.store(cell).recorded(key).clients
     truth = Truth.of(record.cells[cell].scenario, clients, clients)

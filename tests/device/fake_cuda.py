@@ -74,7 +74,7 @@ def fake_cuda(rules: Any) -> dict[str, Any]:
                 self.capture.replay()
 
     @contextlib.contextmanager
-    def graph(into: Graph) -> Iterator[None]:
+    def graph(into: Graph, stream: object = None) -> Iterator[None]:
         rules.capture = Capture()
         try:
             yield

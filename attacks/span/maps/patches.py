@@ -5,6 +5,7 @@ so ⟨r, U_p F⟩ for all p is a convolution of F with r, and its adjoint a tran
 patches an entry is in. No patch is ever written down, but for their mean.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -50,7 +51,7 @@ class PatchSpan:
         size = (maps.square() * self.multiplicity).flatten(1).sum(1)
         inside = self.coefficients(maps)
         if self.differences:
-            size = size - self._mean_patch(maps).square().sum(1) * inside[0, 0].numel()
+            size = size - self._mean_patch(maps).square().sum(1) * math.prod(inside.shape[2:])
         return 1 - inside.square().flatten(1).sum(1) / size
 
     def outside(self, maps: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ class PatchSpan:
         inside = self.coefficients(maps)
         left = self._adjoint(inside).neg_().addcmul_(maps, self.multiplicity)  # in place: maps take 100 MB and more
         if self.differences:
-            patch = self._mean_patch(maps)[:, :, None].expand(-1, -1, inside[0, 0].numel())
+            patch = self._mean_patch(maps)[:, :, None].expand(-1, -1, math.prod(inside.shape[2:]))
             left = left - F.fold(patch, (maps.shape[2], maps.shape[3]), *_geometry(self.layer))
         return left
 

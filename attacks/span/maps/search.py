@@ -61,6 +61,8 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
     points, residual, accepted = directions.new_zeros(0, len(basis)), by_chance[:0].double(), 0
     for _ in range(MAP_SEARCH.rounds if len(basis) else 0):
         new = _searched(update, basis, size, generator, progress).double()
+        if not len(new):  # none has a ρ: maps of a single pixel, less their mean, are nothing
+            break
         points = torch.cat([points, _polished(exact, directions, new, size)])
         points, residual = _best_first(exact, directions, points)
         before, accepted = accepted, int((residual < bound).sum())

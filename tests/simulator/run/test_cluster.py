@@ -169,5 +169,5 @@ def test_a_client_that_fits_on_no_node_is_refused_before_anything_is_written(mon
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
     monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}] * 2)
     with pytest.raises(InputError, match=r"no node of Ray has engine\.cpus = 3 CPU and engine\.gpus = 0 GPU"):
-        cluster.backend_config(EngineConfig(cpus=3))
-    assert cluster.backend_config(EngineConfig(cpus=2))["client_resources"]["num_cpus"] == 2
+        cluster.backend_config(EngineConfig(cpus=3), 3)
+    assert cluster.backend_config(EngineConfig(cpus=2), 3)["client_resources"]["num_cpus"] == 2
