@@ -182,6 +182,13 @@ def backend_config(engine: EngineConfig, clients: int) -> dict:
     return {"client_resources": {"num_cpus": engine.cpus, "num_gpus": gpus}}
 
 
+def beside_clients(config: dict, clients: int) -> tuple[float, int]:
+    """What attacks run beside: the share of a GPU of each client, and how many of them train at a time. config: what
+    `backend_config` returned."""
+    share = config["client_resources"]
+    return share["num_gpus"], min(actors_that_fit(**share), clients)
+
+
 def actors_that_fit(num_cpus: float, num_gpus: float) -> int:
     """How many clients' actors the nodes have room for.
 

@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from simulator.errors import RunError
-from simulator.run.cluster import actors_that_fit, backend_config, start_ray
+from simulator.run.cluster import backend_config, beside_clients, start_ray
 from simulator.run.display import Display
 from simulator.run.federation import run_federation
 from simulator.run.folder import check_unused, claimed
@@ -38,9 +38,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            share = resources["client_resources"]
-            training = min(actors_that_fit(**share), plan.clients)
-            run_federation(grid, plan, display, patience, beside=(share["num_gpus"], training))
+            run_federation(grid, plan, display, patience, beside_clients(resources, plan.clients))
         except Exception as error:
             caught.append(error)
         finally:

@@ -52,7 +52,7 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(federation, "run_cell", run_cell)
     monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients, patience: {})
     monkeypatch.setattr(federation, "start_ray", lambda engine: None)
-    monkeypatch.setattr(federation, "Dispatcher", lambda workers: NoJobs())
+    monkeypatch.setattr(federation, "Dispatcher", lambda workers, beside: NoJobs())
     monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher, expected: dispatcher)
     return start
 
@@ -170,7 +170,7 @@ def test_training_waits_while_too_many_checkpoints_wait_for_attacks(monkeypatch,
     """Each of three attacks holds ten checkpoints."""
     attacks = ThreeAttacks()
     monkeypatch.setattr(federation, "start_ray", lambda engine: None)
-    monkeypatch.setattr(federation, "Dispatcher", lambda workers: attacks)
+    monkeypatch.setattr(federation, "Dispatcher", lambda workers, beside: attacks)
     monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher, expected: dispatcher)
     nothing = SimpleNamespace(add=lambda *rows, **tables: None, done=set(), attack_done=print, attacks_running=print)
     queue = federation.AttackQueue(SimpleNamespace(attack_workers=1), nothing, nothing, expected=3)
