@@ -71,6 +71,8 @@ class EVIDENCE(Thresholds):
     # [matters] half loses images of narrow networks, where it is the bound that holds
     directions_of_width: float = 0.4  # share of the width: more directions fit any image
     entries_left_out: float = 0.05  # share of zeros beside rows and columns of zeros: entries were left out
+    # chosen on the largest tenth and fifth of the entries of digits' updates (N = 20), where wrong images had zeros
+    left_out_rank: float = 0.5  # share of the highest rank from which those zeros are not black pixels of few images
 
 
 class DEFENSE(Thresholds):

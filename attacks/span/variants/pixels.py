@@ -152,6 +152,14 @@ class PixelEvidence:
         return max(self.outside, self.defense.distortion)
 
     @property
+    def zeros_tell(self) -> bool:
+        """Whether zeros of a dual are units that its image left inactive. Where entries of the update were left out,
+        any dual has zeros; such an update has nearly as many directions as pixels can have, where a sum over few images
+        that are black in places has few."""
+        few = self.count < EVIDENCE.left_out_rank * self.defense.highest_rank(self.spectrum)
+        return few or not leaves_entries_out(self.defense.layers.change)
+
+    @property
     def refusal(self) -> str | None:
         """Why a search makes no sense."""
         rank, width = self.defense.highest_rank(self.spectrum), self.defense.layers.width
@@ -239,9 +247,8 @@ class PixelVariant:
         rows = rows.repeat_interleave(len(path), 0)
         test = SpanTest(hidden, rows, ACTIVATIONS[self.network.activation], evidence.leading_directions)
         duals = DualSpace.of(layers.initial, layers.final, evidence.spectrum, evidence.count, layers.rounds)
-        nothing = Candidates.empty(
-            duals, test, sparsity_tested=self.network.activation == "relu", crowded=evidence.crowded
-        )
+        tested = self.network.activation == "relu" and evidence.zeros_tell
+        nothing = Candidates.empty(duals, test, sparsity_tested=tested, crowded=evidence.crowded)
         passes = self.options.rounds if evidence.refusal is None else min(SEARCH.refused_passes, self.options.rounds)
         return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
 
@@ -317,12 +324,17 @@ class PixelVariant:
         )
 
 
+def leaves_entries_out(change: Tensor) -> bool:
+    """Whether the first layer's update (W, in + 1) has zeros that are none of a whole row or column."""
+    moved = change[change.any(1)][:, change.any(0)]
+    return bool((moved == 0).float().mean() > EVIDENCE.entries_left_out)
+
+
 def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
     """Whether the first layer's update (W, in + 1) is a sum over so many inputs: nothing but rounding lies behind, the
     pixels allow a much higher rank, and no entries were left out, as those of a sum are 0 by rows and columns only.
     Constant pixels say what the bias says, whatever made the update."""
-    moved = change[change.any(1)][:, change.any(0)]
-    if (moved == 0).float().mean() > EVIDENCE.entries_left_out:
+    if leaves_entries_out(change):
         return False
     bias = change[:, -1:]
     rest = change - bias * (bias.T @ change) / bias.square().sum()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attacks import Knowledge, Observation
-from tests.attacks.conftest import nearest
+from tests.attacks.conftest import client, digits, minibatches, mlp, nearest
 from tests.attacks.span.conftest import run
 
 
@@ -51,6 +51,29 @@ def test_half_of_the_entries_are_enough_for_exact_images_and_their_number(traine
     found = run(defended, Knowledge(kept_fraction=0.52))
     assert found.num_inferred == 8
     assert (nearest(images, found) < 0.1).all()
+
+
+def largest(delta, fraction):
+    entries = torch.cat([value.abs().flatten() for value in delta.values()])
+    least = entries.topk(round(fraction * len(entries))).values[-1]
+    return {name: value * (value.abs() >= least) for name, value in delta.items()}
+
+
+@pytest.mark.parametrize(("start", "fraction"), [(200, 0.1), (300, 0.1), (400, 0.2)])
+def test_entries_that_were_left_out_vouch_for_nothing(start, fraction):
+    """Any dual has zeros then: four to ten wrong images of twenty passed for exact ones."""
+    images = digits(20, start=start)
+    observation = client(mlp(256), images, minibatches(20, 8, 5))
+    assert len(run(sent(observation, largest(observation.delta(), fraction))).images) == 0
+
+
+def test_pixels_that_are_black_in_places_are_no_entries_left_out():
+    """Where nothing is subtracted, a black pixel of all images that a unit sees leaves its entry as it was."""
+    images = digits(12, mean=0.0, start=200)
+    observation = client(mlp(256), images, minibatches(12, 4, 5))
+    (moved,) = (value for name, value in observation.delta().items() if value.shape == (256, 64))
+    assert (moved[moved.any(1)][:, moved.any(0)] == 0).float().mean() > 0.05
+    assert (nearest(images, run(observation, Knowledge(pixel_mean=(0.0,)))) < 0.1).all()
 
 
 def test_too_few_entries_are_counted(trained):
