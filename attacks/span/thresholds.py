@@ -13,9 +13,9 @@ CIFAR-10's training split. `python -m tests.benchmarks.sensitivity` halves and d
 was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
 changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so with `MAP_KERNEL` and `MAP_SEARCH`
 (docs/convnets.md). `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and `MAP_INVERSION` were not
-varied, nor were `leading_*`, `single` and `hope`, chosen on seeds 100 to 102 of two updates on MNIST: a client's with
-200 images at width 2048 after 300 full-batch steps, and the mean of ten clients' with 30 each (docs/benchmarks.md has
-other seeds).
+varied. `leading_*`, `single` and `hope` were chosen on seeds 100 to 102 of two updates on MNIST's training split: a
+client's with 200 images at width 2048 after 300 full-batch steps, and the mean of ten clients' with 30 each
+(docs/benchmarks.md has other seeds).
 """
 
 from dataclasses import dataclass
