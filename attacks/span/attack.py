@@ -30,6 +30,7 @@ from attacks.interface.options import check_values
 from attacks.networks.probing import evaluating
 from attacks.span.acceptance import Acceptance
 from attacks.span.evidence.known_defense import knows_defense
+from attacks.span.evidence.pixel_evidence import RoundsApart
 from attacks.span.feature_space.network import find_feature_network
 from attacks.span.joining import of_rounds, told_and_untold
 from attacks.span.joint_polish import polish_jointly
@@ -38,7 +39,7 @@ from attacks.span.variants.features import FeatureVariant
 from attacks.span.variants.few_features import FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
 from attacks.span.variants.maps import MapVariant, map_networks_of
-from attacks.span.variants.pixels import PixelVariant, RoundsApart, linear_layers_of
+from attacks.span.variants.pixels import PixelVariant, linear_layers_of
 from attacks.update.pixel_mean import infer_pixel_mean
 
 MOST_STARTS = 10_000  # points that a pass moves at a time, with their features: in memory all of them

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from attacks.interface.attack import Reconstruction
+from attacks.span.evidence.pixel_evidence import RoundsApart
 from attacks.span.search.descent import beside, distinct
 from attacks.span.thresholds import EVIDENCE, constants_of
-from attacks.span.variants.pixels import RoundsApart
 
 
 def of_rounds(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruction:

@@ -141,7 +141,7 @@ class Dispatcher:
 
     def prepare(self, expected: int) -> None:
         """Have workers for so many jobs start now, while nobody waits for them; none that would end with this call."""
-        count = 0 if self.calls else min(expected, attack_slots() or self.limit)
+        count = 0 if self.calls else min(expected, attack_slots() or self.limit, self.limit)
         self.starting, self.prepared = [self.empty_task.remote() for _ in range(count)], time.monotonic()
 
     def submit(self, job: Job) -> None:

@@ -6,8 +6,8 @@ import torch
 
 from attacks import Reconstruction
 from attacks.span import thresholds
+from attacks.span.evidence import pixel_evidence
 from attacks.span.search.passes import SearchOptions
-from attacks.span.variants import pixels
 from attacks.update import spectrum
 from tests.benchmarks import sensitivity, strays, withstands
 from tests.benchmarks.held_out import Tally, unused
@@ -67,8 +67,8 @@ def test_a_count_is_at_least_one():
 def test_a_constant_changes_wherever_it_was_imported_and_only_for_a_while():
     before = spectrum.ROUNDING
     with Constant(spectrum, "ROUNDING").set_to(0.5):
-        assert (spectrum.ROUNDING, pixels.ROUNDING) == (0.5, 0.5)
-    assert spectrum.ROUNDING == pixels.ROUNDING == before
+        assert (spectrum.ROUNDING, pixel_evidence.ROUNDING) == (0.5, 0.5)
+    assert spectrum.ROUNDING == pixel_evidence.ROUNDING == before
     with pytest.raises(KeyError), Constant(thresholds.DECOY, "number").set_to(3):
         assert thresholds.DECOY.number == 3
         raise KeyError

@@ -165,6 +165,16 @@ def test_attacks_with_a_share_of_the_gpu_are_made_by_a_process_that_has_imported
     assert dispatcher.taken["num_gpus"] == 0.1 and len(pids) == 1
 
 
+def test_no_more_attacks_are_sent_than_run_beside_clients(one_gpu):
+    """One that waits in Ray for its share would take that of a client whose process ends, before the next has it."""
+    dispatcher = Dispatcher(workers=None, beside=(0.3, 3))
+    try:
+        dispatcher.prepare(5)
+        assert dispatcher.limit == 1 and len(dispatcher.starting) == 1
+    finally:
+        dispatcher.close()
+
+
 class BrokenCard:
     """What PyTorch says of a GPU once a kernel has read where it may not."""
 

@@ -17,11 +17,12 @@ from attacks.interface.devices import cast_state
 from attacks.interface.observation import Observation, State
 from attacks.networks.probing import random_images
 from attacks.span.acceptance import Acceptance
+from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.feature_space.inversion import invert_features
 from attacks.span.feature_space.network import PROBES, FeatureNetwork
 from attacks.span.search.candidates import Candidates
 from attacks.span.thresholds import FROZEN_BODY, constants_of
-from attacks.span.variants.pixels import PixelEvidence, PixelVariant
+from attacks.span.variants.pixels import PixelVariant
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from attacks.span.variants.pixels import PixelEvidence
+from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.update.spectrum import Spectrum, read_spectrum
 
 
