@@ -15,6 +15,7 @@ from clients.batch_norm import training_mode
 from clients.config import ModelConfig, TrainingConfig
 from clients.local_update import load_data, load_targets, make_model
 from clients.losses import training_loss
+from clients.time_limit import time_limit
 from clients.training import linearize, planned_steps
 from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import defense_facts, grant
@@ -26,8 +27,10 @@ from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
 PROBE = 6  # iterations of an attack that are run
-PROBE_STEPS = 4
-LONGEST_PROBE = 20.0  # seconds that an attack without iterations may take to be measured
+PROBE_STEPS = 4  # of training; fewer where they take longer than LONG_STEPS
+PROBE_IMAGES = 128  # of a step; one of more costs as much more
+LONG_STEPS = 2.0  # seconds
+LONGEST_PROBE = 10.0  # seconds that an attack may take to be measured
 STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
 # Processor seconds beside training and attacks, and for each parameter of the network: measured by
 # tests.benchmarks.scale on networks of 200 to 2.6 million (docs/benchmarks.md).
@@ -74,7 +77,7 @@ def describe_plan(plan: RunPlan) -> str:
         f"cost:    about {clock(STARTUP + pretraining + training + attacking + handling)} on idle cores "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
         f"attacks {clock(attacking)}, messages and scores {clock(handling)}), at most"
-        f"{f', not counting {longer}' if longer else ''}",
+        f"{not_counting(longer, adversary.timeout) if longer else ''}",
     ]
     return "\n".join(lines)
 
@@ -114,6 +117,11 @@ def size_of(count: int) -> str:
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
+def not_counting(attacks: str, timeout: float) -> str:
+    """What is said of attacks that took too long to be measured."""
+    return f", not counting {attacks}: one of them takes more than {clock(LONGEST_PROBE)}, at most {clock(timeout)}"
+
+
 def span(values: Iterable[int]) -> str:
     """ "8", or "5 to 1,024"."""
     low, high = min(found := list(values)), max(found)
@@ -150,6 +158,8 @@ def estimate(cell: Cell) -> tuple[float, float, str]:
 
 def step_on(model: nn.Module, inputs: Tensor, targets: Tensor, config: TrainingConfig) -> float:
     """Seconds of a local step: the fastest of a few gradient steps, in place, without what an optimizer adds."""
+    larger = max(len(inputs) / PROBE_IMAGES, 1)
+    inputs, targets = inputs[:PROBE_IMAGES], targets[:PROBE_IMAGES]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     taken = []
     with training_mode(model, config.batch_norm):
@@ -163,7 +173,9 @@ def step_on(model: nn.Module, inputs: Tensor, targets: Tensor, config: TrainingC
                     if slope is not None:
                         parameter.sub_(slope, alpha=config.learning_rate)
             taken.append(work_seconds() - start)
-    return min(taken)
+            if sum(taken) > LONG_STEPS:
+                break
+    return larger * min(taken)
 
 
 def work_seconds() -> float:
@@ -176,26 +188,26 @@ def work_seconds() -> float:
 
 
 class _TooLong(Exception):
-    """An attack that is measured by running it has not ended in time."""
+    """An attack that is measured has not ended in time."""
 
 
 def attack_seconds(attack: AttackConfig, cell: Cell, observation: Observation, knowledge: Knowledge) -> float | None:
     """Seconds of one attack on one pair of checkpoints; None where that took too long to find out."""
     iterations = iterations_of(attack)
     short = {} if iterations is None else {"iterations": PROBE}
-    start, began = work_seconds(), time.perf_counter()
-    reports: list[tuple[float, int]] = []  # when, and of how many iterations in all starts
+    start = work_seconds()
+    reports: list[tuple[float, int, int]] = []  # when, after how many iterations, and of how many in all starts
 
     def report(done: int, total: int, loss: float) -> None:
-        reports.append((work_seconds(), total))
-        if iterations is None and time.perf_counter() - began > LONGEST_PROBE:
-            raise _TooLong
+        reports.append((work_seconds(), done, total))
 
     probe = AttackRun.of(attack.model_copy(update={"options": attack.options | short}), cell.scenario)
     try:
-        probe.run(observation, knowledge, report)
+        with time_limit(LONGEST_PROBE, _TooLong):
+            probe.run(observation, knowledge, report)
     except _TooLong:
-        return None
+        if iterations is None or len(reports) < 2:
+            return None
     except InputError:
         if not attack.optional:
             raise
@@ -203,9 +215,12 @@ def attack_seconds(attack: AttackConfig, cell: Cell, observation: Observation, k
     taken = work_seconds() - start
     if iterations is None:
         return taken
+    if len(reports) < 2:
+        return taken * iterations / PROBE
     # attacks report after their first iteration, which pays for what the others find loaded, and after their last
-    (first, total), (last, _) = (reports[0], reports[-1]) if len(reports) > 1 else ((start, PROBE), (start + taken, 0))
-    return taken + (last - first) / max(total - 1, 1) * (iterations - PROBE) * total / PROBE
+    (first, began, total), (last, reported, _) = reports[0], reports[-1]
+    done = min(reported + 1, total)
+    return taken + (last - first) / max(done - began - 1, 1) * (total / PROBE * iterations - done)
 
 
 def iterations_of(attack: AttackConfig) -> int | None:

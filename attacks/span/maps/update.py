@@ -198,7 +198,9 @@ def _spectra(pair: MapNetwork, name: str, delta: State) -> list[Spectrum]:
 
 
 def _rank_at_gap(spectrum: Spectrum, rounding: float) -> int:
-    """The rank in front of the widest gap that ends at rounding, 0 where there is none."""
+    """The rank in front of the widest gap that ends at rounding, 0 where there is none. rounding: of the parameters; to
+    it comes that of the sums which made the gradient, as large as the update is."""
+    rounding += torch.finfo(torch.float32).eps * float(spectrum.values[0])
     values = spectrum.values.clamp_min(rounding)
     if len(values) < 2:
         return 0

@@ -5,6 +5,7 @@ from mixtures (`attacks.span.maps`). Maps are the proof and are returned as such
 layers in front of them makes of a map, and is returned where its map determines it.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -63,9 +64,7 @@ class MapVariant:
         facts = constants_of(MAP_KERNEL, MAP_SEARCH, MAP_INVERSION) | _facts(evidence, candidates, accepted)
         maps, residual = candidates.maps[:accepted], candidates.residual[:accepted]
         if not accepted:
-            lowest = float(candidates.residual[0]) if len(candidates.residual) else float("nan")
-            vetoed = f"nothing returned: the lowest ρ of a map is {lowest:.2g}, decoys demand {candidates.bound:.2g}"
-            return MapAcceptance(maps, residual, vetoed, 1.0, facts, maps=maps)
+            return MapAcceptance(maps, residual, _vetoed(evidence.network, candidates), 1.0, facts, maps=maps)
         found = self._inverted(evidence, maps, generator)
         kept = found.trusted
         reason: str | None = None
@@ -130,6 +129,15 @@ class MapVariant:
         known = self.knowledge
         bounds = None if known.pixel_mean is None else known.input_bounds(like)
         return PixelSpace(self.observation.input_shape, bounds)
+
+
+def _vetoed(network: MapNetwork, candidates: MapCandidates) -> str:
+    """Why none of the candidates is accepted."""
+    if not math.isfinite(candidates.bound):
+        first, second = network.first, network.second
+        return f"nothing returned: {second!r} is fed the same whatever map {first!r} is fed (single pixels?)"
+    lowest = float(candidates.residual[0]) if len(candidates.residual) else math.nan
+    return f"nothing returned: the lowest ρ of a map is {lowest:.2g}, decoys demand {candidates.bound:.2g}"
 
 
 def _facts(evidence: MapUpdate, candidates: MapCandidates, accepted: int) -> Facts:

@@ -1,9 +1,11 @@
 """What a run leaves behind, in bytes, before it runs."""
 
+import time
+
 import pytest
 
 from simulator.run import estimate
-from simulator.run.estimate import attack_seconds, handling_seconds, kept_bytes, size_of, waiting_bytes
+from simulator.run.estimate import attack_seconds, handling_seconds, kept_bytes, not_counting, size_of, waiting_bytes
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
 
@@ -88,6 +90,48 @@ def test_an_attack_is_priced_by_a_few_iterations(monkeypatch, restarts):
     (cell,) = validate(Source({"name": "s", "adversary": {"attacks": attacks}})).cells()
     whole = 3 + 2 + (400 * restarts - 1) * 0.5 + 1
     assert attack_seconds(cell.scenario.attacks[0], cell, None, None) == pytest.approx(whole)
+
+
+class Slow:
+    """An attack that prepares itself for `before` seconds and then reports after iterations of 0.05 seconds each."""
+
+    before = 0.0
+
+    def of(attack, scenario):
+        return Slow()
+
+    def run(self, observation, knowledge, report):
+        ended = time.perf_counter() + self.before
+        while time.perf_counter() < ended:
+            pass
+        for done in range(6):
+            ended = time.perf_counter() + 0.05
+            while time.perf_counter() < ended:
+                pass
+            report(done, 6, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "iterations"),
+    [("span", 60.0, None), ("ntk", 60.0, 400), ("ntk", 0.0, 400)],
+)
+def test_an_attack_that_takes_too_long_to_be_measured(monkeypatch, name, before, iterations):
+    """It is given up in the midst of its preparation too, where nothing is reported; iterations that have passed by
+    then are what its price is made of."""
+    monkeypatch.setattr(estimate, "AttackRun", Slow)
+    monkeypatch.setattr(estimate, "LONGEST_PROBE", 0.2)
+    monkeypatch.setattr(estimate, "work_seconds", time.perf_counter)
+    monkeypatch.setattr(Slow, "before", before)
+    attack = {"name": name} | ({} if iterations is None else {"iterations": iterations})
+    (cell,) = validate(Source({"name": "s", "adversary": {"attacks": [attack]}})).cells()
+    began = time.perf_counter()
+    seconds = attack_seconds(cell.scenario.attacks[0], cell, None, None)
+    assert time.perf_counter() - began < 30
+    assert seconds is None if before else seconds == pytest.approx(400 * 0.05, rel=0.5)
+
+
+def test_what_is_said_of_attacks_that_are_not_measured():
+    assert not_counting("span", 900.0) == ", not counting span: one of them takes more than 10 s, at most 15 min"
 
 
 def test_bytes_for_people():

@@ -2,9 +2,11 @@ import pytest
 import torch
 
 from attacks.interface.errors import InputError
+from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
+from attacks.span.maps.search import MapCandidates
 from attacks.span.maps.update import read_update
-from attacks.span.variants.maps import map_networks_of
+from attacks.span.variants.maps import MapVariant, map_networks_of
 from tests.attacks.conftest import digits
 from tests.attacks.span.maps.networks import SHAPE, calibrated, plain, trained
 
@@ -38,6 +40,25 @@ def test_training_mode_shows_in_the_rank_and_gives_away_the_statistics():
     seen = model[:3](images)
     assert torch.allclose(update.network.maps(update.sent, images), seen, atol=1e-4)
     assert update.holds.share_outside(seen).max() < 1e-4
+
+
+@pytest.mark.parametrize("rate", [0.01, 10.0, 1000.0])
+def test_a_step_of_any_size_shows_its_rank(rate):
+    """Three images at 16 positions each, less one row for BatchNorm's mean; the sums of the gradient round as well."""
+    update, _, _ = update_of(3, mode="train", rate=rate)
+    assert update.count == 3 and update.ranks == (47, 47)
+
+
+def test_maps_that_the_next_convolution_does_not_tell_apart():
+    """As where a batch's mean is subtracted from maps of a single pixel: neither they nor decoys have a ρ."""
+    update, model, images = update_of(2)
+    observation = Observation(model, ((update.sent, update.sent),), SHAPE)
+    variant = MapVariant(observation, Knowledge(), map_networks_of(observation))
+    none = update.network.maps(update.sent, images)[:0]
+    candidates = MapCandidates(none, none.flatten(), torch.tensor([torch.nan]), 2, 0.0)
+    found = variant.report(update, variant.accept(update, candidates, torch.Generator()))
+    assert len(found.images) == 0
+    assert found.warnings == ("nothing returned: '6' is fed the same whatever map '3' is fed (single pixels?)",)
 
 
 def test_several_steps_are_read_at_the_middle_of_the_way():
