@@ -9,7 +9,7 @@ import yaml
 from attacks.interface.errors import InputError
 
 LARGEST_FILE = 2**20  # bytes; the longest scenario of the repository has 5,000
-MOST_VALUES = 100_000  # of a file, aliases written out: a few hundred bytes can stand for gigabytes
+MOST_VALUES = 20_000  # of a file, aliases written out, which let a few hundred bytes stand for gigabytes
 DEEPEST = 50  # mappings and lists inside each other
 
 

@@ -18,6 +18,7 @@ from simulator.errors import InputError, RunError
 from tests.fuzz.kinds import KINDS
 
 LONGEST, MOST_MIB, MOST_LINES = 10.0, 1024.0, 5
+UNIT = 0.01  # seconds of `_work` on the machine that LONGEST is meant for
 
 
 @dataclass
@@ -42,14 +43,14 @@ class TooSlow(BaseException):
 def fuzz(kind: str, count: int, seed: int, keep: Path | None = None) -> Report:
     """Read so many inputs. keep: where those that are findings are kept, each with its traceback."""
     report, rng, chosen = Report(kind), random.Random(f"{kind} {seed}"), KINDS[kind]
-    before = peak()
+    before, longest = peak(), longest_here()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number, given in zip(range(count), chosen.inputs(Path(folder), rng), strict=False):
             start = time.perf_counter()
             try:
                 with (
-                    time_limit(LONGEST, TooSlow),
+                    time_limit(longest, TooSlow),
                     contextlib.redirect_stdout(io.StringIO()),
                     contextlib.redirect_stderr(io.StringIO()),
                 ):
@@ -65,13 +66,26 @@ def fuzz(kind: str, count: int, seed: int, keep: Path | None = None) -> Report:
                 _note(report, f"{type(error).__name__}: {str(error)[:100]!r}", number, given, keep)
             spent = time.perf_counter() - start
             report.slowest = max(report.slowest, spent)
-            if spent > LONGEST:
+            if spent > longest:
                 _note(report, f"{spent:.0f} s", number, given, keep)
             beyond = peak() - before
             if beyond > MOST_MIB > report.mib:
                 _note(report, f"{beyond:.0f} MiB", number, given, keep)
             report.mib = max(report.mib, beyond)
     return report
+
+
+def longest_here() -> float:
+    """LONGEST; in proportion longer where this machine is slower, or busy."""
+    return LONGEST * max(1.0, min(_work() for _ in range(3)) / UNIT)
+
+
+def _work() -> float:
+    """Seconds of a fixed piece of Python: what readers of text do, character by character."""
+    start, seen = time.perf_counter(), 0
+    for sign in "x: [1, 2]\n" * 30_000:
+        seen += sign in "[]{},:"
+    return time.perf_counter() - start
 
 
 def peak() -> float:

@@ -19,6 +19,7 @@ from simulator.results.ledger import Ledger, finished_cells
 from simulator.results.run import Run
 from simulator.results.storage import CellStore
 from simulator.scenario import bounded_yaml
+from tests.fuzz.harness import longest_here
 from tests.fuzz.mailed_runs import BOMB, DEEP, WORDS, change_journal, one_text, packed
 from tests.fuzz.reported import report_it
 from tests.fuzz.run_folders import write_run
@@ -32,14 +33,14 @@ def root(tmp_path):
 
 @pytest.fixture(autouse=True)
 def in_moments():
-    start = time.perf_counter()
+    longest, start = longest_here(), time.perf_counter()
     yield
-    assert time.perf_counter() - start < 10
+    assert time.perf_counter() - start < longest
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(BOMB, "more than 100,000 values"), (DEEP, "more than 50 lists"), ("x: [" + "1, " * 300_000 + "]\n", "100,000 v")],
+    [(BOMB, "more than 20,000 values"), (DEEP, "more than 50 lists"), ("x: [" + "1, " * 300_000 + "]\n", "20,000 val")],
 )
 def test_a_description_out_of_all_proportion(root, text, message):
     with (root / "scenario.yaml").open("a") as file:

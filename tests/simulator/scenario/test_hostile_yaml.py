@@ -10,7 +10,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 EIGHT_AXES = ", ".join(f"training.k{i}: {[0] * 10}" for i in range(8))
 FILES = {
-    "9⁹ values in 500 bytes": (BOMB, "more than 100,000 values"),
+    "9⁹ values in 500 bytes": (BOMB, "more than 20,000 values"),
     "an alias of itself": ("data: &a {x: *a}\n", "an alias stands inside"),
     "5,000 lists": ("name: " + "[" * 5000, "line 1: more than 50 lists and mappings inside each other"),
     "half a character": ('name: "\\ud800"\n', "line 1: .* holds a character that no text may hold"),
