@@ -22,4 +22,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'simulator' has no attribute {name!r}")
 
 
-__all__ = ["Run", "load"]
+__all__ = ["Run", "load"]  # noqa: F822 (by __getattr__)

@@ -81,7 +81,9 @@ def no_path(error: BaseException) -> str:
 def unexpected(error: BaseException) -> str:
     """An exception that nobody foresaw, in one line; its stack goes into a file of its own."""
     stack = "".join(traceback.format_exception(error))
-    with tempfile.NamedTemporaryFile("w", prefix="fedspill-", suffix=".txt", delete=False, errors="replace") as file:
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", prefix="fedspill-", suffix=".txt", delete=False, errors="replace"
+    ) as file:
         file.write(stack)
     return f"unexpected {said_by(error)}; this is a fault of fedspill, the stack is in {file.name}"
 

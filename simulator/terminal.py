@@ -1,5 +1,6 @@
 """The one door to the terminal: texts of tables, lines and errors may be somebody else's, and are shown as they are."""
 
+import contextlib
 import json
 import sys
 import warnings
@@ -23,10 +24,15 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
 
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more, which ends no run: Rich would raise SystemExit."""
+        self.quiet = True
+
 
 def print_error(line: str) -> None:
-    """A line for people, on stderr."""
-    print(f"fedspill: {printable(line)}", file=sys.stderr)
+    """A line for people, on stderr, as long as that is open."""
+    with contextlib.suppress(OSError):
+        print(f"fedspill: {printable(line)}", file=sys.stderr)
 
 
 def print_json(data: Any, default: Any = None) -> None:

@@ -124,8 +124,10 @@ def run_audit(
                 ledger.mark_done(job.name)
                 display.attack_done(result.leakage[0])
         finally:  # whatever stopped the audit, what was found is kept
-            display.stop()
-            ledger.write_tables()
+            try:
+                ledger.write_tables()
+            finally:
+                display.stop()
 
 
 def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:

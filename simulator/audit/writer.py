@@ -1,9 +1,12 @@
 """Writing a recording: one round after the other, each as the server saw it."""
 
 import errno
+import os
+import re
 import shutil
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,10 @@ from simulator.results.keys import ALL
 from simulator.results.lock import LOCK, acquired, is_occupied
 from simulator.results.storage import CellStore
 
+OWN = re.compile(  # what a recording writes, below its folder
+    r"\.lock|\.?recording\.json(\.partial)?|checkpoints"
+    r"|checkpoints/\.?((global|sent|client)_\w+\.safetensors|round_\w+\.json)(\.partial)?"
+)
 NOT_WRITTEN = "a checkpoint could not be written down"
 
 
@@ -51,10 +58,9 @@ class RecordingWriter:
     def __init__(self, path: Path, strategy: str, kept: Kept, problems: Problems):
         """strategy: its name. InputError where `path` is somebody else's folder, or another recording is under way
         there; nothing is made yet."""
-        self.path, self.strategy, self.kept, self.problems = path.absolute(), strategy, kept, problems
-        self.previous = self.path.with_name(f"{self.path.name}.previous")  # an earlier recording is moved there
-        for folder in (self.path, self.previous):
-            _check_folder(folder)
+        self.path = Path(os.path.realpath(path))  # a link that moves away leaves the folder where it was
+        self.strategy, self.kept, self.problems = strategy, kept, problems
+        _check_folder(self.path)
         if is_occupied(self.path):
             raise InputError(f"Record: {_occupied(self.path)}")
         self.lock: BaseFileLock | None = None  # of the folder, from the first round to the end
@@ -112,17 +118,23 @@ class RecordingWriter:
 
     def _move_away(self) -> None:
         """An earlier recording, beside this one. Of two the longer stays: a server that is started over and over
-        neither fills the disk nor takes away the days that went before."""
-        if self.previous.exists() and _rounds_of(self.previous) > _rounds_of(self.path):
-            shutil.rmtree(self.path)
-            log.info(
-                "fedspill: the recording that was there has made way; the longer one before it is %s", self.previous
-            )
-            return
-        if self.previous.exists():
-            shutil.rmtree(self.previous)
-        self.path.rename(self.previous)
-        log.info("fedspill: the recording that was there is now %s", self.previous)
+        neither fills the disk nor takes away the days that went before. A folder with something of the user's in it
+        stays in any case."""
+        ends = (f".previous-{number}" if number > 1 else ".previous" for number in count(1))
+        beside = (self.path.with_name(self.path.name + end) for end in ends)
+        previous = next(path for path in beside if not os.path.lexists(path) or _is_ours(path))
+        if previous.exists() and _rounds_of(previous) > _rounds_of(self.path):
+            if _is_ours(self.path):
+                shutil.rmtree(self.path)
+                log.info(
+                    "fedspill: the recording that was there has made way; the longer one before it is %s", previous
+                )
+                return
+            previous = next(path for path in beside if not os.path.lexists(path))
+        elif previous.exists():
+            shutil.rmtree(previous)
+        self.path.rename(previous)
+        log.info("fedspill: the recording that was there is now %s", previous)
 
     def _write_sent(self, written: WrittenRound, seen: SeenRound) -> None:
         """What clients are sent: its own file where a strategy sends one of them another checkpoint than the global."""
@@ -221,9 +233,22 @@ def _rounds_of(recording: Path) -> int:
         return 0
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether nothing but a recording is in a folder, so that nobody misses more than that."""
+    return (folder / CONTENTS).is_file() and all(
+        OWN.fullmatch(path.relative_to(folder).as_posix()) and not path.is_symlink() for path in folder.rglob("*")
+    )
+
+
 def _check_folder(path: Path) -> None:
-    """Raise InputError where a recording would go into a folder that holds something else."""
-    if path.is_dir() and ((path / CONTENTS).exists() or all(inside.name == LOCK for inside in path.iterdir())):
+    """Raise InputError where a recording would go into a folder that holds something else, or an earlier recording that
+    cannot make way."""
+    if path.is_dir() and (path / CONTENTS).exists():
+        if path.is_mount() or not os.access(path.parent, os.W_OK | os.X_OK):
+            raise InputError(
+                f"Record: {str(path)!r} holds an earlier recording and cannot be renamed (what it lies in cannot be "
+                "written, or it is a volume of its own): name another folder, below it for example"
+            )
         return
-    if path.exists():
+    if path.exists() and not (path.is_dir() and all(inside.name == LOCK for inside in path.iterdir())):
         raise InputError(f"Record: {str(path)!r} holds something else than a recording: name another folder")

@@ -30,7 +30,7 @@ ELSEWHERE = {
 def known_parts() -> dict[str, dict[str, str]]:
     """Of each kind the names a scenario can say, with a line on each: ours, those that installed packages offer, and
     where else names come from."""
-    own: dict[str, dict[str, str]] = json.loads(FILE.read_text())
+    own: dict[str, dict[str, str]] = json.loads(FILE.read_text(encoding="utf-8"))
     return {kind: own[kind] | offered(group) | ELSEWHERE[kind] for kind, group in GROUPS.items()}
 
 
@@ -68,4 +68,4 @@ def first_sentence(doc: str | None) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(describe_own_parts(), indent=1, ensure_ascii=False) + "\n")
+    FILE.write_text(json.dumps(describe_own_parts(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

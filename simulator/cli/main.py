@@ -15,6 +15,7 @@ from simulator.cli.names import init, list_names, schema
 from simulator.cli.runs import benchmark, check, report, run
 from simulator.cli.update import attack, diagnose, member
 from simulator.errors import RunError, no_path, refused_file, unexpected
+from simulator.outlets import outlets
 from simulator.terminal import guard_warnings, print_error
 
 STACK = "FEDSPILL_STACK"  # set in the environment, an error that nobody foresaw is shown as Python does
@@ -49,19 +50,35 @@ cli.command("list")(list_names)
 
 def main() -> None:
     """Entry point: bad input is one line and exit code 2, a run that had to stop 1, one without any result 3, one above
-    --fail-above 4, one with some rows without a result 5. So is an error that nobody foresaw, with 1."""
+    --fail-above 4, one with some rows without a result 5. So is an error that nobody foresaw, with 1, and a stdout that
+    did not take all of it; a reader that leaves early changes nothing."""
     garbage.look_rarely()
     guard_warnings()
     try:
+        with outlets() as stdout:
+            code = _exit_code()
+            stdout.flush()
+            if stdout.is_lost:
+                print_error(f"stdout cannot be written ({stdout.reason}): what was to stand there is lost")
+                code = code or 1
+    finally:
+        garbage.leave_it()
+    sys.exit(code)
+
+
+def _exit_code() -> int | str | None:
+    """Do what the command line says."""
+    try:
         cli()
+    except SystemExit as end:
+        return end.code
     except (InputError, RunError) as error:
         print_error(str(error))
-        sys.exit(2 if isinstance(error, InputError) else error.exit_code)
+        return 2 if isinstance(error, InputError) else error.exit_code
     except Exception as error:
         if os.environ.get(STACK):
             raise
         wrong = no_path(error)
         print_error(wrong or refused_file(error) or unexpected(error))
-        sys.exit(2 if wrong else 1)
-    finally:
-        garbage.leave_it()
+        return 2 if wrong else 1
+    return 0

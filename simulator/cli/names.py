@@ -48,7 +48,7 @@ def init(
         raise InputError(f"{str(file)!r} exists: name another file")
     if not file.resolve().parent.is_dir():
         raise InputError(f"{str(file.parent)!r} is no folder: make it, or name another file")
-    file.write_text(TEMPLATE)
+    file.write_text(TEMPLATE, encoding="utf-8")
     say(f"written: {file}; next: fedspill check {file}")
     return Answer({"scenario": TEMPLATE, "file": str(file)})
 

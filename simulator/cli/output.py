@@ -97,7 +97,7 @@ def read_records(table: Path) -> list[dict[str, Any]]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """What a command wrote."""
-    found: dict[str, Any] = json.loads(path.read_text())
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 

@@ -69,7 +69,7 @@ def claim_folder(run: ExperimentRun) -> None:
     if run.out.is_dir() and any(file != path for file in run.out.iterdir()):
         if not path.exists():
             raise InputError(f"{str(run.out)!r} holds something that is no experiment: choose another --out")
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         if found != own:
             other = f"{found.get('experiment')} ({found.get('profile')})"
             raise InputError(f"{str(run.out)!r} holds {other} under other settings: choose another --out")

@@ -33,7 +33,7 @@ def write_json(path: Path, facts: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """An object that a run wrote; InputError where the file is missing or damaged."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{str(path)!r} does not exist: the run directory is not complete") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -78,7 +78,7 @@ def told_to(path: Path) -> Iterator[None]:
     purpose or not."""
     log: TextIO = io.StringIO()
     with contextlib.suppress(OSError):
-        log = path.open("a")
+        log = path.open("a", encoding="utf-8")
     try:
         with contextlib.redirect_stdout(log):
             yield

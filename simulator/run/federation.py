@@ -89,8 +89,10 @@ def run_federation(
             while queue.dispatcher.pending:
                 queue.collect(timeout=0.5)
     finally:  # whatever stopped the run, what was found is kept
-        display.stop()
-        ledger.write_tables()
+        try:
+            ledger.write_tables()
+        finally:
+            display.stop()
     if failed:
         first = next(iter(failed.values()))
         if "" in failed:  # without a sweep, the reason says all

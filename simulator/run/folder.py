@@ -1,6 +1,7 @@
 """The run directory: whether a run may start in it, and the lock that keeps others out."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -132,7 +133,20 @@ def locked(run_dir: Path) -> Iterator[None]:
     with writing(run_dir / LOCK):
         lock = acquired(run_dir, _occupied(run_dir))
     with lock:
+        _check_files(run_dir)
         yield
+
+
+def _check_files(run_dir: Path) -> None:
+    """InputError where something in a run directory is neither file nor folder: what is written there would go where a
+    link leads, and a pipe would be waited for."""
+    for folder, folders, files in os.walk(run_dir):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                kind = "a link" if path.is_symlink() else "no file"
+                raise InputError(
+                    f"{str(path)!r} is {kind}, and nothing is written through it: remove it, or choose another --out"
+                )
 
 
 def _occupied(run_dir: Path) -> str:

@@ -11,7 +11,8 @@ def known_strategies() -> list[str]:
     """The strategies of the installed Flower, read off its file: importing them takes most of a second."""
     package = importlib.util.find_spec("flwr")
     assert package is not None and package.origin is not None
-    tree = ast.parse((Path(package.origin).parent / "serverapp" / "strategy" / "__init__.py").read_text())
+    file = Path(package.origin).parent / "serverapp" / "strategy" / "__init__.py"
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     names = next(
         node.value
         for node in tree.body

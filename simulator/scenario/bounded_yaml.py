@@ -92,7 +92,7 @@ def read_document(path: Path, what: str, loader: type[Dumped]) -> tuple[yaml.Nod
             raise InputError(f"{what} {str(path)!r} is no file")
         if (size := path.stat().st_size) > LARGEST_FILE:
             raise InputError(f"{what} {str(path)!r} has {size:,} bytes, a {what} at most {LARGEST_FILE:,}")
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{what} {str(path)!r} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:

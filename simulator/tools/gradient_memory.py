@@ -63,7 +63,7 @@ def peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated()
     if STATUS.exists():  # on Linux, rusage hands the peak of the parent down to its children
-        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+        line = next(line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

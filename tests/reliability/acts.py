@@ -38,7 +38,7 @@ def no_memory() -> None:
 
 def allocate() -> None:
     """More than the process may have: the limit is its own, and goes with the error."""
-    with open("/proc/self/statm") as file:
+    with open("/proc/self/statm", encoding="utf-8") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + SPARE, before[1]))

@@ -265,6 +265,36 @@ def test_of_the_earlier_recordings_the_longest_is_kept_beside(tmp_path, made, st
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "mine.previous"]
 
 
+def test_a_recording_behind_a_link_makes_way_like_any_other(tmp_path):
+    """The link would move, and the next recording mix with the one before."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "mine").symlink_to(tmp_path / "disk" / "recording")
+    for rounds in (2, 1, 3):
+        by_hand(Record(fedavg(), tmp_path / "mine"), rounds)
+    assert (tmp_path / "mine").is_symlink() and len(Recording(tmp_path / "mine").rounds) == 3
+    assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["recording", "recording.previous"]
+    assert len(Recording(tmp_path / "disk" / "recording.previous").rounds) == 2
+
+
+def test_no_file_of_the_users_goes_with_an_earlier_recording(tmp_path):
+    notes = "mine/notes.md", "mine/checkpoints/best.safetensors", "mine.previous/seen.txt"
+    for rounds, name in zip((2, 1, 1, 1, 1), (*notes, None, None), strict=True):
+        by_hand(Record(fedavg(), tmp_path / "mine"), rounds)
+        if name is not None:
+            (tmp_path / name).write_text("precious")
+    found = [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"precious"]
+    assert sorted(path.name for path in found) == ["best.safetensors", "notes.md", "seen.txt"]
+    assert len(Recording(tmp_path / "mine").rounds) == 1
+
+
+def test_an_earlier_recording_that_cannot_make_way(tmp_path, monkeypatch):
+    by_hand(Record(fedavg(), tmp_path / "mine"), rounds=1)
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "mine")  # a volume of a container
+    with pytest.raises(InputError, match=r"mine' holds an earlier recording and cannot be renamed"):
+        Record(fedavg(), tmp_path / "mine")
+    by_hand(Record(fedavg(), tmp_path / "mine" / "second"), rounds=1)
+
+
 def test_two_recordings_under_way_in_one_folder_do_not_mix(tmp_path, caplog):
     first, second = Record(fedavg(), tmp_path / "mine"), Record(fedavg(), tmp_path / "mine")
     rounds_of(first, 1)

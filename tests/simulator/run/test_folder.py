@@ -34,6 +34,26 @@ def plan(tmp_path):
     return make_plan(load_scenario(path), tmp_path / "out")
 
 
+def test_nothing_is_written_through_a_link_or_into_a_pipe(plan, tmp_path):
+    """A run directory may come by mail, and is then gone on with."""
+    (tmp_path / "mine").mkdir()
+    for name, make in {
+        "ray.log": os.mkfifo,
+        "reconstructions": lambda path: path.symlink_to(tmp_path / "mine"),
+        "checkpoints/deep": lambda path: path.symlink_to(tmp_path / "gone"),
+    }.items():
+        path = plan.run_dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make(path)
+        said = rf"{name}' is (a link|no file), and nothing is written through it: remove it, or choose another --out"
+        with pytest.raises(InputError, match=said), claimed(plan):
+            pass
+        path.unlink()
+    with claimed(plan):
+        pass
+    assert not any((tmp_path / "mine").iterdir())
+
+
 def test_overwrite_leaves_the_journal_of_a_running_process_alone(plan):
     plan.run_dir.mkdir()
     theirs = plan.run_dir / JOURNAL
