@@ -12,7 +12,8 @@ narrow pretrained ResNet-18 and a full one with random weights, CIFAR-10, and on
 CIFAR-10's training split. `python -m tests.benchmarks.sensitivity` halves and doubles each of them on images that none
 was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
 changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so with `MAP_KERNEL` and `MAP_SEARCH`
-(docs/convnets.md). `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and `MAP_INVERSION` were not
+(docs/convnets.md); its `barren`, `near` and `repulsion` were chosen on one client, four images after ten steps, and not
+varied. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and `MAP_INVERSION` were not
 varied. `leading_*`, `single` and `hope` were chosen on seeds 100 to 102 of two updates on MNIST's training split: a
 client's with 200 images at width 2048 after 300 full-batch steps, and the mean of ten clients' with 30 each
 (docs/benchmarks.md has other seeds).
@@ -297,6 +298,9 @@ class MAP_SEARCH(Thresholds):
     search: Descent = Descent(150, 0.1)  # from each; the step size in the root mean square coordinate of a map
     search_of_differences: Descent = Descent(400, 0.1)  # where the span is one of differences of patches
     rounds: int = 4  # searches at most, while images are missing
+    barren: int = 2  # in a row without a new map, after which a search ends that does not know how many there are
+    near: float = 0.6  # cosine with a map that was found, above which half of the later points are kept away
+    repulsion: float = 10.0  # by the square of what it is above that, beside ρ
     way: float = 0.5  # part of the way of several steps at which maps are sought first
     scale_free: float = 1e-3  # change of ρ at twice the length, below which a map's length is not known
     polished_besides: int = 2  # points from which L-BFGS goes on, the best that are distinct, beside one for each image

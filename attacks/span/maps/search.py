@@ -3,7 +3,8 @@
 Those maps form a linear space, the kernel of G = Σ_p U_pᵀ (I − P) U_p: mixtures of private maps lie in it, and shifts
 of them. What tells the private ones is the convolution behind: normalization and ReLU make patches of a mixture leave
 its span. From random points ρ of that span is minimized within the kernel, and where maps follow a ReLU a share of
-negative entries beside it.
+negative entries beside it. Some private maps draw most of the points, others one of a hundred: where maps are still
+missing, half of the next points are kept away from those that were found.
 
 Which ρ is good by chance say decoys: maps of images that are no private ones, projected onto the kernel. A candidate is
 accepted where its ρ is a small share of theirs: local minima, which were minimized as it was, end at a quarter of it
@@ -58,9 +59,9 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
     by_chance = rho(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
     bound = _bound(by_chance)
     exact, directions, way = update.to(torch.float64), basis.double(), MAP_SEARCH.way
-    points, residual, accepted = directions.new_zeros(0, len(basis)), by_chance[:0].double(), 0
+    points, residual, accepted, barren = directions.new_zeros(0, len(basis)), by_chance[:0].double(), 0, 0
     for _ in range(MAP_SEARCH.rounds if len(basis) else 0):
-        new = _searched(update, basis, size, generator, progress).double()
+        new = _searched(update, basis, points[:accepted].to(basis), generator, size, progress).double()
         if not len(new):  # none has a ρ: maps of a single pixel, less their mean, are nothing
             break
         points = torch.cat([points, _polished(exact, directions, new, size)])
@@ -70,7 +71,9 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
             points[:accepted], way = along_the_way(exact, directions, points[:accepted], size, way)
             update, exact = update.on_the_way(way), exact.on_the_way(way)
             points, residual = _best_first(exact, directions, points)
-        if accepted >= update.most_images or (accepted == before and not update.single_step):
+        barren = 0 if accepted > before else barren + 1
+        most = MAP_SEARCH.rounds if update.single_step else MAP_SEARCH.barren if accepted else 1
+        if accepted >= update.most_images or barren >= most:
             break
     if len(points) and _is_scale_free(exact, points @ directions):
         points = size * normalize(points)
@@ -92,11 +95,25 @@ def _bound(by_chance: Tensor) -> float:
     return MAP_SEARCH.accepting_share * float(by_chance.median())
 
 
-def _searched(update: MapUpdate, basis: Tensor, size: float, generator: torch.Generator, progress: Progress) -> Tensor:
-    """The best points (M, d) that are distinct, a few more than there are images, by descent from random ones."""
+def _searched(
+    update: MapUpdate,
+    basis: Tensor,
+    found: Tensor,
+    generator: torch.Generator,
+    size: float,
+    progress: Progress,
+) -> Tensor:
+    """The best points (M, d) that are distinct, a few more than there are images, by descent from random ones. found:
+    (A, d), from whose directions half of them are kept away."""
     points = torch.randn(MAP_SEARCH.starts, len(basis), generator=generator).to(basis)
+    away = (torch.arange(len(points)) % 2).to(basis)
+
+    def value(points: Tensor) -> Tensor:
+        near = relu(normalize(points) @ normalize(found).T - MAP_SEARCH.near).square().sum(1)
+        return rho(update, points @ basis) + MAP_SEARCH.repulsion * away * near
+
     descent = MAP_SEARCH.search_of_differences if update.training_mode else MAP_SEARCH.search
-    points = _descended(update, basis, size * normalize(points), size, descent, progress)
+    points = _descended(value, size * normalize(points), size, descent, progress)
     most = update.most_images + MAP_SEARCH.polished_besides
     return points[_best_distinct(points, rho(update, points @ basis), most)]
 
@@ -142,20 +159,20 @@ def rho(update: MapUpdate, points: Tensor) -> Tensor:
 
 
 def _descended(
-    update: MapUpdate, basis: Tensor, points: Tensor, size: float, descent: Descent, progress: Progress
+    value: Callable[[Tensor], Tensor], points: Tensor, size: float, descent: Descent, progress: Progress
 ) -> Tensor:
-    """Adam on the coordinates (M, d) of points in the kernel. size: length of a map."""
+    """Adam on the coordinates (M, d) of points in the kernel, each with a value of its own. size: length of a map."""
     rate = descent.rate * size / math.sqrt(points.shape[1])
     points = points.clone().requires_grad_()
     adam = Adam([points], lr=rate)
     for step in range(descent.steps):
         adam.param_groups[0]["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * step / descent.steps))
         with torch.enable_grad():
-            residual = rho(update, points @ basis)
-            (points.grad,) = torch.autograd.grad(residual.sum(), points)
+            values = value(points)
+            (points.grad,) = torch.autograd.grad(values.sum(), points)
         adam.step()
         if step % MAP_SEARCH.reported_every == 0:
-            progress(step, descent.steps, float(residual.detach().min()))
+            progress(step, descent.steps, float(values.detach().min()))
     return points.detach()
 
 

@@ -2,9 +2,10 @@ import pytest
 import torch
 
 from attacks.interface.observation import Observation
+from attacks.span.maps import search
 from attacks.span.maps.search import along_the_way, find_maps
 from attacks.span.maps.update import read_update
-from attacks.span.thresholds import MAP_KERNEL
+from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH
 from attacks.span.variants.maps import map_networks_of
 from tests.attacks.conftest import digits
 from tests.attacks.span.maps.networks import SHAPE, calibrated, plain, trained
@@ -38,3 +39,54 @@ def test_where_no_map_lies_in_the_span_there_are_no_candidates(monkeypatch, mode
     with torch.no_grad():
         found = find_maps(update, decoys, torch.Generator().manual_seed(0), lambda *done: None)
     assert found.dimensions == 0 and len(found.maps) == 0 and found.num_accepted == 0
+
+
+@pytest.fixture
+def several_steps():
+    """(the evidence of three steps on two images, maps of nobody)."""
+    images = digits(2).view(2, *SHAPE)
+    model = calibrated(plain(), digits(60).view(60, *SHAPE))
+    observation = Observation(model, (trained(model, images, torch.arange(2), 3, rate=1e-3),), SHAPE)
+    update = read_update(observation, map_networks_of(observation))
+    return update, update.network.maps(update.seen, digits(20).view(20, *SHAPE)).detach()
+
+
+@torch.no_grad()
+def test_half_of_the_later_points_keep_away_from_what_was_found(several_steps, monkeypatch):
+    """Without repulsion most of them end where others did; the other half may, as private maps may be alike."""
+    monkeypatch.setattr(MAP_SEARCH, "polished_besides", MAP_SEARCH.starts)
+    monkeypatch.setattr(MAP_SEARCH, "same_direction", 2.0)  # all points are returned, by rising ρ
+    update, _ = several_steps
+    basis, _ = search._kernel(update, torch.Generator().manual_seed(0))
+
+    def descended(found):
+        generator = torch.Generator().manual_seed(1)
+        return search._searched(update, basis, found, generator, 10.0, lambda *done: None)
+
+    best = descended(basis.new_zeros(0, len(basis)))[:1]
+    near = [
+        int((torch.cosine_similarity(descended(found), best) > 0.95).sum())
+        for found in (basis.new_zeros(0, len(basis)), best)
+    ]
+    assert near[0] > 10 and 0 < near[1] <= 0.7 * near[0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("accepted", "searches"), [(0, 1), (1, 3)])
+def test_a_search_that_does_not_know_how_many_there_are_ends_when_two_in_a_row_find_nothing(
+    several_steps, monkeypatch, accepted, searches
+):
+    update, decoys = several_steps
+    done = []
+
+    def same_again(update, basis, found, *others):
+        done.append(len(found))
+        return basis.new_ones(1, len(basis))
+
+    monkeypatch.setattr(search, "_searched", same_again)
+    monkeypatch.setattr(search, "_polished", lambda update, basis, points, size: points)
+    monkeypatch.setattr(search, "along_the_way", lambda update, basis, points, size, way: (points, way))
+    monkeypatch.setattr(search, "rho", lambda update, points: torch.zeros(len(points)))
+    monkeypatch.setattr(search, "_bound", lambda by_chance: 0.5 if accepted else -1.0)
+    find_maps(update, decoys, torch.Generator().manual_seed(0), lambda *done: None)
+    assert len(done) == searches and done[-1] == accepted
