@@ -12,9 +12,10 @@ COUNT ?= 10000
 demo: $(INSTALLED)
 	$(BIN)/fedspill run scenarios/quickstart.yaml --out runs/demo
 
+# three processes on two cores: those that start Ray wait most of their time;
 # bytecode is kept whatever the environment says: hundreds of processes would compile the packages anew
 test: lint $(SITE_TOOLS)
-	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 matrix: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/reliability/whole_matrix.py
