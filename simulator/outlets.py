@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,10 @@ class Outlet:
     started from. failed: the first thing that the system said against it."""
 
     def __init__(self, stream: TextIO) -> None:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # letters that its encoding does not have, Greek ones in ASCII
         self.stream = stream
         self.failed: OSError | None = None
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from simulator.run import janitor
-from simulator.run.janitor import MARK, marked, marking, retire
+from simulator.run.janitor import MARK, end, marked, marking, retire, runs
 
 STARTER = """
 import signal, subprocess, sys, time
@@ -77,3 +77,31 @@ def test_a_process_that_has_written_its_title_over_its_mark_is_found_by_who_star
             assert {one.pid for one in marked("titled")} == {starter.pid, titled.pid}
         finally:
             titled.kill()
+
+
+def test_what_writes_into_the_folder_of_a_ray_of_ours_needs_no_mark(tmp_path):
+    """An agent in its first seconds, whose raylet ended with its owner: no mark, no parent, and nobody has seen it."""
+    names = {
+        "session_2026-05-01_10-00-00_500000_77/logs": True,
+        "session_2026-05-01_10-00-00_400000_77/logs": False,  # of an earlier process of that number
+        "session_2026-05-01_10-00-00_500000_177/logs": False,
+        "mine": False,
+    }
+    command = "import sys, time; file = open(sys.argv[1], 'w'); print('open', flush=True); time.sleep(600)"
+    agents = []
+    for name in names:
+        (tmp_path / name).mkdir(parents=True)
+        path = tmp_path / name / "raylet.out"
+        agents.append(subprocess.Popen([sys.executable, "-c", command, path], stdout=subprocess.PIPE))
+    try:
+        for agent in agents:
+            assert agent.stdout is not None and agent.stdout.readline()
+        end("nobody's mark", set())
+        assert all(runs(psutil.Process(agent.pid)) for agent in agents)
+        ended = [psutil.Process(agent.pid) for agent in agents]
+        end("nobody's mark", set(), 77, "2026-05-01_10-00-00_450000")
+        assert [not runs(agent) for agent in ended] == list(names.values())
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.communicate()
