@@ -15,9 +15,7 @@ class Outlet:
 
     def __init__(self, stream: TextIO) -> None:
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # letters that its encoding does not have, Greek ones in ASCII
+            stream.reconfigure(errors="backslashreplace")  # of letters that its encoding does not have
         self.stream = stream
         self.failed: OSError | None = None
 

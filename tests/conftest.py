@@ -1,11 +1,15 @@
 """What all tests share."""
 
+import contextlib
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from attacks import ATTACKS
 
 torch.set_num_threads(1)
 os.environ["FEDSPILL_ALLOW_CODE"] = "all"  # the tests' own models; tests/simulator/test_own_code.py takes it back
@@ -18,6 +22,23 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real images at {folder}: let FEDSPILL_DATA name their folder")
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parts_of_their_own() -> Iterator[None]:
+    """Attacks, defenses, models and data that the tests of a file bring stay there, in whatever order files run."""
+    registries = [ATTACKS]
+    with contextlib.suppress(ImportError):  # of a machine with PyTorch alone
+        from clients.data import SOURCES
+        from clients.defenses.base import DEFENSES
+        from clients.models.factory import MODELS
+
+        registries += [DEFENSES, MODELS, SOURCES]
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, parts in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(parts)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -83,7 +83,8 @@ def writers(owner: int, since: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if any(ours(file.path) for file in process.open_files()):
+            # the owner itself may be at its own end, and has an exit code to give
+            if process.pid != owner and any(ours(file.path) for file in process.open_files()):
                 found.append(process)
     return found
 

@@ -79,29 +79,43 @@ def test_a_process_that_has_written_its_title_over_its_mark_is_found_by_who_star
             titled.kill()
 
 
+OPEN = """
+import os, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1].replace("OWN", str(os.getpid())))
+folder.mkdir(parents=True)
+file = (folder / "raylet.out").open("w")
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
 def test_what_writes_into_the_folder_of_a_ray_of_ours_needs_no_mark(tmp_path):
-    """An agent in its first seconds, whose raylet ended with its owner: no mark, no parent, and nobody has seen it."""
+    """An agent in its first seconds, whose raylet ended with its owner: no mark, no parent, and nobody has seen it. The
+    owner, which writes there, too, gives its exit code in peace."""
+    began = "2026-05-01_10-00-00"
+
+    def opened(name):
+        agent = subprocess.Popen([sys.executable, "-c", OPEN, tmp_path / name], stdout=subprocess.PIPE)
+        assert agent.stdout is not None and agent.stdout.readline()
+        return agent
+
+    owner = opened(f"session_{began}_500000_OWN/logs")
     names = {
-        "session_2026-05-01_10-00-00_500000_77/logs": True,
-        "session_2026-05-01_10-00-00_400000_77/logs": False,  # of an earlier process of that number
-        "session_2026-05-01_10-00-00_500000_177/logs": False,
+        f"session_{began}_500000_{owner.pid}/agents": True,
+        f"session_{began}_400000_{owner.pid}/agents": False,  # of an earlier process of that number
+        f"session_{began}_500000_1{owner.pid}/agents": False,
         "mine": False,
     }
-    command = "import sys, time; file = open(sys.argv[1], 'w'); print('open', flush=True); time.sleep(600)"
-    agents = []
-    for name in names:
-        (tmp_path / name).mkdir(parents=True)
-        path = tmp_path / name / "raylet.out"
-        agents.append(subprocess.Popen([sys.executable, "-c", command, path], stdout=subprocess.PIPE))
+    agents = [opened(name) for name in names]
     try:
-        for agent in agents:
-            assert agent.stdout is not None and agent.stdout.readline()
+        known = [psutil.Process(agent.pid) for agent in agents]
         end("nobody's mark", set())
-        assert all(runs(psutil.Process(agent.pid)) for agent in agents)
-        ended = [psutil.Process(agent.pid) for agent in agents]
-        end("nobody's mark", set(), 77, "2026-05-01_10-00-00_450000")
-        assert [not runs(agent) for agent in ended] == list(names.values())
+        assert all(map(runs, known))
+        end("nobody's mark", set(), owner.pid, f"{began}_450000")
+        assert [not runs(agent) for agent in known] == list(names.values())
+        assert runs(psutil.Process(owner.pid))
     finally:
-        for agent in agents:
+        for agent in (owner, *agents):
             agent.kill()
             agent.communicate()
