@@ -64,8 +64,10 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
         new = _searched(update, basis, points[:accepted].to(basis), generator, size, progress).double()
         if not len(new):  # none has a ρ: maps of a single pixel, less their mean, are nothing
             break
-        points = torch.cat([points, _polished(exact, directions, new, size)])
-        points, residual = _best_first(exact, directions, points)
+        known = normalize(new) @ normalize(points[:accepted]).T > MAP_SEARCH.same_direction
+        if len(new := new[~known.any(1)]):
+            points = torch.cat([points, _polished(exact, directions, new, size)])
+            points, residual = _best_first(exact, directions, points)
         before, accepted = accepted, int((residual < bound).sum())
         if accepted > before and not update.single_step:
             points[:accepted], way = along_the_way(exact, directions, points[:accepted], size, way)
