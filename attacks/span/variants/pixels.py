@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from attacks.interface.attack import Progress, Reconstruction
+from attacks.interface.attack import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.mlp import ACTIVATIONS, DenseNetwork, find_dense_network
 from attacks.span.acceptance import Acceptance, ExplanationTest
+from attacks.span.certainty import certainty
 from attacks.span.evidence.known_defense import undo_defense
 from attacks.span.evidence.layers import FirstLayers, rounds_with_images
 from attacks.span.evidence.pixel_evidence import PixelEvidence, RoundsApart
@@ -22,6 +23,7 @@ from attacks.span.search.problems import SpanTest
 from attacks.span.sparsity.dual_space import DualSpace
 from attacks.span.thresholds import (
     ACCEPTANCE,
+    CERTAINTY,
     DECOY,
     DUAL,
     EVIDENCE,
@@ -95,59 +97,93 @@ class PixelVariant:
         return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
-        """The accepted candidates, (M, in) in float32, if as a set they explain the second layer's update.
-
-        Where noise hides the zeros of the duals, the images come from least squares on the first layer, and those that
-        were too rough to explain the second layer are judged once more.
-        """
-        defense, layers = evidence.defense, evidence.defense.layers
-        noise = defense.second_noise(list(evidence.tests.values()), evidence.outside)
-        update = layers.second[list(evidence.tests)].float().repeat_interleave(len(evidence.path), 0)
-        test = ExplanationTest(candidates, update, noise, len(evidence.tests))
-        acceptance = test.judge(candidates.accepted(), generator)
-        facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
+        """The accepted candidates, (M, in) in float32: those that are certain one by one, or, where noise hides the
+        zeros of duals and blurs the second layer, those that explain its update as a set."""
+        facts: Facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),
             "rounds": float(candidates.passes),
             "threshold": candidates.threshold,
             "certified": float(len(candidates.passed)),
         }
-        if _needs_fit(evidence, candidates, acceptance):
-            rough, count = acceptance.images, evidence.count
-            images, left = fit_images(layers.change, layers.initial, rough, count, defense.intervals)
-            facts |= {"fit": left} | constants_of(FIT)
-            if left < FIT.most_left * evidence.error:
-                images = images.float()
-                acceptance = (
-                    replace(acceptance, images=images) if acceptance.reason is None else test.judge(images, generator)
-                )
-        if self._may_be_mixed(evidence, candidates):
-            acceptance = self._with_extreme_points(candidates, acceptance, generator)
-            facts |= {"extreme": float(acceptance.facts["extreme"])} | constants_of(EXTREME)
+        noise = evidence.defense.second_noise(list(evidence.tests.values()), evidence.outside)
+        update = evidence.defense.layers.second[list(evidence.tests)].float().repeat_interleave(len(evidence.path), 0)
+        explaining = ExplanationTest(candidates, update, noise, len(evidence.tests))
+        if evidence.error > EVIDENCE.noisy_above:
+            acceptance = self._accept_in_noise(evidence, candidates, explaining, generator)
+        else:
+            acceptance = self._accept_certain(evidence, candidates, explaining, generator)
+            facts |= constants_of(CERTAINTY)
+            if self._may_be_mixed(evidence, candidates):
+                acceptance = self._with_extreme_points(candidates, acceptance, generator)
+                facts |= {"extreme": float(len(acceptance.images))} | constants_of(EXTREME)
         images = acceptance.images
         residual, held = candidates.test.residual(images), candidates.held(images)
-        acceptance = replace(acceptance, residual=residual, facts=facts, held=held)
+        acceptance = replace(acceptance, residual=residual, facts=facts | acceptance.facts, held=held)
         return acceptance if acceptance.reason is None else acceptance.withheld(acceptance.reason)
 
+    def _accept_certain(
+        self,
+        evidence: PixelEvidence,
+        candidates: Candidates,
+        explaining: ExplanationTest,
+        generator: torch.Generator,
+    ) -> Acceptance:
+        """The images that the second layer and the duals of the others leave no doubt of."""
+        layers, tests = evidence.defense.layers, evidence.tests
+        sent = layers.by_round(layers.initial)[list(tests)].flatten(0, 1).float()
+        rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
+        passed, loose = candidates.passed, candidates.below(candidates.threshold)
+        images = torch.cat([passed, loose])
+        if not len(images):
+            return explaining.judge(images, generator)
+        test = SpanTest(sent, rows, candidates.test.activate)
+        found = certainty(test, candidates.duals, candidates.directions, passed, loose)
+        sure = found.sure(images) & (candidates.test.residual(images.float()) < candidates.decoy_median)
+        reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
+        images = images[sure].float()
+        left = explaining.relative_residual(images)
+        return Acceptance(images, images.new_zeros(0), None if len(images) else reason, left)
+
+    def _accept_in_noise(
+        self,
+        evidence: PixelEvidence,
+        candidates: Candidates,
+        explaining: ExplanationTest,
+        generator: torch.Generator,
+    ) -> Acceptance:
+        """The candidates if as a set they explain the second layer's update; where noise hides the zeros of the duals,
+        from least squares on the first layer, and those that were too rough before are judged once more."""
+        defense, layers = evidence.defense, evidence.defense.layers
+        acceptance = explaining.judge(candidates.accepted(), generator)
+        if not _needs_fit(evidence, candidates, acceptance):
+            return acceptance
+        rough, count = acceptance.images, evidence.count
+        images, left = fit_images(layers.change, layers.initial, rough, count, defense.intervals)
+        if left < FIT.most_left * evidence.error:
+            images = images.float()
+            acceptance = (
+                replace(acceptance, images=images) if acceptance.reason is None else explaining.judge(images, generator)
+            )
+        return replace(acceptance, facts=constants_of(FIT) | {"fit": left})
+
     def _may_be_mixed(self, evidence: PixelEvidence, candidates: Candidates) -> bool:
-        """Whether images lack the zeros of their duals though nothing hides these, as where clients mix their images;
-        the range of pixels has to be known, and to bind more pixels than any vertex meets it in."""
-        exact = evidence.error <= EVIDENCE.noisy_above and candidates.sparsity_tested
+        """Whether no image has the zeros of its dual though nothing hides these, as where clients mix their images; the
+        range of pixels has to be known, and to bind more pixels than any vertex meets it in."""
         few = evidence.count <= EXTREME.most_of_rank * evidence.defense.highest_rank(evidence.spectrum)
-        return exact and few and candidates.missing > 0 and self.knowledge.pixel_mean is not None
+        told = self.knowledge.pixel_mean is not None
+        return candidates.sparsity_tested and not len(candidates.passed) and few and told
 
     def _with_extreme_points(
         self, candidates: Candidates, acceptance: Acceptance, generator: torch.Generator
     ) -> Acceptance:
-        """The images that are extreme points of the span, and as many of those accepted as are missing beside them."""
+        """The images that are certain vertices of the span beside those accepted."""
         rows, shape = candidates.duals.rows, self.observation.input_shape
         low, high = (bound.expand(1, *shape).flatten() for bound in self.knowledge.input_bounds(rows))
         extreme = extreme_images(rows, low, high, EXTREME.directions, generator).float()
-        others = acceptance.images if acceptance.reason is None else acceptance.images[:0]
-        others = others[beside(extreme, others)][: candidates.duals.count - len(extreme)]
-        facts = acceptance.facts | {"extreme": float(len(extreme))}
+        extreme = extreme[beside(acceptance.images, extreme)][: candidates.missing]
         if not len(extreme):
-            return replace(acceptance, facts=facts)
-        return replace(acceptance, images=torch.cat([extreme, others]), reason=None, facts=facts)
+            return acceptance
+        return replace(acceptance, images=torch.cat([acceptance.images, extreme]), reason=None)
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """The images with ρ at the initial parameters as their residual."""
@@ -172,7 +208,7 @@ def _needs_fit(evidence: PixelEvidence, candidates: Candidates, acceptance: Acce
     Images that explain too little are given another chance only where a known defense made them rough.
     """
     images, defense = acceptance.images, evidence.defense
-    if not candidates.sparsity_tested or evidence.error <= EVIDENCE.noisy_above:
+    if not candidates.sparsity_tested:
         return False
     hopeful = acceptance.reason is None or (defense.count is not None and len(images) > 0)
     return hopeful and len(candidates.passed) < (1 if defense.intervals is None else len(images))

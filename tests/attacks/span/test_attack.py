@@ -204,7 +204,7 @@ def test_rounds_of_different_clients_are_attacked_alone_and_a_dead_one_is_left_o
 
 def test_only_thresholds_that_took_part_are_returned(federated):
     _, observation, found = federated
-    groups = {"evidence", "search", "decoy", "sparsity", "dual", "acceptance"}
+    groups = {"evidence", "search", "decoy", "sparsity", "dual", "acceptance", "certainty"}
 
     def named(facts):
         return {key.split("_")[1] for key in facts if "threshold_" in key}

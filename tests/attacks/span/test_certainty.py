@@ -1,0 +1,71 @@
+import torch
+
+from attacks.span.certainty import certainty
+from tests.attacks.conftest import digits
+from tests.attacks.span.conftest import first_two
+
+
+def true_duals(duals, images):
+    """The c (N, N) of unit length with y_i · c_j = 0 for i ≠ j."""
+    return torch.nn.functional.normalize(torch.linalg.inv(duals.coordinates(images)).T)
+
+
+def test_the_error_is_that_of_ordinary_least_squares(federated):
+    """By a dense solution with numpy's own rank and inverse, for a candidate that all directions are free for."""
+    images, observation, _ = federated
+    test, duals = first_two(observation)
+    image = images.flatten(1)[0].double() + 1e-3
+    found = certainty(test, duals, duals.rows[:0, : duals.count], image[None][:0], image[None])
+    point = torch.cat([image, torch.ones(1, dtype=torch.float64)])
+    inputs = test.first.double() @ point
+    features = torch.cat([inputs.clamp_min(0), torch.ones(1, dtype=torch.float64)])
+    rows = test.rows[0].double()
+    away = torch.eye(len(features), dtype=torch.float64) - rows.T @ rows
+    moves = torch.linalg.svd(duals.rows[:, -1:].T, full_matrices=True)[2][1:] @ duals.rows
+    slopes = torch.cat([(moves @ test.first.double().T) * (inputs > 0), torch.zeros(len(moves), 1)], 1) @ away
+    best = torch.linalg.lstsq(slopes.T, away @ features[:, None])
+    left = (away @ features)[:, None] - slopes.T @ best.solution
+    spread = torch.linalg.pinv(slopes.T)[:, :]
+    variance = left.square().sum() / (len(features) - len(rows) - len(moves))
+    expected = (variance * (moves[:, :-1].T @ spread).square().sum()).sqrt()
+    torch.testing.assert_close(found.error[0], expected, rtol=1e-6, atol=0)
+    assert found.misfit[0] == 0 and found.contradicted[0] == 0
+
+
+def test_private_images_are_certain_and_others_are_not(federated):
+    images, observation, _ = federated
+    test, duals = first_two(observation)
+    private = images.flatten(1).double()
+    directions = true_duals(duals, private)
+    assert certainty(test, duals, directions, private, private[:0]).sure(private).all()
+    assert certainty(test, duals, directions[:0], private[:0], private).sure(private).all()
+    mixed = (private + private.roll(1, 0)) / 2
+    assert not certainty(test, duals, directions[:0], private[:0], mixed).sure(mixed).any()
+    strangers = digits(16)[8:].flatten(1).double()
+    assert not certainty(test, duals, directions[:0], private[:0], strangers).sure(strangers).any()
+
+
+def test_an_image_under_the_dual_of_another_is_contradicted_by_its_zeros(federated):
+    images, observation, _ = federated
+    test, duals = first_two(observation)
+    private = images.flatten(1).double()
+    directions = true_duals(duals, private)
+    own = certainty(test, duals, directions, private, private[:0]).contradicted
+    others = certainty(test, duals, directions, private.roll(1, 0), private[:0]).contradicted
+    assert own.max() < 0.1 and others.min() > 0.2
+
+
+def test_duals_that_are_not_of_images_show_by_what_the_image_gains_without_them(federated):
+    """A dual that is mixed with another image's makes this image wrong; freed from it, ρ falls by far more than by
+    chance."""
+    images, observation, _ = federated
+    test, duals = first_two(observation)
+    private = images.flatten(1).double()
+    directions = true_duals(duals, private)
+    mixed = directions.clone()
+    mixed[1] = torch.nn.functional.normalize(directions[1] + 0.3 * directions[0], dim=0)
+    coordinates = duals.disentangle(duals.coordinates(private), mixed)
+    wrong = duals.images(coordinates)
+    found = certainty(test, duals, mixed, wrong, private[:0])
+    assert (wrong[0] - private[0]).norm() > 0.5 and found.misfit[0] > 8
+    assert found.error.max() == 0 and not found.sure(wrong)[0] and found.sure(wrong)[2:].all()
