@@ -10,8 +10,9 @@ from attacks.interface.attack import Attack, Progress, Reconstruction, register,
 from attacks.interface.devices import cast_state
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
-from attacks.networks.probing import evaluating
+from attacks.networks.probing import evaluating, run_network
 from attacks.update.first_layer import first_layer_update
+from attacks.update.private_set import infer_or_assume_pixel_mean
 from attacks.update.spectrum import Spectrum
 
 SINGULAR = 1e-12  # of the largest eigenvalue: gradients of outputs whose sum vanishes, as under softmax, lie below
@@ -23,21 +24,21 @@ class MeanImage(Attack):
     """One image: the mean of the public images, or the mean pixel everywhere where there are none. residual: 1."""
 
     name: ClassVar[str] = "mean_image"
-    infers: ClassVar[tuple[str, ...]] = ("pixel_mean",)
 
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        image = torch.zeros((1, *observation.input_shape))  # what is left of the mean pixel after its subtraction
         if knowledge.public_images is not None:
-            image = knowledge.public_images.float().mean(0, keepdim=True)
-        return Reconstruction(image, torch.ones(1))
+            return Reconstruction(knowledge.public_images.float().mean(0, keepdim=True), torch.ones(1))
+        image = torch.zeros((1, *observation.input_shape))  # what is left of the mean pixel after its subtraction
+        mean, assumed = infer_or_assume_pixel_mean(observation, knowledge)
+        return Reconstruction(image, torch.ones(1), pixel_mean=mean, warnings=tuple(assumed))
 
 
 class PublicBaseline(Attack):
     """What the baselines share that return public images: as many as there are private ones."""
 
-    infers: ClassVar[tuple[str, ...]] = ("num_private", "pixel_mean")
+    infers: ClassVar[tuple[str, ...]] = ("num_private",)
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
         knowledge.require(self.name, "public_images")
@@ -115,8 +116,7 @@ def gradient_residual(observation: Observation, images: Tensor, progress: Progre
 
     def outputs(parameters: State, image: Tensor) -> Tensor:
         with evaluating(observation.model):
-            called = torch.func.functional_call(observation.model, {**state, **parameters}, (image[None],))
-        return called.reshape(-1)
+            return run_network(observation.model, {**state, **parameters}, image[None]).reshape(-1)
 
     residuals = []
     for i, image in enumerate(images.to(parameter)):

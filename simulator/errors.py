@@ -2,14 +2,17 @@
 
 import errno
 import re
+import sysconfig
 import tempfile
 import traceback
+from pathlib import Path
 from typing import Any
 
 from attacks.interface.errors import InputError
 
 ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # what moves and colours a terminal
 LONGEST = 300
+PACKAGES = Path(__file__).resolve().parent.parent
 NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)  # what a system says to a path that can be none
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO, errno.ESTALE)
 
@@ -79,13 +82,27 @@ def no_path(error: BaseException) -> str:
 
 
 def unexpected(error: BaseException) -> str:
-    """An exception that nobody foresaw, in one line; its stack goes into a file of its own."""
+    """An exception that nobody foresaw, in one line that says where it came out of a network of the user's; its stack
+    goes into a file of its own."""
     stack = "".join(traceback.format_exception(error))
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix="fedspill-", suffix=".txt", delete=False, errors="replace"
     ) as file:
         file.write(stack)
-    return f"unexpected {said_by(error)}; this is a fault of fedspill, the stack is in {file.name}"
+    where = _user_code(error)
+    whose = f"in or below {where}, which is no code of fedspill's" if where else "this is a fault of fedspill"
+    return f"unexpected {said_by(error)}; {whose}, the stack is in {file.name}"
+
+
+def _user_code(error: BaseException) -> str:
+    """FILE:LINE of the innermost forward pass that an exception came out of which is neither fedspill's nor that of an
+    installed package; "" where there is none."""
+    paths = sysconfig.get_paths()
+    libraries = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    installed = (*libraries, *(str(PACKAGES / name) for name in ("attacks", "clients", "simulator")))
+    passes = [part for part in traceback.extract_tb(error.__traceback__) if part.name == "forward"]
+    own = [part for part in passes if not part.filename.startswith(installed)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
 __all__ = [

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attacks.gradient_matching.local_optimizer import START, LocalOptimizer
 from attacks.interface.observation import State
+from attacks.networks.probing import run_network
 
 Loss = Literal["cross_entropy", "mse"]
 Coding = tuple[float, float]  # targets of mean squared error: of the other classes, of the right one
@@ -73,7 +74,7 @@ class LocalTraining:
         moments = START
         for batch in batches:
             current = {name: value + delta[name] for name, value in start.items()}
-            outputs = torch.func.functional_call(self.model, {**self.initial, **current}, (images[batch],))
+            outputs = run_network(self.model, {**self.initial, **current}, images[batch])
             loss = soft_loss(self.loss, outputs.reshape(len(batch), -1), classes[batch], self.coding)
             gradients = torch.autograd.grad(loss, [current[name] for name in self.trained], create_graph=True)
             named = dict(zip(self.trained, gradients, strict=True))

@@ -19,8 +19,8 @@ from attacks.interface.plugins import Registry
 from attacks.update.private_set import (
     check_knowledge,
     check_num_private_available,
-    infer_or_assume_pixel_mean,
     infer_private_set,
+    mean_of_found,
 )
 
 Progress = Callable[[int, int, float], None]
@@ -40,10 +40,10 @@ class Reconstruction:
 
     images: (M, C, H, W) in the model's input space. residual: (M,), lower is surer; each attack says what it is.
     pixel_mean, pixel_std: pixels in [0, 1] are `images` · std + mean, as the attacker knows or infers it; where an
-    attack leaves the mean empty, `Attack.run` fills it in, and an empty std is 1. duals: (V, M, K) for V kernels and K
-    outputs, where the attack has them. num_inferred: the number of private images that the update shows.
-    relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖. loss_trace: (iteration, loss) pairs. facts: what the attack measured on its way,
-    by name.
+    attack leaves the mean empty, `Attack.run` fills it in as far as it is known, and an empty std is 1. duals:
+    (V, M, K) for V kernels and K outputs, where the attack has them. num_inferred: the number of private images that
+    the update shows. relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖. loss_trace: (iteration, loss) pairs. facts: what the attack
+    measured on its way, by name.
     held: (H, C, H, W), like `images`: further candidates that the attack has and would not vouch for. A veto keeps them
     out of `images`, not out of the adversary's hands, so they are scored too. groups: (M,) from 0, which images
     returned are views of one, where there are more of them than private images; None where each stands for itself.
@@ -67,16 +67,19 @@ class Reconstruction:
     features: Tensor | None = None
 
     def pixels(self, clamped: bool = True) -> Tensor:
-        """Images in [0, 1], clamped: (M, C, H, W). clamped: False keeps what a wrong `pixel_mean` moved outside."""
+        """Images in [0, 1], clamped: (M, C, H, W). clamped: False keeps what a wrong `pixel_mean` moved outside.
+
+        Where no `pixel_mean` is known, nothing is added and nothing clamped: they are off by that mean.
+        """
         return self._pixels(self.images, clamped)
 
     def held_pixels(self, clamped: bool = True) -> Tensor:
-        """The candidates held back, in [0, 1], clamped: (H, C, H, W)."""
+        """The candidates held back, likewise: (H, C, H, W)."""
         return self._pixels(self.images[:0] if self.held is None else self.held, clamped)
 
     def _pixels(self, inputs: Tensor, clamped: bool) -> Tensor:
         pixels = Normalization(self.pixel_mean, self.pixel_std).pixels(inputs.cpu())
-        return pixels.clamp(0, 1) if clamped else pixels
+        return pixels.clamp(0, 1) if clamped and self.pixel_mean else pixels
 
     def show(self, most: int = 20) -> Pictures:
         """The first images, for a notebook or a file, each above its residual."""
@@ -153,9 +156,10 @@ class Attack(ABC):
         with exact_convolutions():
             found = self.reconstruct(own, told, generator, progress).ranked()
         warnings += found.warnings
-        mean = found.pixel_mean or told.pixel_mean
+        mean = found.pixel_mean
         if not mean:
-            mean, unsure = infer_or_assume_pixel_mean(observation, knowledge)
+            held = found.images[:0] if found.held is None else found.held
+            mean, unsure = mean_of_found(observation, knowledge, found.images if len(found.images) else held)
             warnings += unsure
         return replace(
             found,

@@ -10,7 +10,7 @@ from torch import Tensor
 class Normalization:
     """(pixels − mean) / std, channel by channel, of pixels in [0, 1].
 
-    mean: one value per channel. std: one value per channel; empty where nothing is divided.
+    mean: one value per channel; empty where nothing is subtracted. std: likewise; empty where nothing is divided.
     """
 
     mean: tuple[float, ...]
@@ -18,16 +18,13 @@ class Normalization:
 
     def inputs(self, pixels: Tensor) -> Tensor:
         """(N, C, H, W) in [0, 1] -> the same in the network's input space."""
-        return (pixels - _by_channel(self.mean, pixels)) / self._scale(pixels)
+        return (pixels - _by_channel(self.mean or (0.0,), pixels)) / _by_channel(self.std or (1.0,), pixels)
 
     def pixels(self, inputs: Tensor) -> Tensor:
         """The inverse, (N, C, H, W); not clamped."""
-        return inputs * self._scale(inputs) + _by_channel(self.mean, inputs)
-
-    def _scale(self, like: Tensor) -> Tensor:
-        return _by_channel(self.std or (1.0,) * len(self.mean), like)
+        return inputs * _by_channel(self.std or (1.0,), inputs) + _by_channel(self.mean or (0.0,), inputs)
 
 
 def _by_channel(values: tuple[float, ...], like: Tensor) -> Tensor:
-    """(1, C, 1, 1), of the dtype and on the device of `like`."""
+    """(1, C, 1, 1), or (1, 1, 1, 1) of one value for all, of the dtype and on the device of `like`."""
     return torch.tensor(values, dtype=like.dtype, device=like.device).view(1, -1, 1, 1)

@@ -50,6 +50,11 @@ class Observation:
                     )
                 if not torch.isfinite(state[name]).all():
                     raise InputError(f"checkpoint tensor {name!r} holds NaN or Inf: its training diverged")
+        laid_out = tuple((_laid_out(first, expected), _laid_out(last, expected)) for first, last in self.pairs)
+        if any(
+            new is not old for pair in zip(laid_out, self.pairs, strict=True) for new, old in zip(*pair, strict=True)
+        ):
+            object.__setattr__(self, "pairs", laid_out)
 
     def __repr__(self) -> str:
         sizes = [self.model.get_parameter(name).numel() for name in self.trainable]
@@ -115,3 +120,14 @@ class Observation:
         first, *others = self._moving
         one = replace(self, pairs=(self.pairs[first],))
         return one, (f"only round {first + 1} of {len(self.pairs)} is used",) if others else ()
+
+
+def _laid_out(state: State, model: State) -> State:
+    """The state with every tensor in memory as the model has it, whose code may rely on that: a file keeps the layout
+    of those who wrote it, as channels last. Nothing is copied that lies so already."""
+    moved = {
+        name: torch.empty_like(own, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+        for name, tensor in state.items()
+        if (own := model.get(name)) is not None and own.shape == tensor.shape and own.stride() != tensor.stride()
+    }
+    return {**state, **moved} if moved else state

@@ -76,9 +76,17 @@ def png(image: Tensor) -> bytes:
     )
 
 
+def stretched(images: Tensor) -> Tensor:
+    """Images (N, C, H, W) as they can be shown: one with values outside [0, 1], as where the mean of the pixels is not
+    known, with its lowest value black and its highest white."""
+    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+    whole = (images - low) / (high - low).clamp_min(torch.finfo(images.dtype).tiny)
+    return torch.where((low < 0) | (high > 1), whole, images)
+
+
 def _colours(images: Tensor) -> Tensor:
     """(N, 3, H, W) on the CPU, whatever the number of channels."""
-    images = images.detach().float().cpu()
+    images = stretched(images.detach().float().cpu())
     if images.shape[1] == 3:
         return images
     return images.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)

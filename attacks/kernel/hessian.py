@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.networks.jacobian import Jacobian
-from attacks.networks.probing import evaluating, parameter_names, watched
+from attacks.networks.probing import evaluating, for_each, parameter_names, run_network, watched
 
 CHUNK_BYTES = 256 * 2**20  # of vectors that the iteration works on at a time
 COPIES = 12  # of such a vector that live in the graph of one Hessian-vector product
@@ -132,13 +132,13 @@ def _explicit(jacobian: Jacobian, images: Tensor, chosen: Tensor) -> tuple[Pertu
     trained = {name: jacobian.state[name] for name in jacobian.trained}
     fixed = {name: value for name, value in jacobian.state.items() if name not in trained}
 
-    def output(perturbation: State, image: Tensor, k: Tensor) -> Tensor:
-        state = {**fixed, **{name: value + perturbation[name] for name, value in trained.items()}}
-        return torch.func.functional_call(jacobian.model, state, (image[None],)).reshape(-1).gather(0, k)[0]
+    def output(own: State) -> State:
+        state = {**fixed, **{name: value + own[name] for name, value in trained.items()}}
+        values = run_network(jacobian.model, state, own["/image"][None]).reshape(-1)
+        return {"": values.gather(0, own["/k"])[0]}
 
-    batched = torch.func.vmap(output)
     zeros = {name: value.new_zeros(len(images), *value.shape) for name, value in trained.items()}
-    return lambda perturbation: batched(perturbation, images, chosen), zeros
+    return lambda perturbation: for_each(output, {**perturbation, "/image": images, "/k": chosen})[""], zeros
 
 
 def _factored(jacobian: Jacobian, batch: Tensor, images: Tensor, chosen: Tensor) -> tuple[Perturbed, State]:
@@ -165,7 +165,7 @@ def _factored(jacobian: Jacobian, batch: Tensor, images: Tensor, chosen: Tensor)
             return lambda layer, inputs, output: hooks[name](perturbation, inputs[0], output)
 
         with watched({name: jacobian.linear[name] for name in calls}, bound):
-            values = torch.func.functional_call(jacobian.model, jacobian.state, (images,))
+            values = run_network(jacobian.model, jacobian.state, images)
         return values.reshape(len(images), -1).gather(1, chosen)[:, 0]
 
     return perturbed, zeros

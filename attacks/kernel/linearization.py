@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.kernel.empirical import empirical_ntk_blocks
-from attacks.networks.probing import evaluating, parameter_names, probe, probe_generator
+from attacks.networks.probing import evaluating, parameter_names, probe, probe_generator, run_network
 
 MAX_GRADIENTS = 1000  # images × outputs up to which duals are solved for: the cost is cubic
 CURVED = 1e-6  # relative second difference that rounding in float64 does not reach and a non-linearity does
@@ -61,9 +61,7 @@ def relative_residual(
 
 def _outputs(model: nn.Module, state: State, images: Tensor) -> Callable[[State], Tensor]:
     """The outputs (N, K) for images as a function of some of the parameters; the others are those of `state`."""
-    return lambda parameters: torch.func.functional_call(model, {**state, **parameters}, (images,)).reshape(
-        len(images), -1
-    )
+    return lambda parameters: run_network(model, {**state, **parameters}, images).reshape(len(images), -1)
 
 
 def _norm(state: State) -> Tensor:
@@ -87,9 +85,7 @@ def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
                     noise = torch.randn(state[key].shape, generator=generator, dtype=torch.float64).to(state[key])
                     step[key] = length * noise / max(1.0, noise[0].numel()) ** 0.5
             values = [
-                torch.func.functional_call(
-                    model, {**state, **{key: state[key] + i * v for key, v in step.items()}}, (images,)
-                )
+                run_network(model, {**state, **{key: state[key] + i * v for key, v in step.items()}}, images)
                 for i in range(3)
             ]
             second = (values[2] - values[1]) - (values[1] - values[0])

@@ -7,12 +7,22 @@ image and output.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from attacks.interface.observation import State
-from attacks.networks.probing import evaluating, linear_layers, parameter_names, probe, random_images, watched
+from attacks.networks.probing import (
+    evaluating,
+    for_each,
+    linear_layers,
+    parameter_names,
+    probe,
+    random_images,
+    run_network,
+    watched,
+)
 
 PROBED = 4  # random inputs that show what a layer computes, and whether its parameters are used elsewhere too
 
@@ -146,7 +156,7 @@ class Jacobian:
             return hook
 
         with watched(self.linear, watch), evaluating(self.model):
-            outputs = torch.func.functional_call(self.model, state, (images,))
+            outputs = run_network(self.model, state, images)
         return outputs.reshape(len(images), -1), {name: call for name, call in calls.items() if call is not None}
 
     def _gradients(self, images: Tensor, outputs: int, names: list[str]) -> list[Factors]:
@@ -156,14 +166,15 @@ class Jacobian:
         parameters = {name: self.state[name] for name in names}
         fixed = {name: value for name, value in self.state.items() if name not in parameters}
 
-        def output(parameters: State, image: Tensor, k: Tensor) -> Tensor:
-            values = torch.func.functional_call(self.model, {**parameters, **fixed}, (image[None],)).reshape(-1)
-            return (values * torch.nn.functional.one_hot(k, len(values))).sum()
+        def output(parameters: State, image: Tensor, k: int) -> Tensor:
+            return run_network(self.model, {**parameters, **fixed}, image[None]).reshape(-1)[k]
 
-        gradients = torch.func.vmap(torch.func.grad(output), in_dims=(None, 0, None))
-        ks = torch.arange(outputs, device=images.device)
+        def gradients(k: int) -> State:
+            of_one = torch.func.grad(output)
+            return for_each(lambda own: cast(State, of_one(parameters, own["image"], k)), {"image": images})
+
         with evaluating(self.model):
-            by_output = [gradients(parameters, images, k) for k in ks]
+            by_output = [gradients(k) for k in range(outputs)]
         return [Factors(torch.stack([grads[name].flatten(1) for grads in by_output], 1)) for name in names]
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from attacks.interface.observation import State
-from attacks.networks.probing import evaluating, random_images
+from attacks.networks.probing import evaluating, random_images, run_network
 from attacks.networks.products import Product, plain
 
 # βz from which softplus counts as linear; at torch's 20 its value and slope would disagree by 2e-9
@@ -173,7 +173,7 @@ def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> D
     images = random_images(input_shape, 4, torch.float64)
     with torch.no_grad(), evaluating(model):
         try:
-            expected = torch.func.functional_call(model, state, (images,))
+            expected = run_network(model, state, images)
             found = network.forward(state, images)
         except RuntimeError:  # shapes do not chain as read
             return None

@@ -17,7 +17,7 @@ from attacks.interface.observation import State
 Hook = Callable[..., Tensor | None]
 """Called with (module, inputs, output) after a forward pass; what it returns takes the place of the output."""
 Visit = Callable[[str, Tensor, Tensor], None]
-"""Called with (name of the layer, its input, its output) in every call of a watched layer."""
+"""Called with (name of the layer, its input, its output) in every call of a watched layer; both are copies."""
 
 
 def probe_generator() -> torch.Generator:
@@ -28,6 +28,29 @@ def probe_generator() -> torch.Generator:
 def random_images(input_shape: tuple[int, ...], count: int = 2, dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard normal images (count, C, H, W) to probe a network with, always the same ones."""
     return torch.randn((count, *input_shape), generator=probe_generator(), dtype=dtype)
+
+
+def as_fed(images: Tensor) -> Tensor:
+    """A copy of images (N, C, H, W) as training would feed them, differentiable: contiguous, so that a network may call
+    `view` on what it makes of them, and its own, so that it may change them in place."""
+    return images.clone(memory_format=torch.contiguous_format)
+
+
+def run_network(model: nn.Module, state: State, images: Tensor) -> Tensor:
+    """What the network gives for images (N, C, H, W) at the parameters `state`, differentiable in both, in its own
+    mode. Every attack runs the user's network here, or in `probe`."""
+    return cast(Tensor, torch.func.functional_call(model, state, (as_fed(images),)))
+
+
+def for_each(function: Callable[[State], State], stacked: State) -> State:
+    """What `function` makes of every entry of stacked tensors (N, …), stacked again: by `vmap`, and one after the other
+    where the network's own code does not bear that, as where it sets a memory format or looks at a value."""
+    try:
+        return cast(State, torch.func.vmap(function)(stacked))
+    except RuntimeError:
+        count = len(next(iter(stacked.values())))
+        results = [function({name: value[i] for name, value in stacked.items()}) for i in range(count)]
+        return {name: torch.stack([result[name] for result in results]) for name in results[0]}
 
 
 @contextmanager
@@ -59,22 +82,22 @@ def probe(
     """The outputs for images (N, C, H, W), in evaluation mode and without a graph; `visit` sees every call of `layers`.
 
     state: the parameters to run with, and where; by default the network's own, to which the images are then moved.
-    A layer is visited before anything that follows it can change its output in place.
+    What follows a layer may change its input or output in place: `visit` has copies from before that.
     """
 
     def hook(name: str) -> Hook:
-        return lambda module, inputs, output: visit(name, inputs[0], output)
+        return lambda module, inputs, output: visit(name, inputs[0].clone(), output.clone())
 
     with watched(layers, hook), evaluating(model), torch.no_grad():
         if state is not None:
-            return cast(Tensor, torch.func.functional_call(model, state, (images,)))
-        return cast(Tensor, model(images.to(next(model.parameters()))))
+            return run_network(model, state, images)
+        return cast(Tensor, model(as_fed(images.to(next(model.parameters())))))
 
 
 def outputs_at(model: nn.Module, state: State, images: Tensor) -> Tensor:
     """The outputs (N, K) for images (N, C, H, W) at the parameters `state`, without a graph, in its own mode."""
     with torch.no_grad():
-        return torch.func.functional_call(model, state, (images,)).reshape(len(images), -1)
+        return run_network(model, state, images).reshape(len(images), -1)
 
 
 def count_outputs(model: nn.Module, input_shape: tuple[int, int, int]) -> int:
@@ -123,7 +146,7 @@ def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> st
     given: dict[str, Tensor] = {}
 
     def visit(name: str, _: Tensor, output: Tensor) -> None:
-        given[name] = output.clone()  # what follows may change it in place
+        given[name] = output
 
     result = probe(model, random_images(input_shape), linear_layers(model), visit)
     return next((name for name, output in given.items() if torch.equal(output, result)), None)

@@ -16,8 +16,20 @@ from torch.nn import functional
 from torch.nn.modules.utils import _pair
 from torch.overrides import TorchFunctionMode
 
-RELUS = (torch.relu, torch.relu_, functional.relu, torch.Tensor.relu, torch.Tensor.relu_)
+IN_PLACE = (torch.relu_, functional.relu_, torch.Tensor.relu_)
+RELUS = (torch.relu, functional.relu, torch.Tensor.relu, *IN_PLACE)
 MAX_POOLS = (functional.max_pool2d, torch.max_pool2d)
+
+
+def in_place_of_relu(
+    value: Callable[[Tensor], Tensor], function: Callable[..., Any], args: tuple, given: Mapping[str, Any]
+) -> Tensor:
+    """`value` of what one of the `RELUS` was called with; written into it where the network asked for that, as it need
+    not look at the result then."""
+    x = args[0] if args else given["input"]
+    if function in IN_PLACE or given.get("inplace") or args[1:2] == (True,):
+        return x.copy_(value(x.clone()))
+    return value(x)
 
 
 def leaky_backward(x: Tensor, leak: float) -> Tensor:
@@ -56,8 +68,7 @@ class relaxed(TorchFunctionMode):
     """Within it a ReLU that is off passes the share `leak` of its gradient, and max pooling is smooth with `sharpness`
     where that is finite, however the network calls them.
 
-    In-place ReLUs give a new tensor: their result has to be used, as torch's own modules do. Pooling with `ceil_mode`
-    or `return_indices` stays what it is.
+    Pooling with `ceil_mode` or `return_indices` stays what it is.
     """
 
     def __init__(self, leak: float, sharpness: float = math.inf) -> None:
@@ -69,7 +80,7 @@ class relaxed(TorchFunctionMode):
     ) -> Any:
         own = dict(kwargs or {})
         if self.leak and function in RELUS:
-            return leaky_backward(args[0] if args else own["input"], self.leak)
+            return in_place_of_relu(lambda x: leaky_backward(x, self.leak), function, args, own)
         if math.isfinite(self.sharpness) and function in MAX_POOLS:
             asked = {name: own.pop(name, False) for name in ("ceil_mode", "return_indices")}
             if len(args) <= 5 and not any(asked.values()):

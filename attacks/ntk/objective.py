@@ -18,6 +18,8 @@ from torch.overrides import TorchFunctionMode
 from attacks.interface.observation import State
 from attacks.interface.restarts import Solution
 from attacks.networks.mlp import Beta, find_dense_network, softplus
+from attacks.networks.probing import run_network
+from attacks.networks.relaxation import RELUS, in_place_of_relu
 from attacks.ntk.mlp_objective import DenseObjective
 
 ANNEALED = 200.0  # inverse temperature from 57 % of the iterations on
@@ -46,12 +48,12 @@ class SoftplusForReLU(TorchFunctionMode):
     def __init__(self, beta: Beta):
         super().__init__()
         self.beta = beta
-        self.relus = {F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if self.beta is not None and func in self.relus:
-            return softplus(args[0], self.beta)
-        return func(*args, **(kwargs or {}))
+        beta, given = self.beta, kwargs or {}
+        if beta is not None and func in RELUS:
+            return in_place_of_relu(lambda x: softplus(x, beta), func, args, given)
+        return func(*args, **given)
 
 
 class AutogradObjective:
@@ -68,7 +70,7 @@ class AutogradObjective:
         sums: State = {}
         for view, dual in zip(self.views, duals, strict=True):
             with SoftplusForReLU(beta):
-                outputs = torch.func.functional_call(self.model, view, (images,))
+                outputs = run_network(self.model, view, images)
             scalar = (outputs.reshape(len(images), -1) * dual).sum()
             grads = torch.autograd.grad(scalar, [view[name] for name in self.delta], create_graph=create_graph)
             for name, grad in zip(self.delta, grads, strict=True):

@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor
 
+from attacks.interface.normalization import Normalization
 from attacks.interface.observation import Observation
 from attacks.update.first_layer import first_layer_update
 
 MAX_MEAN = 0.99  # a larger one is no mean of images in [0, 1]
 CONSTANT_MISFIT = 1e-2  # of a column's norm: what may be left of a pixel that is black in every private image
+GREY_LEVEL = 1 / 255  # half of it is what rounding may move a pixel out of its range
 BACKGROUND_HALF_WIDTH = 0.03  # in pixel values, on either side of the most frequent one
 BACKGROUND_SHARE, DARKER_SHARE = 0.3, 0.1  # of all pixels: at least in a black background, at most darker than it
 
@@ -59,3 +61,10 @@ def infer_background(images: Tensor, std: tuple[float, ...] | None = None) -> tu
             return None
         means.append(-float(values[(values - mode).abs() <= width].median()))
     return tuple(means)
+
+
+def are_raw_pixels(images: Tensor, std: tuple[float, ...] | None = None) -> bool:
+    """Whether images (M, C, H, W) that a network was fed lie in [0, 1], as pixels do that nothing was subtracted from.
+    std: what was divided by, 1 where it is not told."""
+    pixels = Normalization((), std or ()).pixels(images)
+    return bool(((pixels - 0.5).abs() <= 0.5 + GREY_LEVEL / 2).all()) and len(images) > 0

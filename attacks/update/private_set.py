@@ -4,15 +4,17 @@ from collections.abc import Collection
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.probing import count_outputs, find_input_layer
 from attacks.update.first_layer import infer_image_count
-from attacks.update.pixel_mean import infer_pixel_mean
+from attacks.update.pixel_mean import are_raw_pixels, infer_pixel_mean
 
-ASSUMED_MEAN = 0.5  # of every channel, where nothing tells it: the middle of the pixel range
+ASSUMED_MEAN = 0.5  # of every channel, by attacks that need one and are not told it: the middle of the pixel range
+UNKNOWN_MEAN = "pixel_mean is unknown: images are as the network was fed them, nothing was added"
 
 
 def infer_private_set(
@@ -37,12 +39,23 @@ def infer_private_set(
 
 
 def infer_or_assume_pixel_mean(observation: Observation, knowledge: Knowledge) -> tuple[tuple[float, ...], list[str]]:
-    """(the per-channel mean that was subtracted, warnings): as told, else inferred, else assumed to be 0.5."""
-    mean = knowledge.pixel_mean or infer_pixel_mean(observation, knowledge.pixel_std)
-    if mean is not None:
+    """(the per-channel mean that an attack works with, warnings): as told, else inferred, else assumed to be 0.5."""
+    if mean := knowledge.pixel_mean or infer_pixel_mean(observation, knowledge.pixel_std):
         return tuple(mean), []
-    assumed = f"pixel_mean is unknown and no pixel tells it: {ASSUMED_MEAN} was assumed"
+    assumed = f"pixel_mean is unknown and no pixel tells it: the attack assumed {ASSUMED_MEAN}"
     return (ASSUMED_MEAN,) * observation.input_shape[0], [assumed]
+
+
+def mean_of_found(
+    observation: Observation, knowledge: Knowledge, images: Tensor
+) -> tuple[tuple[float, ...], list[str]]:
+    """(the per-channel mean that turns images (M, C, H, W), as an attack found them, into pixels; warnings): as told,
+    else inferred, else 0 where they lie in the range of pixels; empty where it is not known."""
+    if mean := knowledge.pixel_mean or infer_pixel_mean(observation, knowledge.pixel_std):
+        return tuple(mean), []
+    if are_raw_pixels(images, knowledge.pixel_std):
+        return (0.0,) * observation.input_shape[0], []
+    return (), [UNKNOWN_MEAN] if len(images) else []
 
 
 def check_num_private_available(attack: str, observation: Observation, knowledge: Knowledge) -> None:

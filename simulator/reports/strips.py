@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from attacks.interface.pictures import stretched
 from simulator.reports.drawing import Drawn, panels, save
 from simulator.results.formats import load_images
 from simulator.results.keys import ObservationKey
@@ -202,7 +203,7 @@ def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
 
 
 def show(axis: plt.Axes, image: Tensor, **where: Any) -> None:
-    """An image (C, H, W) in [0, 1]. where: settings of `imshow`; without any it fills the axes."""
-    pixels = image.permute(1, 2, 0).numpy()
+    """An image (C, H, W) in [0, 1], stretched to it. where: settings of `imshow`; without any it fills the axes."""
+    pixels = stretched(image[None])[0].permute(1, 2, 0).numpy()
     axis.axis("off")
     axis.imshow(pixels if pixels.shape[2] == 3 else pixels[..., 0], cmap="gray", vmin=0, vmax=1, **where)

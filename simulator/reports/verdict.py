@@ -26,6 +26,7 @@ from simulator.reports.verdict_words import (
     listed,
     numbered,
     percent,
+    said,
     sentence,
     told,
     viewer,
@@ -43,7 +44,8 @@ class Verdict:
 
     level: "exposed" where an attack has at least half of the private images of some client, "partly exposed" where it
     has fewer, where it has images that it would not vouch for, or where the update tells members from others,
-    "nothing shown" where no attack that ran showed any of this, and "no result" where none ran to its end.
+    "nothing shown" where no attack that ran showed any of this, and "no result" where none ran to its end, or where
+    nothing was shown and an exception left some attack without any result.
     headline: one sentence. details: sentences, the most telling first. caveats: what was not tried, failed or gave
     up, and what was assumed.
     """
@@ -65,12 +67,27 @@ def verdict(leakage: pd.DataFrame) -> Verdict:
     if good.empty:
         headline = "No attack gave a result: nothing is known of what leaks."
         return Verdict("no result", headline, (), caveats(rows, "no result"))
-    worst = worst_of(good)
+    worst, broken = worst_of(good), _broken(rows)
     level = level_of(worst, good)
+    if level == "nothing shown" and broken:
+        level = "no result"
     shown = (_rounds(worst, good), *_viewers(good), *_settings(good), *membership_lines(good), reconciled(good))
     kept = (_held(good), _up_to(good), *_doubtful(good))
     details = tuple(sentence(text) for text in (*shown, *kept) if text)
-    return Verdict(level, sentence(_headline(level, worst, good)), details, caveats(rows, level))
+    headline = broken if level == "no result" else _headline(level, worst, good)
+    return Verdict(level, sentence(headline), details, caveats(rows, level))
+
+
+def _broken(rows: pd.DataFrame) -> str:
+    """Attacks without a result that an exception ended, and no refusal of theirs, as what is not known for that; ""
+    where there is none."""
+    without = rows[~rows.attack.isin(rows[rows.status == "ok"].attack)]
+    lost = without[(without.status == "failed") & ~without.detail.str.startswith("InputError", na=False)]
+    if lost.empty:
+        return ""
+    names = listed([repr(label) for label in dict.fromkeys(lost.attack)])
+    why, _ = said(lost)[0]
+    return f"Not known is what attack {names} would show, which failed: {why}; no other attack showed anything"
 
 
 def level_of(worst: pd.Series, good: pd.DataFrame) -> Level:

@@ -34,9 +34,9 @@ VIEWERS = {
     "server_history": "the server with all rounds kept (history)",
 }
 PLAIN = (  # (what `detail` says, how a verdict says it)
-    (r"pixel_mean is unknown and no pixel tells it: 0\.5 was assumed",
-     "the mean of the pixels was not known, and 0.5 assumed: where it is another, every image is off in brightness and "
-     "counts as not recovered, though an eye would know it; grant `pixel_mean`"),
+    (r"pixel_mean is unknown: images are as the network was fed them, nothing was added",
+     "the mean of the pixels was not known, and nothing added: where one was subtracted, every image is off in "
+     "brightness and counts as not recovered, though an eye would know it; grant `pixel_mean`"),
     (r".*?(\d+) (?:private )?images a guess|.*: (\d+) private images is a guess.*",
      "the update shows the number of private images badly, and {} is a guess: too few or too many images may have been "
      "looked for; `num_private` grants the number"),

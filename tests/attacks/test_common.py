@@ -12,7 +12,13 @@ from torch import nn
 from attacks import ATTACKS, InputError, Knowledge, Observation, get_attack
 from attacks.interface.attack import option_names
 from attacks.interface.candidates import count_candidates
+from attacks.kernel.empirical import kernel_drift
+from attacks.kernel.regime import OnImages
+from attacks.membership import MembershipTest
+from attacks.span.thresholds import MAP_INVERSION, Descent
+from attacks.update.private_set import UNKNOWN_MEAN
 from tests.attacks.conftest import MEAN, client, digits, generator, mlp, untouched
+from tests.attacks.user_networks import BatchNormalized, ChannelsLast, Perceptron, Quickstart, Residual
 
 TOLD = Knowledge(num_private=3, pixel_mean=(MEAN,), learning_rate=0.05, steps=2, public_images=digits(20, start=100))
 BUDGET = {"iterations": 4, "starts": 10, "steps": 5, "settle": 5, "polish": 5, "rounds": 1}
@@ -55,8 +61,9 @@ def check_form(found, shape=(1, 8, 8)):
     assert found.images.device.type == "cpu" and found.images.isfinite().all()
     assert found.residual.shape == (len(found.images),) and (found.residual.diff() >= 0).all()
     assert found.duals is None or found.duals.shape[1] == len(found.images)
-    assert len(found.pixel_mean) == shape[0] and found.seconds > 0
-    assert found.pixels().min() >= 0 and found.pixels().max() <= 1 if len(found.images) else True
+    assert len(found.pixel_mean) in (0, shape[0]) and found.seconds > 0
+    if found.pixel_mean and len(found.images):
+        assert found.pixels().min() >= 0 and found.pixels().max() <= 1
 
 
 @every_attack
@@ -70,9 +77,14 @@ def test_what_is_not_told_is_inferred_or_assumed(name):
     found = run(name, observed(plain()), replace(TOLD, num_private=None, pixel_mean=None))
     check_form(found)
     assert found.num_inferred in (None, 3) and found.pixel_mean == pytest.approx((MEAN,), abs=1e-3)
-    images = torch.rand((3, 1, 8, 8), generator=generator())  # no pixel is black in all of them
+
+
+@every_attack
+def test_a_mean_that_is_not_known_is_not_added(name):
+    images = torch.rand((3, 1, 8, 8), generator=generator()) - 0.4  # no pixel is black in all of them
     found = run(name, client(plain(), images, 2), replace(TOLD, pixel_mean=None))
-    assert found.pixel_mean == (0.5,) and sum("pixel_mean is unknown" in said for said in found.warnings) == 1
+    assert found.pixel_mean == () and torch.equal(found.pixels(), found.images)
+    assert found.warnings.count(UNKNOWN_MEAN) == 1
 
 
 @every_attack
@@ -130,6 +142,87 @@ def test_the_caller_s_network_stays_as_it_is(name, make):
         refused = refusal(attack.check, observation, TOLD)
         assert refusal(attack.run, observation, TOLD, generator()) == refused
     assert not refused or (name == "span" and make is convolutional)
+
+
+OF_USERS = {
+    "quickstart": Quickstart, "perceptron": Perceptron, "log-softmax": lambda: Perceptron(log=True),
+    "channels last": ChannelsLast, "in place": Residual, "batch norm": BatchNormalized,
+}  # fmt: skip
+of_every_user = pytest.mark.parametrize("network", OF_USERS)
+
+
+def of_user(make, moved=False):
+    """(what is seen of a client with a user's network, its images, what is told). moved: whether the checkpoints lie in
+    memory as the network does not have them."""
+    torch.manual_seed(0)
+    model, shape = make(), (3, 32, 32) if make is Quickstart else (1, 8, 8)
+    images = torch.rand((3, *shape), generator=generator())
+    observation = client(model, images.clone(), 1)
+    if moved:
+        other = torch.contiguous_format if make is ChannelsLast else torch.channels_last
+        state = {k: v.contiguous(memory_format=other) if v.dim() == 4 else v for k, v in observation.final.items()}
+        observation = replace(observation, pairs=((observation.initial, state),))
+    public = torch.rand((20, *shape), generator=generator(1))
+    return observation, images, replace(TOLD, pixel_mean=(0.0,) * shape[0], steps=1, public_images=public)
+
+
+@pytest.fixture
+def short_inversion(monkeypatch):
+    monkeypatch.setattr(MAP_INVERSION, "pilot", Descent(4, 0.05))
+    monkeypatch.setattr(MAP_INVERSION, "descent", Descent(4, 0.05))
+
+
+@every_attack
+@of_every_user
+@pytest.mark.usefixtures("short_inversion")
+def test_networks_as_people_write_them_are_attacked_or_refused(name, network):
+    observation, images, told = of_user(OF_USERS[network], moved=True)
+    public = told.public_images.clone()
+    with untouched(observation.model):
+        try:
+            check_form(tiny(name).run(observation, told, generator()), tuple(images.shape[1:]))
+        except InputError as error:  # its own
+            assert name in ("span", "gradient_matching") and network == "log-softmax", error
+    assert torch.equal(told.public_images, public)
+
+
+@pytest.mark.usefixtures("short_inversion")
+def test_features_behind_a_view_are_found():
+    observation, _, told = of_user(Quickstart)
+    found = get_attack("span", starts=50, steps=100, settle=50, polish=50, rounds=1).run(observation, told, generator())
+    assert len(found.features) == 3 and "their features were found" in " ".join(found.warnings)
+
+
+@every_attack
+def test_what_a_network_does_in_place_changes_no_result(name):
+    found = [run(name, *of_user(make)[::2]) for make in (Residual, lambda: Residual(in_place=False))]
+    torch.testing.assert_close(found[0].images, found[1].images)
+    torch.testing.assert_close(found[0].residual, found[1].residual)
+
+
+READERS = {
+    "membership": lambda seen, images, told: MembershipTest.of(seen, told, images).residual(images),
+    "drift": lambda seen, images, told: torch.tensor(kernel_drift(seen, images)),
+    "kernel regime": lambda seen, images, told: torch.tensor(
+        list(vars(OnImages.of(seen, images, generator(), complete=True, points=(1.0,))).values())
+    ),
+}
+
+
+@of_every_user
+@pytest.mark.parametrize("reader", READERS)
+def test_networks_as_people_write_them_are_read(reader, network):
+    observation, images, told = of_user(OF_USERS[network], moved=True)
+    own = images[:2].clone()
+    with untouched(observation.model):
+        value = READERS[reader](observation, own, told)
+    assert value.isfinite().all() and torch.equal(own, images[:2])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_a_network_does_in_place_changes_no_reading(reader):
+    values = [READERS[reader](*of_user(make)) for make in (Residual, lambda: Residual(in_place=False))]
+    torch.testing.assert_close(*values, rtol=1e-4, atol=1e-6)
 
 
 NETWORKS = {"plain": plain, "convolutional": convolutional, "one layer": lambda: mlp(depth=0)}

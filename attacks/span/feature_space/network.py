@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.networks.mlp import ACTIVATIONS, Activation
-from attacks.networks.probing import linear_layers, probe, random_images, watched
+from attacks.networks.probing import linear_layers, probe, random_images, run_network, watched
 from attacks.span.search.problems import AffineSpan, SpanProblem
 from attacks.span.thresholds import FEATURE
 
@@ -43,8 +43,13 @@ class FeatureNetwork:
         """(h (M, D), z (M, W), outputs): what the first of the layers is fed and gives, and what the model gives."""
         seen: list[tuple[Tensor, Tensor]] = []
         layer = {"first": self.model.get_submodule(self.layers[0])}
-        with watched(layer, lambda name: lambda module, inputs, output: seen.append((inputs[0], output))):
-            outputs = torch.func.functional_call(self.model, state, (images,))
+
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            seen.append((inputs[0].clone(), output))
+            return output.clone()  # what follows may change it in place
+
+        with watched(layer, lambda name: hook):
+            outputs = run_network(self.model, state, images)
         return *seen[0], outputs
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
+from attacks.networks.probing import run_network
 from attacks.span.feature_space.network import FeatureNetwork
 
 
@@ -63,6 +64,6 @@ def step_of(network: FeatureNetwork, state: State, names: tuple[str, ...], image
     """Σ_i Σ_k α_ik ∇f_k(x_i) in the parameters `names`, of images (M, C, H, W) and duals (M, K): what a step adds."""
     moved = {name: state[name].detach().clone().requires_grad_() for name in names}
     with torch.enable_grad():
-        outputs = torch.func.functional_call(network.model, {**state, **moved}, (images,)).reshape(len(images), -1)
+        outputs = run_network(network.model, {**state, **moved}, images).reshape(len(images), -1)
         gradients = torch.autograd.grad((outputs * duals.to(outputs.dtype)).sum(), list(moved.values()))
     return {name: gradient.detach() for name, gradient in zip(moved, gradients, strict=True)}

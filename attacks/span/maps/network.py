@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.observation import State
-from attacks.networks.probing import evaluating, probe, random_images
+from attacks.networks.probing import as_fed, evaluating, probe, random_images, run_network
 
 PROBES = 3  # maps that take the place of a single image's, told by their number
 
@@ -111,8 +111,7 @@ def _calls(model: nn.Module, image: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """(input, output) of every convolution that is used once, by name, in the order of use."""
     seen: list[tuple[str, Tensor, Tensor]] = []
     convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
-    # what follows may change an output in place
-    probe(model, image, convolutions, lambda name, fed, given: seen.append((name, fed.clone(), given.clone())))
+    probe(model, image, convolutions, lambda *call: seen.append(call))
     names = [name for name, _, _ in seen]
     return {name: (fed, given) for name, fed, given in seen if names.count(name) == 1 and fed.dim() == 4}
 
@@ -176,7 +175,7 @@ def _way(model: nn.Module, image: Tensor, names: tuple[str, ...], count: int) ->
     leaves = {name: module for name, module in model.named_modules() if not list(module.children())}
     handles = [module.register_forward_pre_hook(watch(name)) for name, module in leaves.items()]
     try:
-        model(image)
+        model(as_fed(image))
     except _Reached:
         return _Way(tuple(seen), last[0])
     except RuntimeError:  # the maps do not fit what they meet on a way around the convolution
@@ -207,7 +206,7 @@ def _run(model: nn.Module, state: State, images: Tensor, until: str) -> Tensor:
 
     handle = model.get_submodule(until).register_forward_pre_hook(stop)
     try:
-        torch.func.functional_call(model, state, (images,))
+        run_network(model, state, images)
     except _Reached:
         pass
     finally:

@@ -8,6 +8,7 @@ import pandas as pd
 from PIL import Image
 from torch import Tensor
 
+from attacks.interface.pictures import stretched
 from simulator.reports.drawing import DPI, Drawn
 from simulator.reports.page.view import Chart, Pair, Picture, Tile
 from simulator.reports.strips import Strip, strip_of, where_of
@@ -28,8 +29,9 @@ def data_uri(content: bytes, kind: str) -> str:
 
 
 def tile(image: Tensor, alt: str) -> Tile:
-    """An image (C, H, W) in [0, 1]: as it is up to `SMALL`, as JPEG where it is larger, scaled down above `LARGEST`."""
-    levels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+    """An image (C, H, W) in [0, 1], stretched to it: as it is up to `SMALL`, as JPEG where it is larger, scaled down
+    above `LARGEST`."""
+    levels = (stretched(image[None])[0] * 255).round().byte().permute(1, 2, 0).numpy()
     picture = Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels[..., :3])
     picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
     kind = "png" if max(levels.shape[:2]) <= SMALL else "jpeg"

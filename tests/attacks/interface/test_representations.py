@@ -37,6 +37,11 @@ def test_knowledge_says_what_is_known_alone():
     assert repr(Knowledge(public_images=torch.zeros(7, 1, 2, 2))) == "Knowledge(public_images=<7 images>)"
 
 
+def test_an_image_outside_the_range_of_pixels_is_shown_stretched():
+    images = torch.tensor([[-1.0, 0.0, 1.0], [0.0, 0.5, 1.0]]).view(2, 1, 1, 3)
+    assert [read(png(image))[0, :, 0].tolist() for image in images] == [[0, 128, 255]] * 2
+
+
 def test_a_reconstruction_says_how_many_and_how_sure():
     found = Reconstruction(torch.zeros(2, 1, 8, 8), torch.tensor([1e-5, 0.25]), (0.5,), num_inferred=3, seconds=1.25)
     said = "2 images of 1 × 8 × 8, 3 private ones inferred, residuals 1e-05 to 0.25, 1.2 s"

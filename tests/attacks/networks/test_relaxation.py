@@ -5,12 +5,13 @@ import torch
 from torch import nn
 
 from attacks.networks.relaxation import relaxed
+from attacks.ntk.objective import SoftplusForReLU
 
 
 def gradient(function, leak):
     x = torch.tensor([-2.0, 3.0], requires_grad=True)
     with relaxed(leak):
-        value = function(x)
+        value = function(x.clone())  # as networks are fed: a leaf cannot be changed in place
     return value, torch.autograd.grad(value.sum(), x)[0]
 
 
@@ -18,6 +19,35 @@ def test_a_relu_keeps_its_value_and_passes_a_share_where_it_is_off():
     for relu in (nn.ReLU(), nn.Sequential(nn.Identity(), nn.ReLU(inplace=True)), torch.relu, lambda x: x.relu()):
         value, slope = gradient(relu, 0.25)
         assert value.tolist() == [0, 3] and slope.tolist() == [0.25, 1]
+
+
+def in_statements(change):
+    """What is left of 2x, of whose ReLU in place nobody looks at the result."""
+
+    def function(x):
+        y = 2 * x
+        change(y)
+        return y
+
+    return function
+
+
+IN_PLACE = (
+    torch.relu_,
+    lambda x: x.relu_(),
+    lambda x: nn.functional.relu(x, True),
+    lambda x: nn.functional.relu(x, inplace=True),
+)
+
+
+@pytest.mark.parametrize("change", IN_PLACE)
+def test_a_relu_in_place_changes_what_it_is_given(change):
+    value, slope = gradient(in_statements(change), 0.25)
+    assert value.tolist() == [0, 6] and slope.tolist() == [0.5, 2]
+    x = torch.tensor([-2.0, 3.0])
+    with SoftplusForReLU(1.5):
+        smooth = in_statements(change)(x)
+    torch.testing.assert_close(smooth, (3 * x).exp().log1p() / 1.5)
 
 
 def test_without_a_leak_and_outside_nothing_changes():

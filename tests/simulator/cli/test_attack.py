@@ -44,10 +44,28 @@ def test_checkpoints_of_any_kind_are_attacked_alike(fedspill, pair, tmp_path):
     assert np.array_equal(*found)
 
 
+def test_an_exception_of_the_user_s_network_is_no_fault_of_fedspill(fedspill, pair, tmp_path):
+    trouble = """
+from torch import nn
+class Own(nn.Sequential):
+    def forward(self, images):
+        if images.requires_grad:
+            raise ValueError("no gradients, please")
+        return super().forward(images)
+def own():
+    import nets
+    return Own(*nets.make())
+"""
+    (tmp_path / "own.py").write_text(trouble)
+    result = fedspill("attack", "--model", f"{tmp_path / 'own.py'}:own", *pair, "--attack", "ntk", "--out", tmp_path)
+    assert result.returncode == 1 and "fault of fedspill" not in result.stderr
+    assert f"ValueError: no gradients, please; in or below {tmp_path / 'own.py'}:6" in result.stderr
+
+
 def test_a_mean_that_is_assumed_is_said_on_the_screen(fedspill, pair, tmp_path):
     options = ["--attack", "mean_image", "--out", tmp_path / "out"]
     result = fedspill("attack", "--model", f"{tmp_path / 'nets.py'}:make", *pair, *options)
-    assumed = "pixel_mean is unknown and no pixel tells it: 0.5 was assumed"
+    assumed = "pixel_mean is unknown and no pixel tells it: the attack assumed 0.5"
     assert result.returncode == 0 and f"warning: {assumed}" in " ".join(result.stdout.split())
     assert np.load(tmp_path / "out" / "reconstructions.npz")["held"].shape == (0, 1, 8, 8)
 

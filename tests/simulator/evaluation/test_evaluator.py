@@ -12,8 +12,8 @@ from simulator.evaluation.truth import Truth
 KEY = {"threat_model": "server", "attack": "span"}
 
 
-class Branching(nn.Module):
-    """Looks at its values before it goes on, which nothing that maps over images can follow."""
+class Leaving(nn.Module):
+    """Takes its values out of torch on its way, which nothing that differentiates can follow."""
 
     def __init__(self):
         super().__init__()
@@ -21,12 +21,12 @@ class Branching(nn.Module):
 
     def forward(self, images):
         hidden = self.layer(images)
-        return (hidden if hidden.abs().max() < 1e6 else hidden / 2).flatten(1)
+        return (hidden if hidden.numpy().max() < 1e6 else hidden / 2).flatten(1)
 
 
 def test_a_model_that_cannot_be_taken_apart_keeps_its_scores_and_says_what_is_missing():
     torch.manual_seed(0)
-    model = Branching()
+    model = Leaving()
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     final = {name: value + 0.1 for name, value in initial.items()}
     observation = Observation(model, ((initial, final),), (1, 6, 6), round=1, client=0)

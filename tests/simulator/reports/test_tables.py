@@ -106,7 +106,7 @@ def test_grants_that_differ_in_their_values_alone_are_said_once():
 
 
 def test_remarks_are_said_once_however_many_rows_have_them():
-    assumed = "pixel_mean is unknown and no pixel tells it: 0.5 was assumed"
+    assumed = "pixel_mean is unknown and no pixel tells it: the attack assumed 0.5"
     frame = pd.concat([rows(detail=f"{n} private images is a guess; {assumed}") for n in (5, 53)], ignore_index=True)
     late = rows(status="timeout", detail="no result within adversary.timeout = 3 s").tail(1)
     frame = pd.concat([frame, late], ignore_index=True)

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from attacks.update.private_set import UNKNOWN_MEAN
 from simulator.reports.page.rows import exposure_grid
 from simulator.reports.verdict import verdict
 from simulator.results.schema import LEAKAGE
@@ -109,10 +110,9 @@ def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
 
 
 def test_images_that_are_off_in_brightness_count():
-    assumed = "pixel_mean is unknown and no pixel tells it: 0.5 was assumed"
-    found = verdict(table({"recovered_affine": 8, "detail": assumed}))
+    found = verdict(table({"recovered_affine": 8, "detail": UNKNOWN_MEAN}))
     assert found.level == "exposed" and "up to brightness and contrast" in found.headline
-    assert any("0.5 assumed" in line and "an eye would know it" in line for line in found.caveats)
+    assert any("nothing added" in line and "an eye would know it" in line for line in found.caveats)
 
 
 def test_images_that_are_there_up_to_brightness_are_counted_both_ways_wherever_they_are_counted():
@@ -160,6 +160,17 @@ def test_without_any_result_nothing_is_known(rows):
     frame = table(*rows) if rows else LEAKAGE.frame([])
     found = verdict(frame)
     assert found.level == "no result" and "nothing is known" in found.headline
+
+
+def test_an_attack_that_broke_is_no_verdict_of_nothing_shown():
+    broke = {"status": "failed", "detail": "RuntimeError: view size is not compatible"}
+    found = verdict(table(broke, {"attack": "ntk"}))
+    assert found.level == "no result"
+    assert "attack 'span'" in found.headline and "RuntimeError: view size is not compatible" in found.headline
+    refused = {"status": "failed", "detail": "InputError: attack 'span' needs num_private"}
+    assert verdict(table(refused, {"attack": "ntk"})).level == "nothing shown"
+    assert verdict(table(broke, {"round": 2})).level == "nothing shown"  # it had results
+    assert verdict(table(broke, recovered(8, attack="ntk"))).level == "exposed"
 
 
 def test_without_the_truth_it_says_what_was_found_and_how_sure_that_is():
