@@ -7,7 +7,7 @@ SITE_TOOLS := $(VENV)/.site-tools
 
 COUNT ?= 10000
 
-.PHONY: demo test bench fuzz matrix kills lint docs notebooks clean
+.PHONY: demo test test-all bench fuzz matrix kills lint docs notebooks clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedspill run scenarios/quickstart.yaml --out runs/demo
@@ -16,6 +16,10 @@ demo: $(INSTALLED)
 # bytecode is kept whatever the environment says: hundreds of processes would compile the packages anew
 test: lint $(SITE_TOOLS)
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+# and the quick benchmark of defenses against its recorded table: minutes more
+test-all: test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/benchmarks/recorded_defenses.py
 
 matrix: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/reliability/whole_matrix.py

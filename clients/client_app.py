@@ -26,7 +26,7 @@ from clients.time_limit import LAST_RESORT, OutOfTime, last_resort, time_limit
 app = ClientApp()
 MEMORY = "defenses"  # in the node's state: what defenses keep between rounds, of one cell
 CLIENT_APP_RAISED = 2  # Flower's own code for a ClientApp that raises
-LIMIT = "timeout"  # in the configuration of a round: seconds that a client may take
+LIMIT = "timeout"  # in the configuration of a round: processor seconds that a client may take
 OUT_OF_TIME = 1000  # code of the error in the place of a reply that took longer; Flower's own codes end below
 
 
@@ -49,8 +49,8 @@ def train(message: Message, context: Context) -> Message:
     try:
         with contextlib.ExitStack() as limits:
             if isinstance(seconds, int | float):
-                limits.enter_context(last_resort(seconds + LAST_RESORT))
-                limits.enter_context(time_limit(seconds))
+                once_more = limits.enter_context(last_resort(seconds + LAST_RESORT))
+                limits.enter_context(time_limit(seconds, alive=once_more))
             return Message(content=trained(message, context), reply_to=message)
     except OutOfTime:
         return Message(Error(OUT_OF_TIME, "out of time"), reply_to=message)

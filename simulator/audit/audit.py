@@ -21,7 +21,8 @@ from simulator.audit.images import Shape
 from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan, absolute, attack_of, digest_of
 from simulator.audit.recording import Recording
 from simulator.evaluation.job import Job, JobResult, lost, run_job
-from simulator.results.ledger import Ledger, finished_cells
+from simulator.results.journal import JOURNAL, inspect
+from simulator.results.ledger import Ledger, out_of_time
 from simulator.results.run import AUDIT, Run, read_description
 from simulator.run.description import surroundings
 from simulator.run.display import Display
@@ -64,10 +65,11 @@ def audit(
     membership on. candidates: images of which it is to be told whether they took part; they need `public`. attacks:
     names, or mappings as in a scenario; default `span` and a short `ntk`. know: further knowledge of the adversary,
     false to withhold some. out: default beside the recording. rounds, clients, threat_models: default all. timeout:
-    seconds of each attack. workers: attacks at a time, default one per core; 1 runs them in this process, without Ray.
-    page: whether report.html and its figures are made.
+    processor seconds of each attack. workers: attacks at a time, default one per core; 1 runs them in this process,
+    without Ray. page: whether report.html and its figures are made.
 
-    An audit that was interrupted goes on; one that is finished is read, unless `overwrite`. Raises InputError for what
+    An audit that was interrupted goes on, and attacks that ran out of time are tried again; one that is finished is
+    read, unless `overwrite`. Raises InputError for what
     does not fit, before anything is written.
     """
     options = AuditOptions.of(
@@ -96,12 +98,13 @@ def audit(
 
 
 def is_finished(folder: Path, digest: str) -> bool:
-    """Whether an audit is there with all its tables, which answers it without its network. InputError where something
-    else is there."""
+    """Whether an audit is there with all its tables, and no attack in them ran out of time: that answers it without its
+    network. InputError where something else is there."""
     if is_free(folder, AUDIT, digest, "audit", "audit"):
         return False
-    jobs = read_description(folder / AUDIT).get(JOBS)
-    return jobs == len(finished_cells(folder)) and all((folder / name).exists() for name in TABLE_FILES)
+    jobs, found = read_description(folder / AUDIT).get(JOBS), inspect(folder / JOURNAL)
+    complete = jobs == len(found.done) and not out_of_time(found)
+    return complete and all((folder / name).exists() for name in TABLE_FILES)
 
 
 def run_audit(
@@ -116,12 +119,16 @@ def run_audit(
         ledger = Ledger(plan.out)
         for line in (*notes, *ledger.problems):
             display.note(line)
-        todo = [job for job in make_jobs(plan, timeout) if job.name not in ledger.done]
+        again = {name for name, _ in ledger.out_of_time}
+        todo = [job for job in make_jobs(plan, timeout) if job.name in again or job.name not in ledger.done]
         display.start(0, len(todo))
         try:
             for job, result in _results(plan, todo, display, workers):
-                ledger.add(job.name, **result._asdict())
-                ledger.mark_done(job.name)
+                if job.name in again:
+                    ledger.replace(job.name, job.columns, **result._asdict())
+                else:
+                    ledger.add(job.name, **result._asdict())
+                    ledger.mark_done(job.name)
                 display.attack_done(result.leakage[0])
         finally:  # whatever stopped the audit, what was found is kept
             try:

@@ -31,7 +31,7 @@ from simulator.results.storage import CellStore
 from simulator.scenario.knowledge_values import make_knowledge
 from simulator.scenario.sections import AttackConfig
 
-TIMEOUT = 600.0  # seconds that an attack may take, unless the user says otherwise
+TIMEOUT = 600.0  # processor seconds that an attack may take, unless the user says otherwise
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class AuditPlan:
         )
 
     def setting(self, timeout: float = TIMEOUT) -> Setting:
-        """What its jobs have in common. timeout: seconds that an attack may take."""
+        """What its jobs have in common. timeout: processor seconds that an attack may take."""
         truth = self.truth()
         candidates = self.candidates(truth)
         return Setting(truth, seed=self.options.seed, timeout=timeout, candidates=candidates, limit="--timeout")

@@ -44,7 +44,7 @@ def audit(
         list[str], typer.Option("--threat-model", help="server, observer or history; may be repeated; default all")
     ] = [],
     seed: Annotated[int, typer.Option(min=0, help="of every random number of the attacks")] = 0,
-    timeout: Annotated[float, typer.Option(min=1, help="seconds that one attack may take")] = 600.0,
+    timeout: Annotated[float, typer.Option(min=1, help="processor seconds that one attack may take")] = 600.0,
     workers: Annotated[
         int | None, typer.Option(min=1, help="attacks at a time; default one per core, 1 does without Ray")
     ] = None,

@@ -11,6 +11,11 @@ from simulator.cli.output import Answer, draw, here, out, records, say, warn
 from simulator.errors import DiskError, NoResult, RowsWithoutResult, RunError
 from simulator.reports.gate import Limit, judge
 
+AGAIN = (
+    "; the same command tries attacks that ran out of time again, and keeps all other rows: give them longer by the "
+    "option that `detail` names"
+)
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -102,7 +107,8 @@ def without_result(leakage: pd.DataFrame) -> RowsWithoutResult | None:
     if not len(faults):
         return None
     counts = ", ".join(f"{count} {name}" for name, count in faults.value_counts().items())
-    return RowsWithoutResult(f"{len(faults)} of {len(leakage)} rows have no result ({counts}): `detail` says why")
+    said = f"{len(faults)} of {len(leakage)} rows have no result ({counts}): `detail` says why"
+    return RowsWithoutResult(said + again(leakage))
 
 
 def no_result(leakage: pd.DataFrame) -> NoResult | None:
@@ -111,4 +117,9 @@ def no_result(leakage: pd.DataFrame) -> NoResult | None:
     if not len(status) or (status == "ok").any():
         return None
     counts = ", ".join(f"{count} {name}" for name, count in status.value_counts().items())
-    return NoResult(f"no attack gave a result ({counts}): nothing is known of what leaks")
+    return NoResult(f"no attack gave a result ({counts}): nothing is known of what leaks" + again(leakage))
+
+
+def again(leakage: pd.DataFrame) -> str:
+    """How attacks that ran out of time come to their result; empty where there are none."""
+    return AGAIN if leakage.status.eq("timeout").any() else ""

@@ -24,7 +24,9 @@ from simulator.evaluation.shelf import Shelf
 from simulator.results.storage import CellStore
 
 ATTACK_RESOURCE = "attack"
-GRACE = 120.0  # seconds beyond its own time limit after which a job that gives no sign of life is given up, at most
+# seconds beyond as many as its time limit after which a job that gives no sign of life is given up, at most: while it
+# computes it gives one every so many seconds (`time_limit`), on a busy machine for longer than its limit
+GRACE = 120.0
 LEAST_GRACE = 20.0
 START = 30.0  # seconds that jobs wait at most for workers that are on their way
 BOARD_TIMEOUT = 10.0  # seconds that the board has to answer
@@ -277,5 +279,5 @@ def unending(job: Job) -> str:
 
 
 def patience(job: Job) -> float:
-    """Seconds after which an attack is given up that did not stop when its time was over, and so is its score."""
+    """Seconds without a sign of life after which an attack is given up, and so is its score."""
     return job.timeout + min(GRACE, max(LEAST_GRACE, job.timeout))

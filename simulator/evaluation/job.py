@@ -36,8 +36,8 @@ class Setting:
     """What the jobs of a cell, or of an audit, have in common.
 
     cell: its name, "" where there is no sweep. swept: its columns. truth: where to read it, None where nobody knows it.
-    candidates: for membership, None where there are none. timeout: seconds that an attack may take, by
-    the option `limit`. threads: of torch.
+    candidates: for membership, None where there are none. timeout: processor seconds that an attack
+    may take, by the option `limit`. threads: of torch.
     """
 
     truth: TruthSource | None
@@ -88,6 +88,11 @@ class Job:
     def timeout(self) -> float:
         return self.setting.timeout
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What tells its rows from all others of its cell, in every table."""
+        return {**self.key.columns, "attack": self.attack.label}
+
     def files(self, found: Reconstruction) -> dict[str, bytes]:
         """What is kept of a reconstruction, by the path below the cell's folder."""
         path = CellStore(Path()).reconstruction_path(self.key, self.attack.label)
@@ -99,13 +104,7 @@ class Job:
 
     def row_key(self, target: str = "private") -> dict[str, Any]:
         """The columns that identify a row of the leakage table. target: which images it is scored against."""
-        return {
-            **self.key.columns,
-            "attack": self.attack.label,
-            "defense": self.setting.defense,
-            "seed": self.setting.seed,
-            "target": target,
-        }
+        return {**self.columns, "defense": self.setting.defense, "seed": self.setting.seed, "target": target}
 
 
 class JobResult(NamedTuple):
@@ -149,7 +148,7 @@ def attack(job: Job, material: Material, contents: Contents, reporter: Reporter)
         observation, granted = material.observation(contents), material.granted(contents)
         knowledge = run.knowledge(granted)
         told = json.dumps(knowledge.given())
-        with time_limit(job.timeout):
+        with time_limit(job.timeout, alive=reporter.still_alive):
             found = run.run(observation, granted, reporter.progress)
         reporter.alive()  # scoring has time of its own
         attacked = Attacked(material.recorded, observation, knowledge, found)
@@ -173,7 +172,8 @@ def fault(
     JSON. members: what is known of the candidates all the same."""
     status, detail = "failed", said_by(error)
     if isinstance(error, OutOfTime):
-        status, detail = "timeout", f"no result within {job.setting.limit} = {job.timeout:g} s"
+        within = f"no result within {job.setting.limit} = {job.timeout:g} processor seconds"
+        status, detail = "timeout", ": ".join(filter(None, [within, str(error)]))
     elif isinstance(error, InputError) and job.attack.optional:
         status, detail = "skipped", " ".join(str(error).split())
     privacy, notes = ({}, []) if recorded is None else _privacy(recorded)

@@ -4,6 +4,7 @@ The board is a Ray actor, so that workers on any machine can reach it, and it ti
 nothing heavy: its process is up at once.
 """
 
+import _thread
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ class ProgressBoard:
         self.shares: dict[str, float] = {}
 
     def alive(self, job: str) -> None:
-        """A sign of life: the job has come to its attack, or to its score."""
+        """A sign of life: the job has come to its attack, or to its score, or its attack computes."""
         self.heard[job] = self.clock()
 
     def progress(self, job: str, share: float) -> None:
@@ -57,6 +58,10 @@ class Reporter:
     def alive(self) -> None:
         if self.board is not None:
             self.board.alive.remote(self.job)
+
+    def still_alive(self) -> None:
+        """The same from inside a handler of signals: in a thread, as what it interrupts may be in the middle of Ray."""
+        _thread.start_new_thread(self.alive, ())  # takes none of the locks that a Thread does
 
     def progress(self, done: int, total: int, loss: float) -> None:
         """The progress callback of an attack: the share done, at most once a second."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from clients.defenses.differential_privacy.guarantee import Adversary
 from simulator.reports.intervals import cluster_interval, half_width, paired_difference, share_interval, sign_test
 from simulator.reports.reconstruction_bound import ReconstructionBounds
 from simulator.results.benchmark_schema import benchmark
@@ -12,6 +13,7 @@ from simulator.results.keys import ALL
 from simulator.results.privacy import worst_columns
 from simulator.results.run import Run
 from simulator.results.schema import LEAKAGE
+from simulator.scenario.scenario import Scenario
 
 TABLE = "benchmark.csv"
 KEY = ["defense", "attack", "threat_model", "adaptive", "target", "round"]
@@ -32,10 +34,12 @@ def benchmark_table(record: Run) -> pd.DataFrame:
     Rows are grouped by attack label. An adaptive attack without a label of its own takes the label of its non-adaptive
     twin; `adaptive` tells them apart. Each seed counts once: its value is the mean over clients. Clients that a defense
     hides are left out, attacks that failed or ran out of time count as `failures` and have no value. The pairs of a
-    row's differences are the clients, seeds and round of the same attack on no defense, told nothing.
+    row's differences are the clients, seeds and round of the same attack on no defense, told nothing. Accuracy is of
+    what all clients so far have trained, and ε and the bound are of the most exposed of these.
     """
     leakage = attacked(record)
     order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
+    scenarios = {cell.scenario.defense: cell.scenario for cell in record.cells.values()}
     bounds = ReconstructionBounds(record)
     costs, groups = client_costs(record), dict(list(leakage.groupby(KEY, sort=False)))
     rows = []
@@ -44,8 +48,10 @@ def benchmark_table(record: Run) -> pd.DataFrame:
         plain = row | {"defense": NONE, "adaptive": False}
         row |= attack_columns(group, groups.get(tuple(plain[name] for name in KEY)))
         row |= utility_columns(record.utility, row["defense"], row["round"])
-        row |= worst_columns(group)
-        row |= bounds.columns(row["defense"], row["threat_model"], row["round"])
+        against = adversary_of(scenarios[row["defense"]], row["threat_model"])
+        replies = replies_until(record.clients, row["defense"], row["round"])
+        row |= worst_columns(replies, against)
+        row |= bounds.columns(row["defense"], against, replies)
         rows.append(row | costs.loc[row["defense"]].to_dict())
     table = benchmark().frame(rows)
     ranked = table.assign(defense=table.defense.map(order)).sort_values(KEY, ascending=ORDER)
@@ -61,6 +67,20 @@ def attacked(record: Run) -> pd.DataFrame:
         attack=leakage.attack.map(lambda label: twin.get(label, label)),
         threat_model=leakage.threat_model.mask(union, "history_all"),
     )
+
+
+def adversary_of(scenario: Scenario, threat_model: str) -> Adversary:
+    """Whose eyes a threat model of the benchmark's table is."""
+    of_all, name = threat_model == "history_all", threat_model.removesuffix("_all")
+    views = [view for view in scenario.views if view.threat_model == name]
+    return next((view for view in views if view.source.of_all == of_all), views[0]).adversary
+
+
+def replies_until(clients: pd.DataFrame, defense: str, round: int) -> pd.DataFrame:
+    """The rows of the clients table in which a client says what it did, up to a round: of those the server has seen an
+    update, whatever became of it."""
+    own = clients[(clients.defense == defense) & clients.steps.notna()]
+    return own[own["round"] <= round]
 
 
 def attack_columns(group: pd.DataFrame, plain: pd.DataFrame | None) -> dict[str, Any]:

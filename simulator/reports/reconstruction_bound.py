@@ -19,6 +19,7 @@ from clients.config import ClientConfig
 from clients.defenses import Defense
 from clients.defenses.differential_privacy.central_dp import CentralDP
 from clients.defenses.differential_privacy.dp_sgd import DPSGD
+from clients.defenses.differential_privacy.guarantee import Adversary
 from clients.defenses.differential_privacy.local_dp import LocalDP
 from clients.local_update import load_data
 from simulator.results.run import Run
@@ -88,21 +89,17 @@ class ReconstructionBounds:
         radius = math.sqrt(images[0].size) * 10 ** (-RECOVERED_PSNR / 20)  # an L2 distance has this PSNR
         return uninformed_success(images, radius)
 
-    def columns(self, defense: str, threat_model: str, round: int) -> dict[str, float]:
-        """κ and the bound for what one threat model has seen of one defense by the end of a round; empty without one.
+    def columns(self, defense: str, against: Adversary, replies: pd.DataFrame) -> dict[str, float]:
+        """κ and the bound for what an adversary has seen of one defense so far; empty without one.
 
-        Of the mechanisms of a chain the one that bounds most, for the client whose images are in the most releases.
+        replies: rows of the clients table, of all rounds so far. Of the mechanisms of a chain the one that bounds most,
+        for the client whose images are in the most releases.
         """
         cell = next(cell for cell in self.record.cells.values() if cell.scenario.defense == defense)
-        outside = threat_model == "observer" or (threat_model == "history_all" and not cell.scenario.hides_clients)
-        noisy = [one for one in cell.scenario.chain if _holds(one, outside)]
-        if not noisy:
+        noisy = [one for one in cell.scenario.chain if _holds(one, against)]
+        if not noisy or replies.empty:
             return {}
-        clients = self.record.clients
-        clients = clients[(clients.defense == defense) & (clients["round"] <= round) & (clients.status == "ok")]
-        if clients.empty:
-            return {}
-        releases = clients.groupby(["seed", "client"]).agg(
+        releases = replies.groupby(["seed", "client"]).agg(
             rounds=("round", "size"), steps=("steps", "sum"), images=("num_examples", "max")
         )
         config = cell.client_config(use_gpu=False)
@@ -125,6 +122,6 @@ class ReconstructionBounds:
         return max(found)
 
 
-def _holds(defense: Defense, outside: bool) -> bool:
-    """Whether noise of its own stands between the images and an adversary outside or inside of the server."""
-    return isinstance(defense, LocalDP | DPSGD) or (outside and isinstance(defense, CentralDP))
+def _holds(defense: Defense, against: Adversary) -> bool:
+    """Whether noise of its own stands between the images and an adversary."""
+    return isinstance(defense, LocalDP | DPSGD) or (against == "observer" and isinstance(defense, CentralDP))

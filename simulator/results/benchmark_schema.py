@@ -17,7 +17,10 @@ CLUSTERS = (
     "of Clopper and Pearson over clients"
 )
 PLAIN = "the same attack, told nothing, on the same seeds and clients without a defense"
-WORST_EPSILON = "against the row's threat model after that round, the largest of all clients and seeds"
+WORST_EPSILON = (
+    "against the row's threat model after that round, the largest of all seeds and of all clients that took part so "
+    "far, attacked in that round or not"
+)
 
 
 COMPARED = (
@@ -41,8 +44,8 @@ COMPARED = (
            "them, itself included: the chance of the best guess that looks at nothing; of the first seed", BOUND,
            SHARE),
     Column("reconstruction_bound", NUMBER, "the most that any attacker recovers on average, whatever else he knows, "
-           "given κ and the noise on all releases up to that round; empty where no mechanism holds against the "
-           "threat model", BOUND, SHARE, title="bound"),
+           "given κ and the noise on all releases up to that round, for the client of all that took part so far who "
+           "is bounded least; empty where no mechanism holds against the threat model", BOUND, SHARE, title="bound"),
 )  # fmt: skip
 
 

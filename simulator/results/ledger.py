@@ -15,7 +15,7 @@ import pandas as pd
 
 from simulator.errors import DiskError, InputError, one_line
 from simulator.results.disk import write_atomically, write_bytes, writing
-from simulator.results.journal import JOURNAL, Entry, encode, entries_of, inspect, read_all
+from simulator.results.journal import JOURNAL, Entry, Found, encode, entries_of, inspect, read_all
 from simulator.results.keys import ALL
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
 
@@ -28,6 +28,7 @@ class Ledger:
 
     A cell of a sweep, or a job of an audit, counts once it is marked done: reopening an interrupted run keeps what is
     done and drops the rest, and a cell of which a row or a file is damaged. `problems` has a line about each of those.
+    `out_of_time` has the attacks of what was done then that are worth another try, as `out_of_time` finds them.
     """
 
     def __init__(self, run_dir: Path, swept: Iterable[str] = ()):
@@ -36,6 +37,7 @@ class Ledger:
         self.journal = run_dir / JOURNAL
         found = inspect(self.journal)
         self.done, self.problems = found.done, found.problems
+        self.out_of_time = out_of_time(found)
         kept = [entry for entry in found.entries if entry.get("cell", entry.get("done")) in self.done]
         self._rows = Counter(entry["cell"] for entry in kept if "cell" in entry)
         write_atomically(self.journal, "".join(map(encode, kept)))
@@ -48,13 +50,37 @@ class Ledger:
 
         Raises SchemaError where one has a column that is neither declared nor swept.
         """
+        entries = self._entries(cell, tables)
+        self._append(*entries)
+        self._rows[cell] += len(entries)
+
+    def _entries(self, cell: str, tables: Mapping[str, list[dict[str, Any]]]) -> list[Entry]:
         entries = []
         for name, rows in tables.items():
             for row in rows:
                 TABLES[name].check(row, self.swept)
                 entries.append({"table": name, "cell": cell, "row": TABLES[name].plain(row)})
-        self._append(*entries)
-        self._rows[cell] += len(entries)
+        return entries
+
+    def replace(self, cell: str, attack: Mapping[str, Any], **tables: list[dict[str, Any]]) -> None:
+        """Rows of a cell that is done, as `add` takes them, in the place of an attack's rows there, in one step.
+
+        attack: the columns that tell its rows from all others of the cell.
+        """
+        before = entries_of(read_all(self._file))[0]
+        mark = next(entry for entry in before if entry.get("done") == cell)
+        kept = [
+            entry
+            for entry in before
+            if entry is not mark and not (entry.get("cell") == cell and attack.items() <= entry["row"].items())
+        ]
+        kept += self._entries(cell, tables)
+        self._rows[cell] = sum(entry.get("cell") == cell for entry in kept)
+        write_atomically(self.journal, "".join(map(encode, [*kept, mark | {"rows": self._rows[cell]}])))
+        with writing(self.journal):
+            written = os.open(self.journal, os.O_RDWR | os.O_APPEND)
+            os.dup2(written, self._file)
+            os.close(written)
 
     def mark_done(self, cell: str, files: Mapping[str, str] = {}) -> None:
         """files: the checksums of what was written for the cell, by their names below the run's folder."""
@@ -129,6 +155,12 @@ def finished_cells(run_dir: Path, with_files: bool = True) -> set[str]:
     """The cells of a run whose training and attacks are all in its journal, and whose files, where they are to be read,
     are as they were."""
     return inspect(run_dir / JOURNAL, with_files).done
+
+
+def out_of_time(found: Found) -> list[tuple[str, dict[str, Any]]]:
+    """(cell, row of the leakage table) of each attack of a journal's finished cells that ran out of time."""
+    rows = [(entry["cell"], entry["row"]) for entry in found.entries if entry.get("table") == LEAKAGE.name]
+    return [(cell, row) for cell, row in rows if cell in found.done and row.get("status") == "timeout"]
 
 
 def read_journal(path: Path) -> list[Entry]:

@@ -39,14 +39,12 @@ def privacy_notes(guarantees: Sequence[Guarantee], against: Adversary) -> list[s
     return [f"guarantees: {all_of_them}"] if len(guarantees) > 1 else []
 
 
-def worst_columns(rows: "pd.DataFrame") -> dict[str, Any]:
-    """The columns of rows of a leakage table as one row: that of the largest ε, and all guarantees at their worst.
+def worst_columns(replies: "pd.DataFrame", against: Adversary) -> dict[str, Any]:
+    """The columns of the most exposed of all clients that a federation has had so far, asked again since or not.
 
-    Where one of the rows has no guarantee against its adversary, all of them together have none.
+    replies: rows of the clients table, of all rounds so far. Where one has no guarantee, all of them together have
+    none.
     """
-    if "guarantees" not in rows or (told := rows[rows.guarantees.notna()]).empty:  # older runs lack it
+    if "guarantees" not in replies or replies.empty or replies.guarantees.isna().any():
         return {}
-    columns: dict[str, Any] = {"guarantees": to_json(worst(map(from_json, told.guarantees)))}
-    if told.epsilon.isna().any():
-        return columns
-    return columns | told.loc[told.epsilon.idxmax(), SHOWN].to_dict()
+    return privacy_columns(worst(map(from_json, replies.guarantees.unique())), against)

@@ -30,7 +30,7 @@ PROBE = 6  # iterations of an attack that are run
 PROBE_STEPS = 4  # of training; fewer where they take longer than LONG_STEPS
 PROBE_IMAGES = 128  # of a step; one of more costs as much more
 LONG_STEPS = 2.0  # seconds
-LONGEST_PROBE = 10.0  # seconds that an attack may take to be measured
+LONGEST_PROBE = 10.0  # processor seconds that an attack may take to be measured
 STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
 # Processor seconds beside training and attacks, and for each parameter of the network: measured by
 # tests.benchmarks.scale on networks of 200 to 2.6 million (docs/benchmarks.md).
@@ -119,7 +119,8 @@ def size_of(count: int) -> str:
 
 def not_counting(attacks: str, timeout: float) -> str:
     """What is said of attacks that took too long to be measured."""
-    return f", not counting {attacks}: one of them takes more than {clock(LONGEST_PROBE)}, at most {clock(timeout)}"
+    more, most = clock(LONGEST_PROBE), clock(timeout)
+    return f", not counting {attacks}: one of them takes more than {more}, at most {most}, of processor time"
 
 
 def span(values: Iterable[int]) -> str:

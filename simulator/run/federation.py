@@ -28,7 +28,7 @@ from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.run.cluster import start_ray
 from simulator.run.display import Display
-from simulator.run.expected import expected_attacks
+from simulator.run.expected import attacks_again, expected_attacks
 from simulator.run.plan import RunPlan
 from simulator.run.pretraining import pretrain
 from simulator.run.statistics import StatisticsApart, buffers_of
@@ -38,7 +38,8 @@ from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import EngineConfig
 
 Patience = Callable[[int, float], float]
-"""Seconds that the server waits for a round of so many clients, each of which may take so many seconds."""
+"""Seconds that the server waits for a round of so many clients, each of which may take so many seconds, in a simulation
+of a processor."""
 
 STACK = "traceback.txt"  # of an exception that is not ours to explain, in the run directory
 NODE_WAIT = 120.0  # seconds that nodes have to register with the server, and then to say who they are
@@ -57,7 +58,8 @@ def run_federation(
     patience: Patience = each_its_own,
     beside: tuple[float, int] = (0.0, 0),
 ) -> None:
-    """Run every cell that is not done yet inside this one simulation, and write the tables.
+    """Run every cell that is not done yet inside this one simulation, and of the others the attacks that ran out of
+    time; write the tables.
 
     beside: the share of a GPU of each client on the Ray that attacks run on, and how many of them train at a time.
     The directory has to be `claimed`. A cell that has to stop keeps none of the others from running: CellsFailed names
@@ -69,13 +71,16 @@ def run_federation(
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
     for line in ledger.problems:
         display.note(line)
-    expected = sum(map(expected_attacks, todo))
+    again = attacks_again(plan, ledger.out_of_time)
+    expected = sum(map(expected_attacks, todo)) + len(again)
     display.start(sum(cell.scenario.federation.rounds for cell in todo), expected)
     failed: dict[str, RunError] = {}
     try:
         # first: in `flwr run`, Flower starts Ray beside this thread
         nodes = identify_nodes(grid, plan.clients, patience)
         with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display, expected, beside)) as queue:
+            for job in again:
+                queue.dispatcher.submit(job)
             for cell in todo:
                 try:
                     run_cell(grid, nodes, plan, cell, queue, patience)
@@ -121,7 +126,11 @@ class AttackQueue:
 
     def note(self, job: Job, result: JobResult) -> None:
         """The rows of a job that is over, or was not started at all."""
-        self.ledger.add(job.setting.cell, **result._asdict())
+        cell = job.setting.cell
+        if cell in self.ledger.done:  # tried again
+            self.ledger.replace(cell, job.columns, **result._asdict())
+        else:
+            self.ledger.add(cell, **result._asdict())
 
     def finish_training(self, cell: str, files: Mapping[str, str] = {}) -> None:
         """files: the checksums of what was written of it."""
@@ -132,7 +141,8 @@ class AttackQueue:
         """Bring in what has finished, waiting at most `timeout` seconds for the first."""
         for job, result in self.dispatcher.collect(timeout):
             self.note(job, result)
-            self.recorders[job.setting.cell].attacked(job)
+            if job.setting.cell in self.recorders:
+                self.recorders[job.setting.cell].attacked(job)
             self.display.attack_done(result.leakage[0])
         self.display.attacks_running(self.dispatcher.shares())
         self._mark_done()
@@ -151,7 +161,8 @@ class AttackQueue:
         try:
             self.collect(timeout=0)
             for job in self.dispatcher.pending:
-                self.note(job, lost(job, "the run stopped before this attack finished"))
+                if job.setting.cell not in self.ledger.done:  # else it has a row, of its first try
+                    self.note(job, lost(job, "the run stopped before this attack finished"))
         finally:
             self.dispatcher.close()
 
@@ -219,7 +230,8 @@ def make_store(plan: RunPlan, cell: Cell, data: FederatedData) -> CellStore:
 
 def identify_nodes(grid: Grid, clients: int, patience: Patience = each_its_own) -> dict[int, int]:
     """partition id -> node id, which is random. Waits until all have registered; checks that they run our code."""
-    wait = patience(1, NODE_WAIT)  # in a simulation: as long as it takes to notice a worker that does not come up, too
+    # in a simulation: as long as it takes to notice a worker that does not come up, too
+    wait = patience(1, 0.0) + NODE_WAIT
     found = wait_for_nodes(grid, clients, NODE_WAIT)
     if found < clients:
         raise RunError(f"{found} of {clients} nodes registered within {NODE_WAIT:g} s: start more SuperNodes")

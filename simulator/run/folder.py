@@ -12,21 +12,24 @@ import yaml
 from attacks import InputError
 from simulator.errors import RunError, one_line
 from simulator.results.disk import check_out, make_out, write_atomically, writing
-from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells
+from simulator.results.journal import inspect
+from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells, out_of_time
 from simulator.results.lock import LOCK, acquired, is_occupied
 from simulator.results.run import DESCRIPTION, read_description
 from simulator.run.description import describe, differences, inputs_of, resumed
+from simulator.run.expected import attacks_again
 from simulator.scenario.yaml_source import leaves
 
 if TYPE_CHECKING:
     from simulator.run.plan import RunPlan
 
-NO_MATTER = ("output.", "engine.")  # sections of a scenario of which some keys change no table
+NO_MATTER = ("output.", "engine.", "adversary.timeout")  # of a scenario: what has keys that change no table
 TABLE_FILES = ("leakage.csv", *(f"{table}.parquet" for table in TABLES))
 
 
 def needs_run(plan: "RunPlan", overwrite: bool = False) -> bool:
-    """Whether the run directory is free, or holds this scenario unfinished.
+    """Whether the run directory is free, or holds this scenario unfinished, or with attacks that ran out of time and
+    can be tried again.
 
     False where this scenario already finished there and is to be kept; InputError where something else lies there, or
     where the data are others than those it began with. Nothing is written but tables that are missing: those of a run
@@ -39,6 +42,8 @@ def needs_run(plan: "RunPlan", overwrite: bool = False) -> bool:
     wanted = {cell.name for cell in plan.cells}
     # whoever goes on reads every checkpoint anyway, with the folder locked
     if not all(wanted <= finished_cells(plan.run_dir, with_files) for with_files in (False, True)):
+        return True
+    if attacks_again(plan, out_of_time(inspect(plan.run_dir / JOURNAL, with_files=False))):
         return True
     if not all((plan.run_dir / name).exists() for name in TABLE_FILES):
         with locked(plan.run_dir):

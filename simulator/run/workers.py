@@ -18,6 +18,7 @@ from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 
 from clients.client_app import LIMIT, OUT_OF_TIME
+from clients.time_limit import LAST_RESORT, longest
 from simulator.run.client_actor import ClientActor
 from simulator.run.cluster import actors_that_fit
 
@@ -25,7 +26,6 @@ START = 120.0  # seconds that a new worker has to be up, and to have imported wh
 UNKNOWN = 0  # Flower's code of an error that is none of a ClientApp
 DIED = "the client's process ended: killed, out of memory, or by its own exit"
 ATTEMPTS = 2  # a process may end for a reason that is not its client's: a machine that is lost, another's memory
-TO_SAY_SO = 5.0  # seconds that a client has to say that its time is over, before its worker is killed
 POLL = 0.05  # seconds between two looks at the pool
 
 
@@ -35,8 +35,8 @@ class NoWorker(Exception):
 
 @dataclass(frozen=True)
 class Work:
-    """A message that an actor works on. ready: answered when the actor is up. seconds: that the client may take from
-    then on, None without a limit."""
+    """A message that an actor works on. ready: answered when the actor is up. seconds: of a processor that the client
+    may take from then on, None without a limit."""
 
     actor: Any
     ready: Any
@@ -48,7 +48,8 @@ class KillablePool(BasicActorPool):
 
     Flower waits for an actor as long as it takes: one client that hangs would take a worker from all the others in
     every later round, and keep the simulation from ending. Here a client has its time from the moment that a worker
-    takes it up, however long it waited for one: who hangs costs nobody else a turn.
+    takes it up, however long it waited for one: who hangs costs nobody else a turn. It ends by itself then, or its
+    process does; one that is stopped as a whole is killed.
     """
 
     def __init__(self, *args: Any, **options: Any):
@@ -78,12 +79,15 @@ class KillablePool(BasicActorPool):
         except ray.exceptions.RayError:  # while it had nothing to do
             self._kill(work.actor)
             raise NoWorker from None
+        start = time.monotonic()
         try:
-            _, reply, context = ray.get(future, timeout=work.seconds)
+            _, reply, context = ray.get(future, timeout=work.seconds and longest(work.seconds) + LAST_RESORT)
         except ray.exceptions.RayTaskError:  # what the client raised
             raise
-        except ray.exceptions.RayError:  # its time is up, or its process has ended: Ray, too, ends some for memory
+        except ray.exceptions.RayError as error:  # its process has ended: by itself, or Ray ends some for memory
             self._kill(work.actor)
+            if work.seconds is not None and time.monotonic() - start > work.seconds:
+                raise ray.exceptions.GetTimeoutError from error
             raise
         self.add_actor_back_to_pool(future)
         return reply, context
@@ -115,9 +119,9 @@ class KillablePool(BasicActorPool):
 
 
 def seconds_for(message: Message) -> float | None:
-    """The time after which a client is ended; None where the message does not say."""
+    """The processor seconds after which a client is ended; None where the message does not say."""
     said = message.content.config_records.get("config", ConfigRecord()).get(LIMIT)
-    return said + TO_SAY_SO if isinstance(said, int | float) else None
+    return said if isinstance(said, int | float) else None
 
 
 class KillingBackend(raybackend.RayBackend):
@@ -158,8 +162,9 @@ class KillingBackend(raybackend.RayBackend):
         return Message(Error(UNKNOWN, DIED if died else never), reply_to=message), context
 
     def patience(self, clients: int, seconds: float) -> float:
-        """Seconds after which a round of so many clients has to be over: each has `seconds`, and takes its turn."""
-        return math.ceil(clients / max(1, self.num_workers)) * (seconds + TO_SAY_SO + START)
+        """Seconds after which a round of so many clients has to be over, on the busiest machine: each has `seconds` of
+        a processor, and takes its turn."""
+        return math.ceil(clients / max(1, self.num_workers)) * (longest(seconds) + LAST_RESORT + START)
 
     def replace_busy(self) -> None:
         """Free the workers that are not free by themselves."""

@@ -75,11 +75,16 @@ class Scenario(Section):
 
     @property
     def content(self) -> dict[str, Any]:
-        """What its tables depend on, as plain data."""
+        """What its tables depend on, as plain data; a row that ran out of time is none to keep."""
         # of the output only diagnostics change tables, and only where they are off: their columns are empty then
         output = True if self.output.diagnostics else {"root", "figures", "keep", "track"}
         return self.model_dump(
-            mode="json", exclude={"output": output, "engine": {"cpus", "gpus", "address", "attack_workers"}}
+            mode="json",
+            exclude={
+                "output": output,
+                "engine": {"cpus", "gpus", "address", "attack_workers"},
+                "adversary": {"timeout"},
+            },
         )
 
     @cached_property

@@ -58,7 +58,9 @@ class FederationConfig(Section):
     fraction: Fraction = Field(1.0, description="share of the clients that trains in a round")
     strategy: StrategyConfig = Field(StrategyConfig(), description="a Flower strategy: its name, or {name, options}")
     timeout: Seconds = Field(
-        600.0, description="seconds that a client may take in a round; in a simulation from when a worker takes it up"
+        600.0,
+        description="processor seconds that a client may take in a round, all threads together; one that waits as long "
+        "without computing is ended too. In a deployment the server waits as many seconds by the clock",
     )
     max_failures: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="stop the run when more than this share of a round's clients fails"
@@ -143,7 +145,12 @@ class AdversaryConfig(Section):
         "granted unless they are withheld",
     )
     when: Literal["every"] | list[Count] = Field("every", description="rounds to attack: every, or a list")
-    timeout: Seconds = Field(3600.0, description="seconds that one attack may take")
+    timeout: Seconds = Field(
+        3600.0,
+        description="processor seconds that one attack may take, all threads together; one that waits as long without "
+        "computing is ended too. An attack that ran out of time is tried again by the same command, with another limit "
+        "where that is set",
+    )
 
     @model_validator(mode="before")
     @classmethod

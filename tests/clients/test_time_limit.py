@@ -1,17 +1,20 @@
 """Time limits, from inside the process that they end."""
 
+import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from clients.time_limit import OutOfTime, time_limit
+from tests.crowded import crowded
 
 STUBBORN = """
 import signal, time
 from clients.time_limit import last_resort, time_limit
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGTERM])
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGPROF, signal.SIGTERM])
 with last_resort(0.2):
     pass
 with last_resort(0.5), time_limit(0.1):
@@ -19,15 +22,69 @@ with last_resort(0.5), time_limit(0.1):
 """
 
 
+def work(seconds):
+    """Compute for so many processor seconds of this process."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
 def test_time_limit_interrupts_and_leaves_nothing_behind():
-    with pytest.raises(OutOfTime), time_limit(0.05):
+    with pytest.raises(OutOfTime, match="it waits and does not compute"), time_limit(0.05):
         time.sleep(5)
     with time_limit(0.05):
         pass
     time.sleep(0.1)  # a timer left running would end the test here
+    work(0.1)
+
+
+def test_what_computes_is_ended_after_its_processor_seconds():
+    start = time.process_time()
+    with pytest.raises(OutOfTime, match=r"^$"), time_limit(0.3):
+        work(5)
+    assert 0.25 < time.process_time() - start < 0.6
+
+
+def test_threads_count_together():
+    """Two threads of 0.2 s each are 0.4 s, whoever waits for them."""
+
+    def compute():
+        end = time.thread_time() + 0.2
+        while time.thread_time() < end:
+            pass
+
+    def both():
+        threads = [threading.Thread(target=compute) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(0.01)
+
+    with time_limit(0.6):
+        both()
+    with pytest.raises(OutOfTime), time_limit(0.3):
+        both()
+
+
+@pytest.mark.slow
+def test_on_a_busy_core_work_has_the_same_processor_seconds_and_all_the_time_that_takes():
+    """Four others on the same core: 0.4 s of work take about 2 s, and the limit is 0.8 s."""
+    start, signs = time.monotonic(), []
+    with crowded(4):
+        with time_limit(0.8, alive=lambda: signs.append(time.monotonic())):
+            work(0.4)
+        assert time.monotonic() - start > 0.8 and signs  # others know that it is not lost
+        with pytest.raises(OutOfTime, match="it waits and does not compute"), time_limit(0.5):
+            time.sleep(60)
 
 
 def test_the_last_resort_ends_a_process_that_never_looks_up_and_says_where_it_was():
     """`sum` of an endless iterator runs no line of Python, in which a signal or another thread could end it."""
     ended = subprocess.run([sys.executable, "-c", STUBBORN], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1 and "line 8 in <module>" in ended.stderr, ended.stderr
+
+
+def test_the_last_resort_starts_anew_where_it_is_told_to():
+    code = "import time\nfrom clients.time_limit import last_resort\nwith last_resort(1.0) as again:\n"
+    code += "    for _ in range(5):\n        time.sleep(0.3)\n        again()\n"
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ, timeout=60, check=False).returncode == 0

@@ -54,6 +54,7 @@ DIED = failed("the client's process ended: killed, out of memory, or by its own 
 LOST = failed("the attack's worker died: …")
 SILENT = late("no reply within federation.timeout = … s")
 UNANSWERED = failed("ClientApp stopped responding.")  # Flower's own words
+WAITS = late("no result within adversary.timeout = 3 processor seconds: it waits and does not compute")
 UNENDING = late("attack or score did not end after adversary.timeout = 3 s: their worker was ended")
 NOT_FINITE = reply("holds NaN or Inf in …: its training diverged")
 
@@ -83,7 +84,7 @@ LOST_NODE = Fault("SuperNode", "is lost", None, SILENT)
 ATTACKS = (
     Fault("attack", "raises", failed(SAID)),
     Fault("attack", "cannot run", failed("InputError: attack 'faulty' needs another network")),
-    Fault("attack", "hangs", late("no result within adversary.timeout = 3 s")),
+    Fault("attack", "hangs", WAITS),
     Fault("attack", "blocks signals", UNENDING),
     Fault("attack", "swallows its time limit", UNENDING),
     Fault("attack", "calls sys.exit", failed("SystemExit: 0")),

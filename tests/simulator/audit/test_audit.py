@@ -148,7 +148,17 @@ def test_an_attack_that_cannot_work_here_is_a_row_that_says_why(recorded):
 def test_a_row_that_ran_out_of_time_names_the_audit_s_own_option(recorded):
     slow = {"name": "ntk", "iterations": 10_000_000, "patience": 0}
     row = audited(recorded, "slow", attacks=[slow], clients=[0], timeout=1.0).leakage.iloc[0]
-    assert row.status == "timeout" and "no result within --timeout = 1 s" in row.detail
+    assert row.status == "timeout" and "no result within --timeout = 1 processor seconds" in row.detail
+
+
+def test_attacks_that_ran_out_of_time_are_tried_again_and_the_others_are_kept(recorded):
+    search = {"name": "ntk", "iterations": 500, "patience": 0}
+    options = {"attacks": ["mean_image", search], "clients": [0], "know": {"num_private": 10}}
+    first = audited(recorded, "late", timeout=0.3, **options).leakage.set_index("attack")
+    assert first.status.to_dict() == {"mean_image": "ok", "ntk": "timeout"}
+    second = audited(recorded, "late", timeout=600.0, **options).leakage.set_index("attack")
+    assert second.status.to_dict() == {"mean_image": "ok", "ntk": "ok"}
+    pd.testing.assert_series_equal(second.loc["mean_image"], first.loc["mean_image"])  # its seconds, too
 
 
 def test_an_audit_is_opened_as_a_run_is(blind):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from simulator.cli.finish import AGAIN
 from simulator.results.ledger import Ledger
 
 
@@ -24,7 +25,7 @@ def test_a_run_without_any_result_says_so_and_exits_with_3(fedspill, scenario, l
     monkeypatch.setattr("simulator.run.folder.needs_run", lambda plan, overwrite: False)
     result = fedspill("run", scenario("name: late\nmodel: {width: 8}\n"), "--out", late)
     assert result.returncode == 3
-    assert result.stderr == "fedspill: no attack gave a result (2 timeout): nothing is known of what leaks\n"
+    assert result.stderr == f"fedspill: no attack gave a result (2 timeout): nothing is known of what leaks{AGAIN}\n"
     assert result.stdout.splitlines()[1].startswith("NO RESULT: No attack gave a result")
     assert "'ntk' out of time in 2 cases: no result within adversary.timeout = 1 s" in " ".join(result.stdout.split())
 
@@ -45,7 +46,7 @@ def test_a_run_with_some_rows_without_a_result_says_how_many_and_exits_with_5(fe
     ledger.write_tables()
     result = fedspill("run", scenario("name: late\nmodel: {width: 8}\n"), "--out", late)
     assert result.returncode == 5
-    assert result.stderr == "fedspill: 2 of 4 rows have no result (1 failed, 1 timeout): `detail` says why\n"
+    assert result.stderr == f"fedspill: 2 of 4 rows have no result (1 failed, 1 timeout): `detail` says why{AGAIN}\n"
     answer = json.loads(fedspill("run", scenario("name: late\n"), "--out", late, "--json").stdout)
     assert answer["error"].startswith("2 of 4 rows have no result")
     assert fedspill("report", late).returncode == 0

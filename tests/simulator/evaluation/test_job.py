@@ -1,5 +1,9 @@
 import json
+import time
+from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +16,8 @@ from simulator.evaluation.progress_board import Reporter
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import load_scenario
+from tests.crowded import crowded
+from tests.simulator.evaluation.fake_actor import Handle
 
 KEY = ObservationKey(1, 0, "server")
 
@@ -51,7 +57,28 @@ def test_a_job_stores_its_reconstruction_and_returns_its_rows(tmp_path):
 
 def test_an_attack_beyond_its_time_gives_a_row(tmp_path):
     row = run_job(make_job(tmp_path, attack="{name: ntk, iterations: 10000000, patience: 0}", timeout=1)).leakage[0]
-    assert row["status"] == "timeout" and "adversary.timeout = 1 s" in row["detail"]
+    assert (row["status"], row["detail"]) == ("timeout", "no result within adversary.timeout = 1 processor seconds")
+
+
+@pytest.mark.slow
+def test_an_attack_has_the_same_result_on_a_core_that_others_keep_busy(tmp_path):
+    """Its limit is twice the processor seconds that it takes, and by the clock it takes several times as long."""
+    attack = "{name: ntk, iterations: 400, patience: 0}"
+    job = make_job(tmp_path, attack=attack)
+    start = time.process_time()
+    alone = run_job(job)
+    limit = 2 * (time.process_time() - start)
+    found = np.load(CellStore(job.root).reconstruction_path(job.key, "ntk"))["images"]
+    signs = []
+    board = SimpleNamespace(alive=signs.append, progress=lambda *said: None)
+    with crowded(5):
+        start = time.monotonic()
+        late = run_job(replace(job, setting=replace(job.setting, timeout=limit)), Reporter(Handle(board), job.name))
+        assert time.monotonic() - start > limit
+    assert len(signs) > 2  # besides those before the attack and before the score
+    scores = [{name: value for name, value in one.leakage[0].items() if name != "seconds"} for one in (alone, late)]
+    assert scores[1]["status"] == "ok" and json.dumps(scores[0]) == json.dumps(scores[1])
+    assert np.array_equal(np.load(CellStore(job.root).reconstruction_path(job.key, "ntk"))["images"], found)
 
 
 def test_an_attack_that_fails_gives_a_row_that_says_why(tmp_path):

@@ -6,13 +6,23 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import ArrayRecord
+from scipy import optimize, stats
 
+from clients.defenses.differential_privacy.guarantee import Guarantee
+from clients.local_update import load_data, make_model
+from simulator.adversary.reply import ClientReply
+from simulator.adversary.threat_models import all_views
 from simulator.errors import CellsFailed
 from simulator.reports.benchmark_figures import draw_benchmark, frontier_of
 from simulator.reports.benchmark_table import benchmark_table, strongest
 from simulator.results.ledger import Ledger
-from simulator.results.schema import LEAKAGE
+from simulator.results.privacy import privacy_columns
+from simulator.results.schema import CLIENTS, LEAKAGE, UTILITY
 from simulator.run.folder import claimed
+from simulator.run.utility import Utility
+from simulator.scenario.scenario import validate
+from simulator.scenario.yaml_source import Source
 
 COLUMNS = (
     "defense attack threat_model adaptive seeds leakage leakage_ci95 recovered_fraction recovered_fraction_ci95 "
@@ -29,8 +39,10 @@ def record(leakage, utility, clients):
     """As much of a record as the table reads."""
     attacks = [SimpleNamespace(label="span", name="span"), SimpleNamespace(label="span-adaptive", name="span")]
     scenario = SimpleNamespace(adversary=SimpleNamespace(attacks=attacks))
-    scenarios = {name: SimpleNamespace(defense=name, chain=(), hides_clients=False) for name in ("none", "noise")}
+    views = all_views(["server", "observer", "history"], hides_clients=False)
+    scenarios = {name: SimpleNamespace(defense=name, chain=(), views=views) for name in ("none", "noise")}
     cells = {name: SimpleNamespace(scenario=one) for name, one in scenarios.items()}
+    clients = CLIENTS.frame(clients)
     return SimpleNamespace(leakage=leakage, utility=utility, clients=clients, scenario=scenario, cells=cells)
 
 
@@ -97,6 +109,61 @@ def test_leakage_and_utility_of_a_row_are_of_one_round():
     shown = table[["round", "recovered_fraction", "test_accuracy"]].to_numpy().tolist()
     assert shown == [[1, 0.2, 0.1], [3, 0.6, 0.3]]
     assert strongest(table)["round"].tolist() == [3]  # what is printed is of the last attacked round
+
+
+def epsilon_of_gaussian(shift, delta=1e-5):
+    """Balle and Wang (2018), theorem 8, for sensitivity over noise = shift."""
+
+    def missing(epsilon):
+        above, below = (stats.norm.cdf(sign * shift / 2 - epsilon / shift) for sign in (1, -1))
+        return above - math.exp(epsilon) * below - delta
+
+    return optimize.brentq(missing, 0, 100, xtol=1e-9)
+
+
+class Rows(dict):
+    """A ledger that keeps what is added."""
+
+    def add(self, cell, **tables):
+        for name, rows in tables.items():
+            self.setdefault(name, []).extend(rows)
+
+
+def test_epsilon_bound_and_accuracy_are_of_the_same_clients_though_others_are_attacked():
+    """Client 2 took part in four rounds, those of the last round, who are attacked, in two and in one. With a noise
+    multiplier of 1 a client in k rounds moves what is released by √k standard deviations."""
+    content = {
+        "name": "s",
+        "data": {"public": 30, "test": 30},
+        "partition": {"images": 3},
+        "model": {"width": 4, "depth": 1},
+        "federation": {"rounds": 5, "clients": 3},
+        "defenses": ["central_dp"],
+        "adversary": {"threat_models": ["observer", "server"], "attacks": ["span"]},
+    }
+    cell, ledger, asked = validate(Source(content)).cells()[0], Rows(), [[2], [2], [0, 2], [2], [0, 1]]
+    data = load_data(cell.client_config(use_gpu=False))
+    model = make_model(cell.client_config(use_gpu=False), data)
+    measured = Utility(cell, data, model, ledger)
+    for round, clients in enumerate(asked, start=1):
+        for client in clients:
+            spent = epsilon_of_gaussian(math.sqrt(sum(client in some for some in asked[:round])))
+            promised = (Guarantee("central_dp", spent, 1e-5, "client", "observer", "add_remove"),)
+            columns = {"client": client, "status": "ok", "steps": 1, "num_examples": 3, "last_loss": 1.0}
+            columns |= {"bytes": 1, "seconds": 1.0, **privacy_columns(promised)}
+            measured.note(round, ClientReply(client, "ok", "", object(), columns, promised))
+        measured.measure(round, ArrayRecord(model.state_dict()))
+    ran = SimpleNamespace(scenario=cell.scenario, cells={"": cell}, clients=CLIENTS.frame(ledger["clients"]))
+    ran.utility = UTILITY.frame(ledger["utility"])
+    rows = [row("central_dp", 0, -1, 0.0, round=5) | {"threat_model": view} for view in ("observer", "server")]
+    ran.leakage = pd.DataFrame(rows)
+    table, after = benchmark_table(ran).set_index("threat_model"), ran.utility.set_index("round").loc[5]
+    observer = table.loc["observer"]
+    assert observer.epsilon == after.epsilon == pytest.approx(epsilon_of_gaussian(2.0))  # √4
+    assert observer.epsilon == pytest.approx(9.997, abs=1e-3)  # 6.572 is that of the attacked client with two rounds
+    assert observer.reconstruction_bound == pytest.approx(stats.norm.cdf(stats.norm.ppf(observer.prior_success) + 2))
+    assert observer.test_accuracy == after.test_accuracy
+    assert math.isnan(table.epsilon["server"]) and math.isnan(table.reconstruction_bound["server"])
 
 
 def test_the_history_of_clients_and_of_their_union_are_not_averaged():

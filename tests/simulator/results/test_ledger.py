@@ -88,6 +88,25 @@ def test_reopening_keeps_finished_cells_and_drops_the_others(tmp_path):
     assert len(again.tables()["leakage"]) == 1
 
 
+def test_an_attack_that_ran_out_of_time_is_replaced_and_all_else_stays(tmp_path):
+    ledger = Ledger(tmp_path)
+    for cell in ("a", "b"):
+        for client in (0, 1):
+            ledger.add(cell, **rows(1, client, status="timeout" if (cell, client) == ("a", 1) else "ok"))
+    ledger.mark_done("a", {"file": "00000000"})
+    ledger = Ledger(tmp_path)  # b was not done
+    ((cell, late),) = ledger.out_of_time
+    assert (cell, late["client"]) == ("a", 1)
+    columns = {"round": 1, "client": 1, "threat_model": "server", "attack": "ntk"}
+    ledger.replace("a", columns, **rows(1, 1, status="ok", recovered=2))
+    ledger.add("b", **rows(1, 0))  # the file is still open
+    table = ledger.tables()["leakage"]
+    assert table.query("client == 1").recovered.tolist() == [2] and table.status.tolist() == ["ok"] * 3
+    again = Ledger(tmp_path)
+    assert again.done == {"a"} and again.out_of_time == again.problems == []
+    assert again.tables()["leakage"].client.tolist() == [0, 1] and len(again.tables()["samples"]) == 2
+
+
 def test_a_torn_last_line_is_ignored(tmp_path):
     ledger = Ledger(tmp_path)
     ledger.add("a", **rows(1, 0))

@@ -33,17 +33,17 @@ def test_two_mechanisms_are_both_in_the_detail_and_one_alone_is_no_news():
     assert privacy_columns([], "server") == {}
 
 
-def row(*guarantees, against="server"):
-    return privacy_columns(guarantees, against)
+def replies(*of_clients):
+    return pd.DataFrame({"guarantees": [to_json(own) if own else None for own in of_clients]})
 
 
-def test_of_many_rows_the_largest_epsilon_counts_and_one_without_leaves_none():
+def test_of_many_replies_the_largest_epsilon_counts_and_one_without_leaves_none():
     larger = Guarantee("dp_sgd", 9.0, 1e-5, "record", "both", "add_remove")
-    both = worst_columns(pd.DataFrame([row(RECORD), row(larger)]))
+    both = worst_columns(replies([larger], [RECORD]), "server")
     assert both["epsilon"] == 9.0 and both["privacy_unit"] == "record" and both["guarantees"] == to_json([larger])
-    mixed = worst_columns(pd.DataFrame([row(CENTRAL), row(CENTRAL, against="observer")]))  # as in `history`
-    assert set(mixed) == {"guarantees"}
-    assert worst_columns(pd.DataFrame([{"guarantees": None}])) == worst_columns(pd.DataFrame([{"round": 1}])) == {}
+    assert set(worst_columns(replies([CENTRAL], [CENTRAL]), "server")) == {"guarantees"}
+    assert worst_columns(replies([CENTRAL], []), "observer") == worst_columns(replies(), "observer") == {}
+    assert worst_columns(pd.DataFrame([{"round": 1}]), "server") == {}
 
 
 @pytest.mark.parametrize("against", ["server", "observer"])

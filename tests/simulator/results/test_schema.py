@@ -11,6 +11,7 @@ from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
 from attacks.interface.normalization import Normalization
+from simulator.adversary.threat_models import all_views
 from simulator.evaluation.evaluator import evaluate
 from simulator.evaluation.measures import MEASURES
 from simulator.evaluation.truth import Truth
@@ -19,7 +20,7 @@ from simulator.results.benchmark_schema import benchmark
 from simulator.results.columns import NUMBER, Column, SchemaError
 from simulator.results.ledger import TABLES, Ledger, row_order
 from simulator.results.reference import reference
-from simulator.results.schema import CANDIDATES, LAYERS, LEAKAGE, SAMPLES, SCORES
+from simulator.results.schema import CANDIDATES, CLIENTS, LAYERS, LEAKAGE, SAMPLES, SCORES
 
 PROJECT = Path(__file__).parents[3]
 KEY = {"round": 1, "client": 0, "threat_model": "server", "attack": "span", "defense": "none", "seed": 0}
@@ -108,13 +109,15 @@ def test_a_metric_that_is_measured_and_declared_is_in_every_table(tmp_path, brig
     assert list(table.columns)[-1] == "brightness"
     assert table.brightness.tolist() == pytest.approx([found.columns["brightness"] for found in evaluations.values()])
     assert "| `brightness` | number, 0 to 1 | mean pixel of what came back |" in reference()
-    cells = {"": SimpleNamespace(scenario=SimpleNamespace(defense="none", chain=(), hides_clients=False))}
+    cells = {
+        "": SimpleNamespace(scenario=SimpleNamespace(defense="none", chain=(), views=all_views(["server"], False)))
+    }
     record = SimpleNamespace(
         scenario=SimpleNamespace(adversary=SimpleNamespace(attacks=[])),
         cells=cells,
         leakage=table,
         utility=pd.DataFrame([{"round": 1, "defense": "none", "seed": 0, "test_accuracy": 0.5, "epsilon": np.nan}]),
-        clients=pd.DataFrame([{"defense": "none", "status": "ok", "bytes": 1, "seconds": 1.0}]),
+        clients=CLIENTS.frame([{"defense": "none", "status": "ok", "bytes": 1, "seconds": 1.0}]),
     )
     means = benchmark_table(record)
     assert list(means.columns)[-1] == "brightness"

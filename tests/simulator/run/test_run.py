@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import ray
 import torch
+import yaml
 from sklearn.datasets import load_digits
 
 from attacks import InputError
@@ -210,3 +211,36 @@ def test_a_share_that_ray_does_not_have_is_refused(tmp_path, run_scenario):
     with pytest.raises(InputError, match=r"engine.gpus is 0.5 GPU per client, Ray has 0"):
         run_scenario({"name": "greedy", "engine": {"gpus": 0.5}}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_attacks_that_ran_out_of_time_are_tried_again_by_the_same_command(tmp_path, run_scenario):
+    """Of two cells the attacks of one are given too little; nothing is trained again, and all other rows are kept."""
+    content = {
+        "name": "late",
+        "data": {"public": 30, "test": 30},
+        "partition": {"images": 3},
+        "model": {"width": 16, "depth": 1},
+        "training": {"steps": 1},
+        "federation": {"rounds": 1, "clients": 2},
+        "adversary": {
+            "attacks": ["mean_image", {"name": "ntk", "iterations": 500, "patience": 0}],
+            "timeout": 0.3,
+        },
+        "output": {"figures": False, "diagnostics": False},
+    }
+    first = run_scenario(content, tmp_path / "out")
+    assert first.leakage.status.tolist() == ["ok", "timeout"] * 2
+    assert first.leakage.detail[1] == "no result within adversary.timeout = 0.3 processor seconds"
+    before, clients = first.leakage[first.leakage.status == "ok"], first.clients
+    path = tmp_path / "again.yaml"
+    path.write_text(yaml.safe_dump(content))
+    plan = make_plan(load_scenario(path, ["adversary.timeout=600"]), tmp_path / "out")
+    assert needs_run(plan)
+    content["adversary"]["timeout"] = 600
+    second = run_scenario(content, tmp_path / "out")
+    assert second.leakage.attack.tolist() == ["mean_image", "ntk"] * 2 and (second.leakage.status == "ok").all()
+    pd.testing.assert_frame_equal(second.leakage[second.leakage.attack == "mean_image"], before)  # seconds and all
+    pd.testing.assert_frame_equal(second.clients, clients)  # nobody trained again
+    assert second.samples.groupby("attack").size().to_dict() == {"mean_image": 6, "ntk": 6}
+    assert not needs_run(plan)

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-from flwr.app import Context, RecordDict
+from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from clients.client_app import LIMIT, OUT_OF_TIME
 from clients.client_app import app as client_app
 from simulator.run import workers
 from simulator.run.cluster import actors_that_fit, stop_ray
@@ -90,10 +91,14 @@ def test_a_client_that_ray_ends_for_its_memory_costs_no_other_client_its_worker(
     monkeypatch.setattr(ray, "kill", ended.append)
     backend = object.__new__(KillingBackend)
     backend.pool, backend.app_fn = pool, lambda: None
-    answers = iter(["first", "second"])
+    answers = iter(["first", "second", "third"])
     monkeypatch.setattr(pool, "submit", lambda fn, job: type(pool).submit(pool, lambda *_: next(answers), job))
     monkeypatch.setattr(workers, "Message", lambda error, reply_to: SimpleNamespace(error=error))
     message = SimpleNamespace(content=RecordDict())
     reply, _ = backend.process_message(message, Context(1, 7, {"partition-id": 0}, RecordDict(), {}))
     assert reply.error.reason == DIED and len(ended) == 2 and ended[0] is first
     assert len(pool.pool) == 1 and pool.pool[0] not in ended
+    # a process that ends when its time is over has ended itself: it is not started once more
+    message.content["config"] = ConfigRecord({LIMIT: 1e-9})
+    reply, _ = backend.process_message(message, Context(1, 7, {"partition-id": 0}, RecordDict(), {}))
+    assert reply.error.code == OUT_OF_TIME and len(ended) == 3

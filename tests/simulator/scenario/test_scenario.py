@@ -71,7 +71,7 @@ def test_the_digest_knows_what_changes_the_tables(write):
     def digest(*sets):
         return load_scenario(write("name: s\n"), list(sets)).digest
 
-    assert digest() == digest("engine.cpus=2") == digest("output.root=elsewhere")
+    assert digest() == digest("engine.cpus=2") == digest("output.root=elsewhere") == digest("adversary.timeout=5")
     assert digest() != digest("seed=1") and digest() != digest("model.width=3")
     assert digest() == digest("output.diagnostics=true") != digest("output.diagnostics=false")
     assert digest("output.diagnostics=false") == digest("output.diagnostics=false", "output.figures=false")

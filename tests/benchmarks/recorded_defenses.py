@@ -1,0 +1,104 @@
+"""The quick benchmark of defenses gives the rows of the recorded table, on a busy machine as on an idle one.
+
+`make test-all` runs it; minutes of two cores, no part of `make test`. Where the scenario or what it measures has
+changed on purpose, `python -m tests.benchmarks.recorded_defenses --record` writes the table anew, and says what
+differs.
+
+Processors round differently, and a row may be on an edge: an attack that is sure of itself by a hair on one returns
+nothing on the other. The table has therefore every row twice, as one processor gives it and as it does without
+AVX-512. On a processor that was recorded a row has to be the very same. On any other its figures may lie between the
+two and ROOM beyond: the two differed by at most 0.10 (four of 40 images; 2026-11-25, 45 rows of the quick profile, AMD
+EPYC), but for one defense, quantization, of which the observer's attack returns 0.68 or nothing. What is counted, or
+follows from the scenario alone, has to be the same everywhere, and no attack may fail or run out of time.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from simulator.reports.benchmark_table import KEY
+from simulator.results.run import Run
+
+SCENARIO = Path(__file__).parents[2] / "scenarios" / "defenses.yaml"
+RECORDED = Path(__file__).with_name("recorded_defenses.csv")
+OLDER = {  # without AVX-512, as PyTorch and the libraries below it are told
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",
+}
+PROCESSOR, OF_THE_MACHINE = "processor", "client_seconds"
+FIGURES = ["recovered_fraction", "leakage", "held_fraction", "membership_auc", "test_accuracy"]
+SAME_EVERYWHERE = ["seeds", "failures", "epsilon", "bytes", "prior_success", "reconstruction_bound"]
+ROUNDING, ROOM = 1e-6, 0.1
+
+
+def test_the_quick_benchmark_gives_the_recorded_table(tmp_path):
+    assert differences(measured(SCENARIO, tmp_path / "out"), pd.read_csv(RECORDED)) == []
+
+
+def measured(scenario: Path, out: Path, environment: Mapping[str, str] = {}) -> pd.DataFrame:
+    """benchmark.csv of the quick profile, and the processor. AssertionError where an attack has no result."""
+    command = [Path(sys.executable).with_name("fedspill"), "benchmark", scenario, "--profile", "quick", "--out", out]
+    command += ["--set", "output.figures=false"]
+    surroundings = {**os.environ, **environment}
+    ended = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert set(Run(out).leakage.status) <= {"ok", "skipped"}
+    table = pd.read_csv(out / "benchmark.csv").drop(columns=OF_THE_MACHINE)
+    table.insert(0, PROCESSOR, processor(bool(environment)))
+    return table
+
+
+def processor(older: bool = False) -> str:
+    """What decides how PyTorch rounds."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        name = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "unknown")
+    return f"{name}, {'AVX2' if older else torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+
+
+def differences(found: pd.DataFrame, recorded: pd.DataFrame) -> list[str]:
+    """A line for every row that only one table has, and for every value that is not what it has to be."""
+    own = recorded[recorded[PROCESSOR] == found[PROCESSOR].iloc[0]]
+    known = recorded if own.empty else own
+    room = ROOM if own.empty else ROUNDING
+    names = FIGURES if own.empty else [name for name in known.select_dtypes("number") if name not in KEY]
+    here, there = found.set_index(KEY), known.set_index(KEY)
+    lines = [f"{key}: gone" for key in there.index.difference(here.index)]
+    lines += [f"{key}: not recorded" for key in here.index.difference(there.index)]
+    lines += [f"{name}: a column of one table only" for name in here.columns.symmetric_difference(there.columns)]
+    compared = [name for name in there if name in (*names, *SAME_EVERYWHERE) and name in here]
+    least, most = there.groupby(KEY)[compared].min(), there.groupby(KEY)[compared].max()
+    for key in here.index.intersection(least.index):
+        for name in compared:
+            value, low, high = here.at[key, name], least.at[key, name], most.at[key, name]
+            more = ROUNDING * max(1.0, abs(high)) if name in SAME_EVERYWHERE else room
+            if pd.isna(value) != pd.isna(low) or value < low - more or value > high + more:
+                lines.append(f"{key} {name}: {value}, recorded {low} to {high}")
+    return sorted(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true", help="write the table anew")
+    parser.add_argument("--scenario", type=Path, default=SCENARIO)
+    parser.add_argument("--table", type=Path, default=RECORDED)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measured(given.scenario, Path(folder) / "out")
+        if given.table.exists():
+            print(*differences(found, pd.read_csv(given.table)), sep="\n")
+        if given.record:
+            older = measured(given.scenario, Path(folder) / "older", OLDER)
+            pd.concat([found, older]).to_csv(given.table, index=False)
+
+
+if __name__ == "__main__":
+    main()
