@@ -8,7 +8,7 @@ from simulator.scenario.sections import AttackConfig
 
 Shape = tuple[int, int, int]
 OPERATIONS = 1e11  # that a short `ntk` may take: five to ten seconds of one core
-PASSES = 24  # forward passes that an iteration on one candidate costs: the tangent kernel, and its gradients
+PASSES = 48  # forward passes that an iteration on one candidate costs: two tangent kernels, and their gradients
 CANDIDATES = 2  # for each private image
 FEWEST, MOST = 50, 2_000  # iterations
 ASSUMED_IMAGES = 16  # where nobody tells how many there are

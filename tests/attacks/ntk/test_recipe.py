@@ -10,7 +10,8 @@ from attacks.ntk.attack import tangent_points
 from attacks.ntk.objective import inverse_temperature, make_objective
 from tests.attacks.conftest import client, digits, generator, mlp, state_of
 
-PUBLISHED = {"dual_normalization": "mean", "scale_duals": False, "schedule": "constant", "patience": 0}
+PUBLISHED = {"kernel": "final", "learning_rate": 0.02, "dual_normalization": "mean", "scale_duals": False}
+PUBLISHED |= {"schedule": "constant", "patience": 0}
 MEAN = (0.3,)
 KERNELS = ("initial", "final", "hybrid", "path")
 
@@ -54,7 +55,7 @@ def test_the_mean_is_the_sum_after_a_change_of_variable(batch_size):
     duals M·K times as large."""
     observation, knowledge = client(mlp(32, outputs=3).double(), digits(2).double()), Knowledge(2, pixel_mean=MEAN)
     options = {"kernel": "hybrid", "iterations": 20, "batch_size": batch_size, "precision": "float64"}
-    attack = get_attack("ntk", **options, **PUBLISHED)
+    attack = get_attack("ntk", **{**PUBLISHED, **options})
     images, duals = (start.requires_grad_() for start in draws((4, 1, 8, 8), 2, 3))
     found_images, found_duals = in_order_of_start(attack.run(observation, knowledge, generator()), images.detach())
     adam = torch.optim.Adam([images, duals], lr=0.02)
@@ -106,13 +107,30 @@ def unexplained(model: nn.Module, views: list[State], images: Tensor, delta: Sta
     return float(rest.square().sum() / flat.square().sum())
 
 
-@pytest.mark.parametrize("options", [PUBLISHED, {"kernel": "path"}, {"kernel": "path", **PUBLISHED}])
+def test_the_default_begins_at_both_kernels_with_a_sum_a_quarter_as_long_as_the_update():
+    """f(x) = Wx has the gradients e_k xᵀ at θ₀ and at θ_f; a step so small leaves images and duals where they began."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3, bias=False)).double()
+    initial = state_of(model)
+    for factor in (1e-3, 1.0):
+        delta = factor * torch.randn(3, 64, generator=generator(), dtype=torch.float64)
+        observation = Observation(model, ((initial, {"1.weight": initial["1.weight"] + delta}),), (1, 8, 8))
+        attack = get_attack("ntk", iterations=1, learning_rate=1e-9, precision="float64")
+        found = attack.run(observation, Knowledge(num_private=4, pixel_mean=MEAN), generator())
+        images = found.images.double().flatten(1)
+        length = torch.einsum("vjk,jd->kd", found.duals.double(), images).norm()
+        assert found.duals.shape == (2, 8, 3)
+        assert float(length / delta.norm()) == pytest.approx(0.25, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"kernel": "final"}, PUBLISHED, {"kernel": "path"}, {**PUBLISHED, "kernel": "path"}]
+)
 def test_duals_are_those_of_the_sum(options):
     observation = client(mlp(64).double(), digits(3).double())
     found = get_attack("ntk", iterations=60, precision="float64", **options).run(observation, Knowledge(), generator())
     start, end, delta = observation.initial, observation.final, observation.delta()
     middle = {name: start[name] + 0.5 * value for name, value in delta.items()}
-    views = [start, middle, end] if "kernel" in options else [end]
+    views = [start, middle, end] if options["kernel"] == "path" else [end]
     sums = gradient_sum(observation.model, views, found.images.double(), found.duals.double())
     rest, size = (
         sum(float(value.square().sum()) for value in part)
