@@ -8,11 +8,16 @@ equations and K directions,
     σ² = ‖r‖² / (m − K),    E² = σ² tr(G (AᵀA)⁻¹),
 
 G the Gram matrix of the directions in pixels: the expected squared distance of x from the point that r is the noise of
-(ordinary least squares). A minimum of ρ that is no private image leaves a large r, and so does one in directions that ρ
-hardly sees leave a large E. The F ratio of what r loses where all N − 1 directions are free says whether the duals that
-fix x are those of images, and the zeros of its own dual whether it is the image of this dual.
+(ordinary least squares). A minimum of ρ that is no private image leaves a large r, and one in directions that ρ hardly
+sees a large E. The F ratio of what r loses where all N − 1 directions are free says whether the duals that fix x are
+those of images, and the zeros of its own dual whether it is the image of this dual. Images that a client first used
+after some steps fit the parameters of then: F is taken where it is lowest on the way from the sent to the returned.
+
+Where all N duals are found with many more zeros than are explained, the first layer alone determines the images, and
+the second is not asked.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,16 +33,17 @@ from attacks.span.thresholds import CERTAINTY
 class Certainty:
     """What determines each of M candidates.
 
-    error: (M,), E, an L2 distance in the network's input space; infinite where directions outnumber equations. misfit:
-    (M,), the F ratio, 0 where rounding is all that is left. contradicted: (M,), share of the zeros of its own dual on
-    units that it activates before or after training; 0 for a candidate without a dual. residual: (M,), ρ at the
-    parameters sent.
+    error: (M,), E at the parameters sent, an L2 distance in the network's input space; infinite where directions
+    outnumber equations. misfit: (M,), the F ratio, 0 where rounding is all that is left. residual: (M,), ρ at the
+    parameters sent. contradicted: (M,), share of the zeros of its own dual on units that it activates before or after
+    training; 0 for a candidate without a dual. complete: whether the duals determine all images.
     """
 
     error: Tensor
     misfit: Tensor
-    contradicted: Tensor
     residual: Tensor
+    contradicted: Tensor
+    complete: bool
 
     def sure(self, images: Tensor) -> Tensor:
         """Which of the candidates (M, in) are certain, (M,) bool: an error far below the distance between them, and
@@ -45,23 +51,31 @@ class Certainty:
         distances = torch.pdist(images)
         typical = distances.median() if len(distances) else images.norm()
         near = (self.error < CERTAINTY.error * typical) & (self.residual < CERTAINTY.residual)
-        return near & (self.misfit < CERTAINTY.misfit) & (self.contradicted < CERTAINTY.contradicted)
+        fitting = near & (self.misfit < CERTAINTY.misfit)
+        return (fitting | self.complete) & (self.contradicted < CERTAINTY.contradicted)
 
 
-def certainty(test: SpanTest, duals: DualSpace, directions: Tensor, passed: Tensor, loose: Tensor) -> Certainty:
+def certainty(
+    tests: Sequence[SpanTest], duals: DualSpace, directions: Tensor, passed: Tensor, loose: Tensor
+) -> Certainty:
     """Of images that passed the sparsity test (F, in), then of loose candidates (P, in).
 
-    test: at the parameters sent, in every round. directions: (F, N), the c of the duals of those that passed.
+    tests: at parameters on the way from those sent, which come first, to those returned. directions: (F, N), the c of
+    the duals of those that passed.
     """
     span = duals.values[:, None] * duals.rows
     still_free = _complement(directions)
     # u_i · c_j = 0 for i ≠ j: the direction that the dual of an image leaves to this image alone
     own = torch.linalg.pinv(directions) if len(directions) else directions.T
     free = [torch.cat([still_free, u[None]]) for u in own.T] + [still_free] * len(loose)
-    least = [_least_squares(test, span, image, basis) for image, basis in zip((*passed, *loose), free, strict=True)]
-    error, misfit = torch.tensor(least, dtype=passed.dtype).reshape(-1, 2).T.to(passed.device)
+    images = torch.cat([passed, loose])
+    found = [[_least_squares(test, span, *one) for test in tests] for one in zip(images, free, strict=True)]
+    error, misfit = torch.tensor(found, dtype=passed.dtype).reshape(-1, len(tests), 2).unbind(2)
     contradicted = pad(_contradicted(duals, directions, passed), (0, len(loose)))
-    return Certainty(error, misfit, contradicted, test.residual(torch.cat([passed, loose]).float()))
+    error, misfit = error[:, 0].to(passed.device), misfit.amin(1).to(passed.device)
+    enough = CERTAINTY.surplus * duals.explained_zeros()
+    complete = len(directions) == duals.count and bool((duals.zeros(directions) > enough).all())
+    return Certainty(error, misfit, tests[0].residual(images.float()), contradicted, complete)
 
 
 def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) -> tuple[float, float]:

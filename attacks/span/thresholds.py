@@ -150,11 +150,13 @@ class CERTAINTY(Thresholds):
     """
 
     error: float = 0.06  # of the median distance between candidates: the most that E may be
+    way: tuple[float, ...] = (0.0, 0.5)  # parts of the way from the sent parameters at which features are compared
     misfit: float = 8.0  # F ratio of the directions that duals fix; private images: 99 % below 6
     contradicted: float = (
         0.3  # share of a dual's zeros on units that its image activates; private ones: 99 % below 0.15
     )
     residual: float = 0.05  # ρ at the parameters sent; private images: at most 0.024
+    surplus: float = 1.5  # zeros of every dual per zero that is explained, from which N duals need no second layer
     rounding: float = 1e-3  # of ‖g‖: a residual below it is rounding or drift, and no misfit
     ridge: float = 1e-12  # of a mean square, added to the normal equations
 

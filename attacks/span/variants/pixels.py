@@ -130,15 +130,15 @@ class PixelVariant:
     ) -> Acceptance:
         """The images that the second layer and the duals of the others leave no doubt of."""
         layers, tests = evidence.defense.layers, evidence.tests
-        sent = layers.by_round(layers.initial)[list(tests)].flatten(0, 1).float()
+        starts, ends = (layers.by_round(end)[list(tests)].flatten(0, 1) for end in (layers.initial, layers.final))
         rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
         passed, loose = candidates.passed, candidates.below(candidates.threshold)
         images = torch.cat([passed, loose])
         if not len(images):
             return explaining.judge(images, generator)
-        test = SpanTest(sent, rows, candidates.test.activate)
-        found = certainty(test, candidates.duals, candidates.directions, passed, loose)
-        sure = found.sure(images) & (candidates.test.residual(images.float()) < candidates.decoy_median)
+        activate = candidates.test.activate
+        way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
+        sure = certainty(way, candidates.duals, candidates.directions, passed, loose).sure(images)
         reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
         images = images[sure].float()
         left = explaining.relative_residual(images)

@@ -15,7 +15,7 @@ def test_the_error_is_that_of_ordinary_least_squares(federated):
     images, observation, _ = federated
     test, duals = first_two(observation)
     image = images.flatten(1)[0].double() + 1e-3
-    found = certainty(test, duals, duals.rows[:0, : duals.count], image[None][:0], image[None])
+    found = certainty([test], duals, duals.rows[:0, : duals.count], image[None][:0], image[None])
     point = torch.cat([image, torch.ones(1, dtype=torch.float64)])
     inputs = test.first.double() @ point
     features = torch.cat([inputs.clamp_min(0), torch.ones(1, dtype=torch.float64)])
@@ -37,12 +37,12 @@ def test_private_images_are_certain_and_others_are_not(federated):
     test, duals = first_two(observation)
     private = images.flatten(1).double()
     directions = true_duals(duals, private)
-    assert certainty(test, duals, directions, private, private[:0]).sure(private).all()
-    assert certainty(test, duals, directions[:0], private[:0], private).sure(private).all()
+    assert certainty([test], duals, directions, private, private[:0]).sure(private).all()
+    assert certainty([test], duals, directions[:0], private[:0], private).sure(private).all()
     mixed = (private + private.roll(1, 0)) / 2
-    assert not certainty(test, duals, directions[:0], private[:0], mixed).sure(mixed).any()
+    assert not certainty([test], duals, directions[:0], private[:0], mixed).sure(mixed).any()
     strangers = digits(16)[8:].flatten(1).double()
-    assert not certainty(test, duals, directions[:0], private[:0], strangers).sure(strangers).any()
+    assert not certainty([test], duals, directions[:0], private[:0], strangers).sure(strangers).any()
 
 
 def test_an_image_under_the_dual_of_another_is_contradicted_by_its_zeros(federated):
@@ -50,8 +50,8 @@ def test_an_image_under_the_dual_of_another_is_contradicted_by_its_zeros(federat
     test, duals = first_two(observation)
     private = images.flatten(1).double()
     directions = true_duals(duals, private)
-    own = certainty(test, duals, directions, private, private[:0]).contradicted
-    others = certainty(test, duals, directions, private.roll(1, 0), private[:0]).contradicted
+    own = certainty([test], duals, directions, private, private[:0]).contradicted
+    others = certainty([test], duals, directions, private.roll(1, 0), private[:0]).contradicted
     assert own.max() < 0.1 and others.min() > 0.2
 
 
@@ -66,6 +66,6 @@ def test_duals_that_are_not_of_images_show_by_what_the_image_gains_without_them(
     mixed[1] = torch.nn.functional.normalize(directions[1] + 0.3 * directions[0], dim=0)
     coordinates = duals.disentangle(duals.coordinates(private), mixed)
     wrong = duals.images(coordinates)
-    found = certainty(test, duals, mixed, wrong, private[:0])
+    found = certainty([test], duals, mixed, wrong, private[:0])
     assert (wrong[0] - private[0]).norm() > 0.5 and found.misfit[0] > 8
     assert found.error.max() == 0 and not found.sure(wrong)[0] and found.sure(wrong)[2:].all()
