@@ -15,20 +15,19 @@ from attacks.interface.normalization import Normalization
 from attacks.scoring.images import Distinct
 from attacks.update.first_layer import infer_image_count
 from simulator.audit.images import ImageFiles, Shape, read_images, read_labels, read_truth
-from simulator.evaluation.truth import NO_TRUTH, Attacked, Truth
+from simulator.evaluation.truth import CANDIDATES, NO_TRUTH, Attacked, Truth
 from simulator.results.keys import ObservationKey
 
 GREY = 0.5  # of the only image that who knows no image at all can guess
 NO_OTHERS = "the floor is a grey image: give --public for a better one"
-CANDIDATES = "the images of --truth are candidates, and no attack is scored on them"
 WHOSE = "to score attacks, say whose images are whose: a folder with a file for each client (client_00.npz, …)"
 UNTOLD = (
     "how inputs are normalized was not told, and a deviation of 1 assumed: where it is another, images are off in "
     "brightness and contrast, and count as not recovered; give --mean and --std"
 )
 NO_CLASSES = (
-    "classes are not known: a guess at these may look like leakage; give an array `labels` in the npz files of --truth "
-    "and --public"
+    "classes are not known, so that a guess at these may look like leakage: give an array `labels` in the npz files of "
+    "--truth and --public"
 )
 
 

@@ -17,7 +17,7 @@ from attacks.scoring.images import score_images
 from clients.time_limit import OutOfTime, time_limit
 from simulator.adversary.attack_run import AttackRun
 from simulator.errors import DiskError, one_line, said_by
-from simulator.evaluation.candidates import NOT_TRIED, CandidateSource, Told, tell_candidates
+from simulator.evaluation.candidates import GIVE_PUBLIC, NOT_TRIED, CandidateSource, Told, tell_candidates
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.material import Contents, Material
 from simulator.evaluation.progress_board import Reporter
@@ -247,7 +247,8 @@ def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evalu
     truth = NO_TRUTH if job.setting.truth is None else job.setting.truth.truth(attacked)
     if isinstance(truth, str):
         blind = without_truth(observation, knowledge, found, truth)
-        return {"private": blind._replace(notes=blind.notes + [NOT_TRIED] * (job.setting.candidates is None))}
+        untold = [NOT_TRIED if truth == NO_TRUTH else GIVE_PUBLIC] if job.setting.candidates is None else []
+        return {"private": blind._replace(notes=blind.notes + untold)}
     by_target = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
     images, of_round = distilled(recorded.clients), distilled(recorded.round_clients)
     if images is not None and of_round is not None:
