@@ -163,8 +163,8 @@ def _nearest_is_own(private: Tensor, guesses: Tensor, l2: np.ndarray, pool: Pool
     """
     everyone = torch.cat([pool.public, pool.private])
     identified = np.zeros(len(private), dtype=bool)
+    nearer = distances(guesses, everyone).numpy() <= l2[:, None]
     for i, (image, guess) in enumerate(zip(private, guesses, strict=True)):
-        to_guess = distances(guess[None], everyone)[0]
-        other = (everyone != image).flatten(1).any(1) & (everyone != guess).flatten(1).any(1)
-        identified[i] = not other.any() or l2[i] < float(to_guess[other].min())
+        near = everyone[torch.from_numpy(nearer[i])]
+        identified[i] = not ((near != image).flatten(1).any(1) & (near != guess).flatten(1).any(1)).any()
     return identified
