@@ -8,9 +8,8 @@ image than to any other of the pool. Rows are images, columns candidates.
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy  # its parts are imported where they are first used
 import torch
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import maximum_bipartite_matching
 from torch import Tensor
 
 from attacks.scoring.images import RECOVERED_PSNR
@@ -34,6 +33,11 @@ class Identification:
     def hits(self) -> np.ndarray:
         """Pixel by pixel, (Q, M)."""
         return self._near(self.l2) & self._identified(self.l2)
+
+    def recognized(self, likeness: np.ndarray, least: float) -> np.ndarray:
+        """By an eye (`attacks.scoring.recognition`): the pairs that are more alike than `least`, and identified by
+        their likeness, (Q, M)."""
+        return (likeness > least) & self._identified(-likeness)
 
     def affine_hits(self, inputs: Tensor) -> np.ndarray:
         """After the offset and the positive gain per channel that bring a candidate nearest to the image, (Q, M).
@@ -71,9 +75,13 @@ class Identification:
         return distance < np.where(own, beyond, others.min(0))
 
 
-def count_images(hits: np.ndarray) -> int:
-    """How many images have a candidate of their own among their hits: the largest matching of both."""
-    return int((maximum_bipartite_matching(csr_matrix(hits), perm_type="column") >= 0).sum())
+def count_images(hits: np.ndarray, copies: np.ndarray) -> int:
+    """How many images have a candidate of their own among their hits, (D, M), an image as often as it occurs, (D,): the
+    matching of both that has most."""
+    rows = hits.any(1)
+    hits, copies = hits[rows][:, hits.any(0)], copies[rows]  # mostly few: matching everything would take seconds
+    weights = hits * copies[:, None]
+    return int(weights[scipy.optimize.linear_sum_assignment(weights, maximize=True)].sum())
 
 
 def _l2(a: Tensor, b: Tensor) -> np.ndarray:

@@ -23,11 +23,32 @@ class Pool:
     """The images among which a reconstruction has to single out its own.
 
     public: (P, C, H, W), images in [0, 1] that belong to nobody's private set. private: (Q, C, H, W), all private
-    images of the round, those of other clients too.
+    images of the round, those of other clients too. public_labels, private_labels: (P,) and (Q,), their classes, None
+    where these are not known.
     """
 
     public: Tensor
     private: Tensor
+    public_labels: Tensor | None = None
+    private_labels: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Which of N images are exactly equal, pixel for pixel. first: (D,) the first of each. copies: (D,) how often it
+    occurs. of: (N,) which of the D an image is."""
+
+    first: np.ndarray
+    copies: np.ndarray
+    of: np.ndarray
+
+    @classmethod
+    def among(cls, images: Tensor) -> "Distinct":
+        _, first, of, copies = np.unique(
+            images.flatten(1).numpy(), axis=0, return_index=True, return_inverse=True, return_counts=True
+        )
+        order = first.argsort()
+        return cls(first[order], copies[order], order.argsort()[of.reshape(-1)])
 
 
 @dataclass(frozen=True)
@@ -45,19 +66,26 @@ class ImageScores:
     def recovered(self) -> np.ndarray:
         return self.identified & (self.psnr >= RECOVERED_PSNR)
 
+    def at(self, places: np.ndarray) -> "ImageScores":
+        """Those of these images, in this order."""
+        return ImageScores(**{name: values[places] for name, values in vars(self).items()})
+
 
 def score_images(private: Tensor, candidates: Tensor, pool: Pool) -> ImageScores:
     """Match candidates to private images greedily by L2 and score every pair.
 
-    A private image left without a match is scored against the mean public image and counts as not identified.
+    Equal private images are matched once, and share what they are matched with. An image left without a match is scored
+    against the mean public image and counts as not identified.
     """
+    distinct = Distinct.among(private)
+    private = private[distinct.first]
     mean_image = pool.public.mean(0, keepdim=True)
     distance = distances(private, candidates).numpy()
     match = greedy_match(distance)
     guesses = torch.cat([candidates, mean_image])[match]  # -1 is the mean image
     l2 = (guesses - private).flatten(1).double().norm(dim=1).numpy()
-    hungarian = torch.cat([candidates, mean_image])[hungarian_match(distance**2)]
-    return ImageScores(
+    hungarian = torch.cat([candidates, mean_image])[hungarian_match(distance**2 * distinct.copies[:, None])]
+    scores = ImageScores(
         match=match,
         l2=l2,
         psnr=psnr(private, guesses),
@@ -65,6 +93,7 @@ def score_images(private: Tensor, candidates: Tensor, pool: Pool) -> ImageScores
         identified=(match >= 0) & _nearest_is_own(private, guesses, l2, pool),
         hungarian_psnr=psnr(private, hungarian),
     )
+    return scores.at(distinct.of)
 
 
 def greedy_match(distance: np.ndarray) -> np.ndarray:
@@ -134,8 +163,8 @@ def _nearest_is_own(private: Tensor, guesses: Tensor, l2: np.ndarray, pool: Pool
     """
     everyone = torch.cat([pool.public, pool.private])
     identified = np.zeros(len(private), dtype=bool)
+    nearer = distances(guesses, everyone).numpy() <= l2[:, None]
     for i, (image, guess) in enumerate(zip(private, guesses, strict=True)):
-        to_guess = distances(guess[None], everyone)[0]
-        other = (everyone != image).flatten(1).any(1) & (everyone != guess).flatten(1).any(1)
-        identified[i] = not other.any() or l2[i] < float(to_guess[other].min())
+        near = everyone[torch.from_numpy(nearer[i])]
+        identified[i] = not ((near != image).flatten(1).any(1) & (near != guess).flatten(1).any(1)).any()
     return identified

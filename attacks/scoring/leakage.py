@@ -7,12 +7,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.scoring.exposure import Exposure, Hits
+from attacks.scoring.exposure import LOOSE, Exposure, Hits, floor_counts
 from attacks.scoring.identification import Transformation
-from attacks.scoring.images import ImageScores, Pool, distances, score_images
-from attacks.scoring.null import Null, Others, permutation_null
+from attacks.scoring.images import Distinct, ImageScores, Pool, distances, score_images
+from attacks.scoring.null import Null, Observed, Others, permutation_null
+from attacks.scoring.recognition import MOST_PUBLIC, Views, comparable, threshold
 
 MOST_EXPOSED = 0.95  # quantile over private images
+
+
+@dataclass(frozen=True)
+class ClassFloor:
+    """What somebody scores who knows how many images of which class there are, and nothing else: public images by those
+    counts. recognized: of the private images; NaN where that is not known."""
+
+    images: ImageScores
+    recognized: float
 
 
 @dataclass(frozen=True)
@@ -21,15 +31,17 @@ class LeakageScore:
 
     floor, guesses: two draws of public images, `floor_size` each: as many as the attack returned, or fewer where the
     pool has no more. mean_image: the mean of all public images for every private one; nearer than any draw where a
-    private set is small, and never identified. exposure: what these leave out. null: the same reconstructions against
-    other images.
+    private set is small, and never identified. class_floor: None where nobody knows the classes. exposure: what these
+    leave out, `least` the likeness from which an eye knows an image. null: the same reconstructions against others.
     """
 
     images: ImageScores
     floor: ImageScores
     guesses: ImageScores
     mean_image: ImageScores
+    class_floor: ClassFloor | None
     floor_size: int
+    least: float
     exposure: Exposure
     null: Null
 
@@ -44,12 +56,21 @@ class LeakageScore:
         return float(above_floor(self.guesses.l2, self.floor.l2).mean())
 
     @property
+    def class_floor_leakage(self) -> float:
+        """Of as many public images by the private ones' classes; NaN where nobody knows these."""
+        return (
+            float("nan")
+            if self.class_floor is None
+            else float(above_floor(self.class_floor.images.l2, self.floor.l2).mean())
+        )
+
+    @property
     def mean_image_leakage(self) -> float:
         return float(above_floor(self.mean_image.l2, self.floor.l2).mean())
 
     def columns(self) -> dict[str, float | int | None]:
         """The score columns of the leakage table."""
-        scores, floor, mean_image = self.images, self.floor, self.mean_image
+        scores, floor, mean_image, known = self.images, self.floor, self.mean_image, self.class_floor
         return {
             "l2_min": float(scores.l2.min()),
             "l2_median": float(np.median(scores.l2)),
@@ -70,11 +91,16 @@ class LeakageScore:
             "hungarian_psnr_mean": float(scores.hungarian_psnr.mean()),
             "floor_hungarian_psnr_mean": float(floor.hungarian_psnr.mean()),
             **self.exposure.columns(),
+            "recognized_threshold": self.least,
+            "class_floor_leakage": self.class_floor_leakage,
+            "class_floor_recovered_fraction": np.nan if known is None else float(known.images.recovered.mean()),
+            "class_floor_recognized_fraction": np.nan if known is None else known.recognized / len(scores.l2),
             "leakage_p95": float(np.quantile(leakage_by_image(scores, floor), MOST_EXPOSED, method="higher")),
             "null_recovered": self.null.recovered,
             "null_recovered_fraction": self.null.recovered / len(scores.l2),
             "null_leakage": self.null.leakage,
             "null_p": self.null.p,
+            **{f"null_{name}_p": self.null.count_p.get(name, np.nan) for name in ("recovered", "held", *LOOSE)},
         }
 
     def samples(self) -> dict[str, np.ndarray]:
@@ -109,36 +135,77 @@ def score(
     *,
     held: Tensor | None = None,
     transformations: Sequence[Transformation] = (),
+    labels: Tensor | None = None,
 ) -> LeakageScore:
     """Score reconstructions against the private images, and as many public images against them for the floor.
 
-    private: (N, C, H, W) in [0, 1]. reconstructed: (M, C, H, W); M may be anything, 0 too, and what lies outside [0, 1]
-    is clamped, but not for the score up to an offset. A second draw of public images plays the attacker for
-    `floor_leakage`. held: (H, C, H, W), candidates that the attack has and did not return. transformations: what
-    clients augment their images by.
+    private: (N, C, H, W) in [0, 1]; equal ones are one image, which counts as often as it occurs. reconstructed: (M, C,
+    H, W); M may be anything, 0 too, and what lies outside [0, 1] is clamped, but not for the score up to an offset. A
+    second draw of public images plays the attacker for `floor_leakage`. held: (H, C, H, W), candidates that the attack
+    has and did not return. transformations: what clients augment their images by. labels: (N,), the classes of the
+    private images, where they and those of the pool are known.
     """
     size, held = min(len(reconstructed), len(pool.public)), reconstructed[:0] if held is None else held
     draws = [_draw(pool.public, size, generator) for _ in range(2)]
     floor, guesses = (score_images(private, draw, pool) for draw in draws)
     images = score_images(private, reconstructed.clamp(0, 1), pool)
     mean_image = score_images(private, pool.public[:0], pool)
-    hits = Hits.of(private, torch.cat([reconstructed, held]), pool, images, transformations)
-    floor_hits = Hits.of(private, draws[0], pool, floor, transformations)
-    exposure = Exposure.of(hits, floor_hits, images, floor.l2, len(reconstructed))
-    observed = float(leakage_by_image(images, floor).mean())
-    others = _others(hits, floor_hits, len(private), len(reconstructed), _mean_l2(pool, private))
-    null = permutation_null(observed, len(private), others, generator)
-    return LeakageScore(images, floor, guesses, mean_image, size, exposure, null)
+    distinct = Distinct.among(private)
+    own, first, copies = private[distinct.first], distinct.first, distinct.copies
+    least = _least(own, pool.public, len(reconstructed), generator)
+
+    def hits_of(candidates: Tensor, scores: ImageScores) -> Hits:
+        return Hits.of(own, candidates, pool, scores.at(first), transformations, least)
+
+    hits, floor_hits = hits_of(torch.cat([reconstructed, held]), images), hits_of(draws[0], floor)
+    exposure = Exposure.of(hits, floor_hits, images.at(first), floor.l2[first], copies, len(reconstructed))
+    class_floor, kinds = None, np.zeros(len(hits.numbers), dtype=int)
+    if labels is not None and pool.public_labels is not None and pool.private_labels is not None:
+        kinds = torch.cat([labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels]).numpy()
+        drawn = _draw_by_class(pool.public, pool.public_labels, labels, size, generator)
+        guessed = score_images(private, drawn, pool)
+        recognized = floor_counts(hits_of(drawn, guessed), copies).get("recognized", float("nan"))
+        class_floor = ClassFloor(guessed, recognized)
+    free = _others(hits.numbers, floor_hits, len(own))
+    returned = slice(len(reconstructed))
+    others = Others(
+        l2=hits.l2[free, returned],
+        floor_l2=floor_hits.l2[free],
+        mean_l2=_mean_l2(pool, own)[free],
+        hits=hits.plain[free, returned],
+        counted=hits.by_count(free, len(reconstructed)),
+        classes=kinds[free],
+    )
+    observed = Observed(
+        leakage=float(leakage_by_image(images, floor).mean()),
+        counts={"recovered": int(images.recovered.sum()), **exposure.counts},
+        classes=kinds[: len(own)],
+        copies=copies,
+    )
+    null = permutation_null(observed, others, generator)
+    return LeakageScore(images, floor, guesses, mean_image, class_floor, size, least, exposure, null)
 
 
-def _others(hits: Hits, floor: Hits, count: int, returned: int, mean_l2: np.ndarray) -> Others:
-    """The images of the pool that are neither private ones (nor copies of them) nor in the floor."""
-    free = ~np.isin(hits.numbers, hits.numbers[:count]) & ~np.isin(floor.numbers, floor.guesses)
-    return Others(hits.l2[free, :returned], floor.l2[free], mean_l2[free], hits.plain[free, :returned])
+def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.Generator) -> float:
+    """The likeness from which an eye knows an image, by what public images have to private ones; NaN where too few
+    tell it."""
+    if not comparable(private):
+        return float("nan")
+    some = _draw(public, MOST_PUBLIC, generator)
+    number = Distinct.among(torch.cat([private, some])).of
+    copies = number[: len(private), None] == number[len(private) :]
+    return threshold(np.where(copies, np.nan, Views(some).likeness(private)), returned)
+
+
+def _others(numbers: np.ndarray, floor: Hits, count: int) -> np.ndarray:
+    """Where in the pool images are neither private ones nor in the floor, nor copies of these or of each other."""
+    first = np.zeros(len(numbers), dtype=bool)
+    first[np.unique(numbers, return_index=True)[1]] = True
+    return np.flatnonzero(first & ~np.isin(numbers, numbers[:count]) & ~np.isin(floor.numbers, floor.guesses))
 
 
 def _mean_l2(pool: Pool, private: Tensor) -> np.ndarray:
-    """Distances to the mean public image, (N + P,), in the order of `Hits`."""
+    """Distances to the mean public image, (D + P,), in the order of `Hits`."""
     everyone = torch.cat([private, pool.public, pool.private])
     return distances(everyone, pool.public.mean(0, keepdim=True))[:, 0].numpy()
 
@@ -146,3 +213,19 @@ def _mean_l2(pool: Pool, private: Tensor) -> np.ndarray:
 def _draw(public: Tensor, size: int, generator: np.random.Generator) -> Tensor:
     """`size` public images at random, in the order of the pool."""
     return public[torch.as_tensor(generator.permutation(len(public)))[:size].sort().values]
+
+
+def _draw_by_class(
+    public: Tensor, public_labels: Tensor, labels: Tensor, size: int, generator: np.random.Generator
+) -> Tensor:
+    """`size` public images at random, of every class as large a share as it has of the private ones, or fewer where the
+    pool has no more of it."""
+    kinds, counts = np.unique(labels.numpy(), return_counts=True)
+    due = size * counts / counts.sum()
+    wanted = np.floor(due).astype(int)
+    wanted[np.argsort(wanted - due, kind="stable")[: size - wanted.sum()]] += 1  # the largest remainders
+    chosen = [
+        generator.permutation(np.flatnonzero(public_labels.numpy() == kind))[:number]
+        for kind, number in zip(kinds, wanted, strict=True)
+    ]
+    return public[torch.as_tensor(np.sort(np.concatenate(chosen)))]

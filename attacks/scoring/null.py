@@ -1,13 +1,16 @@
 """The cross-client null: the same reconstructions, scored against as many images that they are no reconstructions of.
 
 Floors (`floor_…`) know nothing, not even what an attack's output looks like: a blurred grey image may
-beat every public one. Here the attacker's own prior stays, and what changes is whose images they are held against.
+beat every public one. Here the attacker's own prior stays, and what changes is whose images they are held against:
+others of the same classes, where classes are known, since a guess at these is no reconstruction.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from attacks.scoring.identification import count_images
 from attacks.scoring.images import greedy_match
 
 SETS = 99  # of images, so that a p-value is a multiple of 1 %
@@ -15,48 +18,82 @@ SETS = 99  # of images, so that a p-value is a multiple of 1 %
 
 @dataclass(frozen=True)
 class Null:
-    """Means over null sets: recovered (images of a set) and leakage. p: of the leakage that was observed. NaN, all of
-    them, where there are not enough other images for one set."""
+    """Means over null sets: recovered (images of a set) and leakage. p: of the leakage that was observed. count_p: of
+    each count. NaN, all of them, where there are not enough other images for one set."""
 
     recovered: float = float("nan")
     leakage: float = float("nan")
     p: float = float("nan")
+    count_p: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Others:
-    """Images of other clients and of nobody's private set, one row each. l2: (Q, M), of every reconstruction. floor_l2:
-    (Q, F), of every image of the floor, none of which is among them. mean_l2: (Q,), of the mean public
-    image. hits: (Q, M), with at least 20 dB and identified."""
+    """Distinct images of other clients and of nobody's private set, one row each. l2: (Q, M), of every reconstruction.
+    floor_l2: (Q, F), of every image of the floor, none of which is among them. mean_l2: (Q,), of the mean public image.
+    hits: (Q, M), with at least 20 dB and identified. counted: the hits of further counts, (Q, any). classes: (Q,), all
+    the same where they are not known."""
 
     l2: np.ndarray
     floor_l2: np.ndarray
     mean_l2: np.ndarray
     hits: np.ndarray
+    counted: Mapping[str, np.ndarray]
+    classes: np.ndarray
 
-    def drawn(self, rows: np.ndarray) -> tuple[int, float]:
-        """(recovered, leakage) of the reconstructions against these images, matched as private ones are."""
+    def drawn(self, rows: np.ndarray, copies: np.ndarray) -> tuple[float, dict[str, int]]:
+        """(leakage, counts) of the reconstructions against these images, matched as private ones are, each of which
+        counts `copies` times, (rows,)."""
         match, distance = self._matched(self.l2, rows)
         floor = self._matched(self.floor_l2, rows)[1]
-        recovered = self.hits[rows[match >= 0], match[match >= 0]].sum()
-        leakage = np.maximum(0.0, 1.0 - distance / np.maximum(floor, 1e-12)).mean() if (match >= 0).any() else 0.0
-        return int(recovered), float(leakage)
+        found = match >= 0
+        recovered = int(copies[found][self.hits[rows[found], match[found]]].sum())
+        leakage = np.average(np.maximum(0.0, 1.0 - distance / np.maximum(floor, 1e-12)), weights=copies)
+        counts = {name: count_images(hits[rows], copies) for name, hits in self.counted.items()}
+        return float(leakage) * bool(found.any()), {"recovered": recovered, **counts}
 
     def _matched(self, l2: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         match = greedy_match(l2[rows])
         return match, np.column_stack([l2, self.mean_l2])[rows, match]  # −1 is the mean image
 
 
-def permutation_null(observed: float, count: int, others: Others, generator: np.random.Generator) -> Null:
-    """Draw 99 sets of `count` images without replacement, and see how often they are told as well as the private ones.
+@dataclass(frozen=True)
+class Observed:
+    """What null sets are held against: leakage, and counts by their names. classes: (D,) of the distinct private
+    images, copies: (D,) how often each occurs."""
 
-    p = (1 + sets with at least the observed leakage) / (1 + sets) (Phipson and Smyth 2010): never 0.
+    leakage: float
+    counts: Mapping[str, int]
+    classes: np.ndarray
+    copies: np.ndarray
+
+
+def permutation_null(observed: Observed, others: Others, generator: np.random.Generator) -> Null:
+    """Draw 99 sets of as many images of each class, and see how often they are told as well as the private ones.
+
+    Each image is drawn anew from all others, as the private ones might have been: sets without replacement from few
+    others would be too much alike. p = (1 + sets with at least the observed leakage, or count) / (1 + sets) (Phipson
+    and Smyth 2010): never 0.
     """
-    if len(others.l2) < count:
+    rows = {kind: np.flatnonzero(others.classes == kind) for kind in np.unique(observed.classes)}
+    if any(len(rows[kind]) < (observed.classes == kind).sum() for kind in rows):
         return Null()
-    drawn = [others.drawn(generator.choice(len(others.l2), count, replace=False)) for _ in range(SETS)]
-    recovered, leakage = np.array(drawn).T
-    return Null(float(recovered.mean()), float(leakage.mean()), p_value(observed, leakage))
+    drawn = []
+    for _ in range(SETS):
+        chosen = np.empty(len(observed.classes), dtype=int)
+        for kind in rows:
+            places = observed.classes == kind
+            chosen[places] = generator.choice(rows[kind], places.sum())
+        once, of = np.unique(chosen, return_inverse=True)
+        drawn.append(others.drawn(once, np.bincount(of, observed.copies).astype(int)))
+    leakage = np.array([one for one, _ in drawn])
+    counts = {name: np.array([found[name] for _, found in drawn]) for name in observed.counts}
+    return Null(
+        float(counts["recovered"].mean()),
+        float(leakage.mean()),
+        p_value(observed.leakage, leakage),
+        {name: p_value(count, counts[name]) for name, count in observed.counts.items()},
+    )
 
 
 def p_value(observed: float, null: np.ndarray) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks import InputError
-from clients.data.files import npz_array
+from clients.data.files import npz_array, npz_fields
 from clients.data.sources.folder import ENDINGS, load_pictures
 
 Shape = tuple[int, int, int]
@@ -19,13 +19,15 @@ Shape = tuple[int, int, int]
 class ImageFiles:
     """Images (N, C, H, W) in [0, 1] of one or more files. names: of the files. counts: images of each, in order.
 
-    by_client: whether every file is that of one client; else nobody said whose image is whose.
+    by_client: whether every file is that of one client; else nobody said whose image is whose. labels: (N,), the
+    classes, None where some file does not tell them.
     """
 
     names: tuple[str, ...]
     counts: tuple[int, ...]
     images: Tensor
     by_client: bool
+    labels: Tensor | None = None
 
     def numbers(self, file: int) -> range:
         """Where the images of a file lie among all."""
@@ -51,7 +53,15 @@ def _read_truth(path: str, shape: Shape, called: str, stamps: tuple[tuple[str, i
     own = _parts(Path(path)) if Path(path).is_dir() else []
     files = own or [Path(path)]
     parts = [read_images(file, shape, called) for file in files]
-    return ImageFiles(tuple(file.stem for file in files), tuple(map(len, parts)), torch.cat(parts), bool(own))
+    labels = [read_labels(file, len(images)) for file, images in zip(files, parts, strict=True)]
+    known = [one for one in labels if one is not None]
+    return ImageFiles(
+        names=tuple(file.stem for file in files),
+        counts=tuple(map(len, parts)),
+        images=torch.cat(parts),
+        by_client=bool(own),
+        labels=torch.cat(known) if len(known) == len(labels) else None,
+    )
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -73,6 +83,19 @@ def read_images(path: Path, shape: Shape, called: str) -> Tensor:
     if tuple(images.shape[1:]) != shape:
         raise InputError(f"{called} {str(path)!r}: images have shape {tuple(images.shape[1:])}, --shape is {shape}")
     return images
+
+
+def read_labels(path: Path, count: int) -> Tensor | None:
+    """(N,) integers, of the array `labels` of an npz file of `count` images; None where there is none. InputError where
+    it is no class for each image."""
+    if path.is_dir() or "labels" not in npz_fields(path):
+        return None
+    labels = npz_array(path, "labels", "labels")
+    if labels.shape != (count,) or labels.dtype.kind not in "iu":
+        raise InputError(
+            f"labels of {str(path)!r} are {labels.dtype} {labels.shape}: give an integer for each of {count} images"
+        )
+    return torch.from_numpy(labels.astype(np.int64))
 
 
 def _npz_images(path: Path, called: str) -> Tensor:

@@ -46,7 +46,6 @@ def write_recording(folder: Path, observation: Observation, knowledge: Knowledge
     store.checkpoints.mkdir(parents=True, exist_ok=True)
     pair = (store.save_global(0, initial), store.save_client(1, 0, final))
     store.save_observation(RecordedObservation(KEY, (pair,), (0,), (0,)), knowledge)
-    images = {0: knowledge.num_private} if knowledge.num_private is not None else {}
-    round = RecordedRound(1, (0,), images)
+    round = RecordedRound(1, (0,), {})  # how many images there are nobody reported: what is known may be a belief
     contents = Contents(FORMAT, version("fedspill"), "two checkpoints", {0: SeenClient(0)}, (round,))
     write_json(folder / CONTENTS, contents.as_json())

@@ -11,6 +11,10 @@ from attacks.membership import MembershipTest
 from simulator.tools.candidates import membership_table, scale_warning, to_input_space
 
 NOT_TRIED = "membership: not tried: give --candidates and --public"
+GIVE_PUBLIC = (
+    "membership: not tried: give --public, 9 or more images that are no members, and it is told which candidates took "
+    "part"
+)
 NAME = "membership of the candidates"
 
 

@@ -8,11 +8,12 @@ from attacks import InputError, Knowledge, Observation, Reconstruction, score
 from attacks.interface.devices import exact_convolutions
 from attacks.interface.seeding import numpy_generator
 from attacks.scoring.leakage import LeakageScore
+from attacks.scoring.recognition import comparable
 from simulator.errors import said_by
 from simulator.evaluation.measures import MEASURES, FinishedAttack, norms_of
 from simulator.evaluation.truth import Truth
 
-NO_TRUTH = "nobody said what is true: no scores"
+UNCALIBRATED = "too few public images to say what an eye would know"
 
 
 class Evaluation(NamedTuple):
@@ -35,7 +36,9 @@ def evaluate(
     purpose = f"floor/{key['threat_model']}/{key['attack']}"
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
     images, held = (pixels.float() for pixels in (found.pixels(clamped=False), found.held_pixels(clamped=False)))
-    scores = score(truth.private, images, truth.pool, generator, held=held, transformations=truth.views)
+    scores = score(
+        truth.private, images, truth.pool, generator, held=held, transformations=truth.views, labels=truth.labels
+    )
     counts = {"num_private": len(truth.private)} | counts_of(found)
     attack = FinishedAttack(truth, observation, knowledge, found, counts | scores.columns())
     notes = list(truth.notes)
@@ -44,6 +47,8 @@ def evaluate(
             attack.columns.update(measure(attack))
         except (Exception, SystemExit) as error:
             notes.append(f"{name}: {error if isinstance(error, InputError) else said_by(error)}")
+    if math.isnan(scores.least) and comparable(truth.private) and len(truth.pool.public) > 1:
+        notes.append(f"{UNCALIBRATED}: {truth.more_public}")
     if scores.floor_size < len(found.images):
         size, returned = scores.floor_size, len(found.images)
         notes.append(f"the floor has {size} of the {returned} public images that it needs: {truth.more_public}")
@@ -60,10 +65,10 @@ def counts_of(found: Reconstruction) -> dict[str, Any]:
     }
 
 
-def without_truth(observation: Observation, knowledge: Knowledge, found: Reconstruction) -> Evaluation:
-    """What there is to say where nobody knows the private images: counts and norms, and no score."""
+def without_truth(observation: Observation, knowledge: Knowledge, found: Reconstruction, why: str) -> Evaluation:
+    """What there is to say where nobody knows the private images: counts and norms, and no score. why: in words."""
     told = {} if knowledge.num_private is None else {"num_private": knowledge.num_private}
-    return Evaluation(told | counts_of(found) | norms_of(observation), [], [NO_TRUTH])
+    return Evaluation(told | counts_of(found) | norms_of(observation), [], [why])
 
 
 def _samples(

@@ -17,11 +17,11 @@ from attacks.scoring.images import score_images
 from clients.time_limit import OutOfTime, time_limit
 from simulator.adversary.attack_run import AttackRun
 from simulator.errors import DiskError, one_line, said_by
-from simulator.evaluation.candidates import NOT_TRIED, CandidateSource, Told, tell_candidates
+from simulator.evaluation.candidates import GIVE_PUBLIC, NOT_TRIED, CandidateSource, Told, tell_candidates
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.material import Contents, Material
 from simulator.evaluation.progress_board import Reporter
-from simulator.evaluation.truth import Attacked, ScenarioTruth, Truth, TruthSource
+from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, Truth, TruthSource
 from simulator.results.disk import make_out, write_bytes
 from simulator.results.formats import reconstruction_file
 from simulator.results.keys import ObservationKey, RecordedObservation
@@ -244,15 +244,16 @@ def _candidates_of(job: Job, material: Material, contents: Contents) -> Told:
 def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evaluation]:
     """By target: against the private images, and against what all clients trained on instead, where they did."""
     recorded, observation, knowledge, found = attacked
-    truth = None if job.setting.truth is None else job.setting.truth.truth(attacked)
-    if truth is None:
-        blind = without_truth(observation, knowledge, found)
-        return {"private": blind._replace(notes=blind.notes + [NOT_TRIED] * (job.setting.candidates is None))}
+    truth = NO_TRUTH if job.setting.truth is None else job.setting.truth.truth(attacked)
+    if isinstance(truth, str):
+        blind = without_truth(observation, knowledge, found, truth)
+        untold = [NOT_TRIED if truth == NO_TRUTH else GIVE_PUBLIC] if job.setting.candidates is None else []
+        return {"private": blind._replace(notes=blind.notes + untold)}
     by_target = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
     images, of_round = distilled(recorded.clients), distilled(recorded.round_clients)
     if images is not None and of_round is not None:
         by_target["private"].columns.update(copied(truth, images))
-        truth = replace(truth, private=images, pool=replace(truth.pool, private=of_round))
+        truth = replace(truth, private=images, pool=replace(truth.pool, private=of_round), labels=None)
         by_target["distilled"] = evaluate(truth, observation, knowledge, found, job.row_key("distilled"))
     return by_target
 

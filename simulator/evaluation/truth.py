@@ -15,6 +15,9 @@ from clients.defenses.base import Transformation
 from simulator.results.keys import RecordedObservation
 from simulator.scenario.scenario import Scenario
 
+NO_TRUTH = "nobody said what is true: no scores"
+CANDIDATES = "the images of --truth are candidates, and no attack is scored on them"  # as the reason of a row begins
+
 
 @dataclass(frozen=True)
 class Truth:
@@ -23,7 +26,8 @@ class Truth:
     diagnosed: whether rows get the columns that say how far the update is in the kernel regime. views: what clients
     augment their images by, where they do. numbers: (N,) what the samples table calls the images, from 0 where nothing
     is given. no_membership: why membership cannot be scored on them; empty where it can be. more_public: how to get a
-    stronger floor. notes: what `detail` has to say of all this.
+    stronger floor. notes: what `detail` has to say of all this. labels: (N,) the classes of the private images, None
+    where these are not known.
     """
 
     private: Tensor
@@ -36,16 +40,27 @@ class Truth:
     no_membership: str = ""
     more_public: str = "raise data.public"
     notes: tuple[str, ...] = ()
+    labels: Tensor | None = None
 
     @classmethod
     def of(cls, scenario: Scenario, clients: Sequence[int], round_clients: Sequence[int]) -> "Truth":
         """The private set that `clients` form, in a round in which `round_clients` took part."""
         data = split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
-        images = {client: data.client(client)[0] for client in round_clients}
-        pool = Pool(data.public()[0], torch.cat([images[client] for client in round_clients]))
-        private = torch.cat([images[client] for client in clients])
-        views = invariances(scenario.chain)
-        return cls(private, pool, data.normalization, scenario.seed, scenario.output.diagnostics, views)
+        shares = {client: data.client(client) for client in round_clients}
+        of_round, private = (
+            [torch.cat(parts) for parts in zip(*(shares[client] for client in wanted), strict=True)]
+            for wanted in (round_clients, clients)
+        )
+        public = data.public()
+        return cls(
+            private[0],
+            Pool(public[0], of_round[0], public[1], of_round[1]),
+            data.normalization,
+            scenario.seed,
+            scenario.output.diagnostics,
+            invariances(scenario.chain),
+            labels=private[1],
+        )
 
 
 class Attacked(NamedTuple):
@@ -60,8 +75,8 @@ class Attacked(NamedTuple):
 class TruthSource(Protocol):
     """Where the truth behind an observation is read, on the worker that scores: small and picklable."""
 
-    def truth(self, attacked: Attacked) -> Truth | None:
-        """None where nobody knows it."""
+    def truth(self, attacked: Attacked) -> Truth | str:
+        """Where there is none for this observation, why."""
 
 
 @dataclass(frozen=True)

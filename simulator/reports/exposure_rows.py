@@ -5,14 +5,18 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from simulator.evaluation.truth import CANDIDATES
 from simulator.reports.verdict_words import PARTICIPANTS
 from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
 
-MEASURES = ("recovered", "recovered_group", "recovered_affine", "held")  # of equally many images, the first counts
-DERIVED = ("scored", "best", "measure", "share", "sure", "tells_members", "tells_candidates", "setting")
-FLOORS = ("floor_{}_fraction", "null_{}_fraction")
+# of equally many images, the first counts
+MEASURES = ("recovered", "recovered_group", "recovered_affine", "recognized", "held")
+DERIVED = (
+    *("scored", "best", "measure", "share", "sure", "chance", "explained"),
+    *("tells_members", "tells_candidates", "setting"),
+)
 EXPOSED = 0.5  # share of a client's private images
 # Shares of an update that images may leave unexplained and be very likely right all the same. A search that has no test
 # of its own and leaves a third of it may have found noise. Images that passed a test against decoys may leave more:
@@ -29,17 +33,19 @@ class Telling(NamedTuple):
 
 
 TELLING = Telling()
-CHANCE = 0.05  # that any update of a table seems to tell candidates, where none of them took part
+# probability of as many by chance, up to which images count, and updates tell candidates, of all updates of a table
+CHANCE = 0.05
 
 
 def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     """The rows about private images, with every declared column, and these beside them.
 
     scored: whether the truth is known. best, measure: most private images by any way of counting, and which way. share:
-    `best` over the private images, 0 where an attacker who knows nothing has as many; without the truth, of the images
-    that the update shows. sure: whether the images are vouched for. tells_members: whether the AUC is above chance,
-    tells_candidates: whether more candidates are told to be members than chance explains. setting: in words, which
-    point of a sweep or which defense it is.
+    `best` over the private images, 0 where chance explains as many; without the truth, of the images that the update
+    shows. chance: where none counts, how many there are that chance explains, and `explained` by what: the `floor`, the
+    `classes`, or what `others` lose as well. sure: whether the images are vouched for. tells_members: whether the AUC
+    is above chance, tells_candidates: whether more candidates are told to be members than chance explains. setting: in
+    words, which point of a sweep or which defense it is.
     """
     rows = leakage.reindex(columns=[*LEAKAGE.columns, *(name for name in leakage if name not in LEAKAGE.columns)])
     rows = rows[rows.target.isna() | (rows.target == "private")].reset_index(drop=True)
@@ -47,20 +53,30 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     rows[numbers] = rows[numbers].apply(pd.to_numeric).astype("float64")
     rows["detail"] = rows.detail.astype("string")
     rows = rows.assign(scored=rows.recovered.notna(), setting=_setting(rows))
-    counts = pd.DataFrame({name: rows[name].where(_above_floor(rows, name), 0.0) for name in MEASURES}).fillna(0.0)
+    explained = pd.DataFrame({name: _explained(rows, name) for name in MEASURES}, index=rows.index)
+    plain = rows[list(MEASURES)].fillna(0.0)
+    counts = plain.where(explained == "", 0.0)
     likely = likely_right(rows)
     found = rows[["num_reconstructed", "num_inferred"]].min(axis=1).where(likely, 0.0)
     best = counts.max(axis=1).where(rows.scored, found)
     of = rows.num_private.where(rows.scored, rows.num_inferred)
     share = (best / of.where(of > 0)).clip(upper=1.0).fillna(0.0)
     low = rows.membership_auc_low.fillna(rows.membership_auc)
-    measure = counts.idxmax(axis=1) if len(rows) else pd.Series(dtype="object")
+    measure, most = (found.idxmax(axis=1) if len(rows) else pd.Series(dtype="object") for found in (counts, plain))
+    chance = plain.max(axis=1).where(rows.scored & (share == 0), 0.0)
+    reasons = pd.Series([explained.at[row, name] for row, name in most.items()], index=rows.index, dtype="object")
     return rows.assign(
         best=best, measure=measure, share=share,
-        sure=(measure != "held").where(rows.scored, likely),
+        sure=(measure != "held").where(rows.scored, likely), chance=chance, explained=reasons,
         tells_members=(rows.membership_auc >= TELLING.least) & (low > 0.5),
         tells_candidates=_tells_candidates(rows),
     )  # fmt: skip
+
+
+def are_candidates(rows: pd.DataFrame) -> pd.Series:
+    """Whether the images that a row was given are nobody's private set, so that nothing is scored on them."""
+    details = rows.detail.astype("string") if "detail" in rows else pd.Series("", index=rows.index)
+    return details.str.contains(CANDIDATES, regex=False, na=False).astype(bool)
 
 
 def likely_right(rows: pd.DataFrame) -> pd.Series:
@@ -127,12 +143,17 @@ def _tells_candidates(rows: pd.DataFrame) -> pd.Series:
     return rows.membership_p * max(1, len(tested[names].drop_duplicates())) <= CHANCE
 
 
-def _above_floor(rows: pd.DataFrame, name: str) -> pd.Series:
-    """Where a count is above that of the floor, and of the same images against others."""
-    count, fraction = rows[name], "recovered" if name == "held" else name
-    above = count > 0
-    for pattern in FLOORS:
-        floor = pattern.format(fraction)
-        if floor in rows:
-            above &= count > (rows[floor].fillna(0.0) * rows.num_private)
-    return above
+def _explained(rows: pd.DataFrame, name: str) -> pd.Series:
+    """What explains a count, in every row: "" where it is more than chance. Older runs know no p-values."""
+    count, fraction = rows[name].fillna(0.0), "recovered" if name == "held" else name
+    p = rows[f"null_{name}_p"]
+
+    def beaten_by(column: str) -> pd.Series:
+        known = rows[column] if column in rows else pd.Series(float("nan"), index=rows.index)
+        return count <= known.fillna(0.0) * rows.num_private
+
+    told_from_others = (p <= CHANCE).where(p.notna(), ~beaten_by(f"null_{fraction}_fraction"))
+    told_by_class = (p <= CHANCE).where(p.notna(), ~beaten_by(f"class_floor_{fraction}_fraction"))
+    found = pd.Series("", index=rows.index, dtype="object").mask(~told_from_others, "others")
+    found = found.mask(rows.class_floor_leakage.notna() & ~told_by_class, "classes")
+    return found.mask(beaten_by(f"floor_{fraction}_fraction"), "floor")

@@ -2,7 +2,8 @@
 
 A limit is on a numeric column of the leakage table, for all rows about private images or for those of one threat model,
 defense or attack: `leakage=0.2`, `server:leakage=0.2`, `noise/server:recovered=0`. A row without a value is not
-below a limit: it is named, and a limit that no row has a value for counts as exceeded.
+below a limit: it is named, and a limit that no row has a value for counts as exceeded. So does one on a score of rows
+whose images are candidates: there is no such score.
 """
 
 import math
@@ -13,6 +14,7 @@ import pandas as pd
 
 from attacks.interface.errors import InputError, nearest
 from simulator.errors import RunError
+from simulator.reports.exposure_rows import are_candidates
 from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
@@ -103,7 +105,13 @@ def judge(leakage: pd.DataFrame, limits: Sequence[Limit]) -> Judgement:
         values = pd.to_numeric(rows[limit.column]) if limit.column in rows else pd.Series(math.nan, index=rows.index)
         above = values[values > limit.most].sort_values(ascending=False)
         exceeded += [f"{limit.column} {value:.4g} > {limit.most:g}: {_row(rows.loc[i])}" for i, value in above.items()]
-        if values.notna().sum() == 0:
+        candidates = values.isna() & are_candidates(rows)
+        if candidates.any():
+            exceeded.append(
+                f"{limit}: {candidates.sum()} of {len(rows)} rows have no such score, since --truth holds "
+                "candidates: say whose they are, or set a limit on membership_told"
+            )
+        elif values.notna().sum() == 0:
             exceeded.append(f"{limit}: none of {len(rows)} rows has a value, so nothing shows that it holds")
         elif missing := int(values.isna().sum()):
             first = ", ".join(rows.status[values.isna()].unique())

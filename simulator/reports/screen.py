@@ -17,12 +17,12 @@ from simulator.results.schema import LEAKAGE
 
 MAX_LINES = 60
 CAVEATS = 6  # on the screen without --all
-WORST = "client threat attack round recovered held affine group leakage AUC members".split()  # headings
+WORST = "client threat attack round recovered recognized held affine group leakage AUC members".split()  # headings
 SETTING, GRANTED = "setting", LEAKAGE.columns["knowledge"].heading
 LAYOUT = Layout(
     texts={SETTING, *(column.heading for column in LEAKAGE.printed if column.dtype == TEXT)},
     spare=("precision", "PSNR mean", "L2 median"),
-    dropped=("group", "affine", "held"),  # the verdict says what they do
+    dropped=("group", "affine", "held", "recognized"),  # the verdict says what they do
 )
 
 

@@ -32,6 +32,7 @@ FOUND = (
     "they passed the attack's own test against decoys; doubtful: others. Nobody compared them with the truth."
 )
 MORE = {  # what is shown where it differs from `recovered`, by heading
+    "recognized": "recognized: recovered, or alike up to what an eye overlooks (docs/scores.md).",
     "held": "held: recovered by any candidate that the attack has, returned or not.",
     "affine": "affine: recovered up to an offset and a gain per channel.",
     "group": "group: recovered up to the clients' augmentations.",
@@ -205,7 +206,7 @@ LEAKAGE_CELLS: dict[str, Show] = {  # what is more than a value and its floor
     "recovered": _recovered,
     "membership_told": _members,
     "knowledge": _granted,
-    **{name: _count(name) for name in ("held", "recovered_affine", "recovered_group")},
+    **{name: _count(name) for name in ("recognized", "held", "recovered_affine", "recovered_group")},
 }
 BENCHMARK_CELLS: dict[str, Show] = {
     "attack": lambda row: f"{row['attack']}*" if row["adaptive"] else row["attack"],

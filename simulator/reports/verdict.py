@@ -10,14 +10,17 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from simulator.evaluation.truth import CANDIDATES
 from simulator.reports.exposure_rows import (
     EXPLAINED,
     EXPOSED,
+    are_candidates,
     exposure_rows,
     in_this_setting,
     worst_of,
 )
 from simulator.reports.verdict_caveats import caveats
+from simulator.reports.verdict_chance import chance_lines, most_unbeaten
 from simulator.reports.verdict_membership import membership_headline, membership_lines, reconciled, tells
 from simulator.reports.verdict_words import (
     LOOSER,
@@ -73,9 +76,10 @@ def verdict(leakage: pd.DataFrame) -> Verdict:
         level = "no result"
     shown = (_rounds(worst, good), *_viewers(good), *_settings(good), *membership_lines(good), reconciled(good))
     kept = (_held(good), _up_to(good), *_doubtful(good))
-    details = tuple(sentence(text) for text in (*shown, *kept) if text)
-    headline = broken if level == "no result" else _headline(level, worst, good)
-    return Verdict(level, sentence(headline), details, caveats(rows, level))
+    details = tuple(sentence(text) for text in (*shown, *chance_lines(good), *kept) if text)
+    said_first = broken if level == "no result" else _headline(level, worst, good)
+    headline = " ".join([*_candidates_only(good), sentence(said_first)])
+    return Verdict(level, headline, details, caveats(rows, level))
 
 
 def _broken(rows: pd.DataFrame) -> str:
@@ -108,7 +112,19 @@ def _headline(level: Level, worst: pd.Series, good: pd.DataFrame) -> str:
     if level == "partly exposed":
         return membership_headline(good)
     labels = [repr(label) for label in dict.fromkeys(good.attack)]
+    if unbeaten := most_unbeaten(good):
+        return (
+            f"No more than chance was shown to leak by {listed(labels)} ({unbeaten} at most), which does not mean that "
+            "nothing leaks"
+        )
     return f"Nothing was shown to leak by {listed(labels)}, which does not mean that nothing leaks"
+
+
+def _candidates_only(good: pd.DataFrame) -> list[str]:
+    """A sentence before all others, where images are given that are nobody's private set."""
+    without = are_candidates(good)
+    where = "" if without.all() else f" in {without.sum()} of {counted(len(good), 'row')}"
+    return [sentence(f"{CANDIDATES}{where}")] if without.any() else []
 
 
 def _images(row: pd.Series) -> str:
@@ -165,7 +181,9 @@ def _viewers(good: pd.DataFrame) -> list[str]:
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst, clients = worst_of(own), own[own.client != ALL]
         if worst.share == 0:
-            lines.append(f"{viewer(threat_model)} {'recovers no image' if own.scored.any() else 'has no sure image'}")
+            unbeaten = most_unbeaten(own)
+            nothing = f"recovers no more than chance ({unbeaten} at most)" if unbeaten else "recovers no image"
+            lines.append(f"{viewer(threat_model)} {nothing if own.scored.any() else 'has no sure image'}")
             continue
         lost, attacked = clients[clients.share > 0].client.nunique(), clients.client.nunique()
         of = at_worst(worst) if worst.scored else counted(worst.best, "image")
@@ -190,7 +208,8 @@ def _settings(good: pd.DataFrame) -> list[str]:
         if broken
         else []
     )
-    return [*lines, f"no attack has an image at {_some(kept)}"] if kept else lines
+    more = "more than chance has" if most_unbeaten(good[good.share == 0]) else "an image"
+    return [*lines, f"no attack has {more} at {_some(kept)}"] if kept else lines
 
 
 def _some(names: list[str]) -> str:
@@ -217,7 +236,7 @@ def _held(good: pd.DataFrame) -> str:
 
 def _up_to(good: pd.DataFrame) -> str:
     """Images that are there but for an offset and a gain."""
-    more = (good.recovered_affine - good.recovered).where(good.scored)
+    more = (good.recovered_affine - good.recovered).where(good.scored & (good.share > 0))
     if not (more > 0).any():
         return ""
     row = good.loc[more.idxmax()]

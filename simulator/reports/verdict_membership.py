@@ -7,6 +7,7 @@ told to be members, at a false-positive rate that images held out calibrate; and
 import pandas as pd
 
 from simulator.reports.exposure_rows import TELLING, in_this_setting, settings_of
+from simulator.reports.verdict_chance import most_unbeaten
 from simulator.reports.verdict_words import percent, trainer, whose
 
 
@@ -23,7 +24,10 @@ def membership_headline(good: pd.DataFrame) -> str:
     else:
         row = _most_told(good)
         how = f"({_told(row)})"
+    unbeaten = most_unbeaten(good)
     nothing = "No image was recovered" if good.scored.any() else "No image is sure"
+    if unbeaten:
+        nothing = f"No more images were recovered than chance has ({unbeaten} at most)"
     return (
         f"{nothing}, but membership leaks{in_this_setting(row, good)}: whoever holds a candidate "
         f"image can tell whether {trainer(row.client)} trained on it in round {row['round']} {how}"

@@ -49,6 +49,7 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
 LOOSER = {  # how an image counts that `recovered` leaves out, and what `recovered` asks
     "recovered_group": ("up to the shifts and flips that clients augment by", "as they are"),
     "recovered_affine": ("up to brightness and contrast", "as they are"),
+    "recognized": ("up to what an eye overlooks (`recognized`)", "as they are"),
     "held": ("in candidates that the attack would not vouch for", "returned"),
 }
 LONGEST = 320  # letters of one reason

@@ -25,8 +25,9 @@ KEY = Group("What a row is about.", "simulator/evaluation/job.py")
 OUTCOME = Group("How the attack went.", "simulator/evaluation/job.py")
 RETURNED = Group("What the attack made of the update.", "simulator/evaluation/evaluator.py")
 SCORES = Group(
-    "How good the images are. Reconstructions are matched one to one to private images, the closest pair first (Loo et "
-    "al. 2024). A private image left without one is scored against the mean public image.",
+    "How good the images are. Reconstructions are matched one to one to distinct private images, the closest pair "
+    "first (Loo et al. 2024); private images that are equal pixel for pixel are one, counted as often as it occurs. A "
+    "private image left without one is scored against the mean public image.",
     "attacks/scoring/leakage.py",
 )
 FLOOR = Group(
@@ -35,15 +36,23 @@ FLOOR = Group(
     "images in the place of every private one. Printed tables show the better of the two.",
     "attacks/scoring/leakage.py",
 )
+CLASSES = Group(
+    "The floor of an attacker who knows how many private images there are of each class, and nothing else: as many "
+    "public images as the attack returned, by those counts. Empty where the classes of private and public images are "
+    "not known.",
+    "attacks/scoring/leakage.py",
+)
 BEYOND = Group(
     "What `recovered` would miss or take for more than it is ([scores.md](scores.md)): candidates that an attack holds "
-    "and does not return, images that are there but for an offset, a gain or an augmentation, the images most exposed.",
+    "and does not return, images that are there but for an offset, a gain, an augmentation or what an eye overlooks, "
+    "the images most exposed.",
     "attacks/scoring/exposure.py",
 )
 NULL = Group(
-    "The same reconstructions against images that they are none of: means over 99 sets of `num_private` images of the "
-    "round's other clients and of the public pool, without those of the floor. Empty where there are not "
-    "enough of them.",
+    "The same reconstructions against images that they are none of: 99 sets of `num_private` images of the round's "
+    "other clients and of the public pool, without those of the floor; each of the class of a private image, where "
+    "classes are known. Empty where there are not as many of them. Of each set that has at least the row's value, a "
+    "p-value counts one: (1 + those) / 100, from 0.01; no better than chance at 0.5 or 1.",
     "attacks/scoring/null.py",
 )
 MEMBERSHIP = Group(
@@ -92,7 +101,8 @@ LEAKAGE = Table(
            "are scored)", KEY),
     Column("status", TEXT, "ok, failed, skipped or timeout", OUTCOME),
     Column("detail", TEXT, "the reason, warnings of the attack and notes on the scores", OUTCOME),
-    Column("num_private", COUNT, "private images that there are", RETURNED),
+    Column("num_private", COUNT, "private images that there are; where nobody knows them, as many as the adversary was "
+           "told", RETURNED),
     Column("num_inferred", COUNT, "private images that the attack counted in the update", RETURNED),
     Column("num_reconstructed", COUNT, "images that the attack returned", RETURNED),
     Column("l2_min", NUMBER, "smallest distance of a pair", SCORES, L2),
@@ -181,11 +191,10 @@ LEAKAGE = Table(
            "or held: of the image where it is smallest relative to `floor_l2`", BEYOND, L2, averaged=True),
     Column("leakage_p95", NUMBER, "95th percentile over private images of what `leakage` is the mean of; of fewer than "
            "20 images the largest", BEYOND, SHARE, averaged=True),
-    Column("null_recovered", NUMBER, "`recovered` against other images", NULL),
+    Column("null_recovered", NUMBER, "`recovered` against other images, mean of the sets", NULL),
     Column("null_recovered_fraction", NUMBER, "`null_recovered` over `num_private`", NULL, SHARE, averaged=True),
-    Column("null_leakage", NUMBER, "`leakage` against other images", NULL, SHARE, averaged=True),
-    Column("null_p", NUMBER, "(1 + sets of other images with at least the row's `leakage`) / 100: from 0.01, no better "
-           "than chance at 0.5 or 1", NULL, SHARE),
+    Column("null_leakage", NUMBER, "`leakage` against other images, mean of the sets", NULL, SHARE, averaged=True),
+    Column("null_p", NUMBER, "p-value of `leakage`", NULL, SHARE),
     Column("membership_auc_low", NUMBER, "of `membership_auc` (Newcombe 2006, method 5)", MEMBERSHIP, SHARE),
     Column("membership_auc_high", NUMBER, "of `membership_auc`", MEMBERSHIP, SHARE),
     Column("membership_tpr_low", NUMBER, "of `membership_tpr` (Clopper and Pearson 1934)", MEMBERSHIP, SHARE),
@@ -203,8 +212,22 @@ LEAKAGE = Table(
     Column("membership_p", NUMBER, "probability of at least as many told where no candidate is a member", TOLD, SHARE),
     Column("num_vouched", COUNT, "images returned that passed the attack's own test against decoys; empty for attacks "
            "that return whatever they find", RETURNED),
-    printed="round client threat_model attack recovered held recovered_affine recovered_group precision leakage "
-    "l2_median psnr_mean membership_auc membership_told knowledge",
+    Column("recognized", COUNT, "`recovered`, or private images that an eye would know: more alike than "
+           "`recognized_threshold` to a returned image that is mirrored, shifted by up to 2 pixels, of another "
+           "brightness or contrast, a negative included, on smoothed images, and *identified* by that likeness; never "
+           "below `recovered`", BEYOND),
+    Column("recognized_fraction", NUMBER, "`recognized` over `num_private`", BEYOND, SHARE, title="recognized",
+           averaged=True),
+    Column("floor_recognized_fraction", NUMBER, "`recognized_fraction` of the floor", FLOOR, SHARE, averaged=True),
+    Column("recognized_threshold", NUMBER, "a correlation, above which as many public images as were returned are for "
+           "at most 1 in 100 private images; empty where the public images are too few to tell", BEYOND, SHARE),
+    Column("class_floor_leakage", NUMBER, "`leakage` of those", CLASSES, SHARE, averaged=True),
+    Column("class_floor_recovered_fraction", NUMBER, "`recovered_fraction` of those", CLASSES, SHARE, averaged=True),
+    Column("class_floor_recognized_fraction", NUMBER, "`recognized_fraction` of those", CLASSES, SHARE, averaged=True),
+    *(Column(f"null_{name}_p", NUMBER, f"p-value of `{name}`", NULL, SHARE)
+      for name in ("recovered", "held", "recovered_affine", "recovered_group", "recognized")),
+    printed="round client threat_model attack recovered recognized held recovered_affine recovered_group precision "
+    "leakage l2_median psnr_mean membership_auc membership_told knowledge",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ SEES = {
     "server_history": "the updates of all rounds so far",
 }
 NUMERIC = (INTEGER, COUNT, NUMBER)
-OF_ALL = ("recovered", "held", "recovered_affine", "recovered_group")  # counts of the private images
+OF_ALL = ("recovered", "recognized", "held", "recovered_affine", "recovered_group")  # counts of the private images
 
 
 def leakage_grid(leakage: pd.DataFrame) -> Grid:

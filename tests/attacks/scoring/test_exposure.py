@@ -7,7 +7,7 @@ import torch
 from attacks.scoring.identification import Identification, count_images
 from attacks.scoring.images import Pool
 from attacks.scoring.leakage import score
-from attacks.scoring.null import Others, p_value, permutation_null
+from attacks.scoring.null import Observed, Others, p_value, permutation_null
 
 
 def textures(count, seed=0, shape=(1, 8, 8)):
@@ -83,10 +83,21 @@ def test_precision_counts_a_second_view_and_no_stray():
 
 
 def test_each_candidate_counts_for_one_image():
-    twins = torch.cat([textures(1), textures(1)])  # equal, so that one candidate hits both
+    """Of two images, or of all copies of one, whichever are more."""
+    hits = np.array([[True, True], [True, False], [False, False]])
+    assert count_images(hits, np.ones(3, dtype=int)) == 2
+    assert count_images(np.array([[True], [True]]), np.array([2, 5])) == 5
+
+
+def test_an_image_that_a_client_holds_often_counts_as_often():
+    """Reviewers' case: 20 copies of one image, one exact candidate."""
+    twins, other = textures(1).expand(20, -1, -1, -1), textures(1, seed=9)
     found = columns(twins, twins[:1])
-    assert (found["recovered"], found["held"]) == (1, 1)
-    assert count_images(np.array([[True, True], [True, False], [False, False]])) == 2
+    assert (found["recovered"], found["held"], found["recovered_affine"]) == (20, 20, 20)
+    assert (found["recovered_fraction"], found["leakage"]) == (1.0, pytest.approx(1.0))
+    mixed = torch.cat([twins[:3], other])  # of four images three come out, all in one
+    found = columns(mixed, twins[:1])
+    assert (found["recovered"], found["recovered_fraction"], found["held"]) == (3, 0.75, 3)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -125,19 +136,44 @@ def test_a_p_value_that_can_be_counted():
     assert p_value(0.9, np.zeros(99)) == pytest.approx(0.01)
 
 
+def other_images(classes=(0, 0)):
+    """One reconstruction at 1 and 3 from two other images whose floors are 2."""
+    hits = np.array([[True], [False]])
+    return Others(
+        np.array([[1.0], [3.0]]), np.array([[2.0], [2.0]]), np.array([9.0, 9.0]), hits, {"held": hits},
+        np.array(classes),
+    )  # fmt: skip
+
+
+def observed(leakage, classes=(0,), recovered=1):
+    return Observed(leakage, {"recovered": recovered, "held": 0}, np.array(classes), np.ones(len(classes), dtype=int))
+
+
 def test_the_null_by_hand():
-    """One reconstruction at 1 and 3 from two other images whose floors are 2: a set of one leaks 0.5 or 0."""
-    others = Others(
-        np.array([[1.0], [3.0]]), np.array([[2.0], [2.0]]), np.array([9.0, 9.0]), np.array([[True], [False]])
-    )
-    assert others.drawn(np.array([0])) == (1, 0.5) and others.drawn(np.array([1])) == (0, 0.0)
+    """A set of one leaks 0.5 or 0."""
+    others, once = other_images(), np.array([1])
+    assert others.drawn(np.array([0]), once) == (0.5, {"recovered": 1, "held": 1})
+    assert others.drawn(np.array([1]), once) == (0.0, {"recovered": 0, "held": 0})
     # the closest pair first: image 1 is left the mean; of the floor it is image 0, listed second, that is left the mean
-    assert others.drawn(np.array([1, 0])) == (1, pytest.approx(((1 - 1 / 9) + 0) / 2))
-    null = permutation_null(0.4, 1, others, rng())
-    assert null.leakage == pytest.approx(0.5 * null.recovered) and null.p == pytest.approx(
-        (1 + 99 * null.recovered) / 100
+    both = ((1 - 1 / 9) + 0) / 2
+    assert others.drawn(np.array([1, 0]), np.array([1, 1])) == (pytest.approx(both), {"recovered": 1, "held": 1})
+    # three copies of image 0 count three times
+    assert others.drawn(np.array([1, 0]), np.array([1, 3])) == (
+        pytest.approx(3 * (1 - 1 / 9) / 4),
+        {"recovered": 3, "held": 3},
     )
-    assert np.isnan(permutation_null(0.4, 3, others, rng()).p)
+    null = permutation_null(observed(0.4), others, rng())
+    assert null.leakage == pytest.approx(0.5 * null.recovered)
+    assert null.p == null.count_p["recovered"] == pytest.approx((1 + 99 * null.recovered) / 100)
+    assert null.count_p["held"] == 1.0
+    assert np.isnan(permutation_null(observed(0.4, classes=(0, 0, 0)), others, rng()).p)
+
+
+def test_the_null_draws_images_of_the_same_classes():
+    """Of class 7 there is image 0 alone, which leaks 0.5 every time."""
+    null = permutation_null(observed(0.4, classes=(7,)), other_images(classes=(7, 3)), rng())
+    assert (null.leakage, null.recovered, null.p) == (0.5, 1.0, 1.0)
+    assert np.isnan(permutation_null(observed(0.4, classes=(5,)), other_images(classes=(7, 3)), rng()).p)
 
 
 def test_reconstructions_are_told_from_other_peoples_and_garbage_is_not():

@@ -76,17 +76,51 @@ def test_the_images_on_disk_are_pixels_whatever_the_normalization(blind):
     assert torch.cdist(private.flatten(1), found.flatten(1)).min(1).values.max() < 0.05
 
 
-def test_of_pooled_images_a_row_s_are_those_recovered_as_many_as_the_client_says(recorded, pooled):
-    rows = audited(recorded, "pooled", truth=pooled).leakage
-    assert rows.num_private.tolist() == [10, 10, 10, 30] and (rows.recovered_fraction == 1).all()
-    assert rows.membership_auc.isna().all()  # the private set was chosen by what the update tells
-    assert rows.detail.str.contains("30 images were given for all clients: the 10 of this row").tolist() == [
-        True, True, True, False
-    ]  # fmt: skip
+def test_pooled_images_are_the_private_set_of_all_clients_together_and_of_no_single_one(recorded, pooled):
+    rows = audited(recorded, "pooled", truth=pooled).leakage.set_index("client")
+    assert rows.recovered_fraction[ALL] == 1 and rows.num_private[ALL] == 30
+    single = rows.loc[[0, 1, 2]]
+    assert single[["recovered", "leakage", "recognized", "membership_auc"]].isna().all(axis=None)
+    assert single.detail.str.startswith(
+        "the images of --truth are candidates, and no attack is scored on them: 30 different ones are given, whose is "
+        "not known, and this row has 10"
+    ).all()
 
 
-def test_without_mean_and_deviation_brightness_and_contrast_are_wrong_and_detail_says_so(recorded, pooled):
-    row = audited(recorded, "unsaid", truth=pooled, mean=(), std=(), clients=[0]).leakage.iloc[0]
+def test_outsiders_are_not_recovered_however_alike_they_are(recorded):
+    """Reviewers' case: more images than the client has, none of which took part."""
+    np.savez(recorded / "strangers.npz", images=digits(0, count=100)[0].numpy()[50:])
+    row = audited(recorded, "strangers", truth=recorded / "strangers.npz", clients=[0]).leakage.iloc[0]
+    assert pd.isna(row.recovered) and "50 different ones are given" in row.detail
+    assert row.num_reconstructed == 10  # what the attack has is there all the same
+
+
+def test_copies_do_not_make_a_private_set_larger_than_the_client_says(recorded):
+    images = digits(2)[0].numpy()
+    np.savez(recorded / "copies.npz", images=np.concatenate([images, images[:5]]))
+    row = audited(recorded, "copies", truth=recorded / "copies.npz", clients=[0]).leakage.iloc[0]
+    assert (row.num_private, row.recovered, row.recovered_fraction) == (15, 15, 1.0)
+
+
+def test_classes_are_read_from_the_files_and_reach_the_scores_alone(recorded):
+    folder = recorded / "labelled"
+    folder.mkdir()
+    for client in range(3):
+        images, labels = digits(client)
+        np.savez(folder / f"client_{client:02d}.npz", images=images.numpy(), labels=labels.numpy())
+    rows = audited(recorded, "labels", truth=folder, clients=[0, 1, 2]).leakage
+    assert (
+        rows.class_floor_leakage.between(0, 0.9).all() and not rows.detail.str.contains("classes are not known").any()
+    )
+    assert "labels" not in json.loads(rows.knowledge[0])
+    np.savez(folder / "client_00.npz", images=digits(0)[0].numpy(), labels=np.zeros(3))
+    with pytest.raises(InputError, match="give an integer for each of 10 images"):
+        audited(recorded, "labels-bad", truth=folder)
+
+
+def test_without_mean_and_deviation_brightness_and_contrast_are_wrong_and_detail_says_so(recorded):
+    np.savez(recorded / "own.npz", images=digits(2)[0].numpy())
+    row = audited(recorded, "unsaid", truth=recorded / "own.npz", mean=(), std=(), clients=[0]).leakage.iloc[0]
     assert row.recovered < row.recovered_affine == 10 and "give --mean and --std" in row.detail
 
 

@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 
 from attacks import InputError
 from simulator.audit.audit import audit
+from simulator.reports.gate import judge, parse_limits
 from simulator.reports.page.rows import exposure_grid, leakage_grid
 from simulator.reports.tables import visible_columns
 from simulator.reports.verdict import verdict
@@ -78,12 +79,24 @@ def test_what_was_not_tried_is_said_and_how_it_is(audited):
 
 
 def test_of_one_pool_for_all_clients_it_is_told_which_images_took_part(audited):
+    """Whose they are nobody said: those of a client are candidates, those of both clients together are all."""
     alone = audited("pool", truth="pool").leakage
-    (line,) = (line for line in verdict(alone).details if line.startswith("Membership"))
-    assert "whose image is whose is not known" in line and "--public" in line
+    assert alone.set_index("client").recovered.notna().tolist() == [False, False, True]
+    rows = alone[alone.client >= 0]
+    (line,) = (line for line in verdict(rows).details if line.startswith("Membership"))
+    assert "give --public" in line and "told which candidates took part" in line
     both = audited("pool-public", truth="pool", public="public").leakage.set_index("client")
     assert both.membership_told[0] >= 10 and both.membership_told[-1] == 20
     assert both.membership_auc[[0, 1]].isna().all()
+
+
+def test_what_is_given_as_candidates_is_said_first_and_no_limit_passes_on_it(audited):
+    rows = audited("pool", truth="pool").leakage
+    assert verdict(rows[rows.client >= 0]).headline.startswith("The images of --truth are candidates, and no attack")
+    assert "in 2 of 3 rows. " in verdict(rows).headline
+    judgement = judge(rows, parse_limits(["recovered=20", "leakage=1"], []))
+    assert [line.partition(":")[0] for line in judgement.exceeded] == ["recovered=20", "leakage=1"]
+    assert "2 of 3 rows have no such score" in judgement.exceeded[0] and judgement.error.exit_code == 4
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ SCALE = ["--shape", "1,8,8", "--mean", "0.3", "--std", "0.4"]
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     folder = record(tmp_path_factory.mktemp("cli") / "rec")
-    np.savez(folder / "all.npz", images=torch.cat([digits(client)[0] for client in range(3)]).numpy())
     np.savez(folder / "own.npz", images=digits(0)[0].numpy())
     everyone = load_digits().images[:, None].astype(np.float32) / 16
     np.savez(folder / "public.npz", images=everyone[500:700])
@@ -46,7 +45,7 @@ def test_an_audit_ends_in_a_verdict_a_page_and_an_exit_code(fedspill, recorded, 
         "--client",
         0,
     ]
-    result = fedspill("audit", *arguments, "--truth", recorded / "all.npz", "--out", tmp_path / "known", "--json")
+    result = fedspill("audit", *arguments, "--truth", recorded / "own.npz", "--out", tmp_path / "known", "--json")
     assert result.returncode == 0, result.stderr
     said = json.loads(result.stdout)
     assert said["verdict"]["level"] == "exposed" and "10 of its 10" in said["verdict"]["headline"]
@@ -58,7 +57,7 @@ def test_an_audit_ends_in_a_verdict_a_page_and_an_exit_code(fedspill, recorded, 
     assert "10 of 50 candidate images are told to be members" in " ".join(result.stdout.split())
     assert "AUC" not in result.stdout and "leakage:" not in result.stdout  # no column, so no word on it
     assert (tmp_path / "blind" / "figures" / "reconstructions_server_span.png").exists()
-    limit = ["--truth", recorded / "all.npz", "--out", tmp_path / "known", "--fail-above", "leakage=0.2"]
+    limit = ["--truth", recorded / "own.npz", "--out", tmp_path / "known", "--fail-above", "leakage=0.2"]
     result = fedspill("audit", *arguments, *limit)
     assert result.returncode == 4 and "holds this audit already, finished" in result.stdout
 
@@ -86,6 +85,24 @@ def test_an_attack_on_a_pair_is_an_audit_of_it(fedspill, recorded, pair, tmp_pat
     found = np.load(out / "reconstructions.npz")["images"]
     assert found.shape == (10, 1, 8, 8) and found.min() >= 0 and found.max() <= 1  # pixels
     assert (out / "report.html").exists() and (out / "figures" / "reconstructions_server_span.png").exists()
+
+
+@pytest.mark.parametrize("believed", ["6", "10"])
+def test_a_belief_does_not_size_the_truth(fedspill, recorded, pair, tmp_path, believed):
+    """Reviewers' case: told 6, all of 12 read "6 of its 6"."""
+    options = ["--know", f"num_private={believed}", "--truth", recorded / "own.npz", "--out", tmp_path / "out"]
+    result = fedspill("attack", *pair, "--attack", "span", *options)
+    row = pd.read_csv(tmp_path / "out" / "leakage.csv").iloc[0]
+    assert row.num_private == 10 and row.recovered_fraction == row.recovered / 10, result.stderr
+
+
+def test_images_of_which_nobody_took_part_are_candidates_which_is_said_first(fedspill, recorded, pair, tmp_path):
+    options = ["--truth", recorded / "public.npz", "--out", tmp_path / "out"]
+    result = fedspill("attack", *pair, "--attack", "span", *options)
+    said = " ".join(result.stdout.split())
+    assert "EXPOSED: The images of --truth are candidates, and no attack is scored on them." in said, result.stderr
+    assert "200 different ones are given, whose is not known, and this row has 10" in said
+    assert np.isnan(pd.read_csv(tmp_path / "out" / "leakage.csv").recovered[0])
 
 
 def test_two_networks_that_have_nothing_to_do_with_each_other_end_well(fedspill, recorded, tmp_path):

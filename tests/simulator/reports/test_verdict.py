@@ -214,6 +214,45 @@ def test_without_the_truth_images_that_explain_the_update_stand_before_more_that
     assert "by attack 'span'" in found.headline
 
 
+def test_the_larger_of_recovered_and_recognized_is_quoted_with_its_name():
+    found = verdict(table(recovered(1, recognized=7, null_recognized_p=0.01)))
+    assert found.level == "exposed"
+    assert (
+        "recovers 7 of its 8 private images, up to what an eye overlooks (`recognized`) (1 as they are)"
+        in found.headline
+    )
+    same = verdict(table(recovered(7, recognized=7, null_recognized_p=0.01)))
+    assert "recovers 7 of its 8 private images by attack" in same.headline
+
+
+def test_a_count_that_chance_explains_is_said_and_not_denied():
+    """Reviewers' case: "no image was recovered" beside a column that says 1."""
+    chance = {"recovered": 1, "held": 1, "floor_recovered_fraction": 0.125}
+    found = verdict(table(chance, attack="ntk"))
+    assert found.level == "nothing shown" and "No image" not in str(found)
+    assert found.headline.startswith("No more than chance was shown to leak by 'ntk' (1 of 8 images at most)")
+    said = "Attack 'ntk' has 1 of 8 images of client 0 in round 1: no more than an attacker has who knows nothing"
+    assert any(line.startswith(said) for line in found.details)
+    assert "The server recovers no more than chance (1 of 8 images at most)." in found.details
+    telling = verdict(table(chance | {"membership_auc": 1.0, "membership_auc_low": 0.98}, attack="ntk"))
+    assert telling.headline.startswith(
+        "No more images were recovered than chance has (1 of 8 images at most), but membership leaks"
+    )
+
+
+def test_a_guess_at_the_classes_is_said_to_be_one():
+    guess = recovered(5, of=20, null_recovered_p=0.3, null_held_p=0.3, class_floor_recovered_fraction=0.2)
+    guess |= {"class_floor_leakage": 0.57, "leakage": 0.64, "null_p": 0.74}
+    found = verdict(table(guess))
+    assert found.level == "nothing shown"
+    assert any("5 of 20 images" in line and "what a guess at the classes gives" in line for line in found.details)
+    said = "Leakage of 0.64 ('span', client 0, round 1) is what a guess at the classes gives: public images of the same"
+    assert any(line.startswith(f"{said} classes leak 0.57") for line in found.details)
+    exact = verdict(table(guess | {"null_recovered_p": 0.01, "null_p": 0.01}))
+    assert exact.level == "partly exposed" and "recovers 5 of its 20" in exact.headline
+    assert "classes" not in str(exact.details)
+
+
 def test_defenses_that_held_are_told_from_those_that_did_not():
     found = verdict(table(recovered(8), recovered(6, defense="clipping"), {"defense": "noise"}))
     assert "(at no defense)" in found.headline

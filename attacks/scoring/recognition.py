@@ -1,0 +1,89 @@
+"""Whether an eye would know an image: the best likeness over a few changes that an eye overlooks.
+
+A candidate may be mirrored, shifted by up to 2 pixels (1 where the shorter side is below 16), brighter or darker, of
+another contrast, a negative included. Likeness is the largest |correlation| over those, on images whose fine detail is
+smoothed away: blur and noise of single pixels hardly change it. It knows no class and no meaning, and it is no test of
+an eye: it is declared, and its threshold comes from the images themselves.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+LARGEST = 32  # pixels of the shorter side that are compared; larger images are averaged down to that
+SMALLEST = 5  # pixels of it, below which there is nothing to shift
+MARGIN, SMALL_MARGIN, LARGE_IMAGE = 2, 1, 16  # pixels of the shift, and the side from which it is the larger
+FALSE_RATE = 0.01  # share of private images that as many public ones as were returned may pass for
+MOST_PUBLIC = 1000  # images that the threshold is taken from
+ROWS = 2048  # images at a time, for the sake of memory
+
+
+class Views:
+    """Candidates (M, C, H, W) in all their shifts and mirrored, as unit vectors; they need not lie in [0, 1]."""
+
+    def __init__(self, candidates: Tensor):
+        small = _smoothed(candidates)
+        self.count, margin = len(candidates), _margin(small)
+        self.variants = [
+            _unit(view, top, left)
+            for view in (small, small.flip(3))
+            for top in range(2 * margin + 1)
+            for left in range(2 * margin + 1)
+        ]
+
+    def likeness(self, images: Tensor) -> np.ndarray:
+        """Of images (Q, C, H, W) to every candidate, 0 to 1, (Q, M)."""
+        small = _smoothed(images)
+        own = _unit(small, _margin(small), _margin(small))
+        found = np.zeros((len(images), self.count), np.float32)
+        for start in range(0, len(own), ROWS):
+            rows = own[start : start + ROWS]
+            best = torch.zeros(len(rows), self.count)
+            for view in self.variants:
+                torch.maximum(best, (rows @ view.T).abs_(), out=best)
+            found[start : start + ROWS] = best.numpy()
+        return found
+
+
+def threshold(likeness: np.ndarray, returned: int) -> float:
+    """The likeness above which `returned` public images pass for at most 1 in 100 private ones.
+
+    likeness: of pairs of a private and a public image, NaN for copies. Of n pairs a fresh one is above the (k + 1)-th
+    largest with probability (k + 1) / (n + 1), and each private image meets `returned` of them. NaN where the pairs are
+    too few to tell.
+    """
+    pairs = np.sort(likeness[~np.isnan(likeness)])[::-1]
+    above = int(FALSE_RATE * (len(pairs) + 1) / max(returned, 1) + 1e-9) - 1
+    return float(pairs[above]) if above >= 0 else float("nan")
+
+
+def comparable(images: Tensor) -> bool:
+    """Whether images (N, C, H, W) are large enough to be shifted."""
+    return min(images.shape[2:]) >= SMALLEST
+
+
+def _smoothed(images: Tensor) -> Tensor:
+    """At most `LARGEST` pixels on the shorter side, each the mean of its neighbourhood of 3 x 3."""
+    images, side = images.float(), min(images.shape[2:])
+    if side > LARGEST:
+        size = [round(length * LARGEST / side) for length in images.shape[2:]]
+        images = functional.interpolate(images, size=size, mode="area")
+    return functional.avg_pool2d(images, 3, stride=1, padding=1, count_include_pad=False)
+
+
+def _margin(small: Tensor) -> int:
+    return MARGIN if min(small.shape[2:]) >= LARGE_IMAGE else SMALL_MARGIN
+
+
+def _unit(small: Tensor, top: int, left: int) -> Tensor:
+    """The window that begins there, every channel without its mean, as unit vectors (N, d); a flat one is 0.
+
+    Of smoothed images every second row and column says nearly all, from 16 pixels on.
+    """
+    margin = _margin(small)
+    step = 2 if margin == MARGIN else 1
+    height, width = (length - 2 * margin for length in small.shape[2:])
+    window = small[:, :, top : top + height : step, left : left + width : step].flatten(2)
+    window = (window - window.mean(2, keepdim=True)).flatten(1)
+    return window / window.norm(dim=1, keepdim=True).clamp_min(1e-6)
