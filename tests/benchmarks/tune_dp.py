@@ -1,0 +1,120 @@
+"""Clipping norm and learning rate of the DP rows of scenarios/defenses.yaml, chosen on its public images alone:
+
+    python -m tests.benchmarks.tune_dp [--profile quick] [dp_sgd central_dp …]
+
+The public pool is split into clients as large as those of the file and held-out images, a fifth of it. On every pair of
+values a federation is trained on it, with the file's network, rounds and clients a round, without attacks and without
+Flower; the accuracy on the held-out images, a mean over seeds, is what is chosen by. No private and no test image is
+read. As the pool makes fewer clients than the federation has, each is asked more often: the noise of `epsilon` is that
+of the file's rounds all the same.
+"""
+
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from attacks.interface.observation import State
+from clients.config import ClientConfig
+from clients.data.partition import FederatedData, split_data
+from clients.defenses.base import clipped
+from clients.defenses.differential_privacy.local_dp import LocalDP
+from clients.local_update import local_update, make_model
+from simulator.reports.benchmark import load_benchmark
+from simulator.scenario.scenario import Cell
+
+FILE = Path(__file__).parents[2] / "scenarios" / "defenses.yaml"
+NORMS = {"dp_sgd": "max_grad_norm", "central_dp": "clipping_norm", "local_dp": "clipping_norm"}
+BOUNDS, RATES = (0.03, 0.1, 0.3, 1.0, 3.0), (0.01, 0.03, 0.1, 0.3, 1.0)
+HELD_OUT = 0.2
+SEEDS = range(3)
+
+
+def public_federation(cell: Cell, seed: int) -> FederatedData:
+    """The public pool as a federation: `test_indices` count its held-out images in the train split."""
+    scenario = cell.scenario
+    data = split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
+    order = np.random.default_rng(seed).permutation(data.public_indices)
+    held_out, rest = np.split(order, [int(HELD_OUT * len(order))])
+    size = max(data.client_sizes)
+    shares = tuple(rest[i : i + size] for i in range(0, len(rest) - size + 1, size))
+    return replace(data, shares=shares, test_indices=held_out)
+
+
+def accuracy(cell: Cell, bound: float, rate: float, seed: int) -> float:
+    """On held-out public images, after all rounds of a federation of public images."""
+    scenario, public = cell.scenario, public_federation(cell, seed)
+    (defense,) = scenario.defenses
+    options = {**defense.options, NORMS[defense.name]: bound}
+    training = scenario.training.model_copy(update={"learning_rate": rate})
+    config = cell.client_config(use_gpu=False).model_copy(
+        update={"seed": seed, "training": training, "defenses": [defense.model_copy(update={"options": options})]}
+    )
+    model, memories = make_model(config, public), [{} for _ in public.shares]
+    draws, noise = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for round in range(1, scenario.federation.rounds + 1):
+        chosen = draws.choice(len(public.shares), scenario.federation.clients_a_round, replace=False)
+        deltas = [protected(config, state, round, int(one), public, memories, noise) for one in chosen]
+        added = {name: torch.stack([delta[name] for delta in deltas]).mean(0) for name in state}
+        if defense.name == "central_dp":
+            added = with_noise(added, float(options.get("noise_multiplier", 1.0)) * bound / len(chosen), noise)
+        state = {name: value + added[name] for name, value in state.items()}
+    model.load_state_dict(state)
+    labels = torch.from_numpy(public.task.apply(public.dataset.train.labels[public.test_indices]))
+    with torch.no_grad():
+        outputs = model(public.normalization.inputs(public.dataset.train.images(public.test_indices)))
+    return float((outputs.argmax(1) == labels).double().mean())
+
+
+def protected(
+    config: ClientConfig,
+    state: State,
+    round: int,
+    client: int,
+    public: FederatedData,
+    memories: list[dict],
+    noise: torch.Generator,
+) -> State:
+    """What the mean of a round is taken over: the client's Δθ, clipped and noised where the defense has it so."""
+    (defense,) = config.defenses
+    mechanism = LocalDP(**defense.options) if defense.name == "local_dp" else None
+    own = config.model_copy(update={"defenses": []}) if defense.name != "dp_sgd" else config
+    sent = local_update(own, state, round, client, data=public, memory=memories[client]).state
+    delta = {name: sent[name] - state[name] for name in state}
+    if defense.name == "dp_sgd":
+        return delta
+    delta = clipped(delta, float(defense.options[NORMS[defense.name]]))[0]
+    return delta if mechanism is None else with_noise(delta, mechanism.noise_std, noise)
+
+
+def with_noise(state: State, deviation: float, generator: torch.Generator) -> State:
+    return {name: value + deviation * torch.randn(value.shape, generator=generator) for name, value in state.items()}
+
+
+def main(arguments: list[str]) -> None:
+    profile = arguments.pop(arguments.index("--profile") + 1) if "--profile" in arguments else None
+    named = [argument for argument in arguments if argument != "--profile"]
+    torch.set_num_threads(1)
+    done = set()
+    for cell in load_benchmark(FILE, profile).cells():
+        defenses = cell.scenario.defenses
+        row = cell.scenario.defense
+        if len(defenses) != 1 or defenses[0].name not in NORMS or row in done or (named and row not in named):
+            continue
+        done.add(row)
+        found = {
+            (bound, rate): float(np.mean([accuracy(cell, bound, rate, seed) for seed in SEEDS]))
+            for bound, rate in product(BOUNDS, RATES)
+        }
+        for bound in BOUNDS:
+            print(row, f"norm {bound:g}:", {rate: round(found[bound, rate], 3) for rate in RATES}, flush=True)
+        best = max(found, key=found.__getitem__)
+        print(f"{row}: {NORMS[defenses[0].name]} {best[0]:g}, learning_rate {best[1]:g}, accuracy {found[best]:.3f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
