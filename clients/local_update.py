@@ -74,8 +74,8 @@ def local_update(
 ) -> ClientUpdate:
     """Train on the partition of `client`, starting from `received`, behind the defenses of the scenario.
 
-    data: of which, default the scenario's. proximal: μ of FedProx. memory: what each defense keeps between rounds, by its label; changed in place. run_mod: how
-    Flower mods are run.
+    data: whose partition it is, default the scenario's. proximal: μ of FedProx. memory: what each defense keeps between
+    rounds, by its label; changed in place. run_mod: how Flower mods are run.
     """
     torch.set_num_threads(config.threads)
     device = "cuda" if config.use_gpu and torch.cuda.is_available() and has_gpu_share() else "cpu"

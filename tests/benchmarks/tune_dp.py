@@ -1,17 +1,16 @@
-"""Clipping norm and learning rate of the DP rows of scenarios/defenses.yaml, chosen on its public images alone:
+"""Clipping norm and learning rate of the rows of a benchmark with differential privacy, on its public images alone:
 
-    python -m tests.benchmarks.tune_dp [--profile quick] [dp_sgd central_dp …]
+    python -m tests.benchmarks.tune_dp scenarios/equal_utility.yaml quick [dp_sgd=100.0 …]
 
 The public pool is split into clients as large as those of the file and held-out images, a fifth of it. On every pair of
 values a federation is trained on it, with the file's network, rounds and clients a round, without attacks and without
 Flower; the accuracy on the held-out images, a mean over seeds, is what is chosen by. No private and no test image is
-read. As the pool makes fewer clients than the federation has, each is asked more often: the noise of `epsilon` is that
-of the file's rounds all the same.
+read. Where the pool makes fewer clients than the federation asks in a round, all of them take part, and the noise of
+`central_dp` is that of as many as are asked.
 """
 
 import sys
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +25,10 @@ from clients.local_update import local_update, make_model
 from simulator.reports.benchmark import load_benchmark
 from simulator.scenario.scenario import Cell
 
-FILE = Path(__file__).parents[2] / "scenarios" / "defenses.yaml"
 NORMS = {"dp_sgd": "max_grad_norm", "central_dp": "clipping_norm", "local_dp": "clipping_norm"}
-BOUNDS, RATES = (0.03, 0.1, 0.3, 1.0, 3.0), (0.01, 0.03, 0.1, 0.3, 1.0)
+BOUNDS, RATES = (0.1, 0.3, 1.0, 3.0), (0.03, 0.1, 0.3, 1.0)
 HELD_OUT = 0.2
-SEEDS = range(3)
+SEEDS = range(2)
 
 
 def public_federation(cell: Cell, seed: int) -> FederatedData:
@@ -53,15 +51,17 @@ def accuracy(cell: Cell, bound: float, rate: float, seed: int) -> float:
     config = cell.client_config(use_gpu=False).model_copy(
         update={"seed": seed, "training": training, "defenses": [defense.model_copy(update={"options": options})]}
     )
+    asked = scenario.federation.clients_a_round
     model, memories = make_model(config, public), [{} for _ in public.shares]
     draws, noise = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     for round in range(1, scenario.federation.rounds + 1):
-        chosen = draws.choice(len(public.shares), scenario.federation.clients_a_round, replace=False)
+        many = min(asked, len(public.shares))
+        chosen = draws.choice(len(public.shares), many, replace=False)
         deltas = [protected(config, state, round, int(one), public, memories, noise) for one in chosen]
         added = {name: torch.stack([delta[name] for delta in deltas]).mean(0) for name in state}
         if defense.name == "central_dp":
-            added = with_noise(added, float(options.get("noise_multiplier", 1.0)) * bound / len(chosen), noise)
+            added = with_noise(added, float(options.get("noise_multiplier", 1.0)) * bound / asked, noise)
         state = {name: value + added[name] for name, value in state.items()}
     model.load_state_dict(state)
     labels = torch.from_numpy(public.task.apply(public.dataset.train.labels[public.test_indices]))
@@ -95,26 +95,24 @@ def with_noise(state: State, deviation: float, generator: torch.Generator) -> St
     return {name: value + deviation * torch.randn(value.shape, generator=generator) for name, value in state.items()}
 
 
-def main(arguments: list[str]) -> None:
-    profile = arguments.pop(arguments.index("--profile") + 1) if "--profile" in arguments else None
-    named = [argument for argument in arguments if argument != "--profile"]
+def main(file: str, profile: str, *rows: str) -> None:
+    """file, profile: the benchmark. rows: of it, by their names in its tables, default all with such a defense."""
     torch.set_num_threads(1)
-    done = set()
-    for cell in load_benchmark(FILE, profile).cells():
-        defenses = cell.scenario.defenses
-        row = cell.scenario.defense
-        if len(defenses) != 1 or defenses[0].name not in NORMS or row in done or (named and row not in named):
+    cells = {cell.scenario.defense: cell for cell in load_benchmark(Path(file), profile).cells()}
+    for row, cell in cells.items():
+        chain = cell.scenario.defenses
+        if len(chain) != 1 or chain[0].name not in NORMS or (rows and row not in rows):
             continue
-        done.add(row)
-        found = {
-            (bound, rate): float(np.mean([accuracy(cell, bound, rate, seed) for seed in SEEDS]))
-            for bound, rate in product(BOUNDS, RATES)
-        }
+        found: dict[tuple[float, float], float] = {}
         for bound in BOUNDS:
-            print(row, f"norm {bound:g}:", {rate: round(found[bound, rate], 3) for rate in RATES}, flush=True)
-        best = max(found, key=found.__getitem__)
-        print(f"{row}: {NORMS[defenses[0].name]} {best[0]:g}, learning_rate {best[1]:g}, accuracy {found[best]:.3f}")
+            for rate in RATES:
+                found[bound, rate] = float(np.mean([accuracy(cell, bound, rate, seed) for seed in SEEDS]))
+            print(
+                f"{row}: {NORMS[chain[0].name]} {bound:g}:", {r: round(found[bound, r], 3) for r in RATES}, flush=True
+            )
+        bound, rate = max(found, key=found.__getitem__)
+        print(f"{row}: {NORMS[chain[0].name]} {bound:g}, learning_rate {rate:g}: {found[bound, rate]:.3f}", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])
