@@ -2,11 +2,11 @@
 
     python -m tests.benchmarks.tune_dp scenarios/equal_utility.yaml quick [dp_sgd=100.0 …]
 
-The public pool is split into clients as large as those of the file and held-out images, a fifth of it. On every pair of
-values a federation is trained on it, with the file's network, rounds and clients a round, without attacks and without
-Flower; the accuracy on the held-out images, a mean over seeds, is what is chosen by. No private and no test image is
-read. Where the pool makes fewer clients than the federation asks in a round, all of them take part, and the noise of
-`central_dp` is that of as many as are asked.
+The public pool is split into held-out images, a fifth of it, and clients as large, and as balanced, as those of the
+file. On every pair of values a federation is trained on it, with the file's network, rounds and clients a round,
+without attacks and without Flower; the accuracy on the held-out images, a mean over seeds, is what is chosen by. No
+private and no test image is read. Where the pool makes fewer clients than the federation asks in a round, all of them
+take part, and the noise of `central_dp` is that of as many as are asked.
 """
 
 import sys
@@ -18,7 +18,7 @@ import torch
 
 from attacks.interface.observation import State
 from clients.config import ClientConfig
-from clients.data.partition import FederatedData, split_data
+from clients.data.partition import FederatedData, alternating, split_data
 from clients.defenses.base import clipped
 from clients.defenses.differential_privacy.local_dp import LocalDP
 from clients.local_update import local_update, make_model
@@ -37,6 +37,8 @@ def public_federation(cell: Cell, seed: int) -> FederatedData:
     data = split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
     order = np.random.default_rng(seed).permutation(data.public_indices)
     held_out, rest = np.split(order, [int(HELD_OUT * len(order))])
+    if scenario.partition.kind == "balanced":
+        rest = alternating(rest, data.task.apply(data.dataset.train.labels[rest]), data.task)
     size = max(data.client_sizes)
     shares = tuple(rest[i : i + size] for i in range(0, len(rest) - size + 1, size))
     return replace(data, shares=shares, test_indices=held_out)
