@@ -67,18 +67,19 @@ def local_update(
     round: int,
     client: int,
     *,
+    data: FederatedData | None = None,
     proximal: float = 0.0,
     memory: dict[str, dict[str, Any]] | None = None,
     run_mod: RunMod | None = None,
 ) -> ClientUpdate:
     """Train on the partition of `client`, starting from `received`, behind the defenses of the scenario.
 
-    proximal: μ of FedProx. memory: what each defense keeps between rounds, by its label; changed in place. run_mod: how
-    Flower mods are run.
+    data: whose partition it is, default the scenario's. proximal: μ of FedProx. memory: what each defense keeps between
+    rounds, by its label; changed in place. run_mod: how Flower mods are run.
     """
     torch.set_num_threads(config.threads)
     device = "cuda" if config.use_gpu and torch.cuda.is_available() and has_gpu_share() else "cpu"
-    data = load_data(config)
+    data = data or load_data(config)
     model = make_model(config, data)
     model.load_state_dict(received)
     images, labels = data.client(client)

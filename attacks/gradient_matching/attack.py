@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from attacks.gradient_matching.batch_order import Batches, Order, SimulatedSteps, check_labels, told_or_inferred_classes
-from attacks.gradient_matching.distances import total_variation, update_distance
-from attacks.gradient_matching.fedleak import blended, largest_entries, masked
+from attacks.gradient_matching.distances import masked, nearest_possible, total_variation, update_distance
+from attacks.gradient_matching.fedleak import blended, largest_entries
 from attacks.gradient_matching.local_optimizer import LocalOptimizer
 from attacks.gradient_matching.local_training import Coding, LocalTraining, Loss
 from attacks.interface.attack import Attack, Progress, Reconstruction, register
@@ -32,6 +32,7 @@ from attacks.interface.options import check_values
 from attacks.interface.restarts import ReportLoss, Solution, best_of_restarts
 from attacks.networks.batch_norm import as_trained
 from attacks.networks.probing import count_outputs
+from attacks.update.intervals import EntryIntervals, possible_entries
 
 TRACE_EVERY = 20  # iterations between two looks at the loss: each look waits for a GPU
 SMOOTHEST, SHARPEST = 1.0, 0.01  # ε of a simulated Adam in typical sizes of a gradient (chosen on four 8x8 digits)
@@ -44,6 +45,10 @@ DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations: there the step size falls t
 @dataclass(frozen=True)
 class GradientMatchingAttack(Attack):
     """Find images whose simulated local training gives Δθ.
+
+    An adaptive attacker compares with the update nearest to the simulated one that compression would have turned into
+    what was sent: in the intervals of known levels, on the side of zero of known signs, anywhere where an entry was
+    left out (kept_fraction, quantization_bits). Noise, clipping and lost bits need no such step.
 
     distance: cosine, 1 − ⟨Δ̂, Δ⟩ / (‖Δ̂‖ ‖Δ‖), or euclidean, ‖Δ̂ − Δ‖² / ‖Δ‖². labels, where they are not told:
     `inferred` from the last layer or optimized as `soft` labels. order, where the batches are not told: `fixed`, one
@@ -166,6 +171,7 @@ class GradientMatchingAttack(Attack):
             training=training,
             observed=observed,
             matched=largest_entries(observed, self.matching_ratio) if self.variant == "fedleak" else None,
+            possible=possible_entries(observed, knowledge),
             classes=classes,
             batches=simulated.batches(generator),
             shape=(simulated.num_images, *observation.input_shape),
@@ -195,7 +201,8 @@ class MatchingSolution(Solution):
 class UpdateMatching:
     """One optimization, ready to be started from any random numbers.
 
-    matched: 1 at the entries of the update that are compared, None where all are. classes: (M, K) probabilities, or
+    matched: 1 at the entries of the update that are compared, None where all are. possible: what each entry may have
+    been before compression, None where the update is taken as it is. classes: (M, K) probabilities, or
     None where they are optimized too. batches: draws the batches of an iteration.
     shape: of the candidates. outputs: K. bounds: lowest and highest input, None where nothing is clamped.
     """
@@ -203,6 +210,7 @@ class UpdateMatching:
     training: LocalTraining
     observed: State
     matched: State | None
+    possible: dict[str, EntryIntervals] | None
     classes: Tensor | None
     batches: Callable[[], Batches]
     shape: tuple[int, int, int, int]
@@ -218,6 +226,8 @@ class UpdateMatching:
 
     def distance(self, images: Tensor, classes: Tensor) -> Tensor:
         simulated, observed = self.simulated(images, classes), self.observed
+        if self.possible is not None:
+            simulated, observed = nearest_possible(simulated, self.possible)
         if self.matched is not None:
             simulated, observed = masked(simulated, self.matched), masked(observed, self.matched)
         return update_distance(self.options.distance, simulated, observed)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
+from attacks.update.intervals import EntryIntervals
 
 
 def update_distance(kind: Literal["cosine", "euclidean"], simulated: State, observed: State) -> Tensor:
@@ -18,6 +19,21 @@ def update_distance(kind: Literal["cosine", "euclidean"], simulated: State, obse
     lengths = sum_over(observed, lambda name: simulated[name] ** 2) * squared
     aligned = sum_over(observed, lambda name: simulated[name] * observed[name])
     return 1 - aligned / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()
+
+
+def nearest_possible(simulated: State, possible: dict[str, EntryIntervals]) -> tuple[State, State]:
+    """(the simulated update, the nearest point of every entry's interval, held fixed), both 0 where nothing is known.
+
+    Held fixed: of the squared distance the derivative by the nearest point is 0 anyway.
+    """
+    known = {name: own.lowest.isfinite() | own.highest.isfinite() for name, own in possible.items()}
+    nearest = {name: possible[name].nearest(value.detach().double()).to(value) for name, value in simulated.items()}
+    return masked(simulated, known), masked(nearest, known)
+
+
+def masked(update: State, masks: State) -> State:
+    """The update where the masks are 1 (or true), 0 elsewhere."""
+    return {name: value * masks[name] for name, value in update.items()}
 
 
 def sum_over(state: State, term: Callable[[str], Tensor]) -> Tensor:

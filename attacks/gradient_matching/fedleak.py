@@ -28,10 +28,6 @@ def largest_entries(update: State, share: float) -> State:
     return masks
 
 
-def masked(update: State, masks: State) -> State:
-    return {name: value * masks[name] for name, value in update.items()}
-
-
 def blended(
     gradients_at: Callable[[Sequence[Tensor]], Sequence[Tensor]],
     variables: Sequence[Tensor],

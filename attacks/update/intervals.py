@@ -70,13 +70,13 @@ def quantization_step(value: Tensor, bits: int) -> float:
 
 def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
     """The intervals of every tensor's entries; None where neither levels nor left-out entries are known of, and where
-    the update shows others, as a sum over clients does.
+    the update shows others, as a sum over clients does. Nor where an entry has a single bit: `possible_entries`.
 
     Rounding is taken to be to the nearest level. What was left out is unknown, unless the sent entries end in a gap
     around zero: then only the largest ones were sent, and the others are no larger than the smallest of those.
     """
     bits = knowledge.quantization_bits
-    if bits is None and knowledge.kept_fraction is None:
+    if bits == 1 or (bits is None and knowledge.kept_fraction is None):
         return None
     if bits and not all(_on_grid(value, bits) for value in delta.values()):
         return None
@@ -98,6 +98,25 @@ def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryInterv
         )
         for name, own in intervals.items()
     }
+
+
+def possible_entries(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
+    """As `known_intervals`, and where an entry has a single bit the side of the middle of both levels that it lay on.
+
+    Nothing is known of a tensor with one level only: its middle is not seen.
+    """
+    if knowledge.quantization_bits != 1:
+        return known_intervals(delta, knowledge)
+    if not all(_on_grid(value, 1) for value in delta.values()):
+        return None
+    sides = {}
+    for name, value in delta.items():
+        entries = value.double()
+        middle = ((entries.min() + entries.max()) / 2).expand_as(entries)
+        sides[name] = EntryIntervals(
+            middle.masked_fill(entries <= middle, -math.inf), middle.masked_fill(entries >= middle, math.inf)
+        )
+    return sides
 
 
 def rounded_intervals(delta: State, initial: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:

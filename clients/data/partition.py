@@ -103,7 +103,7 @@ def _split_data(data_json: str, partition_json: str, clients: int, seed: int) ->
         raise InputError(f"data.public is {data.public}: {short}: lower data.public")
     public, rest = order[: data.public], order[data.public :]
     if partition.fixed_size:
-        rest = _alternating(rest, groups[rest], task) if partition.kind == "balanced" else rest
+        rest = alternating(rest, groups[rest], task) if partition.kind == "balanced" else rest
         shares = _exact_shares(rest, data, partition, clients)
     else:
         positions = _flower_shares(groups[rest], task, partition, clients, derive_seed(seed, "partition") % 2**32)
@@ -134,7 +134,7 @@ def _exact_shares(rest: np.ndarray, data: DataConfig, partition: PartitionConfig
     return np.split(rest, np.cumsum(sizes))[:clients]
 
 
-def _alternating(indices: np.ndarray, groups: np.ndarray, task: Task) -> np.ndarray:
+def alternating(indices: np.ndarray, groups: np.ndarray, task: Task) -> np.ndarray:
     """The first image of every group, the second of every group, and so on while each group has one left, (M,).
 
     indices, groups: (N,). The order within a group stays; so many images in a row hold each group equally often, to

@@ -123,7 +123,7 @@ class Defense:
     """A defense that does nothing. Subclasses override the hooks they need; none of them changes its arguments.
 
     mixes_images: whether something that clients train on behind it depends on several private images at once.
-    tells_noise: the adversaries for whom `noise_told` has something.
+    tells_noise: the adversaries for whom `noise_told` has something, whatever the options.
     """
 
     kind: ClassVar[str] = "defense"
@@ -178,6 +178,10 @@ class Defense:
     def known_to_adaptive_attacker(self) -> dict[str, float]:
         """What an adversary who knows that this defense is in force may use, as fields of `attacks.Knowledge`."""
         return {}
+
+    def tells_noise_to(self, adversary: Adversary) -> bool:
+        """Whether `noise_told` has something for that adversary."""
+        return adversary in self.tells_noise
 
     def noise_told(self, sighting: Sighting) -> float | None:
         """Standard deviation of its noise on an entry of what is seen, where that follows from what is public."""

@@ -4,6 +4,7 @@ What a protocol such as SecAgg+ would show it, without the masks, which cancel. 
 aggregate is attacked instead.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +14,8 @@ from torch import Tensor
 from attacks.interface.observation import State
 from attacks.interface.options import check_values
 from clients.data.partition import split_data
-from clients.defenses.base import Defense, DefenseContext, Metrics, ServerHalf, register
+from clients.defenses.base import Defense, DefenseContext, Metrics, ServerHalf, Sighting, register
+from clients.defenses.differential_privacy.guarantee import Adversary
 
 
 @register
@@ -37,12 +39,22 @@ class SecureAggregation(Defense):
     def __post_init__(self) -> None:
         check_values(self, positive=("clipping_range", "quantization_range", "max_weight"))
 
+    def tells_noise_to(self, adversary: Adversary) -> bool:
+        return self.rounding
+
+    def noise_told(self, sighting: Sighting) -> float | None:
+        """Rounding a parameter up or down at random to a multiple of s has the variance s² / 6 where its place
+        between two multiples is uniform."""
+        if not self.rounding:
+            return None
+        return sighting.averaged(*(self._step / self._weight(images) / math.sqrt(6) for images in sighting.sizes))
+
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         if not self.rounding:
             return delta, {}
         config, generator = context.config, context.generator(self.name)
         images = split_data(config.data, config.partition, config.clients, config.seed).client_sizes[context.client]
-        weight = round(images / self.max_weight * self.quantization_range) / self.quantization_range
+        weight = self._weight(images)
         sent = {}
         for name, value in delta.items():
             received = context.received.get(name, torch.zeros_like(value)).double()
@@ -50,11 +62,18 @@ class SecureAggregation(Defense):
             sent[name] = (rounded - received).to(value.dtype)
         return sent, {}
 
+    @property
+    def _step(self) -> float:
+        """Between two levels of a parameter that is multiplied by its client's weight."""
+        return 2 * self.clipping_range / self.quantization_range
+
+    def _weight(self, images: int) -> float:
+        return round(images / self.max_weight * self.quantization_range) / self.quantization_range
+
     def _rounded(self, value: Tensor, generator: torch.Generator) -> Tensor:
-        step = 2 * self.clipping_range / self.quantization_range
-        levels = (value.clamp(-self.clipping_range, self.clipping_range) + self.clipping_range) / step
+        levels = (value.clamp(-self.clipping_range, self.clipping_range) + self.clipping_range) / self._step
         drawn = torch.rand(value.shape, generator=generator, dtype=value.dtype)
-        return (levels + drawn).floor() * step - self.clipping_range
+        return (levels + drawn).floor() * self._step - self.clipping_range
 
     def server_half(self) -> ServerHalf:
         return ServerHalf(hides_clients=True)

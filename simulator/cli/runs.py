@@ -145,7 +145,7 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: "Shown") -> Answer:
     from simulator.cli.finish import error_of, show_files, show_verdict
     from simulator.reports.benchmark_table import TABLE, write_benchmark
     from simulator.reports.equal_utility import EQUAL, write_equal_utility
-    from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view, equal_utility_view
+    from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view, equal_utility_view, untested
     from simulator.results.run import Run
 
     record = Run(run_dir)
@@ -156,7 +156,7 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: "Shown") -> Answer:
 
         draw(lambda: write_benchmark_report(record, table, equal, warn))
     data: dict[str, Any] = {"run": str(run_dir), **show_verdict(record.leakage, shown)}
-    out.print(benchmark_view(table, out.width), "", BENCHMARK_LEGEND)
+    out.print(benchmark_view(table, out.width), "", BENCHMARK_LEGEND, *untested(table))
     if len(equal):
         out.print(equal_utility_view(equal, out.width))
         say(f"equal utility: {run_dir / EQUAL}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from simulator.reports.benchmark_table import strongest
+from simulator.reports.benchmark_table import strongest, tried_by_all
 from simulator.reports.defense_grid import defense_grid
 from simulator.reports.drawing import COLOURS, Drawn, Style, attempt, panels, save, styles, themed
 from simulator.reports.equal_utility import settings, undefended
@@ -49,7 +49,7 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
         own = rows[rows.threat_model == view]
         for _, row in own.iterrows():
             _point(axis, row, look[row["defense"]])
-        steps = frontier_of(own).sort_values("test_accuracy")
+        steps = frontier_of(tried_by_all(own)).sort_values("test_accuracy")
         axis.plot(steps.test_accuracy, steps.recovered_fraction, color="0.4", linestyle="--", linewidth=1, zorder=0)
         axis.set(title=f"{view}: strongest attack on each defense", xlim=LIMITS, ylim=LIMITS)
         axis.set(xlabel=ACCURACY, ylabel=RECOVERED)
@@ -60,13 +60,13 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
         name_points(axis, dict(points), look)
     said = [
         f"{row.defense} ({row.threat_model}): accuracy {row.test_accuracy:.2f}, recovered {row.recovered_fraction:.2f}"
-        for row in frontier_of(rows).sort_values("recovered_fraction").itertuples()
+        for row in frontier_of(tried_by_all(rows)).sort_values("recovered_fraction").itertuples()
     ]
     return Drawn(
         save(figure, path),
         "Protection against cost",
         "What a defense protects against what it costs: the lower right corner is best. Dashed: the defenses that no "
-        "other one beats in both. Grey: 95 % intervals.",
+        "other one beats in both. Hollow: an attack that may be the strongest gave no result. Grey: 95 % intervals.",
         f"Test accuracy against images recovered. {'; '.join(said)}.",
     )
 
@@ -181,4 +181,6 @@ def _point(axis: plt.Axes, row: pd.Series, style: Style) -> None:
     bars = [[abs(row[name] - row[f"{name}_{end}"])] for name in ("test_accuracy", "recovered_fraction")
             for end in ("low", "high")]  # fmt: skip
     axis.errorbar(x, y, xerr=bars[:2], yerr=bars[2:], fmt="none", ecolor="0.8", zorder=1)
-    axis.scatter(x, y, s=46, color=style["color"], marker=style["marker"], zorder=2)
+    tried = pd.isna(row.get("not_attacked_by"))
+    face = style["color"] if tried else "none"
+    axis.scatter(x, y, s=46, facecolors=face, edgecolors=style["color"], marker=style["marker"], zorder=2)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from attacks import ATTACKS
 from clients.defenses.differential_privacy.guarantee import Adversary
 from simulator.reports.intervals import cluster_interval, half_width, paired_difference, share_interval, sign_test
 from simulator.reports.reconstruction_bound import ReconstructionBounds
@@ -19,6 +20,8 @@ TABLE = "benchmark.csv"
 KEY = ["defense", "attack", "threat_model", "adaptive", "target", "round"]
 ORDER = [True, True, True, True, False, True]  # which of them ascend
 NONE = "none"
+USUAL = ("span", "ntk", "gradient_matching")  # wherever anything is known to recover images, one of them is strongest
+LONGEST_REASON = 100  # letters
 
 
 def write_benchmark(record: Run) -> pd.DataFrame:
@@ -40,7 +43,7 @@ def benchmark_table(record: Run) -> pd.DataFrame:
     leakage = attacked(record)
     order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
     scenarios = {cell.scenario.defense: cell.scenario for cell in record.cells.values()}
-    bounds = ReconstructionBounds(record)
+    bounds, missing = ReconstructionBounds(record), not_attacked_by(record)
     costs, groups = client_costs(record), dict(list(leakage.groupby(KEY, sort=False)))
     rows = []
     for key, group in groups.items():
@@ -52,6 +55,7 @@ def benchmark_table(record: Run) -> pd.DataFrame:
         replies = replies_until(record.clients, row["defense"], row["round"])
         row |= worst_columns(replies, against)
         row |= bounds.columns(row["defense"], against, replies)
+        row["not_attacked_by"] = missing[row["defense"], row["threat_model"]] or None
         rows.append(row | costs.loc[row["defense"]].to_dict())
     table = benchmark().frame(rows)
     ranked = table.assign(defense=table.defense.map(order)).sort_values(KEY, ascending=ORDER)
@@ -61,12 +65,51 @@ def benchmark_table(record: Run) -> pd.DataFrame:
 def attacked(record: Run) -> pd.DataFrame:
     """The rows of the leakage table that the benchmark is about, called as it calls them."""
     twin = {f"{config.name}-adaptive": config.name for config in record.scenario.adversary.attacks}
-    leakage = record.leakage[record.leakage.status != "skipped"]
+    leakage = by_view(record.leakage)
+    return leakage[leakage.status != "skipped"].assign(attack=leakage.attack.map(lambda label: twin.get(label, label)))
+
+
+def by_view(leakage: pd.DataFrame) -> pd.DataFrame:
+    """The leakage table with a threat model of its own for the history of all clients together."""
     union = (leakage.threat_model == "history") & (leakage.client == ALL)  # beside the history of single clients
-    return leakage.assign(
-        attack=leakage.attack.map(lambda label: twin.get(label, label)),
-        threat_model=leakage.threat_model.mask(union, "history_all"),
-    )
+    return leakage.assign(threat_model=leakage.threat_model.mask(union, "history_all"))
+
+
+def not_attacked_by(record: Run) -> dict[tuple[str, str], str]:
+    """For each defense and threat model the attacks that gave no result on any client or seed, each with its reason,
+    and those of `USUAL` that did not run; "" where none is missing.
+
+    An attack that vouches for what it returns, as `span`, refuses what shows it nothing. That is named only where
+    another attack is missing too: all others have then looked where it did not.
+    """
+    names = {config.label: config.name for config in record.scenario.adversary.attacks}
+    found: dict[tuple[str, str], str] = {}
+    for view, rows in by_view(record.leakage).groupby(["defense", "threat_model"], sort=False):
+        missing: dict[str, str] = {}
+        refused: dict[str, str] = {}
+        for label, own in rows.groupby("attack", sort=False):
+            vouches = label in names and ATTACKS.find(names[label]).vouches
+            if reason := _without_result(own, vouches):
+                (refused if vouches and "timeout" not in set(own.status) else missing)[label] = reason
+        run = {names.get(label, label) for label in rows.attack}
+        missing |= {name: "not run" for name in USUAL if name not in run}
+        found[view] = "; ".join(
+            f"{label} ({why})" for label, why in ({**refused, **missing} if missing else {}).items()
+        )
+    return found
+
+
+def _without_result(rows: pd.DataFrame, vouches: bool) -> str:
+    """Why an attack gave no result on any of these; "" where it gave one. vouches: to have nothing is to refuse."""
+    ended = rows[rows.status == "ok"]
+    empty = bool(vouches and "num_held" in ended and (ended.num_reconstructed + ended.num_held == 0).all())
+    if len(ended) and not empty:
+        return ""
+    first = (ended if len(ended) else rows).iloc[0]
+    detail = first["detail"] if isinstance(first.get("detail"), str) else ""
+    said = detail.removeprefix("InputError: ").split("; ")[0] or "nothing found"
+    short = said if len(said) <= LONGEST_REASON else f"{said[:LONGEST_REASON]} …"
+    return f"{'refused' if empty else first['status']}: {short}"
 
 
 def adversary_of(scenario: Scenario, threat_model: str) -> Adversary:
@@ -129,6 +172,11 @@ def client_costs(record: Run) -> pd.DataFrame:
     clients = record.clients[record.clients.status == "ok"]
     costs = clients.groupby("defense").agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))
     return costs.assign(bytes=costs.bytes.round()).reindex(record.clients.defense.unique())
+
+
+def tried_by_all(rows: pd.DataFrame) -> pd.DataFrame:
+    """Those rows of the benchmark of which no attack is missing that could be the strongest."""
+    return rows[rows.not_attacked_by.isna()] if "not_attacked_by" in rows else rows
 
 
 def strongest(table: pd.DataFrame) -> pd.DataFrame:

@@ -117,6 +117,15 @@ def benchmark_view(table: pd.DataFrame, width: int = 80) -> Table:
     return _view("Defenses", rows, columns, BENCHMARK_CELLS, width)
 
 
+def untested(table: pd.DataFrame) -> list[str]:
+    """A line for the defenses on which the same attacks gave no result: their shares say little."""
+    rows = strongest(table).dropna(subset=["not_attacked_by"])
+    return [
+        f"not attacked by {missing}: {', '.join(own.defense + ' (' + own.threat_model + ')')}"
+        for missing, own in rows.groupby("not_attacked_by", sort=False)
+    ]
+
+
 def equal_utility_view(table: pd.DataFrame, width: int = 80) -> Table:
     """For every swept defense and accepted loss of accuracy the strongest setting, and what it lets through."""
     shown = {"recovered_fraction": _clustered("recovered_fraction"), "epsilon": _epsilon, "setting": _setting}

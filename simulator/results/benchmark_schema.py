@@ -40,6 +40,10 @@ COMPARED = (
            OVER_SEEDS),
     Column("accuracy_difference_ci95", NUMBER, "half of its 95 % confidence interval over pairs of seeds (Student's t)",
            OVER_SEEDS),
+    Column("not_attacked_by", TEXT, "attacks without a result on the defense under that threat model, on any client or "
+           "seed, and those of span, ntk and gradient_matching that did not run, each with the reason; empty where "
+           "none is missing. That span refuses what shows it nothing is named only where another one is missing",
+           OVER_SEEDS, title="not attacked by"),
     Column("prior_success", NUMBER, "κ: the largest share of public images that lie within 20 dB of a single one of "
            "them, itself included: the chance of the best guess that looks at nothing; of the first seed", BOUND,
            SHARE),

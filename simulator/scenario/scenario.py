@@ -144,7 +144,7 @@ class Scenario(Section):
     def attacks_by(self, adversary: Adversary) -> list[AttackConfig]:
         """The attacks that run for one of the two: an adaptive one only where there is something about the defenses to
         tell it."""
-        adaptable = any(one.known_to_adaptive_attacker() or adversary in one.tells_noise for one in self.chain)
+        adaptable = any(one.known_to_adaptive_attacker() or one.tells_noise_to(adversary) for one in self.chain)
         return [attack for attack in self.adversary.attacks if adaptable or not attack.adaptive]
 
     def defense_facts(self, sighting: Sighting | None = None) -> dict[str, Any]:

@@ -26,6 +26,9 @@ class SignSGD(Defense):
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         return with_error_feedback(delta, context.memory, signs) if self.error_feedback else signs(delta), {}
 
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
+        return {} if self.error_feedback else {"quantization_bits": 1}
+
     def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
         return Encoding(bits=1)
 

@@ -22,10 +22,12 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     """table, equal: benchmark.csv and equal_utility.csv. The pictures of other clients give way to the figure that
     compares all defenses on the same images."""
     own = run_page(run, (), say)
-    defenses = grid_of("Defenses", strongest(table), benchmark().printed)
+    columns = [*benchmark().printed, benchmark().columns["not_attacked_by"]]
+    defenses = grid_of("Defenses", strongest(table), columns)
     note = (
         "The attack that recovers most in the last attacked round, means over seeds and clients; in brackets the 95 % "
-        "interval. ε: spent by then, against that threat model."
+        "interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, a low "
+        "share says little: it may have been the strongest."
     )
     folded = [grid_of("All rows of benchmark.csv", table, [c for c in benchmark().columns.values() if c.name in table])]
     if len(equal):

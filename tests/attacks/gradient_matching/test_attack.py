@@ -74,6 +74,31 @@ def test_one_step_is_inverting_gradients():
     )
 
 
+def compressed(observation, compress):
+    """The same observation with another update of every parameter."""
+    ((initial, final),) = observation.pairs
+    changed = {name: value + compress(final[name] - value) for name, value in initial.items()}
+    return replace(observation, pairs=((initial, changed),))
+
+
+def random_tenth(delta):
+    """Ten times a random tenth of the entries, as random_k sends them."""
+    return 10 * delta * (torch.rand(delta.shape, generator=generator(len(delta))) < 0.1)
+
+
+@pytest.mark.parametrize(
+    ("compress", "fact"),
+    [(lambda delta: delta.abs().mean() * (2 * (delta >= 0) - 1), {"quantization_bits": 1}),
+     (random_tenth, {"kept_fraction": 0.2})],
+)  # fmt: skip
+def test_whoever_knows_the_compression_finds_the_true_images_to_fit(compress, fact):
+    images, labels, observation = one_step()
+    sent = compressed(observation, compress)
+    of = images.double(), one_hot(labels, 10)
+    naive, adaptive = (problem(sent, told(labels=(0, 1), **facts)).distance(*of) for facts in ({}, fact))
+    assert float(naive.detach()) > 0.2 and float(adaptive.detach()) < 1e-6
+
+
 def test_distances_and_total_variation_by_hand():
     simulated, observed = (
         {"w": torch.tensor([3.0, 0.0]), "b": torch.tensor([0.0])},

@@ -9,6 +9,7 @@ from attacks.update.intervals import (
     known_intervals,
     noise_deviation,
     noise_edge,
+    possible_entries,
     quantization_step,
     rounded_intervals,
 )
@@ -60,6 +61,21 @@ def test_entries_left_out_are_bounded_only_where_the_largest_were_sent():
     kept = kept_entries({"a": at_random}, Knowledge(kept_fraction=0.52))["a"]
     assert torch.equal(kept, (at_random != 0).double())
     assert kept_entries({"a": value * torch.tensor([[1, 0], [0, 1]])}, Knowledge(kept_fraction=0.5)) is None
+
+
+def test_a_single_bit_tells_the_side_of_the_middle_of_both_levels():
+    sent = torch.tensor([1.0, -2.0, 1.0])
+    own = possible_entries({"a": sent, "b": torch.ones(2)}, Knowledge(quantization_bits=1))
+    assert own["a"].lowest.tolist() == [-0.5, -math.inf, -0.5] and own["a"].highest.tolist() == [
+        math.inf,
+        -0.5,
+        math.inf,
+    ]
+    assert own["b"].lowest.isinf().all() and own["b"].highest.isinf().all()  # where the middle lies is not seen
+    assert known_intervals({"a": sent}, Knowledge(quantization_bits=1)) is None
+    assert possible_entries({"a": draw(5)}, Knowledge(quantization_bits=1)) is None  # a mean of several clients
+    cells = possible_entries({"a": torch.tensor([0.0, 1.0, 2.0, 3.0])}, Knowledge(quantization_bits=2))["a"]
+    assert cells.lowest.tolist() == [-0.5, 0.5, 1.5, 2.5]
 
 
 def test_sums_over_clients_have_no_cells():

@@ -15,7 +15,8 @@ from simulator.adversary.reply import ClientReply
 from simulator.adversary.threat_models import all_views
 from simulator.errors import CellsFailed
 from simulator.reports.benchmark_figures import draw_benchmark, frontier_of
-from simulator.reports.benchmark_table import benchmark_table, strongest
+from simulator.reports.benchmark_table import benchmark_table, strongest, tried_by_all
+from simulator.reports.tables import untested
 from simulator.results.ledger import Ledger
 from simulator.results.privacy import privacy_columns
 from simulator.results.schema import CLIENTS, LEAKAGE, UTILITY
@@ -31,7 +32,7 @@ COLUMNS = (
     "adjacency nominal_epsilon guarantees round leakage_low leakage_high recovered_fraction_low "
     "recovered_fraction_high recovered_difference recovered_difference_low recovered_difference_high recovered_pairs "
     "recovered_p test_accuracy_low test_accuracy_high accuracy_difference accuracy_difference_ci95 "
-    "prior_success reconstruction_bound"
+    "not_attacked_by prior_success reconstruction_bound"
 )
 
 
@@ -94,6 +95,35 @@ def test_seeds_are_what_is_averaged_not_clients():
     assert second.recovered_difference == pytest.approx((-0.65 + 0.25) / 2) and second.recovered_pairs == 2
     assert first.recovered_difference == 0 and first.recovered_pairs == 3 and math.isnan(first.recovered_p)
     assert second.accuracy_difference == pytest.approx(0) and second.accuracy_difference_ci95 == pytest.approx(0)
+
+
+def one_row_of_each(rows):
+    """What the table says of rows of one seed, by defense."""
+    utility = pd.DataFrame([{"round": 1, "defense": d, "seed": 0, "test_accuracy": 0.5} for d in ("none", "noise")])
+    clients = pd.DataFrame([{"defense": d, "status": "ok", "bytes": 1, "seconds": 1.0} for d in ("none", "noise")])
+    ran = record(pd.DataFrame(rows), utility, clients)
+    ran.scenario.adversary.attacks += [SimpleNamespace(label=name, name=name) for name in ("ntk", "gradient_matching")]
+    return benchmark_table(ran)
+
+
+def test_a_row_names_the_attacks_that_gave_no_result_with_the_reason():
+    """`span` refuses noise: that is a result where all others ran, and none where one of them did not."""
+    counts = {"num_reconstructed": 2, "num_held": 0, "detail": "fine"}
+    refused = {"num_reconstructed": 0, "num_held": 0, "detail": "the update has rank 64; and more"}
+    late = {"num_reconstructed": None, "num_held": None, "detail": "no result within 1 s"}
+    plain = [row("none", 0, 0, 1.0, attack=name) | counts for name in ("span", "ntk", "gradient_matching")]
+    noise = [row("noise", 0, 0, 0.0) | refused, row("noise", 0, 0, 0.3, attack="ntk") | counts]
+    for last, said in (
+        (None, "span (refused: the update has rank 64); gradient_matching (not run)"),
+        (row("noise", 0, 0, 0.0, "timeout", "gradient_matching") | late,
+         "span (refused: the update has rank 64); gradient_matching (timeout: no result within 1 s)"),
+        (row("noise", 0, 0, 0.4, attack="gradient_matching") | counts, None),
+    ):  # fmt: skip
+        table = one_row_of_each([*plain, *noise, *([] if last is None else [last])])
+        found = table.groupby("defense").not_attacked_by.agg(lambda own: own.iloc[0])
+        assert pd.isna(found["none"]) and (pd.isna(found["noise"]) if said is None else found["noise"] == said)
+        assert untested(table) == ([] if said is None else [f"not attacked by {said}: noise (server)"])
+        assert set(tried_by_all(strongest(table)).defense) == ({"none"} if said else {"none", "noise"})
 
 
 def test_leakage_and_utility_of_a_row_are_of_one_round():

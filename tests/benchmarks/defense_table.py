@@ -1,0 +1,73 @@
+"""The tables of docs/defenses.md, in Markdown, from the benchmark.csv of a finished run:
+
+python -m tests.benchmarks.defense_table runs/defenses/benchmark.csv
+"""
+
+import sys
+
+import pandas as pd
+
+from simulator.reports.benchmark_table import strongest
+
+ATTACKS = ("span", "ntk", "gradient_matching")
+VIEWS = ("server", "server_history", "observer")
+
+
+def share(value: float) -> str:
+    return "" if pd.isna(value) else f"{value:.2f}"
+
+
+def strongest_rows(table: pd.DataFrame) -> list[list[str]]:
+    """For every defense the strongest attack in each view, with the 95 % interval, and what the defense costs."""
+    best = strongest(table)
+    views = [view for view in VIEWS if view in set(best.threat_model)]
+    rows = [["defense", *(name for view in views for name in (view, "by", "held")), "accuracy", "difference", "ε"]]
+    for defense, own in best.groupby("defense", sort=False):
+        cells = [f"`{defense}`"]
+        for view in views:
+            seen = own[own.threat_model == view]
+            cells += _cells(seen.iloc[0]) if len(seen) else ["", "", ""]
+        one = own.iloc[0]
+        gained = (
+            "" if defense == "none" or pd.isna(one.accuracy_difference) else f"{100 * one.accuracy_difference:+.1f}"
+        )
+        spent = own.dropna(subset=["epsilon"])
+        against = "" if len(spent) == len(own) else " only"
+        epsilon = "" if spent.empty else f"{spent.epsilon.max():.1f} {spent.privacy_unit.iloc[0]}"
+        epsilon += f", {spent.threat_model.iloc[0]}{against}" if len(spent) and against else ""
+        rows.append([*cells, share(one.test_accuracy), gained, epsilon])
+    return rows
+
+
+def _cells(row: pd.Series) -> list[str]:
+    """The share with its interval, the attack (*: told the defense), and the share that it holds."""
+    if pd.isna(row.recovered_fraction):
+        return ["", f"not attacked by {row.not_attacked_by}", ""]
+    missing = "" if pd.isna(row.not_attacked_by) else f"; not by {row.not_attacked_by}"
+    interval = (
+        f"{row.recovered_fraction:.2f} ({share(row.recovered_fraction_low)}–{share(row.recovered_fraction_high)})"
+    )
+    return [interval, f"`{row.attack}`{'*' if row.adaptive else ''}{missing}", share(row.held_fraction)]
+
+
+def by_attack(table: pd.DataFrame, view: str) -> list[list[str]]:
+    """For every defense what each attack recovers, told nothing and told the defense; empty where it has no result."""
+    own = table[(table.threat_model == view) & (table.target == "private") & (table["round"] == table["round"].max())]
+    kinds = [(attack, told) for attack in ATTACKS for told in (False, True)]
+    rows = [["defense", *(f"`{attack}`{', told' if told else ''}" for attack, told in kinds)]]
+    for defense, part in own.groupby("defense", sort=False):
+        found = part.set_index(["attack", "adaptive"]).recovered_fraction
+        rows.append([f"`{defense}`", *(share(found.get(kind, float("nan"))) for kind in kinds)])
+    return rows
+
+
+def markdown(rows: list[list[str]]) -> str:
+    head, *body = rows
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *body))
+
+
+if __name__ == "__main__":
+    frame = pd.read_csv(sys.argv[1])
+    print(markdown(strongest_rows(frame)))
+    for seen in (view for view in VIEWS if view in set(frame.threat_model)):
+        print(f"\n{seen}:\n\n{markdown(by_attack(frame, seen))}")
