@@ -115,9 +115,34 @@ class PixelEvidence:
         return few or not _leaves_entries_out(self.defense.layers.change)
 
     @property
+    def evenness(self) -> float:
+        """The mean of the sizes of the first layer's entries that moved, as a share of their root mean square."""
+        change = self.defense.layers.change
+        sizes = change[change != 0].abs()
+        return float(sizes.mean() / sizes.square().mean().sqrt())
+
+    @property
+    def like_adam(self) -> bool:
+        """Whether the first layer's update looks like one of steps that are equal in size for every entry: it has all
+        the rank that its pixels allow, or singular values without a gap, and entries of nearly equal size."""
+        if self.defense.count is not None or not 1 <= self.inferred < len(self.spectrum.values):
+            return False
+        last, behind = self.spectrum.values[self.inferred - 1 : self.inferred + 1].tolist()
+        most = min(self.spectrum.rows, 1 + _varying_pixels(self.defense.layers.change))
+        no_number = self.inferred >= EVIDENCE.rank_exhausted * most or last < EVIDENCE.clear_gap * behind
+        return no_number and self.evenness > EVIDENCE.even_entries
+
+    @property
     def refusal(self) -> str | None:
         """Why a search makes no sense."""
         rank, width = self.defense.highest_rank(self.spectrum), self.defense.layers.width
+        if self.like_adam:
+            return (
+                "nothing returned: the first layer's update has full rank and entries of nearly equal size (mean over "
+                f"root mean square {self.evenness:.2f}; at most {EVIDENCE.even_entries:g} is usual for SGD), which is "
+                "what local Adam looks like: no number of images can be read off it, nor images (much added noise and "
+                "more images than units or pixels have full rank too)"
+            )
         no_sum = self.outside > EVIDENCE.refused_above and not self.defense.explains_error
         if self.count < 1 or self.count >= rank or no_sum:
             return (
@@ -139,7 +164,8 @@ class PixelEvidence:
     @property
     def hopeless(self) -> bool:
         """Whether a search cannot even give candidates to hold: no span of few images, or nothing that tests them."""
-        return not (self.enough_directions and 1 <= self.count < self.defense.highest_rank(self.spectrum))
+        few = 1 <= self.count < self.defense.highest_rank(self.spectrum)
+        return self.like_adam or not (self.enough_directions and few)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -165,7 +191,7 @@ class PixelEvidence:
     def facts(self) -> Facts:
         read = {"k": float(self.directions), "used_num_private": float(self.count), "outside_span": self.outside}
         used = (EVIDENCE, CROWDED) if self.crowded else (EVIDENCE,)
-        return self.defense.layers.facts | read | constants_of(*used)
+        return self.defense.layers.facts | ({} if self.like_adam else read) | constants_of(*used)
 
 
 def _leaves_entries_out(change: Tensor) -> bool:
@@ -180,7 +206,12 @@ def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
     Constant pixels say what the bias says, whatever made the update."""
     if _leaves_entries_out(change):
         return False
+    exact = spectrum.relative_residual(inferred) <= EVIDENCE.noisy_above
+    return exact and inferred < EVIDENCE.rank_exhausted * _varying_pixels(change)
+
+
+def _varying_pixels(change: Tensor) -> int:
+    """How many columns of the first layer's update (W, in + 1) are no multiple of the bias's."""
     bias = change[:, -1:]
     rest = change - bias * (bias.T @ change) / bias.square().sum()
-    varying = int((rest.norm(dim=0) > CONSTANT_MISFIT * change.norm(dim=0)).sum())
-    return spectrum.relative_residual(inferred) <= EVIDENCE.noisy_above and inferred < EVIDENCE.rank_exhausted * varying
+    return int((rest.norm(dim=0) > CONSTANT_MISFIT * change.norm(dim=0)).sum())
