@@ -12,7 +12,7 @@ from attacks.networks.mlp import DenseNetwork, read_dense_network
 from attacks.span.acceptance import Acceptance, ExplanationTest
 from attacks.span.evidence.known_defense import undo_defense
 from attacks.span.evidence.layers import FirstLayers, normalizes_by_batch, rounds_with_images
-from attacks.span.evidence.pixel_evidence import PixelEvidence, RoundsApart
+from attacks.span.evidence.pixel_evidence import PixelEvidence, RoundsApart, looks_like_adam
 from attacks.span.least_squares import fit_images
 from attacks.span.search.candidates import Candidates
 from attacks.span.search.descent import beside
@@ -87,11 +87,13 @@ class PixelVariant:
         defense = undo_defense(observation, self.network, self.knowledge, layers, generator)
         spectrum = Spectrum.of(defense.layers.change)
         inferred = spectrum.count()
-        relu = self.network.activation == "relu"
-        evidence = PixelEvidence.of(defense, spectrum, inferred, self.knowledge.num_private, relu)
-        most = defense.layers.most_images() if len(rounds) > 1 else inferred
-        apart = most < EVIDENCE.shared_images * inferred and not evidence.like_adam
-        return RoundsApart(rounds, inferred, most) if apart else evidence
+        if len(rounds) > 1 and not looks_like_adam(defense, spectrum, inferred):
+            most = defense.layers.most_images()
+            if most < EVIDENCE.shared_images * inferred:
+                return RoundsApart(rounds, inferred, most)
+        return PixelEvidence.of(
+            defense, spectrum, inferred, self.knowledge.num_private, self.network.activation == "relu"
+        )
 
     def search(self, evidence: PixelEvidence, generator: torch.Generator, progress: Progress) -> Candidates:
         """Points of the first layer's span with features in the second layer's, and which pass the sparsity test."""
