@@ -5,10 +5,17 @@ For z_l = W_l a_{l−1} + b_l and a_l = σ(z_l), with δ_L = α and δ_l = (W_{l
     Σ_j Σ_k α_jk ∇_{W_l} f_k(x_j) = δ_lᵀ a_{l−1},    Σ_j Σ_k α_jk ∇_{b_l} f_k(x_j) = Σ_j δ_l(x_j).
 
 These are ordinary expressions in x and α: the reconstruction loss needs one backward pass, no double backward.
+
+BatchNorm between W_l and σ is read as it is in evaluation mode, where it scales and shifts every unit: z_l is what it
+gives.
 """
 
+import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -51,11 +58,46 @@ def _softplus(z: Tensor, beta: Beta) -> tuple[Tensor, Tensor]:
     return F.softplus(z), torch.sigmoid(z)
 
 
+def _leaky_relu(z: Tensor, beta: Beta, negative_slope: float = 0.01) -> tuple[Tensor, Tensor]:
+    return F.leaky_relu(z, negative_slope), torch.where(z > 0, torch.ones_like(z), negative_slope)
+
+
+def _elu(z: Tensor, beta: Beta, alpha: float = 1.0) -> tuple[Tensor, Tensor]:
+    value = F.elu(z, alpha)
+    return value, torch.where(z > 0, torch.ones_like(z), value + alpha)
+
+
+def _silu(z: Tensor, beta: Beta) -> tuple[Tensor, Tensor]:
+    gate = torch.sigmoid(z)
+    return z * gate, gate * (1 + z * (1 - gate))
+
+
+def _gelu(z: Tensor, beta: Beta) -> tuple[Tensor, Tensor]:
+    below = torch.special.ndtr(z)  # Φ, the standard normal distribution
+    return z * below, below + z * torch.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def _gelu_tanh(z: Tensor, beta: Beta) -> tuple[Tensor, Tensor]:
+    inner = torch.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))
+    rise = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * z**2)
+    return z * (1 + inner) / 2, (1 + inner + z * (1 - inner**2) * rise) / 2
+
+
 # σ and σ' at z; ReLU is replaced by softplus of inverse temperature β where β is given
-ACTIVATIONS: dict[str, Activation] = {"relu": _relu, "tanh": _tanh, "sigmoid": _sigmoid, "softplus": _softplus}
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": _relu,
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
+    "leaky_relu": _leaky_relu,
+    "elu": _elu,
+    "silu": _silu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+}
 
 
-# σ''/σ' from σ, σ' and β: no second derivative has to be kept
+# σ''/σ' from σ, σ' and β: no second derivative has to be kept. Those not listed have no closed form here.
 CURVATURES: dict[str, Callable[[Tensor, Tensor, Beta], Tensor]] = {
     "relu": lambda value, slope, beta: torch.zeros_like(slope) if beta is None else beta * (1 - slope),
     "tanh": lambda value, slope, beta: -2 * value,
@@ -65,15 +107,51 @@ CURVATURES: dict[str, Callable[[Tensor, Tensor, Beta], Tensor]] = {
 
 _PASSED_OVER = (nn.Flatten, nn.Identity, nn.Dropout)  # a network is read as it is in evaluation mode
 _RESHAPES = {torch.flatten, "flatten", "view", "reshape", "size"}
+_ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
+_MODULES: dict[type[nn.Module], str] = {
+    nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.Softplus: "softplus", nn.LeakyReLU: "leaky_relu",
+    nn.ELU: "elu", nn.SiLU: "silu", nn.GELU: "gelu",
+}  # fmt: skip
 _FUNCTIONS = {
     call: name for name in ("relu", "tanh", "sigmoid") for call in (getattr(torch, name), getattr(F, name), name)
-}
+} | {F.leaky_relu: "leaky_relu", F.elu: "elu", F.silu: "silu", F.gelu: "gelu"}
+_PARAMETERS = {"leaky_relu": ("negative_slope", 0.01), "elu": ("alpha", 1.0)}  # torch's names and values
+
+_Called = tuple[str, float | None]  # an activation's name and its parameter, if it has one
 
 
-def _activation_of(module: nn.Module) -> str | None:
-    if isinstance(module, nn.Softplus):
-        return "softplus" if module.beta == 1 else None
-    return {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}.get(type(module))
+def _activation_of(node: fx.Node, module: nn.Module | None) -> _Called | None:
+    """The activation that a node of the graph is; module: the one it calls, None where it calls a function."""
+    name = _FUNCTIONS.get(node.target) if module is None else _MODULES.get(type(module))
+    if isinstance(module, nn.Softplus) and module.beta != 1:
+        return None
+    if name == "gelu":
+        approximate = node.kwargs.get("approximate", "none") if module is None else module.approximate
+        return "gelu" if approximate == "none" else "gelu_tanh", None
+    if name not in _PARAMETERS:
+        return None if name is None else (name, None)
+    key, default = _PARAMETERS[name]
+    called: Any = node.kwargs.get(key, node.args[1] if len(node.args) > 1 else default)
+    return name, float(called if module is None else getattr(module, key))
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """A BatchNorm layer in evaluation mode, by its name in the state dict: z ↦ scale ∘ z + shift."""
+
+    name: str
+    eps: float
+
+    @property
+    def statistics(self) -> tuple[str, str]:
+        """Names of the running statistics in the state dict."""
+        return f"{self.name}.running_mean", f"{self.name}.running_var"
+
+    def scale_and_shift(self, state: State) -> tuple[Tensor, Tensor]:
+        """(scale, shift), each (W,), at the parameters and running statistics `state`."""
+        mean, variance = (state[name] for name in self.statistics)
+        scale = state.get(f"{self.name}.weight", torch.ones_like(variance)) * (variance + self.eps).rsqrt()
+        return scale, state.get(f"{self.name}.bias", torch.zeros_like(mean)) - scale * mean
 
 
 @dataclass(frozen=True)
@@ -100,16 +178,37 @@ class DensePass:
 
 @dataclass(frozen=True)
 class DenseNetwork:
-    """The layers of a plain MLP. weights, biases: names in the state dict (None: no bias); activation: its σ."""
+    """The layers of a plain MLP. weights, biases: names in the state dict (None: no bias); norms: the BatchNorm behind
+    each (None: there is none); activation: the name of its σ, and parameter: of a σ that has one."""
 
     weights: tuple[str, ...]
     biases: tuple[str | None, ...]
+    norms: tuple[BatchNorm | None, ...]
     activation: str
+    parameter: float | None = None
+
+    @property
+    def activate(self) -> Activation:
+        """(σ, σ') at z."""
+        known = ACTIVATIONS[self.activation]
+        return known if self.parameter is None else partial(known, **{_PARAMETERS[self.activation][0]: self.parameter})
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether `run` and `pull_back` give the gradients of all parameters: there are no others, and σ'' is known."""
+        return self.activation in CURVATURES and not any(self.norms)
 
     def layers(self, state: State, product: Callable[[Tensor], Product] = plain) -> list[Layer]:
-        """W_l, ready for products in the form of `product`, and b_l of every layer at the parameters `state`."""
-        names = zip(self.weights, self.biases, strict=True)
-        return [Layer(product(state[weight]), None if bias is None else state[bias]) for weight, bias in names]
+        """W_l, ready for products in the form of `product`, and b_l of every layer at the parameters `state`, with its
+        BatchNorm folded in."""
+        found = []
+        for name, bias_name, norm in zip(self.weights, self.biases, self.norms, strict=True):
+            weight, bias = state[name], None if bias_name is None else state[bias_name]
+            if norm is not None:
+                scale, shift = norm.scale_and_shift(state)
+                weight, bias = scale[:, None] * weight, shift if bias is None else scale * bias + shift
+            found.append(Layer(product(weight), bias))
+        return found
 
     def forward(self, state: State, images: Tensor, beta: Beta = None) -> Tensor:
         """Outputs (M, K) for images (M, C, H, W)."""
@@ -148,7 +247,7 @@ class DenseNetwork:
         return inputs[0], signals[-1]
 
     def _hidden(self, layers: list[Layer], images: Tensor, beta: Beta) -> tuple[list[Tensor], list[Tensor]]:
-        activate = ACTIVATIONS[self.activation]
+        activate = self.activate
         inputs, slopes = [images.flatten(1)], []
         for layer in layers[:-1]:
             value, slope = activate(layer(inputs[-1]), beta)
@@ -158,48 +257,85 @@ class DenseNetwork:
 
 
 def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> DenseNetwork | None:
-    """The plain MLP that `model` is, or None. Modules and functional calls are both understood.
+    """The plain MLP that `model` is, or None."""
+    found = read_dense_network(model, input_shape)
+    return found if isinstance(found, DenseNetwork) else None
+
+
+def read_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> DenseNetwork | str:
+    """The plain MLP that `model` is, or what it has instead, in words. Modules and functional calls are understood.
 
     The reading is checked against the model on random inputs, so a wrong one is never returned.
     """
     try:
         traced = fx.symbolic_trace(model)
     except Exception:  # user code under a tracer may raise anything; such a model takes the general path
-        return None
+        return "a forward pass that cannot be traced"
     network = _read_chain(traced)
-    if network is None:
-        return None
+    if isinstance(network, str):
+        return network
     state = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
     images = random_images(input_shape, 4, torch.float64)
+    other = "a forward pass that does something beside its layers"
     with torch.no_grad(), evaluating(model):
         try:
             expected = run_network(model, state, images)
             found = network.forward(state, images)
         except RuntimeError:  # shapes do not chain as read
-            return None
-    return network if found.shape == expected.shape and torch.allclose(found, expected, atol=1e-9) else None
+            return other
+    return network if found.shape == expected.shape and torch.allclose(found, expected, atol=1e-9) else other
 
 
-def _read_chain(traced: fx.GraphModule) -> DenseNetwork | None:
+def _read_chain(traced: fx.GraphModule) -> DenseNetwork | str:
     weights: list[str] = []
     biases: list[str | None] = []
-    activations: list[str] = []
+    norms: list[BatchNorm | None] = []
+    activations: list[_Called] = []
     modules = dict(traced.named_modules())
     for node in traced.graph.nodes:
         if node.op in ("placeholder", "output"):
             continue
         module = modules.get(node.target) if node.op == "call_module" else None
-        activation = _activation_of(module) if module is not None else _FUNCTIONS.get(node.target)
+        activation = _activation_of(node, module)
+        behind_linear = len(activations) == len(weights) - 1  # the last layer has no activation yet
+        if isinstance(module, _PASSED_OVER) or (module is None and node.target in _RESHAPES):
+            continue
         if isinstance(module, nn.Linear):
-            if len(activations) != len(weights):  # two linear layers without an activation between them
-                return None
+            if behind_linear:
+                return f"no activation ahead of its linear layer {node.target!r}"
+            if f"{node.target}.weight" in weights:
+                return f"a linear layer that is used twice, {node.target!r}"
             weights.append(f"{node.target}.weight")
             biases.append(None if module.bias is None else f"{node.target}.bias")
-        elif activation is not None and len(activations) == len(weights) - 1:
+            norms.append(None)
+        elif isinstance(module, nn.BatchNorm1d) and behind_linear and norms[-1] is None:
+            if module.running_mean is None:
+                return f"a BatchNorm without running statistics, {node.target!r}"
+            norms[-1] = BatchNorm(str(node.target), module.eps)
+        elif activation is not None and behind_linear:
             activations.append(activation)
-        elif isinstance(module, _PASSED_OVER) or (module is None and node.target in _RESHAPES):
-            continue
+        elif activation is not None and weights:
+            return f"two activations behind its linear layer {weights[-1].removesuffix('.weight')!r}"
         else:
-            return None
-    plain = len(weights) >= 1 and len(activations) == len(weights) - 1 and len(set(activations)) <= 1
-    return DenseNetwork(tuple(weights), tuple(biases), activations[0] if activations else "relu") if plain else None
+            return _described(node, module, bool(weights))
+    if not weights:
+        return "no linear layer"
+    if len(activations) == len(weights):
+        return f"an activation behind its last layer ({activations[-1][0]})"
+    if len(set(activations)) > 1:
+        return "activations that differ from layer to layer"
+    name, parameter = activations[0] if activations else ("relu", None)
+    return DenseNetwork(tuple(weights), tuple(biases), tuple(norms), name, parameter)
+
+
+def _described(node: fx.Node, module: nn.Module | None, behind_linear: bool) -> str:
+    """What a node of the graph is that has no place in a plain MLP. behind_linear: whether a linear layer precedes."""
+    if node.target in _ADDITIONS and all(isinstance(term, fx.Node) for term in node.args[:2]):
+        return "a residual connection"
+    path, kind = [("", None), *node.meta.get("nn_module_stack", {}).values()][-1]  # the module that it is part of
+    called = f"{kind.__name__} {path!r}" if path else getattr(node.target, "__name__", str(node.target))
+    if isinstance(module, nn.BatchNorm1d) and behind_linear:
+        return f"a BatchNorm that does not follow a linear layer, {path!r}"
+    if not behind_linear:
+        return f"something other than plain linear layers at its input, {called}"
+    return f"an activation or operation that is not known, {called}"

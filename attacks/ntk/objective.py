@@ -150,13 +150,13 @@ def make_objective(
     double_backward: bool = False,
     kept: State | None = None,
 ) -> Objective:
-    """The closed form where `model` is a plain MLP, autograd elsewhere (or everywhere, with `double_backward`).
+    """The closed form where `model` is an MLP that has one, autograd elsewhere (or everywhere, with `double_backward`).
 
     delta: trained parameters only. views: full state dicts, one per kernel, of the dtype and device to compute in.
     kept: 1 for the entries of delta that count and 0 for the others, None where all do.
     """
     network = None if double_backward else find_dense_network(model, input_shape)
-    if network is not None:
+    if network is not None and network.has_closed_form:
         return DenseObjective(network, delta, views, kept)
     return AutogradObjective(model, delta, views, kept)
 

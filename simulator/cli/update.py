@@ -161,7 +161,8 @@ def attack(
     if not which.in_pixels:
         show_warnings(("images are shown as the network saw them: where training normalizes, give --mean and --std",))
     held = 0 if found.held is None else len(found.held)
-    count = f"{len(found.images)} images{f', {held} held back' if held else ''}, {found.num_inferred} inferred"
+    inferred = "" if found.num_inferred is None else f", {found.num_inferred} inferred"
+    count = f"{len(found.images)} images{f', {held} held back' if held else ''}{inferred}"
     out.print(f"{count}, {found.seconds:.1f} s: {out_dir}")
     facts = read_json(out_dir / FACTS)
     ended = finish_run(out_dir, figures=True, shown=Shown(show_all))

@@ -23,6 +23,7 @@ class FirstLayers:
 
     initial, final: (R·W, in + 1), the first layer's [W | b], one round below the other; the images span the rows of
     their difference. second: (R, out, W + 1), the change of the second layer's. warnings, facts: of what was undone.
+    norms: [scale | shift] (R·W, 2) of the BatchNorm behind the first layer, before and after; None where there is none.
     """
 
     initial: Tensor
@@ -30,6 +31,7 @@ class FirstLayers:
     second: Tensor
     warnings: tuple[str, ...] = ()
     facts: Facts = field(default_factory=dict)
+    norms: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, observation: Observation, network: DenseNetwork, device: torch.device) -> "FirstLayers":
@@ -45,7 +47,8 @@ class FirstLayers:
             ends.append(without_decay(start, end, factor))
             seconds.append(without_decay(second, moved, factor) - second)
             kept = min(kept, factor)
-        layers = cls(torch.cat(starts), torch.cat(ends), torch.stack(seconds))
+        norms = _norms(observation, network, device)
+        layers = cls(torch.cat(starts), torch.cat(ends), torch.stack(seconds), norms=norms)
         if not layers.second.any():
             raise InputError(NOTHING)
         shrunk = f"weight decay was undone: parameters shrank by {1 - kept:.2g} in all, as the first layer shows"
@@ -59,6 +62,17 @@ class FirstLayers:
     def change(self) -> Tensor:
         """The first layer's update (R·W, in + 1)."""
         return self.final - self.initial
+
+    @property
+    def fed(self) -> tuple[Tensor, Tensor]:
+        """[W | b] (R·W, in + 1) of what the activation is fed, before and after: with BatchNorm folded in."""
+        if self.norms is None:
+            return self.initial, self.final
+        first, last = (
+            norm[:, :1] * layer + torch.nn.functional.pad(norm[:, 1:], (layer.shape[1] - 1, 0))
+            for norm, layer in zip(self.norms, (self.initial, self.final), strict=True)
+        )
+        return first, last
 
     @property
     def width(self) -> int:
@@ -124,3 +138,30 @@ def joined_layer(state: State, network: DenseNetwork, index: int, device: torch.
     """[W | b] (out, in + 1) of a layer, in float64."""
     weight, bias = state[network.weights[index]], state[network.biases[index] or ""]
     return torch.cat([weight, bias[:, None]], 1).to(device, torch.float64)
+
+
+def normalizes_by_batch(observation: Observation, network: DenseNetwork) -> bool:
+    """Whether BatchNorm behind one of the first two layers normalized a client's batches by their own statistics: its
+    running ones moved, or the layer's bias rests beside its weights, as a unit's signals then add up to zero."""
+    for layer, norm in enumerate(network.norms[:2]):
+        if norm is None:
+            continue
+        for initial, final in observation.pairs:
+            if any(name in final and not torch.equal(initial[name], final[name]) for name in norm.statistics):
+                return True
+            weight, bias = network.weights[layer], network.biases[layer] or ""
+            if (final[bias] - initial[bias]).norm() < ROUNDING * (final[weight] - initial[weight]).norm():
+                return True
+    return False
+
+
+def _norms(observation: Observation, network: DenseNetwork, device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """[scale | shift] (R·W, 2) of the BatchNorm behind the first layer, before and after, round below round."""
+    norm = network.norms[0]
+    if norm is None:
+        return None
+    before, after = (
+        torch.cat([torch.stack(norm.scale_and_shift({**pair[0], **pair[end]}), 1) for pair in observation.pairs])
+        for end in (0, 1)
+    )
+    return before.to(device, torch.float64), after.to(device, torch.float64)

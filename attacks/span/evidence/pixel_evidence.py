@@ -115,9 +115,21 @@ class PixelEvidence:
         return few or not _leaves_entries_out(self.defense.layers.change)
 
     @property
+    def like_adam(self) -> bool:
+        """Whether the first layer's update looks like one of local Adam."""
+        return looks_like_adam(self.defense, self.spectrum, self.inferred)
+
+    @property
     def refusal(self) -> str | None:
         """Why a search makes no sense."""
         rank, width = self.defense.highest_rank(self.spectrum), self.defense.layers.width
+        if self.like_adam:
+            return (
+                "nothing returned: the first layer's update has full rank and entries of similar size (their mean is "
+                f"{_evenness(self.defense.layers.change):.2f} of their root mean square), which is what local Adam "
+                "looks like: no number of images can be read off it, nor images (much added noise and more images than "
+                "units or pixels have full rank too)"
+            )
         no_sum = self.outside > EVIDENCE.refused_above and not self.defense.explains_error
         if self.count < 1 or self.count >= rank or no_sum:
             return (
@@ -132,14 +144,15 @@ class PixelEvidence:
             return (
                 f"nothing returned: {self.count} images need {needed:.0f} directions of the second layer's rows, "
                 f"{self.directions} can tell ({share:g} of the width {width}, and "
-                "no more than the layer's outputs)"
+                "no more than the layer's outputs); local Adam looks like so many images too"
             )
         return None
 
     @property
     def hopeless(self) -> bool:
         """Whether a search cannot even give candidates to hold: no span of few images, or nothing that tests them."""
-        return not (self.enough_directions and 1 <= self.count < self.defense.highest_rank(self.spectrum))
+        few = 1 <= self.count < self.defense.highest_rank(self.spectrum)
+        return self.like_adam or not (self.enough_directions and few)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -165,7 +178,30 @@ class PixelEvidence:
     def facts(self) -> Facts:
         read = {"k": float(self.directions), "used_num_private": float(self.count), "outside_span": self.outside}
         used = (EVIDENCE, CROWDED) if self.crowded else (EVIDENCE,)
-        return self.defense.layers.facts | read | constants_of(*used)
+        return self.defense.layers.facts | ({} if self.like_adam else read) | constants_of(*used)
+
+
+def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -> bool:
+    """Whether the first layer's update looks like one of steps that are equal in size for every entry. Its singular
+    values then have no gap, nor do they end in a floor as those of SGD do, whether of noise or of rounding; or it has
+    all the rank that its pixels allow, and entries of nearly equal size.
+
+    spectrum: of that update. inferred: the number of images that it seems to show.
+    """
+    if defense.count is not None or not 1 <= inferred < len(spectrum.values):
+        return False
+    change = defense.layers.change
+    last, behind = spectrum.values[inferred - 1 : inferred + 1].tolist()
+    if last < EVIDENCE.clear_gap * behind:
+        return spectrum.floor_flatness() < EVIDENCE.flat_floor
+    exhausted = inferred >= EVIDENCE.rank_exhausted * min(spectrum.rows, 1 + _varying_pixels(change))
+    return exhausted and _evenness(change) > EVIDENCE.even_entries
+
+
+def _evenness(change: Tensor) -> float:
+    """The mean of the sizes of an update's entries that moved, as a share of their root mean square."""
+    sizes = change[change != 0].abs()
+    return float(sizes.mean() / sizes.square().mean().sqrt())
 
 
 def _leaves_entries_out(change: Tensor) -> bool:
@@ -180,7 +216,12 @@ def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
     Constant pixels say what the bias says, whatever made the update."""
     if _leaves_entries_out(change):
         return False
+    exact = spectrum.relative_residual(inferred) <= EVIDENCE.noisy_above
+    return exact and inferred < EVIDENCE.rank_exhausted * _varying_pixels(change)
+
+
+def _varying_pixels(change: Tensor) -> int:
+    """How many columns of the first layer's update (W, in + 1) are no multiple of the bias's."""
     bias = change[:, -1:]
     rest = change - bias * (bias.T @ change) / bias.square().sum()
-    varying = int((rest.norm(dim=0) > CONSTANT_MISFIT * change.norm(dim=0)).sum())
-    return spectrum.relative_residual(inferred) <= EVIDENCE.noisy_above and inferred < EVIDENCE.rank_exhausted * varying
+    return int((rest.norm(dim=0) > CONSTANT_MISFIT * change.norm(dim=0)).sum())

@@ -29,7 +29,8 @@ class DualSpace:
     """The factors of a first layer's update, in float64, and the units' parameters at both ends of training.
 
     left: (W, N), L. rows: (N, in + 1), Vᵀ. values: (N,), S. noise: standard deviation of an entry of the update beyond
-    its N-dimensional part. ends: two (W, in + 1), [W | b] before and after. Units that did not change are left out.
+    its N-dimensional part. ends: two (W, in + 1), [W | b] of what the activation is fed before and after. Units
+    that did not change are left out.
     repeats: in how many rounds a unit has the same row of L, up to scale and noise; 1 for a single round.
     """
 
@@ -41,14 +42,24 @@ class DualSpace:
     repeats: float = 1.0
 
     @classmethod
-    def of(cls, initial: Tensor, final: Tensor, spectrum: Spectrum, count: int, rounds: int = 1) -> "DualSpace":
-        """initial, final: [W | b], (W, in + 1), of several rounds one below the other. spectrum: of the change."""
+    def of(
+        cls,
+        initial: Tensor,
+        final: Tensor,
+        spectrum: Spectrum,
+        count: int,
+        rounds: int = 1,
+        fed: tuple[Tensor, Tensor] | None = None,
+    ) -> "DualSpace":
+        """initial, final: [W | b], (W, in + 1), of several rounds one below the other. spectrum: of the change. fed:
+        [W | b] of what the activation is fed before and after, where that is not the layer's output."""
         rows, values = spectrum.vectors[:count], spectrum.values[:count]
+        first, last = fed or (initial, final)
         alive = (final != initial).any(1)
         inside = (final - initial) @ rows.T
         noise = spectrum.noise(count)
         repeated = repeats(inside.unflatten(0, (rounds, -1)), SPARSITY.zero_widths * noise) if rounds > 1 else 1.0
-        return cls(inside[alive] / values, rows, values, noise, (initial[alive], final[alive]), repeated)
+        return cls(inside[alive] / values, rows, values, noise, (first[alive], last[alive]), repeated)
 
     @property
     def count(self) -> int:

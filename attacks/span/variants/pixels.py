@@ -8,12 +8,12 @@ from attacks.interface.attack import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.networks.mlp import ACTIVATIONS, DenseNetwork, find_dense_network
+from attacks.networks.mlp import DenseNetwork, read_dense_network
 from attacks.span.acceptance import Acceptance, ExplanationTest
 from attacks.span.certainty import certainty
 from attacks.span.evidence.known_defense import undo_defense
-from attacks.span.evidence.layers import FirstLayers, rounds_with_images
-from attacks.span.evidence.pixel_evidence import PixelEvidence, RoundsApart
+from attacks.span.evidence.layers import FirstLayers, normalizes_by_batch, rounds_with_images
+from attacks.span.evidence.pixel_evidence import PixelEvidence, RoundsApart, looks_like_adam
 from attacks.span.least_squares import fit_images
 from attacks.span.search.candidates import Candidates
 from attacks.span.search.descent import beside
@@ -38,21 +38,35 @@ from attacks.update.views import group_views
 
 
 def linear_layers_of(observation: Observation) -> DenseNetwork:
-    """The layers of the network; InputError, with what is missing, where it is no plain MLP with two trained hidden
-    layers."""
-    network = find_dense_network(observation.model, observation.input_shape)
-    name = type(observation.model).__name__
-    if network is None or len(network.weights) < 3:
+    """The layers of the network; InputError, with what stands in the way, where it is no plain MLP with two trained
+    hidden layers, or where BatchNorm behind these was in training mode."""
+    network = read_dense_network(observation.model, observation.input_shape)
+    model = f"model {type(observation.model).__name__!r}"
+    if isinstance(network, str):
         raise InputError(
-            f"attack 'span' needs linear layers from the pixels on, two of them hidden, or hidden ones with biases "
-            f"behind other layers: model {name!r} has neither (use 'ntk')"
+            "attack 'span' needs a plain MLP of known activations, or two linear layers behind others, trained with "
+            f"biases: {model} has neither, but {network} (use 'ntk')"
+        )
+    if len(network.weights) < 3:
+        raise InputError(
+            "attack 'span' needs two hidden layers, as the second one tells images from other points of the first "
+            f"one's span: {model} has {len(network.weights) - 1} (use 'ntk')"
         )
     needed = [*network.weights[:2], *(bias or "" for bias in network.biases[:2])]
     missing = [name for name in needed if name not in observation.trainable]
     if missing:
         raise InputError(
-            f"attack 'span' needs the first two layers trained, with biases: model {name!r} lacks "
+            f"attack 'span' needs the first two layers trained, with biases: {model} lacks "
             f"{', '.join(name or 'a bias' for name in missing)} (use 'ntk')"
+        )
+    statistics = [name for norm in network.norms[:2] if norm is not None for name in norm.statistics]
+    if missing := [name for name in statistics if any(name not in sent for sent, _ in observation.pairs)]:
+        raise InputError(f"attack 'span' needs BatchNorm's statistics: the checkpoint of {model} has no {missing[0]!r}")
+    if normalizes_by_batch(observation, network):
+        raise InputError(
+            f"attack 'span' needs BatchNorm in evaluation mode: that of {model} normalized by the batch, so that the "
+            "first layer's update shows differences of the images in a batch only, and every image leaves a trace at "
+            "every unit (use 'gradient_matching')"
         )
     return network
 
@@ -75,8 +89,10 @@ class PixelVariant:
         defense = undo_defense(observation, self.network, self.knowledge, layers, generator)
         spectrum = Spectrum.of(defense.layers.change)
         inferred = spectrum.count()
-        if len(rounds) > 1 and (most := defense.layers.most_images()) < EVIDENCE.shared_images * inferred:
-            return RoundsApart(rounds, inferred, most)
+        if len(rounds) > 1 and not looks_like_adam(defense, spectrum, inferred):
+            most = defense.layers.most_images()
+            if most < EVIDENCE.shared_images * inferred:
+                return RoundsApart(rounds, inferred, most)
         return PixelEvidence.of(
             defense, spectrum, inferred, self.knowledge.num_private, self.network.activation == "relu"
         )
@@ -85,12 +101,13 @@ class PixelVariant:
         """Points of the first layer's span with features in the second layer's, and which pass the sparsity test."""
         layers, tests = evidence.defense.layers, evidence.tests
         rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
-        starts, ends = layers.by_round(layers.initial), layers.by_round(layers.final)
+        starts, ends = (layers.by_round(end) for end in layers.fed)
         path = evidence.path
         hidden = torch.cat([torch.lerp(starts[r], ends[r], part) for r in tests for part in path]).float()
         rows = rows.repeat_interleave(len(path), 0)
-        test = SpanTest(hidden, rows, ACTIVATIONS[self.network.activation], evidence.leading_directions)
-        duals = DualSpace.of(layers.initial, layers.final, evidence.spectrum, evidence.count, layers.rounds)
+        test = SpanTest(hidden, rows, self.network.activate, evidence.leading_directions)
+        sent, returned = layers.initial, layers.final
+        duals = DualSpace.of(sent, returned, evidence.spectrum, evidence.count, layers.rounds, layers.fed)
         tested = self.network.activation == "relu" and evidence.zeros_tell
         nothing = Candidates.empty(duals, test, sparsity_tested=tested, crowded=evidence.crowded)
         passes = self.options.rounds if evidence.refusal is None else min(SEARCH.refused_passes, self.options.rounds)
@@ -195,7 +212,7 @@ class PixelVariant:
             held=acceptance.held.reshape(-1, *shape),
             groups=group_views(images, told) if told is not None and told < len(images) else None,
             residual=acceptance.residual,
-            num_inferred=evidence.inferred,
+            num_inferred=None if evidence.like_adam else evidence.inferred,
             relative_residual=acceptance.relative_residual,
             warnings=(*evidence.warnings, *refused),
             facts=evidence.facts | acceptance.facts,
@@ -209,6 +226,8 @@ def _needs_fit(evidence: PixelEvidence, candidates: Candidates, acceptance: Acce
     """
     images, defense = acceptance.images, evidence.defense
     if not candidates.sparsity_tested:
+        return False
+    if defense.layers.norms is not None:  # the fit reads off the layer's output which units are inactive
         return False
     hopeful = acceptance.reason is None or (defense.count is not None and len(images) > 0)
     return hopeful and len(candidates.passed) < (1 if defense.intervals is None else len(images))

@@ -1,11 +1,13 @@
 """Plain MLPs are recognized, everything else is not, and the closed form of their gradients is autograd's."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.networks.mlp import find_dense_network
+from attacks.networks.mlp import ACTIVATIONS, find_dense_network, read_dense_network
 
 SHAPE = (1, 3, 4)
 
@@ -55,6 +57,57 @@ def test_sequential_is_recognized(activation, name):
     assert network.activation == name
 
 
+@pytest.mark.parametrize(
+    ("layer", "function", "name", "parameter"),
+    [
+        (nn.LeakyReLU(0.2), lambda z: F.leaky_relu(z, 0.2), "leaky_relu", 0.2),
+        (nn.LeakyReLU(), F.leaky_relu, "leaky_relu", 0.01),
+        (nn.ELU(0.7), lambda z: F.elu(z, alpha=0.7), "elu", 0.7),
+        (nn.SiLU(), F.silu, "silu", None),
+        (nn.GELU(), F.gelu, "gelu", None),
+        (nn.GELU("tanh"), lambda z: F.gelu(z, approximate="tanh"), "gelu_tanh", None),
+    ],
+)
+def test_activations_are_read_with_their_parameter_and_are_torchs(layer, function, name, parameter):
+    found = [find_dense_network(model, SHAPE) for model in (linear_stack(lambda: layer), Functional(function))]
+    assert [(one.activation, one.parameter) for one in found] == [(name, parameter)] * 2
+    z = torch.linspace(-6, 6, 101, dtype=torch.float64, requires_grad=True)  # without 0, where ReLUs have a kink
+    z = z[z.abs() > 1e-9]
+    expected = layer(z)
+    (slope,) = torch.autograd.grad(expected.sum(), z)
+    value, own = found[0].activate(z.detach(), None)
+    assert (value - expected).abs().max() < 1e-14 and (own - slope).abs().max() < 1e-12
+    assert not found[0].has_closed_form
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_slopes_are_those_of_the_values(name):
+    z = torch.tensor([-3.0, -1.1, -0.2, 0.3, 0.9, 2.5], dtype=torch.float64, requires_grad=True)
+    value, slope = ACTIVATIONS[name](z, None)
+    (expected,) = torch.autograd.grad(value.sum(), z)
+    assert (slope - expected).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_batchnorm_in_evaluation_mode_scales_and_shifts(affine, bias):
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(7, eps=1e-3, affine=affine)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 7, bias), norm, nn.ReLU(), nn.Linear(7, 2)).double()
+    for _ in range(3):
+        model(torch.randn(9, *SHAPE, dtype=torch.float64))
+    if affine:
+        nn.init.uniform_(norm.weight, -2, 2)
+        nn.init.uniform_(norm.bias)
+    network = find_dense_network(model, SHAPE)
+    images, state = torch.randn(5, *SHAPE, dtype=torch.float64), model.state_dict()
+    assert (network.forward(state, images) - model.eval()(images)).abs().max() < 1e-12
+    scale, shift = network.norms[0].scale_and_shift(state)
+    z = torch.randn(5, 7, dtype=torch.float64)
+    assert (scale * z + shift - norm(z)).abs().max() < 1e-12
+    assert network.norms[1] is None and not network.has_closed_form
+
+
 def test_dropout_is_passed_over():
     layers = nn.Linear(12, 7), nn.ReLU(), nn.Dropout(0.5), nn.Linear(7, 2)
     network = find_dense_network(nn.Sequential(nn.Flatten(), *layers), SHAPE)
@@ -75,25 +128,44 @@ def test_a_single_layer_is_recognized():
     assert find_dense_network(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), SHAPE).weights == ("1.weight",)
 
 
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.again, self.head = nn.Linear(12, 7), nn.Linear(7, 7), nn.Linear(7, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.again(torch.relu(self.first(x.flatten(1)))))
+        return self.head(torch.relu(self.again(h)))
+
+
+def between(*layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 7), *layers, nn.Linear(7, 2))
+
+
 @pytest.mark.parametrize(
-    "model",
+    ("model", "words"),
     [
-        nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)),
-        Residual(),
-        DataDependent(),
-        Functional(F.gelu),
-        Functional(torch.relu, lambda x: x.view(x.size(0), -1) * 2),
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 2)),
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.Linear(7, 2)),
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 2)),
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 2), nn.Sigmoid()),
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.Softplus(beta=3), nn.Linear(7, 2)),
+        (nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(12, 2)), "linear layers at its input, Conv2d '0'"),
+        (Residual(), "a residual connection"),
+        (DataDependent(), "a forward pass that cannot be traced"),
+        (Functional(torch.relu, lambda x: x.view(x.size(0), -1) * 2), "plain linear layers at its input, mul"),
+        (between(nn.ReLU(), nn.Linear(7, 7), nn.Tanh()), "activations that differ from layer to layer"),
+        (between(nn.LeakyReLU(0.1), nn.Linear(7, 7), nn.LeakyReLU(0.2)), "activations that differ from layer to layer"),
+        (between(), "no activation ahead of its linear layer '2'"),
+        (between(nn.ReLU(), nn.Tanh()), "two activations behind its linear layer '1'"),
+        (nn.Sequential(between(nn.ReLU()), nn.Sigmoid()), r"an activation behind its last layer \(sigmoid\)"),
+        (between(nn.Softplus(beta=3)), "an activation or operation that is not known, Softplus '2'"),
+        (between(nn.PReLU()), "an activation or operation that is not known, PReLU '2'"),
+        (between(nn.LayerNorm(7), nn.ReLU()), "an activation or operation that is not known, LayerNorm '2'"),
+        (between(nn.ReLU(), nn.BatchNorm1d(7)), "a BatchNorm that does not follow a linear layer, '3'"),
+        (between(nn.BatchNorm1d(7, track_running_stats=False)), "a BatchNorm without running statistics, '2'"),
+        (Twice(), "a linear layer that is used twice, 'again'"),
+        (nn.Flatten(), "no linear layer"),
     ],
-    ids=["conv", "residual", "branch", "gelu", "scaled", "two_activations", "no_activation", "batchnorm",
-         "output_activation", "softplus_3"],
-)  # fmt: skip
-def test_other_models_are_not_recognized(model):
+)
+def test_other_models_are_not_recognized_and_it_is_said_what_they_have(model, words):
     assert find_dense_network(model, SHAPE) is None
+    assert re.search(words, read_dense_network(model, SHAPE))
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softplus])

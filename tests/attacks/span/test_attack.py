@@ -132,13 +132,6 @@ def test_gaussian_noise_in_place_of_an_update_gives_nothing(federated, told):
     assert len(found.images) == 0 and "of its norm lies outside" in found.warnings[0]
 
 
-def test_local_adam_gives_nothing():
-    observation = client(mlp(), digits(8), lr=1e-3, optimizer=torch.optim.Adam)
-    for told in (None, 8):
-        found = run(observation, Knowledge(num_private=told))
-        assert len(found.images) == 0 and "nothing returned" in found.warnings[0]
-
-
 def test_a_second_layer_that_does_not_belong_is_rejected(federated):
     _, observation, _ = federated
     noise = torch.Generator().manual_seed(0)
@@ -157,6 +150,67 @@ def test_tanh_networks_are_attacked_without_a_sparsity_test():
     assert (nearest(images, found) < 0.1).all()
 
 
+@pytest.mark.parametrize("activation", [lambda: nn.LeakyReLU(0.1), nn.GELU, lambda: nn.GELU("tanh"), nn.SiLU, nn.ELU])
+def test_images_are_found_whatever_the_activation(activation):
+    images = digits(8)
+    found = run(client(mlp(activation=activation), images))
+    assert found.facts["certified"] == 0 and found.num_inferred == 8
+    candidates = torch.cat([found.images, found.held])  # those of elu explain too little to be returned
+    assert (torch.cdist(images.flatten(1), candidates.flatten(1)).amin(1) < 0.1).all()
+    assert not len(found.images) or (torch.cdist(found.images.flatten(1), images.flatten(1)).amin(1) < 0.1).all()
+
+
+def normalized(width=256):
+    """With BatchNorm whose statistics, gains and shifts are those of some training."""
+    torch.manual_seed(0)
+    norms = [nn.BatchNorm1d(width) for _ in range(2)]
+    layers = [nn.Linear(64, width), norms[0], nn.ReLU(), nn.Linear(width, width), norms[1], nn.ReLU()]
+    for norm in norms:
+        nn.init.uniform_(norm.running_mean, -0.3, 0.3)
+        nn.init.uniform_(norm.running_var, 0.1, 2)
+        nn.init.uniform_(norm.weight, 0.5, 1.5)
+        nn.init.uniform_(norm.bias, -0.3, 0.3)
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(width, 10))
+
+
+def test_batchnorm_in_evaluation_mode_is_folded_in():
+    images = digits(8)
+    found = run(client(normalized().eval(), images))
+    assert found.facts["certified"] == 8 and (nearest(images, found) < 1e-2).all()
+
+
+def test_batchnorm_in_training_mode_is_refused_by_its_name_with_its_statistics_or_without():
+    observation = client(normalized().train(), digits(8))
+    before, after = observation.pairs[0]
+    hidden = {name: before[name] if "running" in name or "tracked" in name else value for name, value in after.items()}
+    for final in (after, hidden):
+        with pytest.raises(InputError, match=r"BatchNorm in evaluation mode.*differences.*gradient_matching"):
+            run(Observation(observation.model, ((before, final),), (1, 8, 8)))
+    bare = {name: value for name, value in before.items() if "running" not in name}
+    with pytest.raises(InputError, match=r"the checkpoint of model 'Sequential' has no '2\.running_mean'"):
+        run(Observation(observation.model, ((bare, after),), (1, 8, 8)))
+
+
+def test_a_single_hidden_layer_is_refused_by_number():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    with pytest.raises(InputError, match=r"needs two hidden layers.*'Sequential' has 1 "):
+        run(client(model, digits(2)))
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+@pytest.mark.parametrize("told", [None, 8])
+def test_adam_is_named_and_no_number_of_images_is(optimizer, told):
+    found = run(client(mlp(), digits(8), lr=1e-3, optimizer=optimizer), Knowledge(num_private=told))
+    (warning,) = (w for w in found.warnings if "nothing returned" in w)
+    assert "local Adam" in warning and "images need" not in warning
+    assert len(found.images) == 0 and found.num_inferred is None and "used_num_private" not in found.facts
+
+
+def test_rounds_of_adam_are_no_rounds_apart():
+    found = run(history(mlp(), digits(12).split(6), lr=1e-3, optimizer=torch.optim.Adam))
+    assert "local Adam" in found.warnings[0] and found.num_inferred is None
+
+
 def test_more_images_than_the_width_can_tell_are_refused_by_number():
     found = run(client(mlp(width=64), digits(40)))
     assert len(found.images) == 0 and "nothing returned" in found.warnings[0]
@@ -164,7 +218,7 @@ def test_more_images_than_the_width_can_tell_are_refused_by_number():
 
 def test_networks_without_linear_pixels_are_refused_by_name():
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
-    with pytest.raises(InputError, match=r"'span' needs linear layers from the pixels on.*'Sequential'.*use 'ntk'"):
+    with pytest.raises(InputError, match=r"'Sequential' has neither, but something other.*Conv2d '0' \(use 'ntk'"):
         run(client(model, digits(2)))
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 32, bias=False), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from attacks.networks.mlp import find_dense_network
 from clients.config import ModelConfig
 from clients.models import build_model
 
@@ -21,6 +22,11 @@ def test_mlp_layers_and_truncated_lecun_weights():
     assert float(first.detach().std()) == pytest.approx(1 / 28, rel=0.01)
     assert float(first.detach().abs().max()) <= 2 / 28 / 0.8796 + 1e-6
     assert not model[1].bias.any()
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "softplus", "gelu"])
+def test_attacks_read_the_layers_of_an_mlp(activation):
+    assert find_dense_network(build(activation=activation, dropout=0.1), SHAPE).activation == activation
 
 
 def test_plain_lecun_reaches_beyond_two_deviations():

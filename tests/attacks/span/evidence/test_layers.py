@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nn
 
 from attacks import InputError, Observation
 from attacks.networks.mlp import find_dense_network
@@ -41,6 +42,28 @@ def test_weight_decay_is_undone_and_said():
         and "weight decay was undone" in layers.warnings[0]
     )
     assert float((layers.change - plain.change).norm() / plain.change.norm()) < 1e-2 and plain.facts == {}
+
+
+def test_batchnorm_is_folded_into_what_the_activation_is_fed_and_not_into_the_update():
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(32)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), norm, nn.ReLU(), nn.Linear(32, 16), nn.ReLU()).double()
+    model = model.append(nn.Linear(16, 10).double()).eval()
+    nn.init.uniform_(norm.running_mean)
+    nn.init.uniform_(norm.running_var, 0.1, 2)
+    images = digits(4).double()
+    points = torch.nn.functional.pad(images.flatten(1), (0, 1), value=1.0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fed = [model[:3](images)]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    fed.append(model[:3](images))
+    observation = Observation(model, ((before, model.state_dict()),), SHAPE)
+    layers = FirstLayers.of(observation, find_dense_network(model, SHAPE), CPU)
+    for own, expected in zip(layers.fed, fed, strict=True):
+        torch.testing.assert_close(points @ own.T, expected)
+    torch.testing.assert_close(layers.change[:, :-1], observation.delta()["1.weight"])
 
 
 def test_features_are_at_rest_where_rounding_follows_behind_the_images():

@@ -25,6 +25,15 @@ def test_noise_is_measured_by_the_median_singular_value():
     assert spectrum.median_noise() == pytest.approx(float(noise.norm() / (noise + strong).norm()), rel=0.05)
 
 
+@pytest.mark.parametrize("columns", [3000, 785, 600])
+def test_the_floor_of_independent_errors_is_flat_and_one_that_falls_is_not(columns):
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(400, columns, generator=generator, dtype=torch.float64)
+    assert Spectrum.of(noise).floor_flatness() == pytest.approx(1, abs=0.1)
+    falling = torch.logspace(0, -3, 400, dtype=torch.float64)[:, None] * noise
+    assert Spectrum.of(falling).floor_flatness() < 0.6
+
+
 @pytest.mark.parametrize(("fifth", "leading"), [(1e-3, 4), (5e-3, None)])
 def test_a_search_starts_with_two_directions_per_image_where_they_hold_nearly_all(fifth, leading):
     values = torch.tensor([1.0, 0.5, 0.2, 0.1, fifth, 1e-4, 1e-5, 1e-6]).double()
