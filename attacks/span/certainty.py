@@ -14,7 +14,7 @@ those of images, and the zeros of its own dual whether it is the image of this d
 after some steps fit the parameters of then: F is taken where it is lowest on the way from the sent to the returned.
 
 Where all N duals are found with many more zeros than are explained, the first layer alone determines the images, and
-the second is not asked.
+the second has to tell no more than that none of the duals is a mixture.
 """
 
 from collections.abc import Sequence
@@ -51,8 +51,8 @@ class Certainty:
         distances = torch.pdist(images)
         typical = distances.median() if len(distances) else images.norm()
         near = (self.error < CERTAINTY.error * typical) & (self.residual < CERTAINTY.residual)
-        fitting = near & (self.misfit < CERTAINTY.misfit)
-        return (fitting | self.complete) & (self.contradicted < CERTAINTY.contradicted)
+        agreed = self.misfit < (CERTAINTY.misfit_of_complete if self.complete else CERTAINTY.misfit)
+        return near & agreed & (self.contradicted < CERTAINTY.contradicted)
 
 
 def certainty(

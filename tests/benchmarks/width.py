@@ -1,66 +1,57 @@
-"""How many images the span attack returns as their number approaches the width of an MLP.
+"""How many images the span attack returns as their number approaches the width of an MLP, and how many are nobody's.
 
-`python -m tests.benchmarks.width --root DATA --widths 128 --images 16 32 48` prints a line of CSV for each client: how
-many of its N images, from MNIST's test split, lie within L2 0.5 of a returned image, and of one returned or held.
+`python -m tests.benchmarks.width --root DATA --clients 50` prints a line of CSV for each number of images and each
+knowledge: of so many clients of held-out images, how many came back within 20 and 40 dB, how many returned ones are
+strays, and the most strays per hundred that this leaves possible (Clopper and Pearson, 95 %, one-sided).
 """
 
 import argparse
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from attacks import Reconstruction, get_attack
+from attacks import get_attack
+from attacks.interface.knowledge import Knowledge
 from attacks.interface.seeding import torch_generator
 from clients.config import TrainingConfig
-from tests.benchmarks.held_out import Client, Kind, make_client, mlp
+from tests.benchmarks.held_out import DATA, Kind, Tally, make_client, mlp, pixel_mean
+from tests.benchmarks.strays import bound
 
-WITHIN = 0.5  # L2 distance of an image that came back
-STRAY = 2.0  # L2 distance from every private image, from which a returned one is a stray
-
-
-def training(name: str, images: int) -> TrainingConfig:
-    """One full-batch step, or five epochs of ten images."""
-    if name == "step":
-        return TrainingConfig(epochs=1, batch_size=images, learning_rate=0.05)
-    return TrainingConfig(epochs=5, batch_size=10, learning_rate=0.05)
-
-
-def count(client: Client, found: Reconstruction) -> tuple[int, int, int]:
-    """How many private images came back, how many with those held, and how many returned ones are strays."""
-    private, returned = client.private.flatten(1), found.images.flatten(1).cpu()
-    held = returned if found.held is None else torch.cat([returned, found.held.flatten(1).cpu()])
-    near = [int((torch.cdist(private, some).amin(1) < WITHIN).sum()) if len(some) else 0 for some in (returned, held)]
-    strays = int((torch.cdist(private, returned).amin(0) > STRAY).sum()) if len(returned) else 0
-    return near[0], near[1], strays
+TRAINING = TrainingConfig(epochs=5, batch_size=8, learning_rate=0.05)
+SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)  # images per unit of the width
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, required=True)
-    parser.add_argument("--widths", type=int, nargs="+", default=[128])
-    parser.add_argument("--images", type=int, nargs="+", default=[16, 32, 48, 64, 96, 128])
-    parser.add_argument("--training", nargs="+", choices=("step", "epochs"), default=["step", "epochs"])
-    parser.add_argument("--rounds", type=int, nargs="+", default=[1])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--data", choices=DATA, default="mnist")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
+    parser.add_argument("--clients", type=int, default=50, help="at most; fewer where so many images were returned")
+    parser.add_argument("--returned", type=int, default=600, help="images returned, after which no further is drawn")
+    parser.add_argument("--first", type=int, default=1000, help="seed of the first client")
     given = parser.parse_args()
-    print("width,training,rounds,images,seed,returned,with_held,strays,seconds,why", flush=True)
-    cases = [
-        (width, kind, rounds, images, seed)
-        for width in given.widths
-        for kind in given.training
-        for rounds in given.rounds
-        for images in given.images
-        for seed in given.seeds
-    ]
-    for width, kind, rounds, images, seed in cases:
-        what = Kind("width", images, mlp(width), training(kind, images), rounds=rounds, classes=10)
-        client = make_client(what, "mnist", given.root / "mnist", seed)
-        before = time.perf_counter()
-        found = get_attack("span").run(client.observation, what.told, torch_generator(seed, "width"))
-        took = time.perf_counter() - before
-        row = (width, kind, rounds, images, seed, *count(client, found), f"{took:.1f}", " ".join(found.warnings)[:70])
-        print(",".join(map(str, row)), flush=True)
+    torch.set_num_threads(1)
+    print("data,width,images,mean,clients,private,exact,recovered,returned,strays,at_most_percent", flush=True)
+    mean = pixel_mean(given.data, given.root / given.data)
+    for share in given.shares:
+        kind = Kind("width", round(share * given.width), mlp(given.width), TRAINING, classes=10)
+        for name, told in (("told", Knowledge(pixel_mean=mean)), ("not told", Knowledge())):
+            print_line(replace(kind, name=name, told=told), given)
+
+
+def print_line(kind: Kind, given: argparse.Namespace) -> None:
+    """A line of CSV of the clients of one kind."""
+    tally, returned, clients = Tally(), 0, 0
+    while clients < given.clients and returned < given.returned:
+        seed = given.first + clients
+        client = make_client(kind, given.data, given.root / given.data, seed)
+        found = get_attack("span").run(client.observation, kind.told, torch_generator(seed, "width")).images
+        tally, returned, clients = tally + Tally.of(client.private, found), returned + len(found), clients + 1
+    most = f"{100 * bound(tally.strays, returned):.2g}" if returned else ""
+    counts = (clients, tally.private, tally.exact, tally.recovered, returned, tally.strays, most)
+    print(",".join(map(str, (given.data, given.width, kind.images, kind.name, *counts))), flush=True)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ class PixelVariant:
     ) -> Acceptance:
         """The images that the second layer and the duals of the others leave no doubt of."""
         layers, tests = evidence.defense.layers, evidence.tests
-        starts, ends = (layers.by_round(end)[list(tests)].flatten(0, 1) for end in (layers.initial, layers.final))
+        starts, ends = (layers.by_round(end)[list(tests)].flatten(0, 1) for end in layers.fed)
         rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
         passed, loose = candidates.passed, candidates.below(candidates.threshold)
         images = torch.cat([passed, loose])
