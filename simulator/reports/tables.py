@@ -41,9 +41,10 @@ MORE = {  # what is shown where it differs from `recovered`, by heading
 LONGEST_REMARK = 300  # letters
 BENCHMARK_LEGEND = (
     "recovered: of private images, by the attack that recovers most in the last attacked round (*: granted the "
-    "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that it would not "
-    "return. accuracy: after that round, with the 95 % interval over seeds; ε: by then, against the row's threat "
-    "model, of one record (r) or a whole client (c). kB: what a client sends in a round."
+    "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that an attack "
+    "would not return, of the one that holds most. accuracy: after that round, with the 95 % interval over seeds; ε: "
+    "by then, against the row's threat model, of one record (r) or a whole client (c). kB: what a client sends in a "
+    "round."
 )
 Show = Callable[[pd.Series], str]
 

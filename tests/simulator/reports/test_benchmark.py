@@ -126,6 +126,15 @@ def test_a_row_names_the_attacks_that_gave_no_result_with_the_reason():
         assert set(tried_by_all(strongest(table)).defense) == ({"none"} if said else {"none", "noise"})
 
 
+def test_what_another_attack_holds_counts_beside_what_the_strongest_returns():
+    rows = [
+        row("none", 0, 0, 0.0) | {"held_fraction": 0.5},
+        row("none", 0, 0, 0.1, attack="ntk") | {"held_fraction": 0.1},
+    ]
+    (best,) = strongest(one_row_of_each(rows)).itertuples()
+    assert (best.attack, best.recovered_fraction, best.held_fraction) == ("ntk", 0.1, 0.5)
+
+
 def test_leakage_and_utility_of_a_row_are_of_one_round():
     leakage = pd.DataFrame([row("none", 0, 0, value, round=r) for r, value in ((1, 0.2), (3, 0.6))])
     utility = pd.DataFrame(
