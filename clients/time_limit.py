@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
+import torch
+
 # Share of a processor below which work hangs rather than waits for its turn. Fifty processes on one core still get as
 # much each; a worker of Ray that sleeps takes 0.0024, measured on two busy cores.
 HANGING = 0.02
@@ -35,7 +37,7 @@ def time_limit(
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    used = time.process_time()
+    used, gradients = time.process_time(), torch.is_grad_enabled()
 
     def end(*said: str) -> NoReturn:
         _set_timers(0)
@@ -55,6 +57,7 @@ def time_limit(
         yield
     finally:
         _set_timers(0)
+        torch.set_grad_enabled(gradients)  # an error raised within torch's own way out of `no_grad` leaves it off
         for number, handler in previous.items():
             signal.signal(number, handler)
 

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 from clients.time_limit import OutOfTime, time_limit
 from tests.crowded import crowded
@@ -88,3 +89,11 @@ def test_the_last_resort_starts_anew_where_it_is_told_to():
     code = "import time\nfrom clients.time_limit import last_resort\nwith last_resort(1.0) as again:\n"
     code += "    for _ in range(5):\n        time.sleep(0.3)\n        again()\n"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, timeout=60, check=False).returncode == 0
+
+
+def test_gradients_are_as_they_were_wherever_the_time_ended():
+    with pytest.raises(OutOfTime), time_limit(0.05):
+        torch.set_grad_enabled(False)  # as where the error strikes before `no_grad` has put it back
+        while True:
+            pass
+    assert torch.is_grad_enabled()

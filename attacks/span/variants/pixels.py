@@ -150,6 +150,8 @@ class PixelVariant:
         starts, ends = (layers.by_round(end)[list(tests)].flatten(0, 1) for end in layers.fed)
         rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
         passed, loose = candidates.passed, candidates.below(candidates.threshold)
+        if candidates.sparsity_tested and len(passed) < ACCEPTANCE.few_sparse * (len(passed) + len(loose)):
+            loose = loose[:0]  # zeros are missing though nothing hides them: what was fed may be mixtures of images
         images = torch.cat([passed, loose])
         if not len(images):
             return explaining.judge(images, generator)
