@@ -72,6 +72,10 @@ def tanh(source: Source, seed: int) -> Client:
     return source.client(source.kind(seed, "tanh"), seed, OUTSIDERS)
 
 
+def gelu(source: Source, seed: int) -> Client:
+    return source.client(source.kind(seed, "gelu"), seed, OUTSIDERS)
+
+
 def random_labels(source: Source, seed: int) -> Client:
     """Images under labels drawn at random."""
     kind, generator = source.kind(seed), torch_generator(seed, "labels")
@@ -137,6 +141,7 @@ def _without_client(source: Source, seed: int, draw: Callable[[torch.Size, int],
 KINDS: dict[str, tuple[Callable[[Source, int], Client], Knowledge]] = {
     "undefended": (undefended, Knowledge()),
     "undefended, tanh": (tanh, Knowledge()),
+    "undefended, GELU": (gelu, Knowledge()),
     "random labels": (random_labels, Knowledge()),
     "images of white noise": (white_noise, Knowledge()),
     "another's second layer": (swapped, Knowledge()),
