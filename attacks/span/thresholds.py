@@ -131,7 +131,7 @@ class SPARSITY(Thresholds):
 class CROWDED(Thresholds):
     """The search where images are many for the width (`PixelEvidence.crowded`).
 
-    Chosen with clients of MNIST in view: seed 0 of `tests.benchmarks.held_out`, one step or 5 epochs of 10 images, widths
+    Chosen with clients of MNIST in view: seed 0 of held-out ones, one step or 5 epochs of 10 images, widths
     of 128 and 256, one round and four. Not varied by `sensitivity`.
     """
 
