@@ -40,7 +40,7 @@ OF_MODULES: dict[ModuleType, str] = {
 }
 Group = type[thresholds.Thresholds] | ModuleType | type[SearchOptions]
 SEARCHING: tuple[Group, ...] = (thresholds.SEARCH, thresholds.DECOY, SearchOptions)
-JUDGING: tuple[Group, ...] = (thresholds.EVIDENCE, thresholds.ACCEPTANCE)
+JUDGING: tuple[Group, ...] = (thresholds.EVIDENCE, thresholds.ACCEPTANCE, thresholds.CERTAINTY)
 ZEROS: tuple[Group, ...] = (thresholds.SPARSITY, thresholds.DUAL)
 # groups that no kind of client here uses: those of networks with convolutions, and the joint polish, which is off
 NOT_RUN = (

@@ -114,8 +114,8 @@ class PixelVariant:
         return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
-        """The accepted candidates, (M, in) in float32: those that are certain one by one, or, where noise hides the
-        zeros of duals and blurs the second layer, those that explain its update as a set."""
+        """The accepted candidates, (M, in) in float32: those that are certain one by one, or, where noise or what was
+        completed hides the zeros of duals and blurs the second layer, those that explain its update as a set."""
         facts: Facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),
             "rounds": float(candidates.passes),
@@ -125,7 +125,7 @@ class PixelVariant:
         noise = evidence.defense.second_noise(list(evidence.tests.values()), evidence.outside)
         update = evidence.defense.layers.second[list(evidence.tests)].float().repeat_interleave(len(evidence.path), 0)
         explaining = ExplanationTest(candidates, update, noise, len(evidence.tests))
-        if evidence.error > EVIDENCE.noisy_above:
+        if evidence.error > EVIDENCE.noisy_above or evidence.defense.explains_error:
             acceptance = self._accept_in_noise(evidence, candidates, explaining, generator)
         else:
             acceptance = self._accept_certain(evidence, candidates, explaining, generator)
@@ -150,7 +150,8 @@ class PixelVariant:
         starts, ends = (layers.by_round(end)[list(tests)].flatten(0, 1) for end in layers.fed)
         rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
         passed, loose = candidates.passed, candidates.below(candidates.threshold)
-        if candidates.sparsity_tested and len(passed) < ACCEPTANCE.few_sparse * (len(passed) + len(loose)):
+        few = len(passed) < ACCEPTANCE.few_sparse * (len(passed) + len(loose))
+        if candidates.sparsity_tested and few and evidence.count > 1:
             loose = loose[:0]  # zeros are missing though nothing hides them: what was fed may be mixtures of images
         images = torch.cat([passed, loose])
         if not len(images):
@@ -188,7 +189,7 @@ class PixelVariant:
     def _may_be_mixed(self, evidence: PixelEvidence, candidates: Candidates) -> bool:
         """Whether no image has the zeros of its dual though nothing hides these, as where clients mix their images; the
         range of pixels has to be known, and to bind more pixels than any vertex meets it in."""
-        few = evidence.count <= EXTREME.most_of_rank * evidence.defense.highest_rank(evidence.spectrum)
+        few = 1 < evidence.count <= EXTREME.most_of_rank * evidence.defense.highest_rank(evidence.spectrum)
         told = self.knowledge.pixel_mean is not None
         return candidates.sparsity_tested and not len(candidates.passed) and few and told
 
@@ -227,7 +228,7 @@ def _needs_fit(evidence: PixelEvidence, candidates: Candidates, acceptance: Acce
     Images that explain too little are given another chance only where a known defense made them rough.
     """
     images, defense = acceptance.images, evidence.defense
-    if not candidates.sparsity_tested:
+    if not candidates.sparsity_tested or evidence.error <= EVIDENCE.noisy_above:
         return False
     if defense.layers.norms is not None:  # the fit reads off the layer's output which units are inactive
         return False
