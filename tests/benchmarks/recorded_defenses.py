@@ -41,6 +41,7 @@ ROUNDING, ROOM = 1e-6, 0.1
 
 
 def test_the_quick_benchmark_gives_the_recorded_table(tmp_path):
+    assert RECORDED.exists(), "no table is recorded yet: python -m tests.benchmarks.recorded_defenses --record"
     assert differences(measured(SCENARIO, tmp_path / "out"), pd.read_csv(RECORDED)) == []
 
 
