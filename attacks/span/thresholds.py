@@ -149,7 +149,7 @@ class CERTAINTY(Thresholds):
     """Whether a candidate is certain enough to be returned (`attacks.span.certainty`).
 
     Chosen on 2,300 candidates of clients at width 128, N from 19 to 51, of MNIST, CIFAR-10 and LFW's faces. Of 260
-    wrong ones none had an error below 0.038, but two, by misfits of 17 and 33. docs/span.md has the rates on others.
+    wrong ones none had an error below 0.038, but two, of misfits of 17 and 33. docs/records/span_width.md has rates.
     """
 
     error: float = 0.03  # of the median distance between candidates: the most that E may be
@@ -158,7 +158,8 @@ class CERTAINTY(Thresholds):
     contradicted: float = 0.3  # of a dual's zeros, on units that its image activates; private ones: 99 % below 0.15
     residual: float = 0.05  # ρ at the parameters sent; private images: at most 0.024
     surplus: float = 1.5  # zeros of every dual per zero that is explained, from which N duals determine all images
-    # chosen on three clients of 8 raw CIFAR-10 images in two batches: images of the second batch have up to 28
+    # both chosen on three clients of 8 raw CIFAR-10 images in two batches, and measured on no others: images of the
+    # second batch have up to 28
     misfit_of_complete: float = 60.0  # F ratio where they do: a third of another dual mixed into one gives 300
     rounding: float = 1e-3  # of ‖g‖: a residual below it is rounding or drift, and no misfit
     ridge: float = 1e-12  # of a mean square, added to the normal equations

@@ -1,5 +1,6 @@
 """Clients of held-out images: no constant of the span attack was chosen with any of them in view, but those of
-`thresholds.CROWDED` (seed 0 of MNIST).
+`thresholds.CROWDED` (seed 0 of MNIST), and of `CERTAINTY` and `EXTREME`, which were chosen on other clients of the same
+test images.
 
 The images come from the official test splits of three data sets: MNIST's 10,000, the lossless 932 of CIFAR-10, and of
 Tiny-ImageNet's validation images the last fifth of each class (figure 18 of docs/paper.md has trained on others). No
