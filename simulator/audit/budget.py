@@ -4,9 +4,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from simulator.audit.images import Shape
 from simulator.scenario.sections import AttackConfig
 
-Shape = tuple[int, int, int]
 OPERATIONS = 1e11  # that a short `ntk` may take: five to ten seconds of one core
 PASSES = 48  # forward passes that an iteration on one candidate costs: two tangent kernels, and their gradients
 CANDIDATES = 2  # for each private image

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from rich.table import Table
 from rich.text import Text
 
-from attacks import InputError
+from attacks.interface.errors import InputError
 from simulator import garbage
 from simulator.paper.claims import Claim, judge
 from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_experiment

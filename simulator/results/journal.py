@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attacks.interface.errors import InputError
+from simulator.errors import InputError
 from simulator.results.disk import checksum, is_changed
 from simulator.results.inside import inside
 

@@ -15,7 +15,8 @@ from attacks.interface.attack import Facts, Progress, Reconstruction
 from attacks.networks.probing import linear_layers
 from attacks.span.acceptance import Acceptance
 from attacks.span.feature_space.network import FeatureNetwork
-from attacks.span.feature_space.search import FeatureSearch, FoundImages
+from attacks.span.feature_space.found_images import FoundImages
+from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.update import FeatureUpdate
 from attacks.span.maps.inversion import MapTarget, invert_maps
 from attacks.span.search.candidates import decoys_of
