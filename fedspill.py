@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attacks import Attack, InputError, Knowledge, Observation, Reconstruction, get_attack
-    from simulator.audit.audit import audit
     from simulator.audit.record import Record
-    from simulator.results.run import Run, load
+    from simulator.audit.run_audit import audit
+    from simulator.rundir.run import Run, load
 
 __version__ = "0.2.0"
 
@@ -36,11 +36,11 @@ HOME = {
     "Knowledge": "attacks",
     "Observation": "attacks",
     "Reconstruction": "attacks",
-    "audit": "simulator.audit.audit",
+    "audit": "simulator.audit.run_audit",
     "get_attack": "attacks",
     "Record": "simulator.audit.record",
-    "Run": "simulator.results.run",
-    "load": "simulator.results.run",
+    "Run": "simulator.rundir.run",
+    "load": "simulator.rundir.run",
 }
 __all__ = [
     "Attack",

@@ -35,7 +35,7 @@ OWN_HOME = {  # of names that need no attack: asking for one of them does not im
     "Observation": "attacks.interface.observation",
     "Pool": "attacks.scoring.images",
     "score": "attacks.scoring.leakage",
-    "torch_generator": "attacks.interface.seeding",
+    "torch_generator": "attacks.interface.torch_tools",
 }
 
 

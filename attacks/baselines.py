@@ -6,14 +6,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.interface.attack import Attack, Progress, Reconstruction, register, silent
-from attacks.interface.devices import cast_state
+from attacks.base import Attack, Progress, Reconstruction, register, silent
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
+from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import evaluating, run_network
-from attacks.update.first_layer import first_layer_update
 from attacks.update.private_set import infer_or_assume_pixel_mean
-from attacks.update.spectrum import Spectrum
+from attacks.update.spectrum import Spectrum, first_layer_update
 
 SINGULAR = 1e-12  # of the largest eigenvalue: gradients of outputs whose sum vanishes, as under softmax, lie below
 

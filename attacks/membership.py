@@ -24,14 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attacks.interface.devices import cast_state
+from attacks.calibration import UNKNOWN, Interval, auc_interval, exact_interval
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
+from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import parameter_names, probe
-from attacks.scoring.intervals import UNKNOWN, Interval, auc_interval, exact_interval
-from attacks.update.first_layer import infer_image_count, layer_update
-from attacks.update.spectrum import Spectrum
+from attacks.update.spectrum import Spectrum, infer_image_count, layer_update
 
 # Directions of a row space that an image takes, k / N: in a first layer with a spectral gap, in one without, and in
 # deeper layers, whose inputs drift.

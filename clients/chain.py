@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attacks.interface.code_trust import require_allowed
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.interface.options import check_known
-from attacks.interface.own_code import require_allowed
 from attacks.interface.plugins import load_object
 from clients.config import ClientConfig, DefenseConfig, made_with
 from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, TrainingSet

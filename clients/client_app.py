@@ -11,16 +11,15 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from attacks.interface.code_trust import require_allowed
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from attacks.interface.own_code import require_allowed
 from attacks.interface.plugins import look_in_working_folder
-from attacks.interface.seeding import derive_seed
+from attacks.interface.torch_tools import derive_seed
 from clients.config import ClientConfig
 from clients.defenses import FlowerMod
 from clients.defenses.differential_privacy.guarantee import to_json
-from clients.environment import code_version, whereabouts
-from clients.local_update import ClientUpdate, local_update
+from clients.local_update import ClientUpdate, code_version, local_update, whereabouts
 from clients.time_limit import LAST_RESORT, OutOfTime, last_resort, time_limit
 
 app = ClientApp()

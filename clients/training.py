@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.attack import Progress, silent
-from attacks.interface.devices import exact_convolutions
+from attacks.base import Progress, silent
 from attacks.interface.errors import InputError
-from attacks.interface.optimizers import SGD, Adam, AdamW
+from attacks.interface.torch_tools import SGD, Adam, AdamW, exact_convolutions
 from clients.batch_norm import moving_statistics, training_mode
 from clients.config import TrainingConfig
 from clients.losses import training_loss

@@ -16,7 +16,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 def __getattr__(name: str) -> Any:
     """Run and load are imported when asked for: the command line starts without pandas and torch."""
     if name in ("Run", "load"):
-        from simulator.results import run
+        from simulator.rundir import run
 
         return getattr(run, name)
     raise AttributeError(f"module 'simulator' has no attribute {name!r}")

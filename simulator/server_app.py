@@ -9,11 +9,11 @@ from flwr.serverapp import Grid, ServerApp
 from simulator.cli.finish import no_result, without_result
 from simulator.errors import InputError, RunError
 from simulator.reports.html_report import write_report
-from simulator.results.run import Run
 from simulator.run.display import Display
 from simulator.run.federation import run_federation, wait_for_nodes
 from simulator.run.folder import claimed, needs_run
 from simulator.run.plan import make_plan
+from simulator.rundir.run import Run
 from simulator.scenario.scenario import load_scenario
 
 app = ServerApp()

@@ -1,10 +1,17 @@
-"""The one door to the terminal: texts of tables, lines and errors may be somebody else's, and are shown as they are."""
+"""The one door to the terminal: texts of tables, lines and errors may be somebody else's, and are shown as they are.
+
+stdout and stderr of a command, which may end before it does: whoever reads a pipe leaves, or a disk is full.
+"""
 
 import contextlib
+import errno
+import io
 import json
+import os
 import sys
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -48,3 +55,63 @@ def guard_warnings() -> None:
         print(printable(warnings.formatwarning(message, category, filename, lineno, line)), end="", file=sys.stderr)
 
     warnings.showwarning = show
+
+
+class Outlet:
+    """A stream that takes everything, whatever becomes of it: a run of days does not end with the terminal it was
+    started from. failed: the first thing that the system said against it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # of letters that its encoding does not have
+        self.stream = stream
+        self.failed: OSError | None = None
+
+    def write(self, text: str) -> int:
+        with self._taken():
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._taken():
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    @contextlib.contextmanager
+    def _taken(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failed = self.failed or error
+            with contextlib.suppress(OSError):  # a stream without a file
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, self.stream.fileno())  # what is left in the stream, and what children print
+                os.close(null)
+
+    @property
+    def reason(self) -> str:
+        """What the system said; empty where it said nothing."""
+        return (self.failed and self.failed.strerror) or ""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody waits for what this stream did not take; a reader that has left does not."""
+        return self.failed is not None and self.failed.errno != errno.EPIPE
+
+
+@contextlib.contextmanager
+def outlets() -> Iterator[Outlet]:
+    """stdout and stderr as outlets, inside the block. Yields that of stdout."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started us: the next file would have its number
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    before, stdout = (sys.stdout, sys.stderr), Outlet(sys.stdout)
+    sys.stdout, sys.stderr = cast(TextIO, stdout), cast(TextIO, Outlet(sys.stderr))
+    try:
+        yield stdout
+    finally:
+        stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = before

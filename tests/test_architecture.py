@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from attacks import ATTACKS, Attack, Knowledge, Observation, Reconstruction, get_attack
-from attacks.interface.attack import option_names
+from attacks.base import option_names
 
 PROJECT = Path(__file__).resolve().parents[1]
 PACKAGES = ("attacks", "clients", "simulator")

@@ -11,19 +11,17 @@ import torch
 from torch import nn
 
 from attacks import ATTACKS, InputError, Knowledge, Observation, Pool, Reconstruction, get_attack, torch_generator
-from attacks.interface.normalization import Normalization
+from attacks.interface.pictures import Normalization
 from clients.chain import build_defense
 from clients.config import DataConfig, ModelConfig
 from clients.data import SOURCES, Source, load_dataset
 from clients.defenses import DEFENSES
 from clients.models import build_model
 from clients.models.factory import MODELS
-from simulator.evaluation.evaluator import evaluate
-from simulator.evaluation.measures import MEASURES
+from simulator.evaluation.evaluator import MEASURES, evaluate
 from simulator.evaluation.truth import Truth
-from simulator.results.benchmark_schema import benchmark
 from simulator.results.reference import reference
-from simulator.results.schema import LEAKAGE
+from simulator.results.schema import LEAKAGE, benchmark
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import load_scenario
 
@@ -112,7 +110,7 @@ def test_the_network_is_built_and_refuses_options_of_others(example):
 
 
 def test_the_metric_reaches_the_tables(example):
-    example("simulator/evaluation/measures.py")
+    example("simulator/evaluation/evaluator.py")
     column = example("simulator/results/schema.py").COLUMN
     LEAKAGE.columns[column.name] = column
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 2))

@@ -16,23 +16,24 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from attacks.base import Attack, Progress, Reconstruction, ReportLoss, Solution, best_of_restarts, register
 from attacks.gradient_matching.batch_order import Batches, Order, SimulatedSteps, check_labels, told_or_inferred_classes
-from attacks.gradient_matching.distances import masked, nearest_possible, total_variation, update_distance
-from attacks.gradient_matching.fedleak import blended, largest_entries
-from attacks.gradient_matching.local_optimizer import LocalOptimizer
-from attacks.gradient_matching.local_training import Coding, LocalTraining, Loss
-from attacks.interface.attack import Attack, Progress, Reconstruction, register
-from attacks.interface.candidates import count_candidates
-from attacks.interface.devices import cast_state, choose_device
+from attacks.gradient_matching.distances import (
+    blended,
+    largest_entries,
+    masked,
+    nearest_possible,
+    total_variation,
+    update_distance,
+)
 from attacks.interface.errors import InputError
-from attacks.interface.knowledge import Knowledge
+from attacks.interface.knowledge import Knowledge, count_candidates
 from attacks.interface.observation import Observation, State
-from attacks.interface.optimizers import LBFGS, Adam
 from attacks.interface.options import check_values
-from attacks.interface.restarts import ReportLoss, Solution, best_of_restarts
-from attacks.networks.batch_norm import as_trained
-from attacks.networks.probing import count_outputs
+from attacks.interface.torch_tools import LBFGS, Adam, cast_state, choose_device
+from attacks.networks.probing import as_trained, count_outputs
 from attacks.update.intervals import EntryIntervals, possible_entries
+from attacks.update.local_training import Coding, LocalOptimizer, LocalTraining, Loss
 
 TRACE_EVERY = 20  # iterations between two looks at the loss: each look waits for a GPU
 SMOOTHEST, SHARPEST = 1.0, 0.01  # ε of a simulated Adam in typical sizes of a gradient (chosen on four 8x8 digits)

@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from attacks.gradient_matching.local_training import LocalTraining, one_hot, step_weights
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.update.labels import estimate_label_counts
+from attacks.update.local_training import LocalTraining, one_hot, step_weights
 
 Batches = list[Tensor]
 Order = Literal["fixed", "drawn"]

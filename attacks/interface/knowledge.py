@@ -1,4 +1,7 @@
-"""What the adversary may use beyond the checkpoints: its side information, every field unknown unless it is granted."""
+"""What the adversary may use beyond the checkpoints: its side information, every field unknown unless it is granted.
+
+How many candidate images an optimization moves, and how many it may: every one of them takes memory in each step.
+"""
 
 import math
 from dataclasses import dataclass, fields
@@ -8,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from attacks.interface.normalization import Normalization
+from attacks.interface.pictures import Normalization
 
 DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits", "significant_bits")
 MOST_COUNT = 10**6  # of images and steps of one client in one round
@@ -120,3 +123,24 @@ class Knowledge:
             raise InputError(f"knowledge labels is {self.labels}: name the class of every image, from 0")
         if self.batches is not None and not (self.batches and all(self.batches)):
             raise InputError("knowledge batches has no step, or a step without images: list the images of every step")
+
+
+MOST_CANDIDATES = 10_000  # twenty times those of 250 private images
+MOST_PIXELS = 2**28  # of all candidates: a gibibyte in float32
+
+
+def count_candidates(
+    attack: str, shape: tuple[int, int, int], knowledge: Knowledge, factor: float = 1.0, number: int | None = None
+) -> int:
+    """`number`, or else `factor` times the private images, one at least.
+
+    attack: its name. shape: (C, H, W) of an image. InputError, before memory is asked for, for more than there may be.
+    """
+    private = knowledge.num_private or 1
+    count, most = number or factor * private, max(1, min(MOST_CANDIDATES, MOST_PIXELS // math.prod(shape)))
+    if count > most:
+        told = f"num_private is {private:,}" if knowledge.num_private else ""
+        asked = " and ".join(filter(None, (told, f"candidates is {factor:g}" if factor != 1 else "")))
+        asked, size = asked if number is None else f"num_candidates is {number:,}", "×".join(map(str, shape))
+        raise InputError(f"attack {attack!r}: {asked}; at most {most:,} candidates of {size} fit in memory: lower it")
+    return max(1, round(count))

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import torch
 
+from attacks.interface.code_trust import require_allowed
 from attacks.interface.errors import InputError, nearest
-from attacks.interface.own_code import require_allowed
 
 Part = TypeVar("Part")
 HOME = Path(__file__).resolve().parents[2]

@@ -12,16 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.devices import cast_state
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
-from attacks.kernel.empirical import affordable_images, empirical_ntk, kernel_distance
+from attacks.interface.torch_tools import cast_state
+from attacks.kernel.empirical import (
+    affordable_images,
+    empirical_ntk,
+    has_linear_output,
+    kernel_distance,
+    linearization_error,
+    relative_residual,
+)
 from attacks.kernel.hessian import hessian_norms, is_factored
-from attacks.kernel.linearization import has_linear_output, linearization_error, relative_residual
 from attacks.networks.jacobian import Jacobian
 from attacks.networks.probing import find_input_layer, parameter_names
-from attacks.update.first_layer import layer_update
-from attacks.update.spectrum import Spectrum, rank_above_noise
+from attacks.update.spectrum import Spectrum, layer_update, rank_above_noise
 
 ZERO = "zero update: the client returned what it was sent"
 KERNEL_REGIME = "kernel regime: the NTK attack's assumption holds"

@@ -15,14 +15,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attacks.interface.attack import Attack, Progress, Reconstruction, register
-from attacks.interface.candidates import count_candidates
-from attacks.interface.devices import cast_state, choose_device
-from attacks.interface.knowledge import Knowledge
+from attacks.base import Attack, Progress, Reconstruction, ReportLoss, best_of_restarts, register
+from attacks.interface.knowledge import Knowledge, count_candidates
 from attacks.interface.observation import Observation
-from attacks.interface.optimizers import Adam
 from attacks.interface.options import check_values
-from attacks.interface.restarts import ReportLoss, best_of_restarts
+from attacks.interface.torch_tools import Adam, cast_state, choose_device
 from attacks.networks.probing import count_outputs, outputs_at
 from attacks.ntk.objective import (
     TRACE_EVERY,

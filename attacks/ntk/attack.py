@@ -12,14 +12,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attacks.interface.attack import Attack, Progress, Reconstruction, register
-from attacks.interface.candidates import count_candidates
-from attacks.interface.devices import cast_state, choose_device
+from attacks.base import Attack, Progress, Reconstruction, ReportLoss, best_of_restarts, register
 from attacks.interface.errors import InputError
-from attacks.interface.knowledge import Knowledge
+from attacks.interface.knowledge import Knowledge, count_candidates
 from attacks.interface.observation import Observation, State
 from attacks.interface.options import check_values
-from attacks.interface.restarts import ReportLoss, best_of_restarts
+from attacks.interface.torch_tools import cast_state, choose_device
 from attacks.networks.probing import count_outputs
 from attacks.ntk.adam_graph import Descent
 from attacks.ntk.objective import (

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from attacks.base import Solution
 from attacks.interface.observation import State
-from attacks.interface.restarts import Solution
 from attacks.networks.mlp import Beta, find_dense_network, softplus
 from attacks.networks.probing import run_network
 from attacks.networks.relaxation import RELUS, in_place_of_relu

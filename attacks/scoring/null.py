@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attacks.scoring.identification import count_images
-from attacks.scoring.images import greedy_match
+from attacks.scoring.images import count_images, greedy_match
 
 SETS = 99  # of images, so that a p-value is a multiple of 1 %
 

@@ -1,14 +1,36 @@
-"""Which images may be returned: those that explain the second layer's update."""
+"""Which images may be returned: those that explain the second layer's update.
 
+How well the second layer determines a candidate: the error bar that least squares put on its pixels.
+
+Near a candidate x its features g are linear in it, with the slopes σ'(z) of its own units. Of the N − 1 directions in
+which a point of the first layer's span can move, those are free that no other dual of known zeros forbids; in each of
+them the residual r = g − P g must have its minimum at x. With A the change of g − P g along the free directions, m
+equations and K directions,
+
+    σ² = ‖r‖² / (m − K),    E² = σ² tr(G (AᵀA)⁻¹),
+
+G the Gram matrix of the directions in pixels: the expected squared distance of x from the point that r is the noise of
+(ordinary least squares). A minimum of ρ that is no private image leaves a large r, and one in directions that ρ hardly
+sees a large E. The F ratio of what r loses where all N − 1 directions are free says whether the duals that fix x are
+those of images, and the zeros of its own dual whether it is the image of this dual. Images that a client first used
+after some steps fit the parameters of then: F is taken where it is lowest on the way from the sent to the returned.
+
+Where all N duals are found with many more zeros than are explained, the first layer alone determines the images, and
+the second has to tell no more than that none of the duals is a mixture.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from attacks.interface.attack import Facts
+from attacks.base import Facts
 from attacks.span.search.candidates import Candidates, decoys_of
-from attacks.span.search.problems import outside
-from attacks.span.thresholds import ACCEPTANCE
+from attacks.span.search.problems import SpanTest, outside, outside_rounds
+from attacks.span.sparse_duals import DualSpace
+from attacks.span.thresholds import ACCEPTANCE, CERTAINTY
 
 
 @dataclass(frozen=True)
@@ -81,3 +103,109 @@ class ExplanationTest:
         bases = [torch.linalg.qr(part.T)[0].T for part in features]
         rest = torch.stack([outside(delta, basis) for delta, basis in zip(self.update, bases, strict=True)])
         return float(rest.norm() / self.update.norm())
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """What determines each of M candidates.
+
+    error: (M,), E at the parameters sent, an L2 distance in the network's input space; infinite where directions
+    outnumber equations. misfit: (M,), the F ratio, 0 where rounding is all that is left. residual: (M,), ρ at the
+    parameters sent. contradicted: (M,), share of the zeros of its own dual on units that it activates before or after
+    training; 0 for a candidate without a dual. complete: whether the duals determine all images.
+    """
+
+    error: Tensor
+    misfit: Tensor
+    residual: Tensor
+    contradicted: Tensor
+    complete: bool
+
+    def sure(self, images: Tensor) -> Tensor:
+        """Which of the candidates (M, in) are certain, (M,) bool: an error far below the distance between them, and
+        duals that agree."""
+        distances = torch.pdist(images)
+        typical = distances.median() if len(distances) else images.norm()
+        near = (self.error < CERTAINTY.error * typical) & (self.residual < CERTAINTY.residual)
+        agreed = self.misfit < (CERTAINTY.misfit_of_complete if self.complete else CERTAINTY.misfit)
+        return near & agreed & (self.contradicted < CERTAINTY.contradicted)
+
+
+def certainty(
+    tests: Sequence[SpanTest], duals: DualSpace, directions: Tensor, passed: Tensor, loose: Tensor
+) -> Certainty:
+    """Of images that passed the sparsity test (F, in), then of loose candidates (P, in).
+
+    tests: at parameters on the way from those sent, which come first, to those returned. directions: (F, N), the c of
+    the duals of those that passed.
+    """
+    span = duals.values[:, None] * duals.rows
+    still_free = _complement(directions)
+    # u_i · c_j = 0 for i ≠ j: the direction that the dual of an image leaves to this image alone
+    own = torch.linalg.pinv(directions) if len(directions) else directions.T
+    free = [torch.cat([still_free, u[None]]) for u in own.T] + [still_free] * len(loose)
+    images = torch.cat([passed, loose])
+    found = [[_least_squares(test, span, *one) for test in tests] for one in zip(images, free, strict=True)]
+    error, misfit = torch.tensor(found, dtype=passed.dtype).reshape(-1, len(tests), 2).unbind(2)
+    contradicted = pad(_contradicted(duals, directions, passed), (0, len(loose)))
+    error, misfit = error[:, 0].to(passed.device), misfit.amin(1).to(passed.device)
+    enough = CERTAINTY.surplus * duals.explained_zeros()
+    complete = len(directions) == duals.count and bool((duals.zeros(directions) > enough).all())
+    return Certainty(error, misfit, tests[0].residual(images.float()), contradicted, complete)
+
+
+def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) -> tuple[float, float]:
+    """(E, F ratio) of an image (in,) whose coordinates may move along `free` (K + 1, N) as far as the last component of
+    x̃ allows. span: (N, in + 1), S Vᵀ."""
+    rows = test.rows.double()
+    z = test.first.double() @ pad(image, (0, 1), value=1.0)
+    value, slope = test.activate(z, None)
+    residual = outside_rounds(_by_round(value, rows, 1.0)[None], rows)[0]
+    everything = _without_last(torch.eye(len(span), dtype=span.dtype, device=span.device), span)
+    changes = outside_rounds(_by_round((everything @ span) @ test.first.double().T * slope, rows, 0.0), rows)
+    equations = len(rows) * (rows.shape[2] - rows.shape[1])
+    moves = _without_last(free, span)
+    left, error = _solve(residual, moves @ everything.T @ changes, equations, (moves @ span)[:, :-1])
+    least, _ = _solve(residual, changes, equations, (everything @ span)[:, :-1])
+    others, spare = len(everything) - len(moves), equations - len(everything)
+    if others <= 0 or spare <= 0:
+        return error, 0.0
+    rounding = CERTAINTY.rounding**2 * float(value.square().sum() + len(rows)) / equations
+    return error, (left - least) / others / max(least / spare, rounding)
+
+
+def _solve(residual: Tensor, changes: Tensor, equations: int, pixels: Tensor) -> tuple[float, float]:
+    """(what is left of ‖residual‖² along changes (K, ·), E). pixels: (K, in), what the directions change."""
+    if not len(changes):
+        return float(residual.square().sum()), 0.0
+    gram = changes @ changes.T
+    gram.diagonal().add_(CERTAINTY.ridge * gram.diagonal().mean())
+    inverse = torch.linalg.pinv(gram, hermitian=True)
+    slope = changes @ residual
+    left = max(float(residual.square().sum() - slope @ inverse @ slope), 0.0)
+    if equations <= len(changes):
+        return left, float("inf")
+    variance = left / (equations - len(changes))
+    return left, float((variance * (inverse * (pixels @ pixels.T)).sum()).clamp_min(0).sqrt())
+
+
+def _by_round(features: Tensor, rows: Tensor, last: float) -> Tensor:
+    """Features (…, R·W) with the constant of every round behind them, (…, R·(W + 1))."""
+    return pad(features.unflatten(-1, (len(rows), rows.shape[2] - 1)), (0, 1), value=last).flatten(-2)
+
+
+def _without_last(basis: Tensor, span: Tensor) -> Tensor:
+    """A basis (K, N) of those coordinates spanned by `basis` (K + 1, N) that leave the last component of x̃ alone."""
+    return _complement((basis @ span[:, -1])[None]) @ basis
+
+
+def _complement(directions: Tensor) -> Tensor:
+    """An orthonormal basis (N − F, N) of what is orthogonal to F independent directions (F, N)."""
+    return torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :].T
+
+
+def _contradicted(duals: DualSpace, directions: Tensor, passed: Tensor) -> Tensor:
+    """The share (F,) of the zeros of each dual on units that its image activates at an end of training."""
+    zero = (directions @ duals.left.T).abs() < duals.tolerance(directions)
+    active = duals.nearest(duals.coordinates(passed)) >= 0
+    return (zero & active).sum(1).double() / zero.sum(1).clamp_min(1)

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from attacks.interface.attack import Attack, Progress, Reconstruction, register
+from attacks.base import Attack, Progress, Reconstruction, register
 from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_values
@@ -32,15 +32,13 @@ from attacks.span.acceptance import Acceptance
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.evidence.pixel_evidence import RoundsApart
 from attacks.span.feature_space.network import find_feature_network
-from attacks.span.joining import of_rounds, told_and_untold
-from attacks.span.joint_polish import polish_jointly
-from attacks.span.search.passes import SearchOptions
-from attacks.span.variants.features import FeatureVariant
-from attacks.span.variants.few_features import FewFeaturesVariant, has_few_features
+from attacks.span.joining import of_rounds, polish_jointly, told_and_untold
+from attacks.span.search.candidates import SearchOptions
+from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
 from attacks.span.variants.maps import MapVariant, map_networks_of
 from attacks.span.variants.pixels import PixelVariant, linear_layers_of
-from attacks.update.pixel_mean import infer_pixel_mean
+from attacks.update.private_set import infer_pixel_mean
 
 MOST_STARTS = 10_000  # points that a pass moves at a time, with their features: in memory all of them
 

@@ -1,15 +1,28 @@
 """One result of several: of rounds that were attacked alone, and of an attacker who uses what is known of a defense and
-one who does not."""
+one who does not.
 
+Duals for images that are found already, and a joint polish of both with the reconstruction loss of the NTK attack.
+
+With images fixed, ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇f^k_{θ_v}(x_j)‖² (Loo et al. 2024, eq. 7 and appendix I; v: the initial and
+the final parameters) is a linear least-squares problem in the duals, solved by conjugate gradients. Images and duals
+then descend together. The loss is exact only where the tangent space hardly moves: it explains the whole update, but
+images that the span attack made exact need not be its minimum.
+"""
+
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from attacks.interface.attack import Reconstruction
+from attacks.base import Reconstruction
+from attacks.interface.observation import Observation, State
+from attacks.interface.torch_tools import Adam, cast_state
+from attacks.networks.probing import count_outputs
+from attacks.ntk.objective import Objective, make_objective
 from attacks.span.evidence.pixel_evidence import RoundsApart
 from attacks.span.search.descent import beside, distinct
-from attacks.span.thresholds import EVIDENCE, constants_of
+from attacks.span.thresholds import EVIDENCE, POLISH, constants_of
 
 
 def of_rounds(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruction:
@@ -71,3 +84,76 @@ def _held(images: Tensor, parts: list[Reconstruction]) -> Tensor:
     """What the parts held beside the images, every candidate once, part by part."""
     held = torch.cat([images[:0], *(part.held.to(images) for part in parts if part.held is not None)])
     return held[beside(images.flatten(1), held.flatten(1))]
+
+
+def fit_duals(objective: Objective, images: Tensor, duals: Tensor, iterations: int = POLISH.dual_iterations) -> Tensor:
+    """The least-squares duals (V, M, K) of images (M, C, H, W), from a start, by conjugate gradients on the normal
+    equations (CGLS, Björck 1996, algorithm 7.4.1)."""
+
+    def adjoint(direction: State) -> Tensor:
+        variable = duals.detach().clone().requires_grad_()
+        return torch.autograd.grad(objective.inner(direction, images, variable, None), variable)[0]
+
+    def image(variable: Tensor) -> State:
+        return objective.gradient_sum(images, variable, None)
+
+    duals, explained = duals.detach().clone(), image(duals)
+    rest = {name: value - explained[name] for name, value in objective.delta.items()}
+    slope = adjoint(rest)
+    step, size = slope, slope.square().sum()
+    goes_on = size > 0  # a tensor, as nothing is asked of the device on the way: once false, the duals stay
+    for _ in range(iterations):
+        moved = image(step)
+        length = torch.stack([value.square().sum() for value in moved.values()]).sum()
+        goes_on = goes_on & (size > 0) & (length > 0)
+        rate = size / length
+        duals = torch.where(goes_on, duals + rate * step, duals)
+        rest = {name: value - rate * moved[name] for name, value in rest.items()}
+        slope = adjoint(rest)
+        size, before = slope.square().sum(), size
+        step = slope + size / before * step
+    return duals
+
+
+def polish_jointly(observation: Observation, found: Reconstruction, iterations: int) -> Reconstruction:
+    """The images (M, C, H, W) of a result after `iterations` joint steps of Adam, with their duals (2, M, K) and
+    ‖Δθ − Σ‖ / ‖Δθ‖ in the first round whose update is not zero.
+
+    duals[0] are those at the initial parameters, duals[1] at the final ones.
+    """
+    observation, ignored = observation.one_round()
+    model, device = observation.model, next(observation.model.parameters()).device
+    initial, final, delta = (
+        cast_state(state, device, torch.float32) for state in (*observation.pairs[0], observation.delta())
+    )
+    objective = make_objective(model, observation.input_shape, delta, [initial, final])
+    images = found.images.to(device, torch.float32)
+    outputs = count_outputs(model, observation.input_shape)
+    duals = fit_duals(objective, images, images.new_zeros(2, len(images), outputs))
+    images, duals = _descended(objective, images, duals, iterations)
+    duals = fit_duals(objective, images, duals)
+    size = math.sqrt(sum(float(value.square().sum()) for value in objective.delta.values()))
+    left = math.sqrt(float(objective.loss(images, duals, None).detach()))
+    return replace(
+        found,
+        images=images,
+        duals=duals,
+        relative_residual=left / size,
+        warnings=(*found.warnings, *(f"joint_polish: {warning}" for warning in ignored)),
+        facts=found.facts | constants_of(POLISH),
+    )
+
+
+def _descended(objective: Objective, images: Tensor, duals: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """Images and duals after joint steps of Adam on the reconstruction loss, their step sizes on a half cosine to 0."""
+    scale = float(duals.square().mean().sqrt())
+    images, duals = images.clone().requires_grad_(), duals.requires_grad_()
+    rates = ((images, POLISH.rate), (duals, POLISH.rate * scale))
+    optimizer = Adam([{"params": [variable], "lr": rate} for variable, rate in rates])
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 + 0.5 * math.cos(math.pi * i / iterations))
+    for _ in range(iterations):
+        optimizer.zero_grad()
+        objective.loss(images, duals, None).backward()
+        optimizer.step()
+        schedule.step()
+    return images.detach(), duals.detach()

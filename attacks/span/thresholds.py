@@ -21,7 +21,7 @@ client's with 200 images at width 2048 after 300 full-batch steps, and the mean 
 
 from dataclasses import dataclass
 
-from attacks.interface.attack import Facts
+from attacks.base import Facts
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class DECOY(Thresholds):
 
 
 class SPARSITY(Thresholds):
-    """The sparsity test of a candidate's duals L c (`attacks.span.sparsity.dual_space`)."""
+    """The sparsity test of a candidate's duals L c (`attacks.span.sparse_duals`)."""
 
     zero_widths: float = 8.0  # standard deviations of its rounding error below which an entry of L c is zero
     clean: float = 0.02  # rms of L c: zeros count only below it; entries so small are chance on 1.6 % of the units
@@ -146,7 +146,7 @@ class CROWDED(Thresholds):
 
 
 class CERTAINTY(Thresholds):
-    """Whether a candidate is certain enough to be returned (`attacks.span.certainty`).
+    """Whether a candidate is certain enough to be returned (`attacks.span.acceptance`).
 
     Chosen on 2,300 candidates of clients at width 128, N from 19 to 51, of MNIST, CIFAR-10 and LFW's faces. Of 260
     wrong ones none had an error below 0.038, but two, of misfits of 17 and 33. docs/records/span_width.md has rates.
@@ -166,7 +166,7 @@ class CERTAINTY(Thresholds):
 
 
 class EXTREME(Thresholds):
-    """Images as vertices of the points with pixels in range (`attacks.span.search.extreme_points`)."""
+    """Images as vertices of the points with pixels in range (`attacks.span.search.descent`)."""
 
     # chosen on 30 clients that mix 8 to 30 images of the 8x8 digits, MNIST, CIFAR-10 and LFW, 300 programs each: no
     # wrong vertex had less than 0.9, private images of MNIST 0.04 to 0.5
@@ -181,7 +181,7 @@ class EXTREME(Thresholds):
 
 
 class DUAL(Thresholds):
-    """The search for the sparsest duals (`attacks.span.sparsity.sparse_duals`)."""
+    """The search for the sparsest duals (`attacks.span.sparse_duals`)."""
 
     avoid_weight: float = 100.0  # of y_j · c = 0 in the start, against the energy of L c on inactive units
     # [matters] half loses images and lets a stray in
@@ -202,7 +202,7 @@ class DUAL(Thresholds):
 
 
 class FIT(Thresholds):
-    """Least squares under the zeros that rough images predict (`attacks.span.least_squares`)."""
+    """Least squares under the zeros that rough images predict (`attacks.span.variants.pixels`)."""
 
     inactive_margin: float = 0.2  # rms of the units' inputs: so far below zero at both ends a unit is inactive
     iterations: int = 24  # of alternating least squares, where the update is known but for noise
@@ -246,7 +246,7 @@ class FEATURE(Thresholds):
 
 
 class MOMENTUM(Thresholds):
-    """The factor by which momentum lengthens a client's first step (`attacks.span.feature_space.momentum`)."""
+    """The factor by which momentum lengthens a client's first step (`attacks.span.feature_space.inversion`)."""
 
     factors: tuple[float, ...] = (5.0, 2.0, 15.0)  # from which it is sought: found from 2.5 and 12 where it is 6.5
     fit: Descent = Descent(200, 0.01)  # of the images
@@ -304,7 +304,7 @@ class FROZEN_BODY(Thresholds):
 
 
 class MAP_KERNEL(Thresholds):
-    """Maps all of whose patches lie in a span (`attacks.span.maps.eigenvectors`, `attacks.span.maps.update`)."""
+    """Maps all of whose patches lie in a span (`attacks.span.maps.search`, `attacks.span.maps.update`)."""
 
     degree: int = 160  # of the Chebyshev polynomial that makes the smallest eigenvectors e¹⁶ times as large as others
     rescaled_every: int = 20  # products, after which the filtered vectors are brought back to length 1
@@ -343,7 +343,7 @@ class MAP_SEARCH(Thresholds):
 
 
 class POLISH(Thresholds):
-    """The joint polish (`attacks.span.joint_polish`)."""
+    """The joint polish (`attacks.span.joining`)."""
 
     dual_iterations: int = 60  # of conjugate gradients for the duals
     rate: float = 1e-3  # step size of the images, and of the duals relative to their root mean square

@@ -2,6 +2,13 @@
 
 Added Gaussian noise has a standard deviation. What quantization and sparsification did is sharper: every entry lay in
 an interval, of the width of a step, of no width where an entry was sent as it is, without end where nothing is known.
+
+A matrix of low rank from intervals of its entries, by alternating least squares.
+
+Of ‖X − Π(X)‖², Π the nearest point of the intervals (and a little inwards of it), over X = A Bᵀ, with A and B found in
+turn while Π(X) is held. Entries without an interval do not count: where the others are points, this is the usual
+completion of a masked matrix (Jain, Netrapalli and Sanghavi 2013). Where entries are missing it starts shrunk, with
+‖A‖² + ‖B‖² added (Hastie, Mazumder, Lee and Zadeh 2015), which keeps what few entries determine from running away.
 """
 
 import math
@@ -165,3 +172,163 @@ def noise_edge(rows: int, columns: int) -> float:
     edge = (larger - 1) ** 0.5 + smaller**0.5
     width = edge * ((larger - 1) ** -0.5 + smaller**-0.5) ** (1 / 3)
     return (edge**2 + TRACY_WIDOM_99 * width) ** 0.5
+
+
+MAX_ITERATIONS = 100
+# Where entries are missing, the first iteration is shrunk by this share of the largest singular value, and
+# every further one by this factor less.
+STARTING_SHRINKAGE, SHRINKAGE_DECAY = 0.1, 0.85
+ENTRIES_PER_UNKNOWN = 1.5  # known entries of a row per unknown, or the row is left out: it would be wrong
+# The iteration stops when a step is smaller than a share of the distance to the received update. With wide intervals
+# only, the iterate never converges further than the second share, or than this share of the matrix itself.
+STOP_STEP, STOP_STEP_INTERVALS, STOP_STEP_MATRIX = 1e-4, 1e-3, 5e-5
+EXACT_MISFIT = 1e-7  # relative to the matrix, below which float32 parameters tell no more
+RELATIVE_RIDGE = 1e-6  # of the mean square of a factor's column: above the rounding of normal matrices in float32
+INSIDE_WEIGHT = 0.1  # of an entry that lies inside its interval: it is held where it is, but may move
+# Rank above which all entries weigh 1, where all have intervals: slower to settle, but one system for all rows.
+SHARED_SYSTEM_RANK = 64
+ENTRIES_AT_A_TIME = 2**25  # of the normal matrices
+HELD_OUT_SHARE = 0.05  # of the known entries
+REQUIRED_IMPROVEMENT = 0.7  # the held-out misfit has to fall to this share for a higher rank to be right
+
+
+@dataclass(frozen=True)
+class Completed:
+    """matrix: (m, n), of the rank sought. misfit: ‖X − Π(X)‖ / ‖X‖."""
+
+    matrix: Tensor
+    misfit: float
+
+
+def unknowns(rows: int, columns: int, rank: int) -> int:
+    """Free numbers of a matrix (rows, columns) of that rank."""
+    return rank * (rows + columns - rank)
+
+
+def complete(intervals: EntryIntervals, rank: int, iterations: int = MAX_ITERATIONS) -> Completed:
+    """The matrix of a rank that lies in the intervals, or nearest to them; rows of which nothing is known are zero."""
+    sent = intervals.sent()
+    matrix = torch.zeros_like(intervals.lowest)
+    rows, columns = sent.any(1).nonzero()[:, 0], sent.any(0).nonzero()[:, 0]
+    if not len(rows):
+        return Completed(matrix, 0.0)
+    # a row or column of which nothing was sent starts at zero, and no step of the iteration moves it
+    part = EntryIntervals(intervals.lowest[rows][:, columns], intervals.highest[rows][:, columns])
+    found = _completed(part, min(rank, len(rows), len(columns)), iterations)
+    matrix[rows[:, None], columns] = found.matrix
+    return Completed(matrix, found.misfit)
+
+
+def _completed(intervals: EntryIntervals, rank: int, iterations: int) -> Completed:
+    known = intervals.bounded()
+    known = known & (known.sum(1, keepdim=True) >= ENTRIES_PER_UNKNOWN * rank)
+    rows = FactorProblem.of(intervals.lowest, intervals.highest, known)
+    columns = FactorProblem.of(*(part.T.contiguous() for part in (intervals.lowest, intervals.highest, known)))
+    share = float(known.double().mean())
+    start = torch.where(known, rows.middle, 0) / max(share, 1e-12)
+    left, values, right = torch.linalg.svd(start, full_matrices=False)
+    a, b = left[:, :rank] * values[:rank].sqrt(), right[:rank].T * values[:rank].sqrt()
+    before, misfit = a @ b.T, 0.0
+    relative_shrinkage = 0.0 if rows.complete else STARTING_SHRINKAGE
+    for i in range(iterations):
+        shrinkage = float(values[0]) * share * relative_shrinkage * SHRINKAGE_DECAY**i
+        a = rows.solved(before, b, a, shrinkage)
+        b = columns.solved(b @ a.T, a, b, shrinkage)
+        matrix = a @ b.T
+        missed, distance = rows.misfit(matrix)
+        size, moved = max(float(matrix.norm()), 1e-300), float((matrix - before).norm())
+        before, misfit = matrix, missed / size
+        stop = max(STOP_STEP_INTERVALS * distance, STOP_STEP_MATRIX * size) if rows.wide.all() else STOP_STEP * distance
+        if misfit < EXACT_MISFIT or moved < stop:
+            break
+    return Completed(before, misfit)
+
+
+@dataclass(frozen=True)
+class FactorProblem:
+    """What one of the two factors is solved against: intervals (m, n) whose rows are its own.
+
+    known: bool, entries that count. complete: whether all do. wide: bool, intervals that are no points. middle: of the
+    intervals, 0 in those that hold it. outer, inner: what an estimate should have been is outer · Π(X) + inner, the
+    nearest point, a little nearer to the middle of what was sent.
+    """
+
+    lowest: Tensor
+    highest: Tensor
+    known: Tensor
+    complete: bool
+    wide: Tensor
+    middle: Tensor
+    outer: Tensor
+    inner: Tensor
+
+    @classmethod
+    def of(cls, lowest: Tensor, highest: Tensor, known: Tensor) -> "FactorProblem":
+        intervals = EntryIntervals(lowest, highest)
+        middle, outer = intervals.middle(), torch.ones_like(lowest).masked_fill_(intervals.sent(), 1 - INWARD_SHARE)
+        return cls(lowest, highest, known, bool(known.all()), lowest < highest, middle, outer, INWARD_SHARE * middle)
+
+    def misfit(self, matrix: Tensor) -> tuple[float, float]:
+        """‖X − Π(X)‖ and the distance of X (m, n) from what was sent, over known entries."""
+        missed, distance = matrix - matrix.clamp(self.lowest, self.highest), matrix - self.middle
+        if not self.complete:
+            missed, distance = missed.where(self.known, 0), distance.where(self.known, 0)
+        return float(missed.norm()), float(distance.norm())
+
+    def solved(self, matrix: Tensor, factor: Tensor, own: Tensor, shrinkage: float) -> Tensor:
+        """A (m, r) of least Σ (A Bᵀ − target)² + shrinkage ‖A‖² over known entries, from A Bᵀ (m, n), B (n, r) and A.
+
+        Solved for the step of A from the residual in float64: the normal matrices may then be of float32.
+        """
+        nearest = matrix.clamp(self.lowest, self.highest)
+        missing = torch.addcmul(self.inner, nearest, self.outer).sub_(matrix)
+        rank = factor.shape[1]
+        damping = float(RELATIVE_RIDGE * factor.square().sum() / rank) + shrinkage + 1e-300
+        if rank > SHARED_SYSTEM_RANK and self.complete:
+            gram = factor.T @ factor
+            gram.diagonal().add_(damping)
+            return own + torch.cholesky_solve((missing @ factor - shrinkage * own).T, torch.linalg.cholesky(gram)).T
+        weight = torch.where((nearest == matrix) & self.wide, INSIDE_WEIGHT, 1.0)
+        if not self.complete:
+            weight = weight * self.known
+        right = (weight * missing) @ factor - shrinkage * own
+        column, row = torch.triu_indices(rank, rank, device=own.device)
+        products = factor[:, row] * factor[:, column]  # of each pair of columns once: the matrices are symmetric
+        scale = products.abs().max().clamp_min(1e-300)
+        products = (products / scale).float()
+        step = torch.empty_like(own)
+        for rows in torch.arange(len(own), device=own.device).split(max(1, ENTRIES_AT_A_TIME // rank**2)):
+            gram = own.new_zeros(len(rows), rank, rank)
+            gram[:, row, column] = (weight[rows].float() @ products).to(own.dtype) * scale
+            gram.diagonal(dim1=1, dim2=2).add_(damping)
+            step[rows] = torch.cholesky_solve(right[rows, :, None], torch.linalg.cholesky(gram))[:, :, 0]
+        return own + step
+
+
+def find_rank(intervals: EntryIntervals, most: int, generator: torch.Generator) -> int:
+    """The rank at which the misfit on held-out entries stops falling: doubled until then, then bisected."""
+    drawn = torch.rand(intervals.lowest.shape, generator=generator).to(intervals.lowest.device)
+    hidden = intervals.sent() & (drawn < HELD_OUT_SHARE)
+    seen = intervals.without(hidden)
+    values = intervals.middle()[hidden]
+    cache: dict[int, float] = {}
+
+    def error(rank: int) -> float:
+        if rank not in cache:
+            cache[rank] = float((complete(seen, rank).matrix[hidden] - values).norm())
+        return cache[rank]
+
+    rank = 1
+    error(rank)
+    while 2 * rank <= most and error(2 * rank) < min(cache.values()) / REQUIRED_IMPROVEMENT:
+        rank *= 2
+    best = min(cache.values())
+    high = min(tried for tried, left in cache.items() if left < best / REQUIRED_IMPROVEMENT)
+    low = high // 2
+    while high - low > 1:  # the error is flat from the true rank on, or rises
+        middle = (low + high) // 2
+        if error(middle) < best / REQUIRED_IMPROVEMENT:
+            high = middle
+        else:
+            low = middle
+    return high

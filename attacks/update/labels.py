@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.gradient_matching.local_training import Coding, Loss, default_coding, step_weights
-from attacks.interface.devices import cast_state
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
+from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import find_output_layer, parameter_names, probe, random_images
-from attacks.update.first_layer import infer_image_count
+from attacks.update.local_training import Coding, Loss, default_coding, step_weights
+from attacks.update.spectrum import infer_image_count
 
 NOISE_IMAGES = 256  # that stand for private ones where there are no public images
 NOISE_STD = 0.2  # of their pixels, as in the images that the NTK attack starts from

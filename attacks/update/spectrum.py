@@ -1,9 +1,32 @@
-"""The singular values and the row space of a layer's update."""
+"""The singular values and the row space of a layer's update.
 
+The update of a layer, and of the linear layer that is fed the images themselves.
+
+It is [ΔW | Δb] = Σ_i δ_i [x_i; 1]ᵀ under any sequence of SGD steps: its rank is the number of images, and a pixel that
+never varies gives a column proportional to Δb.
+
+Views of one image, as clients that augment their data train on, recognized by what the attacker sees.
+
+Remove weight decay from an update.
+
+Weight decay multiplies the parameters by 1 − lr · λ at every step, so that after all of them
+
+    θ_f = κ θ₀ + Σ_i d_i x̃_iᵀ,    κ = (1 − lr · λ)^steps (without momentum),
+
+and θ_f − θ₀ has a share (κ − 1) θ₀ of full rank. Where the sum is zero, κ is the ratio of θ_f to θ₀: the directions in
+which no image lies are the last singular vectors.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from attacks.interface.observation import Observation, State
+from attacks.networks.probing import find_input_layer, parameter_names
 
 # Ratios of neighbouring singular values. That behind the private images is above 100 under SGD in float32 (48 clients
 # with 2 to 15 digits: 4,000 and more) and 2 to 4 under several steps of Adam (the same clients: 2 in the median).
@@ -155,3 +178,125 @@ def gap_to_rounding(spectrum: Tensor) -> ImageCount | None:
     if ratios[gap] > CLEAR_GAP and clamped[gap + 1] < ROUNDING * clamped[0]:
         return ImageCount(gap + 1, False)
     return None
+
+
+def layer_update(delta: State, layer: str) -> Tensor:
+    """[ΔW | Δb] of any layer, (out, in + 1), or ΔW alone where its bias is frozen or not there; a convolution's ΔW is
+    flattened to (out, in)."""
+    weight, bias = parameter_names(layer)
+    parts = [delta[weight].flatten(1)] + ([delta[bias][:, None]] if bias in delta else [])
+    return torch.cat(parts, 1)
+
+
+def first_layer_update(observation: Observation) -> tuple[Tensor, Tensor | None] | None:
+    """(ΔW (out, in), Δb (out,) or None), float64, of the layer fed by the images; None where it is frozen or not there.
+
+    ΔW is that of scale·W, so that the two are Σ δ_i x_iᵀ and Σ δ_i. With several pairs, out counts the units of all
+    rounds: their updates stand below one another, and the images span the rows of all.
+    """
+    layer = find_input_layer(observation.model, observation.input_shape)
+    if layer is None or layer.weight not in observation.trainable:
+        return None
+    deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
+    weight = torch.cat([delta[layer.weight] for delta in deltas])
+    biases = [delta[layer.bias] for delta in deltas if layer.bias in delta]
+    return weight / layer.scale, torch.cat(biases) if biases else None
+
+
+def infer_image_count(observation: Observation) -> ImageCount | None:
+    """The number of private images, from the first layer's spectrum; None where no layer sees the images."""
+    layer = first_layer_update(observation)
+    if layer is None:
+        return None
+    weight, bias = layer
+    return read_spectrum(weight if bias is None else torch.cat([weight, bias[:, None]], 1))
+
+
+SHIFT = 2  # pixels between two views: twice what crops and shifts of small images usually are
+
+
+def group_views(images: Tensor, count: int) -> Tensor:
+    """Which of `count` originals each of the images (M, C, H, W) shows: (M,) from 0, in order of first appearance.
+
+    Two images are as far apart as their best overlap under shifts of up to 2 pixels, mirrored or not; average linkage
+    (Sokal and Michener 1958) joins the nearest until so many groups are left.
+    """
+    if len(images) <= 1:
+        return torch.zeros(len(images), dtype=torch.long)
+    from scipy.cluster.hierarchy import fcluster, linkage  # slow to import, and for augmenting clients only
+    from scipy.spatial.distance import squareform
+
+    distance = _up_to_views(images.double().cpu())
+    tree = linkage(squareform(distance, checks=False), "average")
+    found = fcluster(tree, count, "maxclust")
+    first = dict.fromkeys(found.tolist())
+    order = {group: i for i, group in enumerate(first)}
+    return torch.tensor([order[group] for group in found.tolist()])
+
+
+def _up_to_views(images: Tensor) -> np.ndarray:
+    """(M, M), symmetric, zero on the diagonal: the smallest L2 distance of two images, one of them shifted, wrapped
+    around, and mirrored or not."""
+    steps = range(-SHIFT, SHIFT + 1)
+    flat, nearest = images.flatten(1), torch.full((len(images), len(images)), float("inf"), dtype=torch.float64)
+    for mirrored, down, right in product((images, images.flip(3)), steps, steps):
+        nearest = torch.minimum(nearest, torch.cdist(flat, mirrored.roll((down, right), (2, 3)).flatten(1)))
+    nearest = torch.minimum(nearest, nearest.T)
+    return nearest.fill_diagonal_(0).numpy()
+
+
+IMAGE_FREE_SHARE = 0.5  # of the singular vectors, the last: taken to be free of images
+MAX_ITERATIONS, STOP_CHANGE = 20, 1e-9  # of tail and factor in turn; the change of the factor that ends them
+REQUIRED_DROP = 0.5  # the tail's norm has to fall to this share, or there was no decay to be seen
+
+
+def decay_factor(initial: Tensor, final: Tensor, free: float = IMAGE_FREE_SHARE) -> float:
+    """κ of a layer's weights (out, in) from both ends of training; 1.0 where the update shows no weight decay.
+
+    Fixed point of: take the last singular vectors V of θ_f − κ θ₀, then κ = ⟨θ_f V, θ₀ V⟩ / ‖θ₀ V‖². free: the share of
+    the smaller side that these are, in which no image may lie.
+    """
+    initial, final = initial.double(), final.double()
+    if len(initial) < initial.shape[1]:
+        initial, final = initial.T, final.T
+    undecayed = _tail(final - initial, free)[1]
+
+    def improved(factor: float) -> float:
+        last, _ = _tail(final - factor * initial, free)
+        start = initial @ last
+        return float((final @ last * start).sum() / start.square().sum().clamp_min(1e-300))
+
+    factor = 1.0
+    for _ in range(MAX_ITERATIONS):
+        before, factor = factor, _accelerated(factor, improved(factor), improved)
+        if abs(factor - before) < STOP_CHANGE:
+            break
+    after = _tail(final - factor * initial, free)[1]
+    return factor if 0 < factor < 1 and after < REQUIRED_DROP * undecayed else 1.0
+
+
+def _accelerated(first: float, second: float, improved: Callable[[float], float]) -> float:
+    """Where first, second, improved(second), … end if each change is the same share of the one before (Aitken 1926):
+    decay that is strong beside the images' share takes many small steps otherwise."""
+    third = improved(second)
+    change = third - 2 * second + first
+    end = first - (second - first) ** 2 / change if change else third
+    return end if 0 < end <= 1 else third
+
+
+def without_decay(initial: Tensor, final: Tensor, factor: float) -> Tensor:
+    """θ₀ + (θ_f − κ θ₀) for θ_f, in float64: as if the client had trained without weight decay.
+
+    factor: κ, known (1 − lr · λ)^steps or from `decay_factor`; the same for every trained parameter.
+    """
+    return final.double() + (1 - factor) * initial.double()
+
+
+def _tail(update: Tensor, share: float) -> tuple[Tensor, float]:
+    """(the last right singular vectors (in, T) of an update (out, in), the update's norm along them)."""
+    filled = update.abs().sum(0) > 0
+    squares, vectors = torch.linalg.eigh(update[:, filled].T @ update[:, filled])
+    count = max(1, int(share * len(squares)))
+    last = torch.zeros(update.shape[1], count, dtype=update.dtype, device=update.device)
+    last[filled] = vectors[:, :count]
+    return last, float(squares[:count].clamp_min(0).sum().sqrt())

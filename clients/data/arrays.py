@@ -1,5 +1,9 @@
-"""What every source of images returns, images that lie in memory, and the split of what comes without one."""
+"""What every source of images returns, images that lie in memory, and the split of what comes without one.
 
+What is predicted: the classes of a data set, or groups of them.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -7,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.interface.errors import InputError
-from attacks.interface.seeding import numpy_generator
+from attacks.interface.errors import InputError, nearest
+from attacks.interface.torch_tools import numpy_generator
 
 
 class Split(Protocol):
@@ -74,3 +78,85 @@ def index_classes(source: str, train: np.ndarray, test: np.ndarray) -> tuple[np.
         raise InputError(f"{source}: class {str(strangers[0])!r} has test images and no training images")
     names = tuple(value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist())
     return train_indices.astype(np.int64), np.searchsorted(values, test).astype(np.int64), names
+
+
+UNUSED = -1
+NAMED: dict[str, tuple[dict[str, list[str]], str]] = {  # (group: its classes; what these are called together)
+    "odd_even": ({"even": ["0", "2", "4", "6", "8"], "odd": ["1", "3", "5", "7", "9"]}, "the digits 0 to 9"),
+    "animal_vehicle": (
+        {
+            "vehicle": ["airplane", "automobile", "ship", "truck"],
+            "animal": ["bird", "cat", "deer", "dog", "frog", "horse"],
+        },
+        "those of CIFAR-10",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """groups: their names. group_of: for every class of the data its group, or −1 where its images are left out."""
+
+    groups: tuple[str, ...]
+    group_of: tuple[int, ...]
+
+    def apply(self, labels: np.ndarray) -> np.ndarray:
+        """Class indices (N,) -> int64 group indices (N,), −1 for images of unused classes."""
+        return np.array(self.group_of, np.int64)[labels]
+
+
+def make_task(task: str | Mapping[str, Sequence[int | str]] | None, class_names: Sequence[str]) -> Task:
+    """The task that `data.task` names. None: every class is a group of its own.
+
+    odd_even: even digits are group 0, odd ones group 1. animal_vehicle: vehicles are group 0, animals group 1 (the
+    CIFAR-10 classes). A mapping lists the classes of every group, by name or by index.
+    Raises InputError for an unknown class, a class in two groups, an empty group, fewer than two groups.
+    """
+    if task is None:
+        return _checked(Task(tuple(class_names), tuple(range(len(class_names)))))
+    if isinstance(task, str):
+        task = _named(task, class_names)
+    group_of = [UNUSED] * len(class_names)
+    for index, (group, classes) in enumerate(task.items()):
+        for entry in classes:
+            position = _find(entry, group, class_names)
+            if group_of[position] not in (UNUSED, index):
+                other = list(task)[group_of[position]]
+                raise InputError(f"data.task: class {entry!r} is in the groups {other!r} and {group!r}: keep it in one")
+            group_of[position] = index
+    return _checked(Task(tuple(task), tuple(group_of)))
+
+
+def _named(task: str, class_names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """A task by its name as a mapping of groups to class names."""
+    if task not in NAMED:
+        known = nearest(task, list(NAMED))
+        raise InputError(f"data.task is {task!r}, unknown{known}; or give a mapping of groups to classes")
+    groups, described = NAMED[task]
+    wanted = [name for classes in groups.values() for name in classes]
+    strange = [name for name in class_names if name not in wanted] or [w for w in wanted if w not in class_names]
+    if strange:
+        state = "is not one of them" if strange[0] in class_names else "is missing"
+        raise InputError(f"data.task is {task!r}, which needs classes that are {described}: {strange[0]!r} {state}")
+    return groups
+
+
+def _find(entry: int | str, group: str, class_names: Sequence[str]) -> int:
+    """The index of a class. Where classes are called by numbers, a number is a name and not an index."""
+    if str(entry) in class_names:
+        return list(class_names).index(str(entry))
+    by_index = isinstance(entry, int) and not all(name.lstrip("-").isdigit() for name in class_names)
+    if isinstance(entry, int) and by_index and 0 <= entry < len(class_names):
+        return entry
+    limit = f"; indices go from 0 to {len(class_names) - 1}" if by_index else nearest(str(entry), list(class_names))
+    raise InputError(f"data.task: class {entry!r} of group {group!r} is unknown{limit}")
+
+
+def _checked(task: Task) -> Task:
+    if len(task.groups) < 2:
+        found = f"one group, {task.groups[0]!r}" if task.groups else "no group"
+        raise InputError(f"data.task: there is {found}: two or more are needed")
+    for index, group in enumerate(task.groups):
+        if index not in task.group_of:
+            raise InputError(f"data.task: group {group!r} has no classes: list some or remove it")
+    return task

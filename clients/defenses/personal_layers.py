@@ -15,8 +15,7 @@ from torch import nn
 
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.observation import State
-from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, TrainingSet, register
-from clients.defenses.memory import as_text, from_text
+from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, TrainingSet, as_text, from_text, register
 
 OWN = "own"  # the client's values of its layers, in the defense's memory
 

@@ -1,13 +1,168 @@
-"""Weights for a network from a file that the user names. Nothing is downloaded, no code is run."""
+"""Any checkpoint that people have, as a state dict: safetensors, PyTorch files, npz. No code in a file is run.
+
+What a file is, its first bytes say; its name says nothing.
+
+Weights for a network from a file that the user names. Nothing is downloaded, no code is run.
+"""
 
 import itertools
-from collections.abc import Mapping
+import math
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError
-from clients.models.checkpoint_file import read_checkpoint
+from attacks.interface.observation import State, check_tensor
+from clients.data.files import check_packed, members, npz_fields, out_of_proportion
+
+# where training scripts put a state dict
+NESTED = ("state_dict", "model_state_dict", "model", "net", "module", "weights", "params")
+WRAPPERS = ("module", "_orig_mod")  # DataParallel and torch.compile put these before the names of a model
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # in a state dict, and no parameters
+REMEDY = "give safetensors, a .pt or .pth file with model.state_dict(), or an npz file"
+
+
+def read_checkpoint(path: str | Path, like: Mapping[str, Tensor] | None = None, called: str = "checkpoint") -> State:
+    """The tensors of a file, by the names of the model.
+
+    like: the model's state dict, for files whose names are not its own: behind a prefix, or arrays in the order of
+    `state_dict()` or of `parameters()`, which are named "0", "1", … without it. called: how an error calls the file.
+    Raises InputError, with the remedy, for a file that is missing, damaged, no checkpoint, or of another model's number
+    of arrays, and for a tensor with which nothing can be computed (`check_tensor`).
+    """
+    path, thing = Path(path), f"{called} {str(path)!r}"
+    if not os.path.exists(path):  # unlike Path.exists, of a name too long for the disk too
+        raise InputError(f"{thing} does not exist: {REMEDY}")
+    if path.is_dir():
+        raise InputError(f"{thing} is no safetensors file but a folder: {REMEDY}")
+    try:
+        content = _read(path)
+        _check_views(content, path.stat().st_size)
+    except InputError as error:
+        raise InputError(f"{thing} {error}") from None
+    # a damaged file makes readers raise whatever its bytes lead them to
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise InputError(f"{thing} cannot be read, it is damaged or no safetensors file ({reason}): {REMEDY}") from None
+    arrays = _numbered(content)
+    state = _with_names_of(content, like) if arrays is None else _in_order(arrays, like, thing)
+    for name, tensor in state.items():
+        check_tensor(tensor, f"{thing}: tensor {name!r}", (like or {}).get(name))
+    return state
+
+
+def _read(path: Path) -> State:
+    """By content. InputError, without the name of the file, where what is in it is known and no checkpoint."""
+    with path.open("rb") as file:
+        head = file.read(16)
+    if head[8:9] == b"{":  # after the length of the header, in eight bytes
+        return load_file(path)
+    if head.startswith(b"PK"):
+        with zipfile.ZipFile(path) as archive:
+            check_packed(archive.infolist(), path.stat().st_size)
+            if all(name.endswith(".npy") for name in archive.namelist()):
+                return _read_npz(path)
+    elif head[:1] != b"\x80":  # of a pickle
+        raise InputError(f"is no safetensors file, no PyTorch file and no npz file: {REMEDY}")
+    return _state_in(_unpickle(path))
+
+
+def _check_views(state: State, size: int) -> None:
+    """InputError where tensors look at the same bytes so often that copies of them would take gigabytes. size: of the
+    file."""
+    bytes_of = {name: math.prod(tensor.shape) * tensor.element_size() for name, tensor in state.items()}
+    if out_of_proportion(sum(bytes_of.values()), size):
+        largest = max(bytes_of, key=bytes_of.__getitem__)
+        raise InputError(
+            f"has {size:,} bytes, and tensors of {sum(bytes_of.values()):,}: {largest!r} has the shape "
+            f"{tuple(state[largest].shape)}; save copies of expanded tensors"
+        )
+
+
+def _unpickle(path: Path) -> object:
+    """A PyTorch file, tensors alone."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's about layouts and types that are refused below
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        text = " ".join(str(error).split())
+        if "weights_only" not in text.lower() and "weights only" not in text.lower():
+            raise
+        found = re.search(r"(?:GLOBAL|global|class) `?([\w.]+)", text)
+        beside = f", it has {found[1]}" if found else ""
+        raise InputError(
+            f"is no file of tensors alone{beside}, which could run code: save model.state_dict() instead, "
+            "or lists of arrays by np.savez(file, *arrays)"
+        ) from None
+
+
+def _read_npz(path: Path) -> State:
+    arrays = members(path, npz_fields(path), scalars=True)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _state_in(content: object) -> State:
+    """The state dict that a file's content is, or has somewhere inside."""
+    if isinstance(content, Sequence) and content and all(isinstance(value, Tensor) for value in content):
+        return {str(i): value for i, value in enumerate(content)}
+    if not isinstance(content, Mapping):
+        raise InputError(f"is no state dict but a {type(content).__name__}: save model.state_dict()")
+    for name in NESTED:
+        if isinstance(content.get(name), Mapping):
+            return _state_in(content[name])
+    tensors = {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    if not tensors:
+        keys = ", ".join(map(str, list(content)[:6])) or "nothing"
+        raise InputError(f"is no state dict, it has {keys}: save model.state_dict()")
+    return tensors
+
+
+def _numbered(state: State) -> list[Tensor] | None:
+    """The arrays of a list in their order, whose names are numbers; None where names are names."""
+    numbers = {name: re.fullmatch(r"(?:arr_)?(\d+)", name) for name in state}
+    if not state or not all(numbers.values()):
+        return None
+    return [state[name] for name in sorted(state, key=lambda name: int(name.removeprefix("arr_")))]
+
+
+def _in_order(arrays: Sequence[Tensor], like: Mapping[str, Tensor] | None, thing: str) -> State:
+    """A list of arrays by the names of a model's state dict, or of its parameters where it has as many of those."""
+    if like is None:
+        return {str(i): array for i, array in enumerate(arrays)}
+    parameters = [name for name in like if name.rpartition(".")[2] not in STATISTICS]
+    for names in (list(like), parameters):
+        if len(names) == len(arrays):
+            return dict(zip(names, arrays, strict=True))
+    raise InputError(
+        f"{thing} is a list of {len(arrays)} arrays, the model has {len(like)} ({', '.join(list(like)[:4])}, …): "
+        "save the values of model.state_dict(), in that order"
+    )
+
+
+def _with_names_of(state: State, like: Mapping[str, Tensor] | None) -> State:
+    """Without what wrappers have put before a model's names, and without a prefix that the model does not know."""
+    if like is not None and set(like) <= set(state):
+        return state
+    state = {".".join(part for part in name.split(".") if part != WRAPPERS[1]): value for name, value in state.items()}
+    while _share(state, WRAPPERS[0]) and not (like is not None and _share(like, WRAPPERS[0])):
+        state = {name.partition(".")[2]: value for name, value in state.items()}
+    if like is None or set(like) & set(state):
+        return state
+    first = {name.partition(".")[0] for name in state}
+    inner = {name.partition(".")[2]: value for name, value in state.items()}
+    return inner if len(first) == 1 and set(like) & set(inner) else state
+
+
+def _share(names: Iterable[str], prefix: str) -> bool:
+    return all(name.startswith(f"{prefix}.") for name in names)
 
 
 def load_checkpoint(model: nn.Module, path: str | Path, replace_head: bool = False) -> None:

@@ -10,16 +10,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from attacks.interface.code_trust import require_allowed
 from attacks.interface.errors import InputError, nearest
-from attacks.interface.own_code import require_allowed
 from attacks.interface.plugins import Registry, load_object, own_traceback
-from attacks.interface.seeding import derive_seed, torch_generator
+from attacks.interface.torch_tools import derive_seed, torch_generator
 from clients.config import ModelConfig, ModelOptionError, ModelOptions
 from clients.models.checkpoint import load_checkpoint
-from clients.models.lenet5 import LeNet5Options
-from clients.models.mlp import MLPOptions, NTKLinear
-from clients.models.resnet18 import ResNet18Options
-from clients.models.vit_tiny import ViTTinyOptions
+from clients.models.networks import LeNet5Options, MLPOptions, NTKLinear, ResNet18Options, ViTTinyOptions
 
 COPIES = 12  # of a network's parameters, in float32, that checks and attacks hold at a time
 

@@ -8,12 +8,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
-from attacks.interface.seeding import derive_seed
-from simulator.adversary.participation import Participation
+from attacks.interface.torch_tools import derive_seed
 from simulator.adversary.recorder import Recorder
-from simulator.adversary.reply import ClientReply
+from simulator.adversary.reply import ClientReply, Participation
+from simulator.adversary.statistics import in_types_of
 from simulator.results.keys import ALL
-from simulator.run.statistics import in_types_of
 from simulator.scenario.sections import WEIGHT
 
 

@@ -11,8 +11,8 @@ from attacks import InputError, Knowledge
 from clients.data.partition import FederatedData
 from clients.defenses.base import Sighting
 from clients.training import make_optimizer, planned_steps
-from simulator.adversary.threat_models import Source, View
-from simulator.scenario.knowledge_values import make_knowledge
+from simulator.results.knowledge_fields import make_knowledge
+from simulator.results.threat_models import Source, View
 from simulator.scenario.scenario import Cell, Scenario
 
 

@@ -1,14 +1,59 @@
-"""What a strange federation's messages hold: the checkpoint, the number of images, the client's name."""
+"""What goes wrong beside a federation: caught, logged once for each kind, and kept as lines.
 
+What a strange federation's messages hold: the checkpoint, the number of images, the client's name.
+
+Work beside a federation, in a thread of its own: a round does not wait for the disk.
+"""
+
+import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock, Semaphore
 
 from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp.strategy import Strategy
 
-from simulator.audit.problems import Problems
 from simulator.scenario.sections import WEIGHT
+
+# below Flower's logger, whose lines a user of `flwr run --stream` reads
+log = logging.getLogger("flwr.fedspill")
+
+
+class Problems:
+    """Problems by their kind, from any thread: the first of each as a line, with the number of those that followed."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], str] = {}
+        self._more: dict[tuple[str, str], int] = {}
+        self._lock = Lock()
+
+    @contextmanager
+    def caught(self, what: str, where: str = "") -> Iterator[None]:
+        """Any exception inside is noted and goes no further. what: its kind, together with its type. where: which."""
+        try:
+            yield
+        except Exception as error:
+            with self._lock:
+                self._note(what, where, error)
+
+    def lines(self) -> tuple[str, ...]:
+        with self._lock:
+            more = {kind: f" (and {count} more of the kind)" if count else "" for kind, count in self._more.items()}
+            return tuple(first + more[kind] for kind, first in self._first.items())
+
+    def _note(self, what: str, where: str, error: Exception) -> None:
+        kind = (what, type(error).__name__)
+        if kind in self._first:
+            self._more[kind] += 1
+            return
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        self._first[kind] = f"{where}: {what} ({reason})" if where else f"{what} ({reason})"
+        self._more[kind] = 0
+        log.warning("fedspill, recording: %s; the federation goes on", self._first[kind])
+
 
 NAMES = ("partition-id", "partition_id", "client-id", "client_id", "cid")  # under which clients say who they are
 
@@ -104,3 +149,31 @@ def setting(strategy: Strategy, name: str, default: str) -> str:
 def same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
     """Whether two checkpoints are equal bit for bit."""
     return list(one) == list(other) and all(array.data == other[name].data for name, array in one.items())
+
+
+PATIENCE = 5.0  # seconds that a round waits for the one before to be done with
+LAST = 60.0  # seconds that the end of a federation waits
+
+
+class Background:
+    """One task at a time. The thread starts with the first; Python does not exit before it has ended."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="fedspill")
+        self._free = Semaphore()
+        self._patience = PATIENCE
+
+    def do(self, task: Callable[[], None]) -> None:
+        """Have it done; TimeoutError where the task before takes too long: this one is then dropped, and the next that
+        finds it still under way does not wait again."""
+        if not self._free.acquire(timeout=self._patience):
+            self._patience = 0.0
+            raise TimeoutError("the disk is slower than the federation")
+        self._patience = PATIENCE
+        self._pool.submit(task).add_done_callback(lambda done: self._free.release())
+
+    def finish(self) -> None:
+        """Wait for the last task; TimeoutError where it does not end."""
+        if not self._free.acquire(timeout=LAST):
+            raise TimeoutError(f"the disk did not take the last round within {LAST:g} s")
+        self._free.release()

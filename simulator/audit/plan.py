@@ -1,4 +1,7 @@
-"""From what a user says of a recording to jobs that can run: every input is checked before anything is written."""
+"""Which attacks an audit tries where none is named, and how long the slow one may take.
+
+From what a user says of a recording to jobs that can run: every input is checked before anything is written.
+"""
 
 import hashlib
 import json
@@ -9,27 +12,52 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import ValidationError
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from attacks import InputError, Knowledge, Observation
+from attacks.interface.code_trust import allow_code
 from attacks.interface.errors import nearest
-from attacks.interface.normalization import Normalization
-from attacks.interface.own_code import allow_code
+from attacks.interface.pictures import Normalization
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
-from simulator.audit.budget import default_attacks
-from simulator.audit.candidates import AuditCandidates, check_candidates
-from simulator.audit.images import Shape, read_images, read_truth
-from simulator.audit.owners import owners_by_name, owners_by_update
+from simulator.audit.owners import AuditTruth, owners_by_name, owners_by_update
 from simulator.audit.recording import Recording
-from simulator.audit.truth import AuditTruth
+from simulator.evaluation.candidate_images import AuditCandidates, check_candidates
+from simulator.evaluation.image_files import Shape, read_images, read_truth
 from simulator.evaluation.job import Setting
 from simulator.results.disk import contents_digest
 from simulator.results.keys import ALL, ObservationKey
+from simulator.results.knowledge_fields import make_knowledge
 from simulator.results.storage import CellStore
-from simulator.scenario.knowledge_values import make_knowledge
 from simulator.scenario.sections import AttackConfig
+
+OPERATIONS = 1e11  # that a short `ntk` may take: five to ten seconds of one core
+PASSES = 48  # forward passes that an iteration on one candidate costs: two tangent kernels, and their gradients
+CANDIDATES = 2  # for each private image
+FEWEST, MOST = 50, 2_000  # iterations
+ASSUMED_IMAGES = 16  # where nobody tells how many there are
+
+
+def default_attacks(model: nn.Module, shape: Shape, most_images: int) -> tuple[AttackConfig, ...]:
+    """`span`, and `ntk` for about ten seconds, whatever the machine: by counting operations, so that the same audit
+    gives the same tables. most_images: of a client, 0 where nobody tells."""
+    candidates = CANDIDATES * (most_images or ASSUMED_IMAGES)
+    iterations = int(OPERATIONS / (forward_operations(model, shape) * PASSES * candidates))
+    short = {"name": "ntk", "iterations": min(MOST, max(FEWEST, iterations))}
+    return AttackConfig.model_validate({"name": "span"}), AttackConfig.model_validate(short)
+
+
+def forward_operations(model: nn.Module, shape: Shape) -> int:
+    """Of one image (C, H, W)."""
+    first = next(model.parameters())
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        model(torch.zeros(1, *shape, dtype=first.dtype))
+    return max(1, counter.get_total_flops())
+
 
 TIMEOUT = 600.0  # processor seconds that an attack may take, unless the user says otherwise
 

@@ -16,11 +16,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from attacks.interface.errors import InputError
-from simulator.audit.background import Background
-from simulator.audit.messages import MessageReader, SeenRound
-from simulator.audit.problems import Problems, log
+from simulator.adversary.statistics import Wrapped
+from simulator.audit.messages import Background, MessageReader, Problems, SeenRound, log
 from simulator.audit.writer import Kept, RecordingWriter
-from simulator.run.wrapped import Wrapped
 
 NOT_RECORDED = "a round could not be recorded"
 

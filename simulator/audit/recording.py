@@ -18,9 +18,9 @@ from torch import Tensor
 
 from attacks import InputError, Knowledge
 from attacks.interface.observation import State
-from clients.models.checkpoint_file import read_checkpoint
+from clients.models.checkpoint import read_checkpoint
+from simulator.results.disk import inside
 from simulator.results.formats import read_json
-from simulator.results.inside import inside
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import CandidateImages, FailAbove, PublicImages, ShowAll
-from simulator.cli.output import Answer, command, here, say
+from simulator.cli.output import Answer, CandidateImages, FailAbove, PublicImages, ShowAll, command, here, say
 
 DEFAULT_NAMES, THREAT_MODELS = ("span", "ntk"), ("server", "observer", "history")  # that --fail-above may name
 
@@ -57,19 +56,18 @@ def audit(
 
     Exit code 2: bad input; 3: no result at all; 4: above --fail-above; 5: some rows without a result.
     """
-    from simulator.audit import audit as audits
+    from simulator.audit import run_audit
     from simulator.cli.finish import Shown, finish_run
     from simulator.reports.gate import parse_limits
     from simulator.reports.html_report import is_current
-    from simulator.run.display import run_display
-    from simulator.run.interruption import interruptible
+    from simulator.run.display import interruptible, run_display
     from simulator.tools.attack_pair import parse_fields, parse_numbers, parse_shape
 
     named = {*attacks, *DEFAULT_NAMES, *threat_models, *THREAT_MODELS, "none"}
     shown = Shown(show_all, parse_limits(fail_above, named))
     display = run_display()
     with interruptible(display):
-        run = audits.audit(
+        run = run_audit.audit(
             recording,
             model,
             parse_shape(shape),

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from attacks.interface.errors import InputError
-from simulator.cli.options import Overrides, Verbose
-from simulator.cli.output import Answer, command, out, say
+from simulator.cli.output import Answer, Overrides, Verbose, command, out, say
 
 
 @command

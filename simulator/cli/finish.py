@@ -27,7 +27,7 @@ class Shown:
 
 def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
     """Draw, write the page, print the verdict and the table, and hold the limits against it."""
-    from simulator.results.run import Run
+    from simulator.rundir.run import Run
 
     if figures:
         from simulator.reports.html_report import write_report

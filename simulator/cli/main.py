@@ -8,15 +8,14 @@ from typing import Annotated
 import typer
 
 from attacks.interface.errors import InputError
-from simulator import garbage
+from simulator import gc_tuning
 from simulator.cli.audit import audit
 from simulator.cli.experiments import distill, paper
 from simulator.cli.names import init, list_names, schema
 from simulator.cli.runs import benchmark, check, report, run
 from simulator.cli.update import attack, diagnose, member
 from simulator.errors import RunError, no_path, refused_file, unexpected
-from simulator.outlets import outlets
-from simulator.terminal import guard_warnings, print_error
+from simulator.terminal import guard_warnings, outlets, print_error
 
 STACK = "FEDSPILL_STACK"  # set in the environment, an error that nobody foresaw is shown as Python does
 
@@ -52,7 +51,7 @@ def main() -> None:
     """Entry point: bad input is one line and exit code 2, a run that had to stop 1, one without any result 3, one above
     --fail-above 4, one with some rows without a result 5. So is an error that nobody foresaw, with 1, and a stdout that
     did not take all of it; a reader that leaves early changes nothing."""
-    garbage.look_rarely()
+    gc_tuning.look_rarely()
     guard_warnings()
     try:
         with outlets() as stdout:
@@ -62,7 +61,7 @@ def main() -> None:
                 print_error(f"stdout cannot be written ({stdout.reason}): what was to stand there is lost")
                 code = code or 1
     finally:
-        garbage.leave_it()
+        gc_tuning.leave_it()
     sys.exit(code)
 
 

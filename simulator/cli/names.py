@@ -9,7 +9,7 @@ import typer
 from attacks.interface.errors import InputError
 from simulator.cli.catalogue import known_parts
 from simulator.cli.output import Answer, command, out, print_json, say
-from simulator.run.strategy_names import known_strategies
+from simulator.run.strategies import known_strategies
 
 
 @command

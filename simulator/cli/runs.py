@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.options import (
+from simulator.cli.output import (
     AllowCode,
+    Answer,
     FailAbove,
     Overrides,
     Overwrite,
@@ -15,8 +16,13 @@ from simulator.cli.options import (
     ScenarioFile,
     ShowAll,
     Verbose,
+    command,
+    draw,
+    out,
+    records,
+    say,
+    warn,
 )
-from simulator.cli.output import Answer, command, draw, out, records, say, warn
 from simulator.errors import CellsFailed, DiskError, NoResult, RowsWithoutResult
 
 if TYPE_CHECKING:
@@ -73,10 +79,10 @@ def benchmark(
 ) -> Answer:
     """Compare defenses: each against every attack and threat model, over several seeds. Resumes where it stopped."""
     from simulator.cli.finish import finish_unwritten
-    from simulator.reports.benchmark import load_benchmark
     from simulator.run.display import run_display
     from simulator.run.folder import needs_run
     from simulator.run.plan import make_plan
+    from simulator.scenario.benchmark import load_benchmark
 
     plan = make_plan(load_benchmark(file, profile, overrides), out_dir)
     shown = shown_of(plan, fail_above, show_all)
@@ -97,9 +103,9 @@ def check(
     file: ScenarioFile, profile: Profile = None, overrides: Overrides = [], allow_code: AllowCode = False
 ) -> Answer:
     """Validate a scenario or a benchmark; print what would run and what it would cost."""
-    from simulator.reports.benchmark import load_any
     from simulator.run.estimate import describe_plan
     from simulator.run.plan import make_plan
+    from simulator.scenario.benchmark import load_any
 
     lines = describe_plan(make_plan(load_any(file, profile, overrides)))
     out.print(lines)
@@ -118,7 +124,7 @@ def report(
     from simulator.cli.finish import Shown, finish_run
     from simulator.reports.benchmark_table import TABLE
     from simulator.reports.gate import PLACES, parse_limits
-    from simulator.results.run import Run
+    from simulator.rundir.run import Run
 
     leakage = Run(run_dir).leakage
     known = {str(value) for name in PLACES for value in leakage[name].unique()}
@@ -143,10 +149,9 @@ def shown_of(plan: "RunPlan", fail_above: list[str], show_all: bool) -> "Shown":
 def finish_benchmark(run_dir: Path, figures: bool, shown: "Shown") -> Answer:
     """The verdict and the tables of a benchmark, which are written too."""
     from simulator.cli.finish import error_of, show_files, show_verdict
-    from simulator.reports.benchmark_table import TABLE, write_benchmark
-    from simulator.reports.equal_utility import EQUAL, write_equal_utility
+    from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
     from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view, equal_utility_view, untested
-    from simulator.results.run import Run
+    from simulator.rundir.run import Run
 
     record = Run(run_dir)
     table = write_benchmark(record)

@@ -14,14 +14,24 @@ import typer
 from rich.text import Text
 
 from attacks.interface.errors import InputError
-from simulator.cli.options import AllowCode, CandidateImages, PublicImages, ShowAll
-from simulator.cli.output import Answer, command, out, read_json, read_records, say
+from simulator.cli.output import (
+    AllowCode,
+    Answer,
+    CandidateImages,
+    PublicImages,
+    ShowAll,
+    command,
+    out,
+    read_json,
+    read_records,
+    say,
+)
 from simulator.errors import printable
 
 if TYPE_CHECKING:
     from attacks import Knowledge, Observation
     from simulator.audit.plan import AuditOptions
-    from simulator.results.run import Run
+    from simulator.rundir.run import Run
     from simulator.scenario.sections import AttackConfig
 
 
@@ -54,7 +64,7 @@ class ObservationOptions:
         --know replaces what the adversary of a run was told.
         """
         from simulator.results.keys import ALL
-        from simulator.results.run import Run
+        from simulator.rundir.run import Run
         from simulator.tools.attack_pair import normalized, observe_pair, parse_knowledge
 
         knowledge = parse_knowledge(self.know or [])
@@ -126,14 +136,13 @@ def attack(
 ) -> Answer:
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed; with --truth, what
     comes out is scored. There are tables, pictures and a page, as of a run."""
-    from simulator.adversary.attack_run import AttackRun
-    from simulator.audit.pair import audit_pair
+    from simulator.audit.run_audit import audit_pair
     from simulator.cli.finish import Shown, finish_run
+    from simulator.evaluation.attack_run import AttackRun
     from simulator.evaluation.truth import Attacked
     from simulator.results.keys import ObservationKey
     from simulator.run.display import step_bar
-    from simulator.tools.attack_pair import parse_options, write_result
-    from simulator.tools.replayed import FACTS, is_replaceable, write_replayed
+    from simulator.tools.attack_pair import FACTS, is_replaceable, parse_options, write_replayed, write_result
 
     is_replaceable(out_dir)
     images = {"truth": truth, "public": public, "candidates": candidates}
@@ -188,8 +197,13 @@ def member(
 
     from attacks.calibration import Calibrated
     from attacks.membership import MembershipTest
-    from simulator.tools.candidates import load_candidates, scale_warning, to_input_space, write_membership
-    from simulator.tools.membership_words import membership_words
+    from simulator.evaluation.candidate_images import (
+        load_candidates,
+        membership_words,
+        scale_warning,
+        to_input_space,
+        write_membership,
+    )
 
     files = [load_candidates(candidates), *([load_candidates(public, "public images")] if public is not None else [])]
     observation, knowledge, _ = which.observe()
@@ -223,9 +237,9 @@ def diagnose(
 
     Images are pixels in [0, 1] with --mean, --std or --run, and else in the model's input space.
     """
+    from simulator.evaluation.candidate_images import scale_warning
     from simulator.tools import diagnosis
-    from simulator.tools.advice import advice
-    from simulator.tools.candidates import scale_warning
+    from simulator.tools.diagnosis import advice
 
     if evaluator and (which.run is None or images is not None):
         raise InputError("--evaluator measures on the private images of a run: give --run and no --images")

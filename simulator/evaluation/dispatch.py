@@ -1,27 +1,56 @@
-"""Where attack jobs run: as Ray tasks, on the cluster of the simulation or on one of our own.
+"""Files of a run in Ray's object store, from where workers anywhere fetch them.
+
+Where attack jobs run: as Ray tasks, on the cluster of the simulation or on one of our own.
 
 What a task needs of the run's files goes with it through Ray's object store, and what the attack found comes back the
 same way: the folder of a run is on the machine that sends, and nobody else reads or writes there.
+
+Attacks go on while the server's thread trains: a dispatcher in a thread of its own.
 """
 
 import contextlib
 import os
+import queue
+import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from attacks.interface.devices import free_card, require_usable_card
 from attacks.interface.observation import State
+from attacks.interface.torch_tools import free_card, require_usable_card
 from simulator.evaluation.job import Finished, Job, JobResult, attack, fault, filed, lost
-from simulator.evaluation.material import Material
+from simulator.evaluation.job_inputs import Material, Source
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
-from simulator.evaluation.shelf import Shelf
 from simulator.results.storage import CellStore
+
+
+class Shelf:
+    """Each file is there once, whoever needs it, and as long as somebody does.
+
+    The clients of a round share its global checkpoint, the attacks on an observation all of it. Ray frees what nobody
+    refers to any more.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[Path, Any] = {}  # references
+
+    def put(self, sources: Mapping[str, Source]) -> list[Any]:
+        """References to the tensors, in the order of the sources; what is not there yet is read. InputError where a
+        file is missing or damaged."""
+        for source in sources.values():
+            if source.path not in self.held:
+                self.held[source.path] = ray.put(source.read())
+        return [self.held[source.path] for source in sources.values()]
+
+    def keep_only(self, needed: Iterable[Path]) -> None:
+        """Forget all other files."""
+        self.held = {path: self.held[path] for path in set(needed) & set(self.held)}
+
 
 ATTACK_RESOURCE = "attack"
 # seconds beyond as many as its time limit after which a job that gives no sign of life is given up, at most: while it
@@ -281,3 +310,76 @@ def unending(job: Job) -> str:
 def patience(job: Job) -> float:
     """Seconds without a sign of life after which an attack is given up, and so is its score."""
     return job.timeout + min(GRACE, max(LEAST_GRACE, job.timeout))
+
+
+TICK = 0.2  # seconds between two looks at what has finished or was submitted
+
+
+class BackgroundDispatcher:
+    """Takes jobs and returns results as a `Dispatcher` does, which only its own thread touches.
+
+    Jobs travel a few at a time, each as soon as a worker is free. Nobody would send them while a round is trained: the
+    server's thread waits for the clients then.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, expected: int):
+        """expected: how many jobs there may be."""
+        self.dispatcher, self.expected = dispatcher, expected
+        self._submitted: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[tuple[Job, JobResult] | Exception] = queue.SimpleQueue()
+        self._jobs: dict[str, Job] = {}  # submitted and not yet collected, by name
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="attacks", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        self._jobs[job.name] = job
+        self._submitted.put(job)
+
+    @property
+    def pending(self) -> list[Job]:
+        return list(self._jobs.values())
+
+    def collect(self, timeout: float) -> list[tuple[Job, JobResult]]:
+        """What has finished or was given up, waiting at most `timeout` seconds for the first. Raises what ended the
+        thread."""
+        found: list[tuple[Job, JobResult]] = []
+        try:
+            while True:
+                one = self._finished.get(timeout=timeout) if timeout and not found else self._finished.get_nowait()
+                if isinstance(one, Exception):
+                    raise one
+                found.append(one)
+                del self._jobs[one[0].name]
+        except queue.Empty:
+            return found
+
+    def shares(self) -> dict[str, float]:
+        """How much of its attack each running job has done, 0 to 1, by name."""
+        return self.dispatcher.shares() if self._jobs else {}
+
+    def close(self) -> None:
+        """Cancel what runs."""
+        self._closing.set()
+        self._thread.join()
+        self.dispatcher.close()
+
+    def _run(self) -> None:
+        try:
+            self.dispatcher.prepare(self.expected)
+            while not self._closing.is_set():
+                self._take(wait=not self.dispatcher.pending)
+                for found in self.dispatcher.collect(TICK):
+                    self._finished.put(found)
+        except Exception as error:
+            self._finished.put(error)
+
+    def _take(self, wait: bool) -> None:
+        """Hand over what was submitted. wait: a moment for the first."""
+        try:
+            job: Any = self._submitted.get(timeout=TICK) if wait else self._submitted.get_nowait()
+            while True:
+                self.dispatcher.submit(job)
+                job = self._submitted.get_nowait()
+        except queue.Empty:
+            return

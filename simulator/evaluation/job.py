@@ -15,11 +15,11 @@ from torch import Tensor
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.scoring.images import score_images
 from clients.time_limit import OutOfTime, time_limit
-from simulator.adversary.attack_run import AttackRun
 from simulator.errors import DiskError, one_line, said_by
-from simulator.evaluation.candidates import GIVE_PUBLIC, NOT_TRIED, CandidateSource, Told, tell_candidates
+from simulator.evaluation.attack_run import AttackRun
+from simulator.evaluation.candidate_images import GIVE_PUBLIC, NOT_TRIED, CandidateSource, Told, tell_candidates
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
-from simulator.evaluation.material import Contents, Material
+from simulator.evaluation.job_inputs import Contents, Material
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, Truth, TruthSource
 from simulator.results.disk import make_out, write_bytes

@@ -16,11 +16,10 @@ from clients.config import Section
 from simulator.errors import RunError
 from simulator.paper.claims import Statistics
 from simulator.reports.strips import Strip
-from simulator.results.run import Run
 from simulator.run.display import Display, ShowProgress
-from simulator.scenario.error_message import read_section
+from simulator.rundir.run import Run
 from simulator.scenario.scenario import Cell, Scenario, load_source
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import Source, read_section
 
 Settings = TypeVar("Settings", bound=Section)
 

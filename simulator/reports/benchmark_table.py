@@ -1,20 +1,107 @@
-"""benchmark.csv of a finished run: what each defense lets through, what it costs, and how far both can be trusted."""
+"""Intervals of scores that come in clusters: clients within seeds. What a row of benchmark.csv can be trusted for.
+
+benchmark.csv of a finished run: what each defense lets through, what it costs, and how far both can be trusted.
+
+equal_utility.csv: what every defense lets through where all cost the same accuracy.
+
+Each family of `benchmark.strengths` is a defense at several strengths, in the benchmark's table the rows FAMILY=VALUE.
+For a loss of accuracy that one accepts, the strongest setting counts whose mean loss to the same seeds without a
+defense is no larger: a setting that was run, in the order of the file and without a look at what it lets through;
+nothing is interpolated.
+"""
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import scipy  # its parts are imported where they are first used
 
 from attacks import ATTACKS
+from attacks.interface.torch_tools import numpy_generator
 from clients.defenses.differential_privacy.guarantee import Adversary
-from simulator.reports.intervals import cluster_interval, half_width, paired_difference, share_interval, sign_test
 from simulator.reports.reconstruction_bound import ReconstructionBounds
-from simulator.results.benchmark_schema import benchmark
 from simulator.results.disk import write_atomically
 from simulator.results.keys import ALL
 from simulator.results.privacy import worst_columns
-from simulator.results.run import Run
-from simulator.results.schema import LEAKAGE
+from simulator.results.schema import AT_SETTING, EQUAL_UTILITY, LEAKAGE, benchmark
+from simulator.rundir.run import Run
 from simulator.scenario.scenario import Scenario
+
+LEVEL = 0.95
+DRAWS = 2000  # of the bootstrap
+
+
+def half_width(values: pd.Series) -> float:
+    """Of the 95 % confidence interval of the mean (Student's t); NaN for fewer than two values."""
+    count = values.count()
+    return float(scipy.stats.t.ppf((1 + LEVEL) / 2, count - 1) * values.std() / np.sqrt(count))
+
+
+def share_interval(values: pd.Series) -> tuple[float, float]:
+    """The 95 % confidence interval of the mean of shares (Student's t), cut at 0 and 1, which no mean share is beyond:
+    what is cut off holds no share, so the interval covers as often. NaN for fewer than two values."""
+    mean, half = float(values.mean()), half_width(values)
+    return (np.nan, np.nan) if np.isnan(half) else (max(0.0, mean - half), min(1.0, mean + half))
+
+
+def cluster_interval(scores: pd.Series, least: float = 0.0, most: float = 1.0) -> tuple[float, float]:
+    """The 95 % interval of a mean over seeds of means over clients.
+
+    scores: one for each client, indexed by (seed, client), between `least` and `most`. Where they differ, a two-stage
+    bootstrap: seeds are drawn with replacement, and in each of them its clients (Davison and Hinkley 1997, section
+    3.8); the percentiles of the mean. Where all are the same value, which a bootstrap takes for certain, the exact
+    interval of Clopper and Pearson (1934) for the share p of clients whose score is another one: 0 of n were seen, so
+    p is at most 1 − 0.025^(1/n), and the mean at most p times the way to `least` or `most` away. Clients are counted,
+    not images, as those of one client fall together. NaN where there is no score.
+    """
+    scores = scores.dropna()
+    if scores.empty:
+        return np.nan, np.nan
+    if scores.nunique() == 1:
+        value = float(scores.iloc[0])
+        other = scipy.stats.binomtest(0, len(scores)).proportion_ci(LEVEL, method="exact").high
+        return float(value - other * (value - least)), float(value + other * (most - value))
+    tail = 50 * (1 - LEVEL)
+    low, high = np.percentile(
+        _resampled([group.to_numpy() for _, group in scores.groupby(level="seed")]), [tail, 100 - tail]
+    )
+    return float(low), float(high)
+
+
+def _resampled(clusters: list[np.ndarray]) -> np.ndarray:
+    """Means of DRAWS two-stage resamples of clusters of scores, from a generator of its own: always the same ones."""
+    generator = numpy_generator(0, "bootstrap")
+    chosen = generator.integers(0, len(clusters), (DRAWS, len(clusters)))
+    means = np.empty(chosen.shape)
+    for number, scores in enumerate(clusters):
+        own = chosen == number
+        means[own] = generator.choice(scores, (int(own.sum()), len(scores))).mean(1)
+    return means.mean(1)
+
+
+def paired_difference(scores: pd.Series, reference: pd.Series) -> pd.Series:
+    """Scores minus those of the same seed and client in the reference, both indexed by (seed, client).
+
+    Where no client is in both (a defense that hides clients is attacked as their union), the seeds' means are pairs.
+    """
+    scores, reference = scores.dropna(), reference.dropna()
+    common = scores.index.intersection(reference.index)
+    if not len(common) and len(scores) and len(reference):
+        by_seed = (one.groupby(level="seed").mean() for one in (scores, reference))
+        scores, reference = (pd.concat({-1: one}, names=["client"]).swaplevel() for one in by_seed)
+        common = scores.index.intersection(reference.index)
+    return scores[common] - reference[common]
+
+
+def sign_test(differences: pd.Series) -> float:
+    """p of as one-sided or more among the seeds' mean differences, were either sign as likely (exact, two-sided).
+
+    Seeds without a difference are left out; NaN where none is left. With n seeds it is at least 2 / 2ⁿ.
+    """
+    means = differences.groupby(level="seed").mean() if len(differences) else differences
+    positive, total = int((means > 0).sum()), int((means != 0).sum())
+    return float(scipy.stats.binomtest(positive, total).pvalue) if total else np.nan
+
 
 TABLE = "benchmark.csv"
 KEY = ["defense", "attack", "threat_model", "adaptive", "target", "round"]
@@ -188,3 +275,48 @@ def strongest(table: pd.DataFrame) -> pd.DataFrame:
         own = own.assign(held_fraction=own.groupby(["defense", "threat_model"]).held_fraction.transform("max"))
     ranked = own.sort_values(["recovered_fraction", "leakage"], na_position="first", kind="stable")
     return ranked.groupby(["defense", "threat_model"], sort=False).tail(1).sort_index()
+
+
+EQUAL = "equal_utility.csv"
+LOSSES = (0.01, 0.03, 0.10)  # of test accuracy
+ROUNDING = 1e-9
+
+
+def write_equal_utility(record: Run, table: pd.DataFrame) -> pd.DataFrame:
+    """equal_utility.csv, where the benchmark sweeps over strengths; else an empty table and no file."""
+    equal = equal_utility(table)
+    if len(equal):
+        write_atomically(record.path / EQUAL, equal.to_csv(index=False))
+    return equal
+
+
+def equal_utility(table: pd.DataFrame) -> pd.DataFrame:
+    """A row for every family, threat model and accepted loss, of the attack that recovers most at the chosen setting.
+
+    table: of the benchmark. Where every setting costs more than the loss, the row has no setting.
+    """
+    found = settings(table)
+    rows = []
+    for (family, view), own in found.groupby(["family", "threat_model"], sort=False):
+        for loss in LOSSES:
+            row: dict[str, Any] = {"family": family, "threat_model": view, "accepted_loss": loss}
+            within = own[own.accuracy_difference >= -loss - ROUNDING]
+            if len(within):
+                chosen = within.iloc[-1]
+                row |= {"setting": chosen["defense"], **{name: chosen[name] for name in AT_SETTING.split()}}
+            rows.append(row)
+    return EQUAL_UTILITY.frame(rows)
+
+
+def settings(table: pd.DataFrame) -> pd.DataFrame:
+    """The strongest attack on every setting of a family, from weak to strong, with the column family."""
+    rows = strongest(table)
+    rows = rows[rows.defense.str.contains("=", regex=False)]
+    families = rows.defense.map(lambda name: name.partition("=")[0])
+    return rows.assign(family=families).dropna(subset=["accuracy_difference"])
+
+
+def undefended(table: pd.DataFrame) -> pd.DataFrame:
+    """The strongest attacks where there is no defense, a row for each threat model."""
+    rows = strongest(table)
+    return rows[rows.defense == NONE]

@@ -1,21 +1,30 @@
-"""What all figures share: the theme, panels, files, and one style for each name."""
+"""What all figures share: the theme, panels, files, and one style for each name.
+
+Names beside a panel, each with its marker and joined to its point by a thin line: colours alone name nothing.
+
+What tells one row of a run's tables from another, in words.
+"""
 
 import hashlib
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-
-matplotlib.use("Agg")  # files only: works without a display
-
 import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
 from cycler import cycler
 
 from clients.defenses import DEFENSES
-from simulator.results.inside import inside
+from simulator.results.disk import inside
+from simulator.results.schema import LEAKAGE, SAMPLES
+
+matplotlib.use("Agg")  # files only: works without a display
+
 
 PANEL_COLUMNS = 2  # two panels fill a page without letters below 12 pixels
 MOST_PANELS = 12
@@ -92,3 +101,71 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
         taken.add(place)
         places[name] = len(pairs) - 1 - place
     return {name: {"color": "#000000", "marker": "o"} if name == UNDEFENDED else pairs[places[name]] for name in names}
+
+
+LINE = 0.165  # inches that a name takes
+NEAR = 1.04  # x of the names, in widths of the panel
+
+
+def height_for(names: int, least: float) -> float:
+    """Of a panel beside which so many names stand, in inches."""
+    return max(least, LINE * names + 0.3)
+
+
+def name_points(axis: plt.Axes, points: dict[str, tuple[float, float]], look: dict[str, Style]) -> None:
+    """Write each name beside the panel, as near to the height of its point as the others leave room for.
+
+    points: (x, y) in data coordinates. The panel's limits must be set, and its figure not change size after.
+    """
+    if not points:
+        return
+    height = axis.bbox.height / axis.figure.dpi
+    names = sorted(points, key=lambda name: (points[name][1], points[name][0], name))
+    wanted = [float(axis.transAxes.inverted().transform(axis.transData.transform(points[name]))[1]) for name in names]
+    for name, y in zip(names, apart(wanted, LINE / height), strict=True):
+        style = look[name]
+        line = {"arrowstyle": "-", "color": style["color"], "linewidth": 0.6, "alpha": 0.7, "shrinkA": 0, "shrinkB": 0}
+        axis.annotate("", points[name], (NEAR, y), textcoords="axes fraction", annotation_clip=False, arrowprops=line)
+        axis.plot(NEAR, y, transform=axis.transAxes, clip_on=False, markersize=5, **style)
+        axis.text(NEAR + 0.02, y, name, transform=axis.transAxes, va="center", fontsize=9)
+
+
+def apart(wanted: Sequence[float], gap: float) -> np.ndarray:
+    """Heights at least `gap` apart, in the order of `wanted`, which ascends, and near to it; between 0 and 1
+    where there is room for all."""
+    steps = gap * np.arange(len(wanted))
+    free = np.maximum.accumulate(np.asarray(wanted) - steps)  # without the gaps: may coincide, may not descend
+    return np.clip(free, 0.0, max(0.0, 1.0 - steps[-1])) + steps
+
+
+HELPERS = ("cell", "panel", "who")  # columns that are neither of the schema nor swept
+
+
+def swept_keys(frame: pd.DataFrame) -> list[str]:
+    """The settings that a sweep moved, other than the seed and the defenses, which are columns of every table."""
+    return [name for name in frame if name not in {*HELPERS, *LEAKAGE.columns, *SAMPLES.columns}]
+
+
+def short(key: str) -> str:
+    """A setting's own name, without its section: `learning rate`."""
+    return key.rpartition(".")[2].replace("_", " ")
+
+
+def in_words(value: object) -> str:
+    """A value that a sweep set; a mapping, which tables have as JSON, without its signs: `FedProx, proximal_mu: 50`."""
+    return re.sub(r"\b(name|options): ", "", re.sub(r'[{}"]', "", str(value)))
+
+
+def panel_titles(frame: pd.DataFrame, without: str = "") -> pd.Series:
+    """What tells one panel from another: attack, defense, target and the swept settings other than the seed.
+
+    without: a setting that the panels have on an axis.
+    """
+    titles = frame.attack.astype(str)
+    if without != "defense":
+        titles = titles + frame.defense.map(lambda name: "" if name == "none" else f", {name}")
+    titles = titles + frame.target.map(lambda name: "" if name == "private" else f", {name} images")
+    for key in swept_keys(frame):
+        if key != without:
+            titles = titles + f", {short(key)} " + frame[key].map(in_words)
+    return titles

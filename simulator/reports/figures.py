@@ -1,5 +1,9 @@
-"""Pictures of a run: reconstruction curves against the floor, leakage by round, and the images."""
+"""Leakage of every update: over rounds, over what a sweep moves, or, of a single round, over its clients.
 
+Pictures of a run: reconstruction curves against the floor, leakage by round, and the images.
+"""
+
+import itertools
 import textwrap
 from collections.abc import Callable
 from functools import partial
@@ -14,19 +18,141 @@ from simulator.reports.drawing import (
     COLOURS,
     FLOOR_COLOUR,
     FLOORS,
+    MARKERS,
     MOST_PANELS,
+    UNDEFENDED,
     Drawn,
     Style,
     attempt,
+    in_words,
+    panel_titles,
     panels,
     save,
+    short,
+    styles,
+    swept_keys,
     themed,
 )
-from simulator.reports.leakage_figure import leakage_figure
-from simulator.reports.panel_titles import panel_titles
-from simulator.reports.strips import image_grid
-from simulator.results.inside import below
-from simulator.results.run import Run
+from simulator.reports.strips import image_grid, who
+from simulator.results.columns import better_floor
+from simulator.results.disk import below
+from simulator.results.keys import ALL
+from simulator.results.schema import LEAKAGE
+from simulator.rundir.run import Run
+
+SPREAD = 0.32  # of a place on the x axis, to either side: updates that coincide stand beside each other
+MOST_NAMED = 10  # clients in a legend
+LETTERS, MOST_LETTERS = 12, 60  # of labels of the x axis: in an inch, and below half a page
+SHORTEST = 9  # line of a label, in letters
+CLIENT, ROUND, DEFENSE = "who", "round", "defense"
+
+
+def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
+    """A dot for every update, and grey dashes for the floor; None where there is one
+    update alone, or nobody knows the truth."""
+    leakage = leakage.dropna(subset=["leakage"])
+    if len(leakage) < 2:
+        return None
+    x = horizontal(leakage)
+    frame = leakage.assign(who=leakage.client.map(who))
+    frame = frame.assign(panel=frame.threat_model + ", " + panel_titles(frame, without=x))
+    order = frame.groupby("panel").leakage.max().sort_values(ascending=False, kind="stable").index
+    shown, places = list(order[:MOST_PANELS]), places_of(frame, x)
+    look = styles(places) if x == DEFENSE else _client_styles(frame)
+    wide = sum(len(in_words(name)) for name in places) > MOST_LETTERS
+    figure, axes = panels(len(shown), most=1 if wide else 2, width=9.2 if wide else 4.6, height=3.4, sharey=True)
+    for axis, panel in zip(axes, shown, strict=True):
+        _panel(axis, frame[frame.panel == panel], x, look)
+        axis.set_title("\n".join(textwrap.wrap(panel, 60)))
+    axes[0].set(ylim=(-0.04, 1.06), yticks=np.linspace(0, 1, 6))
+    for axis in axes:
+        axis.set(xlabel="" if x in (CLIENT, DEFENSE) else short(x), ylabel="leakage")
+        axis.label_outer(remove_inner_ticks=False)
+        axis.xaxis.set_tick_params(labelbottom=True)
+        axis.xaxis.label.set_visible(True)
+    figure.tight_layout()
+    named = look if x not in (CLIENT, DEFENSE) and 1 < len(look) <= MOST_NAMED else {}
+    handles = [plt.Line2D([], [], linestyle="", label=name, **style) for name, style in named.items()]
+    handles.append(plt.Line2D([], [], linestyle="--", color=FLOOR_COLOUR, label="floor"))
+    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=5, frameon=False)
+    some = f" {len(shown)} of {len(order)} settings are shown, the worst first." if len(order) > len(shown) else ""
+    worst = frame.loc[frame.leakage.idxmax()]
+    return Drawn(
+        save(figure, path),
+        "Leakage of every update",
+        "Leakage of every update: 1 is an exact copy of every image, 0 no better than a random draw of public images. "
+        f"Grey dashes: the floor, what an attacker who knows nothing scores.{some}",
+        f"Leakage by {'client' if x == CLIENT else short(x)}, from {frame.leakage.min():.2f} to "
+        f"{frame.leakage.max():.2f}. Highest: {worst['who']} in round {worst['round']} by {worst['attack']} "
+        f"({worst['threat_model']}).",
+    )
+
+
+def horizontal(frame: pd.DataFrame) -> str:
+    """The column of the x axis: what a sweep moves through most values, else defenses, else rounds, else clients."""
+    moved = [name for name in swept_keys(frame) if frame[name].nunique() > 1]
+    if moved:
+        return max(moved, key=lambda name: (pd.api.types.is_numeric_dtype(frame[name]), frame[name].nunique()))
+    if frame.defense.nunique() > 1:
+        return DEFENSE
+    return ROUND if frame["round"].nunique() > 1 else CLIENT
+
+
+def places_of(frame: pd.DataFrame, x: str) -> list:
+    """What stands on the x axis, in order: numbers sorted, clients by number and all of them last, no defense first."""
+    if x == CLIENT:
+        return [who(client) for client in sorted(frame.client.unique(), key=lambda client: (client < 0, client))]
+    found = list(dict.fromkeys(frame[x]))
+    if pd.api.types.is_numeric_dtype(frame[x]):
+        return sorted(found)
+    return sorted(found, key=lambda name: name != UNDEFENDED) if x == DEFENSE else found
+
+
+def spread(frame: pd.DataFrame, x: str) -> pd.Series:
+    """The x coordinate of every row: that of its place, and beside each other what shares one, clients in order."""
+    place = frame[x].map({name: index for index, name in enumerate(places_of(frame, x))}).astype(float)
+    ordered = frame.sort_values(["client", "round", "seed"], key=lambda one: one.where(one >= 0, one.max() + 1))
+    rank = ordered.groupby(x).cumcount().reindex(frame.index)
+    most = max(int(rank.max()), 1)
+    middle = frame.groupby(x)[x].transform("size").sub(1).div(2)
+    return place + (rank - middle) * 2 * SPREAD / most * min(1.0, most / 4)
+
+
+def _client_styles(frame: pd.DataFrame) -> dict[str, Style]:
+    """A colour and a marker for each client by its number, black for all of them together."""
+    names = places_of(frame, CLIENT)
+    pairs = itertools.cycle(zip(COLOURS, MARKERS, strict=False))
+    look = {name: {"color": colour, "marker": marker} for name, (colour, marker) in zip(names, pairs, strict=False)}
+    return look | {who(ALL): {"color": "black", "marker": "*"}} if who(ALL) in names else look
+
+
+def _panel(axis: plt.Axes, rows: pd.DataFrame, x: str, look: dict[str, Style]) -> None:
+    at, places = spread(rows, x), places_of(rows, x)
+    best = rows.apply(better_floor, axis=1, column=LEAKAGE.columns["leakage"])
+    floors = best.groupby(rows[x]).mean()
+    for index, name in enumerate(places):
+        axis.hlines(floors[name], index - 0.42, index + 0.42, color=FLOOR_COLOUR, linestyle="--", linewidth=1.2)
+    column = DEFENSE if x == DEFENSE else "who"
+    for name, own in rows.groupby(column, sort=False):
+        style = look[str(name)]
+        if x == ROUND:
+            for _, line in own.groupby("seed"):
+                axis.plot(at[line.index], line.leakage, color=style["color"], linewidth=0.8, alpha=0.6)
+        axis.scatter(at[own.index], own.leakage, s=30, alpha=0.9, zorder=3, **style)
+    _label_places(axis, [in_words(name) for name in places])
+    axis.set_xlim(-0.6, len(places) - 0.4)
+    axis.grid(axis="x", visible=False)
+
+
+def _label_places(axis: plt.Axes, names: list[str]) -> None:
+    """In as many lines as a place has room for, or, where that is too little for words, cut and turned."""
+    letters = int(LETTERS * axis.bbox.width / axis.figure.dpi / len(names)) - 1
+    if letters >= SHORTEST:
+        axis.set_xticks(range(len(names)), [textwrap.fill(name, letters) for name in names])
+    else:
+        cut = [textwrap.shorten(name, 24, placeholder=" …") for name in names]
+        axis.set_xticks(range(len(names)), cut, rotation=40, ha="right", rotation_mode="anchor")
+
 
 NEARLY_EXACT = 0.01  # L2: below it the axis of the curves is linear and reaches 0
 LINES = 6  # of this many or fewer, each is seen well

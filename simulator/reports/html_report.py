@@ -7,11 +7,10 @@ import pandas as pd
 
 from simulator.reports.benchmark_figures import draw_benchmark
 from simulator.reports.figures import draw_figures
-from simulator.reports.page.benchmark_page import benchmark_page
-from simulator.reports.page.render import render
-from simulator.reports.page.run_page import run_page
+from simulator.reports.page.pages import benchmark_page, run_page
+from simulator.reports.page.view import render
 from simulator.results.disk import write_atomically
-from simulator.results.run import PAGE, Run
+from simulator.rundir.run import PAGE, Run
 
 Say = Callable[[str], None]
 

@@ -13,16 +13,15 @@ import numpy as np
 import pandas as pd
 import scipy  # its parts are imported where they are first used
 
-from attacks.interface.seeding import numpy_generator
+from attacks.interface.torch_tools import numpy_generator
 from attacks.scoring.images import RECOVERED_PSNR
 from clients.config import ClientConfig
 from clients.defenses import Defense
-from clients.defenses.differential_privacy.central_dp import CentralDP
 from clients.defenses.differential_privacy.dp_sgd import DPSGD
 from clients.defenses.differential_privacy.guarantee import Adversary
-from clients.defenses.differential_privacy.local_dp import LocalDP
+from clients.defenses.differential_privacy.whole_update import CentralDP, LocalDP
 from clients.local_update import load_data
-from simulator.results.run import Run
+from simulator.rundir.run import Run
 
 SAMPLES = 100_000
 

@@ -8,8 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from simulator.reports.exposure_rows import exposure_rows, ranked
-from simulator.reports.tables import Show, visible_columns
-from simulator.reports.text_table import Layout, text_table
+from simulator.reports.tables import Layout, Show, text_table, visible_columns
 from simulator.reports.verdict import Verdict
 from simulator.results.columns import TEXT
 from simulator.results.keys import ALL

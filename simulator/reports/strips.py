@@ -14,7 +14,7 @@ from attacks.interface.pictures import stretched
 from simulator.reports.drawing import Drawn, panels, save
 from simulator.results.formats import load_images
 from simulator.results.keys import ObservationKey
-from simulator.results.run import Run
+from simulator.rundir.run import Run
 
 GRID_COLUMNS, FEWEST_COLUMNS = 10, 6  # fewer would cut the titles
 MOST_STRIPS = 8  # in one figure

@@ -1,4 +1,7 @@
-"""What a table is: columns with a type, a meaning and a place where they are computed."""
+"""What a table is: columns with a type, a meaning and a place where they are computed.
+
+The floor of a score: what an attacker who knows nothing gets.
+"""
 
 import math
 import sys
@@ -6,8 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 INTEGER, COUNT, NUMBER, FLAG, TEXT = "int64", "Int64", "float64", "bool", "str"  # COUNT: an integer that may be missing
 DECIBEL, L2, SHARE, SECONDS, JSON = "dB", "L2", "0 to 1", "seconds", "JSON"  # units
@@ -112,3 +118,12 @@ class Table:
 def _python(value: Any) -> Any:
     """NumPy's scalars as Python's own, anything else as it is."""
     return value.item() if type(value).__module__ == "numpy" and not getattr(value, "shape", True) else value
+
+
+FLOORS = ("floor_{}", "mean_image_{}")  # the columns of a score's floors: as many public images, and their mean
+
+
+def better_floor(row: pd.Series, column: Column) -> float:
+    """The better of both in a row of the leakage table; NaN where the score has none. Older runs lack the second."""
+    known = [row.get(floor.format(column.name)) for floor in FLOORS]
+    return column.better([float(value) for value in known if not pd.isna(value)] or [np.nan])

@@ -1,5 +1,10 @@
-"""The one door through which files of a run are written: a file is there as a whole or not at all, its checksum is
-known, and a disk that does not take it is one line."""
+"""What keeps the readers of a run directory inside it: it may come by mail, with names of files in it.
+
+Who may write into a folder: one at a time.
+
+The one door through which files of a run are written: a file is there as a whole or not at all, its checksum is
+known, and a disk that does not take it is one line.
+"""
 
 import contextlib
 import hashlib
@@ -8,8 +13,61 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import BaseFileLock, FileLock, Timeout
+
 from attacks.interface.errors import InputError
-from simulator.errors import NO_PATH, DiskError, one_line
+from simulator.errors import NO_PATH, DiskError, RunError, one_line
+
+
+def inside(folder: Path, path: Path) -> Path:
+    """The path of a file below `folder`, as it is.
+
+    InputError where it leaves the folder, by its name or by a link, and where something is there that is no regular
+    file: /dev/zero has no end, and a pipe waits for somebody who writes.
+    """
+    path = below(folder, path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{str(path)!r} is no file: the run directory is damaged")
+    return path
+
+
+def below(folder: Path, path: Path) -> Path:
+    """As `inside`, of a file or a folder."""
+    try:
+        leaves = ".." in path.relative_to(folder).parts
+        leaves = leaves or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    except ValueError:  # an absolute path, or one with a zero byte
+        leaves = True
+    if leaves:
+        raise InputError(f"{str(path)[:300]!r} leads out of {str(folder)!r}: a run directory has to hold all its files")
+    return path
+
+
+LOCK = ".lock"
+
+
+def acquired(folder: Path, occupied: str) -> BaseFileLock:
+    """The lock of a folder, held until it is released, or this process ends. RunError, which says `occupied`, where
+    another one holds it."""
+    lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunError(occupied) from None
+    return lock
+
+
+def is_occupied(folder: Path) -> bool:
+    """Whether somebody holds the lock of a folder, who may be a part of this process. Writes nothing."""
+    if (folder / LOCK).exists():
+        try:
+            acquired(folder, "").release()
+        except RunError:
+            return True
+        except OSError:  # whoever writes there says why that is impossible
+            return False
+    return False
+
 
 BLOCK = 2**22  # bytes that are read at a time
 LARGE = 2**20  # bytes of a file whose memory is worth giving back

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from simulator.results import benchmark_schema, schema
+from simulator.results import schema
 from simulator.results.columns import COUNT, FLAG, INTEGER, NUMBER, TEXT, Column, Table
 from simulator.results.schema import LEAKAGE
 
@@ -20,7 +20,7 @@ WORDS = {INTEGER: "integer", COUNT: "integer", NUMBER: "number", FLAG: "true / f
 def reference() -> str:
     """The whole page, Markdown."""
     run = (LEAKAGE, schema.SAMPLES, schema.UTILITY, schema.CLIENTS)
-    tables = (*run, benchmark_schema.benchmark(), benchmark_schema.EQUAL_UTILITY, schema.CANDIDATES, schema.LAYERS)
+    tables = (*run, schema.benchmark(), schema.EQUAL_UTILITY, schema.CANDIDATES, schema.LAYERS)
     return "\n".join([HEAD, *map(section, tables)])
 
 

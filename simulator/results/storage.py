@@ -1,27 +1,108 @@
-"""The folders of a cell of a run: how its files are called, and which of them form an observation."""
+"""Which network the checkpoints of a cell belong to.
+
+What the JSON file of an observation holds, checked when it is read: a run directory may come by mail.
+
+The folders of a cell of a run: how its files are called, and which of them form an observation.
+"""
 
 import contextlib
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
 
 import torch
-from pydantic import ValidationError
-from torch import Tensor
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from torch import Tensor, nn
 
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.observation import State
 from clients.config import ModelConfig
-from clients.models.checkpoint_file import read_checkpoint
-from simulator.results.architecture import ARCHITECTURE, Architecture
-from simulator.results.disk import write_bytes, writing
+from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
+from clients.models import build_model
+from clients.models.checkpoint import read_checkpoint
+from simulator.results.disk import below, inside, write_bytes, writing
 from simulator.results.formats import archive_state, load_state, read_json, save_state
-from simulator.results.inside import below, inside
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
-from simulator.results.observation_file import ObservationFile
-from simulator.scenario.knowledge_values import make_knowledge
+from simulator.results.knowledge_fields import make_knowledge
+
+Side = Annotated[int, Field(ge=1, le=2**16)]  # of an image, of the outputs
+
+
+@dataclass(frozen=True)
+class _ArchitectureFile:
+    """`architecture.json`: all that an attack needs of the scenario."""
+
+    model: ModelConfig
+    shape: tuple[Side, Side, Side]
+    outputs: Side
+    seed: int
+
+
+ARCHITECTURE = TypeAdapter(_ArchitectureFile)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Which network the checkpoints of a cell belong to: what builds it anywhere, small and picklable.
+
+    config: a `ModelConfig` as JSON. shape: (C, H, W) of its input.
+    """
+
+    config: str
+    shape: tuple[int, int, int]
+    outputs: int
+    seed: int
+
+    def model(self) -> nn.Module:
+        """With weights that mean nothing."""
+        return build_model(ModelConfig.model_validate_json(self.config), self.shape, self.outputs, self.seed)
+
+    def observation(self, recorded: RecordedObservation, states: Mapping[str, State]) -> Observation:
+        """states: of all of its files, by their names."""
+        key, pairs = recorded.key, tuple((states[initial], states[final]) for initial, final in recorded.pairs)
+        return Observation(self.model(), pairs, self.shape, key.round, key.client, key.threat_model)
+
+
+class ObservationFile(BaseModel):
+    """As `CellStore.save_observation` writes it. knowledge: fields of `Knowledge`, its own checks come later."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    round: int
+    client: int
+    threat_model: str
+    clients: tuple[int, ...]
+    round_clients: tuple[int, ...]
+    pairs: tuple[tuple[str, str], ...] = Field(min_length=1)
+    knowledge: dict[str, Any]
+    defense_facts: dict[str, Any] = {}
+    adversary: Adversary = "server"
+    guarantees: tuple[Guarantee, ...] = ()
+
+    @classmethod
+    def of(cls, content: dict[str, Any], path: str) -> "ObservationFile":
+        """InputError, with the name of the file, for what is no observation."""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            where = ".".join(map(str, wrong["loc"]))
+            raise InputError(f"{path!r} is damaged: {where}: {wrong['msg'].lower()}") from None
+
+    @property
+    def key(self) -> ObservationKey:
+        return ObservationKey(self.round, self.client, self.threat_model)
+
+    @property
+    def recorded(self) -> RecordedObservation:
+        """What was written down of it, without what was granted."""
+        return RecordedObservation(
+            self.key, self.pairs, self.clients, self.round_clients, self.defense_facts, self.adversary, self.guarantees
+        )
+
 
 ARCHITECTURE_FILE = "architecture.json"
 

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from simulator.run.wrapped import Wrapped, weights_of
+from simulator.adversary.statistics import Wrapped, weights_of
 from simulator.scenario.sections import WEIGHT
 
 

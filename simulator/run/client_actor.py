@@ -10,7 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import ClientAppException
 
-from attacks.interface.devices import free_card, require_usable_card
+from attacks.interface.torch_tools import free_card, require_usable_card
 from clients.client_app import loaded
 
 

@@ -13,10 +13,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from simulator.errors import RunError
 from simulator.run.cluster import backend_config, beside_clients, start_ray
-from simulator.run.display import Display
+from simulator.run.display import Display, interruptible
 from simulator.run.federation import run_federation
 from simulator.run.folder import check_unused, claimed
-from simulator.run.interruption import interruptible
 from simulator.run.plan import RunPlan
 from simulator.run.tracking import tracked
 from simulator.run.workers import KillingBackend, killing_backend

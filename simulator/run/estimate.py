@@ -17,11 +17,10 @@ from clients.local_update import load_data, load_targets, make_model
 from clients.losses import training_loss
 from clients.time_limit import time_limit
 from clients.training import linearize, planned_steps
-from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import defense_facts, grant
-from simulator.adversary.retention import AHEAD
-from simulator.run.expected import expected_attacks, expected_pairs
-from simulator.run.plan import RunPlan
+from simulator.adversary.recorder import AHEAD
+from simulator.evaluation.attack_run import AttackRun
+from simulator.run.plan import RunPlan, expected_attacks, expected_pairs
 from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig

@@ -1,10 +1,15 @@
-"""The server's half of a run: for every cell a federation with the adversary around its strategy, then the tables."""
+"""How well a federation does, for the tables of utility and of clients: the defender's side of every trade-off.
+
+The server's half of a run: for every cell a federation with the adversary around its strategy, then the tables.
+"""
 
 import contextlib
 import re
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -12,30 +17,73 @@ from flwr.serverapp import Grid
 
 from clients.client_app import LIMIT
 from clients.data.partition import FederatedData
-from clients.environment import code_version
-from clients.local_update import load_data, make_model, num_outputs
-from simulator import garbage
+from clients.defenses.differential_privacy.guarantee import Guarantee, worst
+from clients.local_update import code_version, load_data, load_targets, make_model, num_outputs
+from clients.losses import accuracy, training_loss
+from simulator import gc_tuning
 from simulator.adversary.curious_server import CuriousServer
-from simulator.adversary.participation import Participation
-from simulator.adversary.recorder import Recorder
-from simulator.adversary.retention import AHEAD
+from simulator.adversary.recorder import AHEAD, Recorder
+from simulator.adversary.reply import ClientReply, Participation
+from simulator.adversary.statistics import StatisticsApart, buffers_of
 from simulator.errors import CellsFailed, DiskError, RunError, one_line, said_by
-from simulator.evaluation.background import BackgroundDispatcher
-from simulator.evaluation.dispatch import Dispatcher
+from simulator.evaluation.dispatch import BackgroundDispatcher, Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
 from simulator.results.disk import write_atomically
 from simulator.results.ledger import Ledger
+from simulator.results.privacy import privacy_columns
 from simulator.results.storage import CellStore
 from simulator.run.cluster import start_ray
 from simulator.run.display import Display
-from simulator.run.expected import attacks_again, expected_attacks
-from simulator.run.plan import RunPlan
+from simulator.run.plan import RunPlan, attacks_again, expected_attacks
 from simulator.run.pretraining import pretrain
-from simulator.run.statistics import StatisticsApart, buffers_of
 from simulator.run.strategies import defended_strategy
-from simulator.run.utility import Utility
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import EngineConfig
+
+
+class Utility:
+    """The tables of utility and of clients of one cell."""
+
+    def __init__(self, cell: Cell, data: FederatedData, model: torch.nn.Module, ledger: Ledger):
+        """model: the network of the federation; its weights are overwritten."""
+        self.cell, self.data, self.model, self.ledger = cell, data, model, ledger
+        self.losses: dict[int, list[float]] = defaultdict(list)  # last ones of healthy clients, by round
+        self.spent: dict[int, tuple[Guarantee, ...]] = {}  # by client, after its last reply
+
+    def note(self, round: int, reply: ClientReply) -> None:
+        """A client's row, and its part in that of the round."""
+        columns = reply.columns
+        self.ledger.add(self.cell.name, clients=[self._row(round, columns)])
+        self.spent[reply.client] = reply.guarantees or self.spent.get(reply.client, ())
+        if reply.healthy:
+            self.losses[round].append(float(columns["last_loss"]))
+
+    def measure(self, round: int, arrays: ArrayRecord) -> MetricRecord:
+        """The round's row: the global model on the test split, and what its clients reported."""
+        self.model.load_state_dict(arrays.to_torch_state_dict())
+        config = self.cell.client_config(use_gpu=False)
+        images, labels = self.data.test()
+        with torch.no_grad():
+            batches = self.data.normalization.inputs(images).to(next(self.model.parameters()).dtype).split(256)
+            outputs = torch.cat([self.model.eval()(batch) for batch in batches])
+            targets = load_targets(config, self.data.task, labels)
+            loss, share = float(training_loss(config.training.loss, outputs, targets)), accuracy(outputs, labels)
+        losses = self.losses[round]
+        columns = {
+            "test_accuracy": share,
+            "test_loss": loss,
+            "client_loss": sum(losses) / len(losses) if losses else None,
+            "clients": len(losses),
+        }
+        if losses:  # else nobody has said what the round cost
+            columns |= privacy_columns(worst(self.spent.values()))
+        self.ledger.add(self.cell.name, utility=[self._row(round, columns)])
+        return MetricRecord({"accuracy": share, "loss": loss})
+
+    def _row(self, round: int, columns: dict[str, Any]) -> dict[str, Any]:
+        scenario = self.cell.scenario
+        return {"round": round, "defense": scenario.defense, "seed": scenario.seed, **columns, **self.cell.swept}
+
 
 Patience = Callable[[int, float], float]
 """Seconds that the server waits for a round of so many clients, each of which may take so many seconds, in a simulation
@@ -65,7 +113,7 @@ def run_federation(
     The directory has to be `claimed`. A cell that has to stop keeps none of the others from running: CellsFailed names
     those that did, at the end.
     """
-    garbage.look_as_usual()
+    gc_tuning.look_as_usual()
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir, swept=plan.cells[0].swept)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
@@ -202,7 +250,7 @@ def run_cell(
             queue.display.round_done(cell.name, round, float(str(metrics["accuracy"])))
         queue.collect(timeout=0)
         queue.catch_up(AHEAD * (scenario.replies_a_round + 1))
-        garbage.look_now()
+        gc_tuning.look_now()
         return metrics
 
     federation = scenario.federation

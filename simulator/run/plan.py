@@ -1,14 +1,23 @@
-"""From a scenario to a run that can start: every input is checked before anything is written."""
+"""From a scenario to a run that can start: every input is checked before anything is written.
 
+How much a cell will do if no client fails: attacks, and pairs of checkpoints; and what it will do again.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from attacks import InputError, Observation
 from clients.defenses import DefenseContext
 from clients.local_update import load_data, load_targets, make_model
 from clients.training import check_dynamics
-from simulator.adversary.attack_run import AttackRun
 from simulator.adversary.knowledge import defense_facts, grant
+from simulator.evaluation.attack_run import AttackRun
+from simulator.evaluation.job import Job, Setting
+from simulator.results.keys import ObservationKey
+from simulator.results.storage import CellStore
+from simulator.results.threat_models import View
 from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell, Scenario
 from simulator.scenario.sections import StrategyConfig
@@ -83,3 +92,41 @@ def is_default(scenario: Scenario) -> bool:
     """Whether Flower aggregates as it does by itself, so that nothing about its strategy can be wrong."""
     wrapped = any(defense.server_half().strategy for defense in scenario.chain)
     return scenario.federation.strategy == StrategyConfig() and not wrapped
+
+
+def expected_attacks(cell: Cell) -> int:
+    """How many attacks a cell will run if no client fails."""
+    attacks = cell.scenario.attacks_by
+    return sum(seen * len(rounds) * len(attacks(view.adversary)) for view, seen, rounds in _expected_views(cell))
+
+
+def expected_pairs(cell: Cell) -> int:
+    """How many pairs of checkpoints all observations of a cell will hold together, at most and if no client fails."""
+    views = _expected_views(cell)
+    return sum(seen * (sum(rounds) if view.all_rounds else len(rounds)) for view, seen, rounds in views)
+
+
+def _expected_views(cell: Cell) -> Iterator[tuple[View, int, Sequence[int]]]:
+    """(whose eyes, how much they see in a round, the rounds in which they look)."""
+    federation, when = cell.scenario.federation, cell.scenario.adversary.when
+    every = range(1, federation.rounds + 1)
+    rounds = every if when == "every" else [round for round in sorted(set(when)) if round in every]
+    for view in cell.scenario.views:
+        if view.hidden_by is None:
+            yield view, federation.clients_a_round if view.shows(0) else 1, rounds
+
+
+def attacks_again(plan: RunPlan, out_of_time: Iterable[tuple[str, dict[str, Any]]]) -> list[Job]:
+    """The jobs of attacks that ran out of time, as far as what they attacked is there: nothing is of a client that was
+    late itself, nor where `output.keep` has removed it. out_of_time: of the run's ledger."""
+    cells, jobs = {cell.name: cell for cell in plan.cells}, []
+    for name, row in out_of_time:
+        try:
+            cell, key, label = cells[name], ObservationKey.of(row), row["attack"]
+        except (LookupError, TypeError, ValueError):  # of a journal that no run wrote
+            continue
+        store, attacks = CellStore(plan.run_dir, name), cell.scenario.adversary.attacks
+        seen = store.observation_path(key).exists() and store.recorded(key).files
+        if seen and all(store.checkpoint_path(file).exists() for file in seen):
+            jobs += [Job(Setting.of(cell), store.root, key, attack) for attack in attacks if attack.label == label]
+    return jobs

@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks import InputError
-from attacks.interface.attack import Progress, silent
-from attacks.interface.normalization import Normalization
-from attacks.interface.seeding import derive_seed, torch_generator
+from attacks.base import Progress, silent
+from attacks.interface.pictures import Normalization
+from attacks.interface.torch_tools import derive_seed, torch_generator
 from clients.config import ClientConfig, PartitionConfig, PretrainConfig
 from clients.data import same_images
+from clients.data.arrays import Task
 from clients.data.partition import FederatedData, split_data
-from clients.data.tasks import Task
 from clients.local_update import load_targets, num_outputs
 from clients.models import build_model, load_checkpoint, load_weights
 from clients.training import train

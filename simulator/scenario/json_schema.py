@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from attacks import ATTACKS, Knowledge
 from clients.defenses import DEFENSES
 from clients.models import MODELS
-from simulator.reports.benchmark import SECTION, BenchmarkConfig
+from simulator.scenario.benchmark import SECTION, BenchmarkConfig
 from simulator.scenario.scenario import Scenario
 
 Schema = dict[str, Any]

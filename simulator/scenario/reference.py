@@ -14,8 +14,8 @@ from clients.config import DefenseConfig
 from clients.data import SOURCES
 from clients.defenses import DEFENSES
 from clients.models import MODELS
-from simulator.reports.benchmark import BenchmarkConfig
-from simulator.scenario.knowledge_fields import KNOWLEDGE_FIELDS
+from simulator.results.knowledge_fields import KNOWLEDGE_FIELDS
+from simulator.scenario.benchmark import BenchmarkConfig
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import AttackConfig
 

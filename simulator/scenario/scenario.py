@@ -26,9 +26,8 @@ from clients.defenses import Defense
 from clients.defenses.base import Sighting, Surroundings
 from clients.defenses.differential_privacy.guarantee import Adversary
 from clients.models import with_known_options
-from simulator.adversary.threat_models import View, all_views
 from simulator.errors import one_line
-from simulator.scenario.error_message import describe_error
+from simulator.results.threat_models import View, all_views
 from simulator.scenario.sections import (
     AdversaryConfig,
     AttackConfig,
@@ -38,7 +37,16 @@ from simulator.scenario.sections import (
     OutputConfig,
 )
 from simulator.scenario.sweep import Grid
-from simulator.scenario.yaml_source import Source, absolute_paths, as_key, assign, leaves, parse_value, read_yaml
+from simulator.scenario.yaml_source import (
+    Source,
+    absolute_paths,
+    as_key,
+    assign,
+    describe_error,
+    leaves,
+    parse_value,
+    read_yaml,
+)
 
 
 def _of_a_known_defense(config: DefenseConfig) -> DefenseConfig:

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from attacks import ATTACKS, Attack, Knowledge
-from attacks.interface.attack import check_options
+from attacks.base import check_options
 from attacks.interface.errors import nearest
 from clients.config import Count, Crowd, Fraction, NamedSection, Positive, Seconds, Section, made_with
-from simulator.adversary.threat_models import ThreatModelName
+from simulator.results.threat_models import ThreatModelName
 
 # of flwr.serverapp.strategy, by the beginning of their names: they clip, sort or compare the updates of single clients
 NEED_SINGLE_UPDATES = (

@@ -1,14 +1,157 @@
-"""YAML with memory: every key knows the file and line it came from, and `extends:` merges files."""
+"""YAML of somebody else's, read within bounds: what is out of all proportion is refused before its values are made.
 
+YAML with memory: every key knows the file and line it came from, and `extends:` merges files.
+
+What pydantic found wrong with a scenario, in one line: the key, its line, the value and the nearest name.
+"""
+
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import ValidationError, create_model
 
-from attacks.interface.errors import InputError
-from simulator.scenario.bounded_yaml import Typed, parse_document, problem_of, read_document
+from attacks.interface.errors import InputError, nearest
+from clients.config import ModelOptionError, Section
+
+LARGEST_FILE = 2**20  # bytes; the longest scenario of the repository has 5,000
+MOST_VALUES = 20_000  # of a file, aliases written out, which let a few hundred bytes stand for gigabytes
+DEEPEST = 50  # mappings and lists inside each other
+
+
+class _Refused(yaml.MarkedYAMLError):
+    """YAML that is well-formed, and not taken all the same. problem: what is wrong, for people."""
+
+
+def _no_value(problem: str, node: yaml.Node | yaml.Event) -> _Refused:
+    return _Refused(problem=problem, problem_mark=node.start_mark)
+
+
+class Dumped(yaml.SafeLoader):
+    """SafeLoader, for what `yaml.safe_dump` wrote, within bounds.
+
+    A key that stands twice in a mapping is an error: PyYAML keeps the last one and drops the first in silence. So is a
+    value that its tag does not fit, and a text that no file system and no terminal can take.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.depth = self.values = 0
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):  # PyYAML lets them out
+            kind = node.tag.rpartition(":")[2]
+            raise _no_value(f"{str(node.value)[:60]!r} is no {kind}", node) from None
+        if isinstance(value, str) and ("\0" in value or any("\ud800" <= sign <= "\udfff" for sign in value)):
+            raise _no_value(f"{value[:60]!r} holds a character that no text may hold", node)
+        return value
+
+    def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise _no_value(f"more than {MOST_VALUES:,} values", self.peek_event())
+        nested = self.check_event(yaml.CollectionStartEvent)
+        self.depth += nested
+        if self.depth > DEEPEST:
+            raise _no_value(f"more than {DEEPEST} lists and mappings inside each other", self.peek_event())
+        node = super().compose_node(parent, index)
+        self.depth -= nested
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.value in lines:
+                problem = f"key {key.value!r} stands in line {lines[key.value]} already: remove one of the two"
+                raise _no_value(problem, key)
+            lines[key.value] = key.start_mark.line + 1
+        return node
+
+
+class Typed(Dumped):
+    """For what people type: 1e-3 is a number and 2024-01-01 a text, as in YAML 1.2 and every other language."""
+
+
+Typed.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+Typed.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][-+]?\d+)$"),
+    list("-+.0123456789"),
+)
+
+
+def read_document(path: Path, what: str, loader: type[Dumped]) -> tuple[yaml.Node | None, Any]:
+    """(the nodes, the values) of a file. what: the error calls it. InputError, with the line, where it is no YAML, no
+    regular file, or out of all proportion."""
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{what} {str(path)!r} is no file")
+        if (size := path.stat().st_size) > LARGEST_FILE:
+            raise InputError(f"{what} {str(path)!r} has {size:,} bytes, a {what} at most {LARGEST_FILE:,}")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{what} {str(path)!r} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{what} {str(path)!r} cannot be read: {error}") from None
+    try:
+        return parse_document(text, loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise InputError(f"{path}{line}: {problem_of(error) or f'not YAML: {_reason(error)}'}") from None
+
+
+def parse_document(text: str, loader: type[Dumped]) -> tuple[yaml.Node | None, Any]:
+    """(the nodes, the values) of a text; YAMLError where there are none, or more than anybody means."""
+    reader = loader(text)
+    try:
+        node = reader.get_single_node()
+        if node is None:
+            return None, None
+        if _written_out(node, {}) > MOST_VALUES:
+            raise _no_value(f"more than {MOST_VALUES:,} values, its aliases written out", node)
+        return node, reader.construct_document(node)
+    finally:
+        reader.dispose()
+
+
+def problem_of(error: yaml.YAMLError) -> str:
+    """What is wrong with YAML that is well-formed; "" where it is not."""
+    return str(error.problem) if isinstance(error, _Refused) else ""
+
+
+def _reason(error: yaml.YAMLError) -> str:
+    return str(getattr(error, "problem", None) or error)
+
+
+def _written_out(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
+    """The number of nodes with every alias written out. known: what has been counted, 0 for what is being counted."""
+    if node in known:
+        if not known[node]:
+            raise _no_value("an alias stands inside of what it stands for", node)
+        return known[node]
+    known[node] = 0
+    parts: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        parts = [part for pair in node.value for part in pair]
+    elif isinstance(node, yaml.SequenceNode):
+        parts = node.value
+    known[node] = 1 + sum(_written_out(part, known) for part in parts)
+    return known[node]
+
 
 Key = tuple[str | int, ...]
 PATHS = {  # the keys whose values are files or folders
@@ -154,3 +297,76 @@ def _collect_lines(node: yaml.Node, key: Key, path: Path, lines: dict[Key, str])
     for part, at, value in entries:
         lines[(*key, part)] = f"{path}, line {at.start_mark.line + 1}"
         _collect_lines(value, (*key, part), path, lines)
+
+
+Kind = TypeVar("Kind", bound=Section)
+BRANCHES = ("int", "float", "str", "constrained-int")  # as pydantic calls them
+
+
+def read_section(source: Source, name: str, kind: type[Kind]) -> Kind:
+    """The section `name` of a file whose other sections are a scenario, validated; InputError names the key."""
+    fields: dict[str, Any] = {name: (kind, ...)}
+    whole: Any = create_model("File", __base__=Section, **fields)
+    try:
+        return getattr(whole.model_validate({name: source.data.get(name) or {}}), name)
+    except ValidationError as error:
+        raise InputError(describe_error(error.errors(), source, whole)) from None
+
+
+def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> str:
+    """errors: pydantic's; the first is described. whole: the model that was validated."""
+    error = _branch_meant(errors, source)
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, ModelOptionError):
+        error = {**cause.error, "loc": (*error["loc"], *cause.error["loc"])}
+    key = _key_of(error, source)
+    dotted = ".".join(map(str, key))
+    prefix = source.prefix(key)
+    if error["type"] == "extra_forbidden" and isinstance(cause, ModelOptionError):
+        guess = nearest(str(error["loc"][-1]), [*cause.known, *_known_keys(whole, key[:-1])])
+        guess = guess if "did you mean" in guess else ""
+        options = f"the options of model {cause.model!r} are {', '.join(cause.known)}"
+        return f"{prefix}unknown key {dotted!r}{guess} (it is {error['input']!r}; {options})"
+    if error["type"] == "extra_forbidden":
+        return f"{prefix}unknown key {dotted!r}{nearest(str(key[-1]), _known_keys(whole, key[:-1]))}"
+    if error["type"] == "missing":
+        return f"{prefix}key {dotted!r} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    value = error["input"]
+    shown = f" is {value!r}" if not isinstance(value, dict) and len(repr(value)) < 60 else ""
+    return f"{prefix}{dotted or 'scenario'}{shown}: {message}"
+
+
+def _branch_meant(errors: list[Any], source: Source) -> Any:
+    """The first error; where a value fits no branch of a union, that of the branch which reads furthest into it."""
+    key = _key_of(errors[0], source)
+    same = [error for error in errors if _key_of(error, source)[: len(key)] == key]
+    return max(same, key=lambda error: len(_key_of(error, source)))
+
+
+def _key_of(error: Any, source: Source) -> Key:
+    """Its location without the branches of unions, which pydantic adds: what the source has is a key of ours, whatever
+    it is called, and below that anything that does not look like a branch."""
+    key: list[str | int] = []
+    data: Any = source.data
+    for part in error["loc"]:
+        there = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
+        if there:
+            data = data[part]
+        elif part in BRANCHES or set("[](){},' ") & set(str(part)):
+            continue
+        else:
+            data = None
+        key.append(part)
+    return tuple(key)
+
+
+def _known_keys(whole: type[Section], parent: Key) -> list[str]:
+    """The valid keys of a section."""
+    section: Any = whole
+    for part in parent:
+        annotation = section.model_fields[part].annotation if part in getattr(section, "model_fields", {}) else None
+        candidates = [annotation, *getattr(annotation, "__args__", ())]  # Section, or Section | None
+        section = next((candidate for candidate in candidates if hasattr(candidate, "model_fields")), None)
+    return list(section.model_fields) if section is not None else []

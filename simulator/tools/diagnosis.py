@@ -1,4 +1,7 @@
-"""`fedspill diagnose`: is this update in the kernel regime? Of two checkpoints, or of an observation of a run."""
+"""Which attack to expect something of, and why, in plain words: the end of `fedspill diagnose`.
+
+`fedspill diagnose`: is this update in the kernel regime? Of two checkpoints, or of an observation of a run.
+"""
 
 import math
 from dataclasses import asdict
@@ -8,17 +11,75 @@ from rich import box
 from rich.table import Table
 from torch import Tensor
 
-from attacks import InputError, Knowledge, Observation, torch_generator
-from attacks.interface.devices import choose_device
-from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
+from attacks import ATTACKS, InputError, Knowledge, Observation, torch_generator
+from attacks.interface.torch_tools import choose_device
+from attacks.kernel.regime import KERNEL_REGIME, Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipTest
+from attacks.update.spectrum import infer_image_count
+from simulator.evaluation.candidate_images import load_candidates, to_input_space
 from simulator.evaluation.truth import Truth
 from simulator.results.disk import make_out, write_atomically
 from simulator.results.formats import write_json
 from simulator.results.keys import ObservationKey
-from simulator.results.run import Run
 from simulator.results.schema import LAYERS
-from simulator.tools.candidates import load_candidates, to_input_space
+from simulator.rundir.run import Run
+
+ORDER = ("span", "ntk", "gradient_matching")
+
+
+def advice(observation: Observation, knowledge: Knowledge, found: Linearity) -> list[str]:
+    """A line for each attack, the one to try first at the head; each says why, or why not."""
+    if found.update.delta_linf == 0:
+        return ["The update is zero: the client returned what it was sent, and no attack finds anything."]
+    lines = {name: _refusal(name, observation, knowledge) for name in ORDER}
+    works = {name for name, refused in lines.items() if not refused}
+    said = {
+        "span": lines["span"] or _span(observation, found),
+        "ntk": lines["ntk"] or f"can be tried: {found.verdict}",
+        "gradient_matching": lines["gradient_matching"]
+        or "can be tried: it simulates the local steps that it was told, which is for one or a few of them",
+    }
+    best = _best(works, found)
+    head = f"Try `{best}` first." if best else "No attack promises much here; what follows says why."
+    return [head, *(f"{name}: {text}" for name, text in said.items())]
+
+
+def _refusal(name: str, observation: Observation, knowledge: Knowledge) -> str:
+    """Why the attack does not run on this network with this knowledge; "" where it does."""
+    try:
+        ATTACKS[name]().check(observation, knowledge)
+    except InputError as error:
+        return f"does not run: {error}"
+    return ""
+
+
+def _best(works: set[str], found: Linearity) -> str | None:
+    if "span" in works and (found.update.images_layer is None or found.update.has_rank):
+        return "span"
+    if "ntk" in works and found.verdict == KERNEL_REGIME:
+        return "ntk"
+    return "gradient_matching" if "gradient_matching" in works else None
+
+
+def _span(observation: Observation, found: Linearity) -> str:
+    """What the spectrum of the update promises the attack that reads it."""
+    count = infer_image_count(observation)
+    if count is None or found.update.images_layer is None:
+        return (
+            "can be tried: the images do not reach a linear layer as they are, so it looks for them behind the layers "
+            "in front; exact after one local step, less sure after several"
+        )
+    if found.update.has_rank:
+        return (
+            f"works where training was plain SGD: the first layer's update has the clear rank {count.count}, so "
+            f"{count.count} images span it, and they are searched in that span; exact, however long the training "
+            "and however far from the kernel regime"
+        )
+    return (
+        "promises little: the first layer's update has no clear rank (local Adam, weight decay or noise, or more "
+        "images than the layer has units or pixels)"
+    )
+
 
 ROWS = {
     "delta_l2": "‖Δθ‖₂",

@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from attacks import InputError, torch_generator
-from attacks.interface.attack import Progress, silent
-from attacks.interface.normalization import Normalization
-from attacks.interface.seeding import derive_seed
+from attacks.base import Progress, silent
+from attacks.interface.pictures import Normalization
+from attacks.interface.torch_tools import derive_seed
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.scoring.images import distances
 from clients.data.partition import FederatedData, split_data
 from clients.distillation import Distilled, DistillOptions, distill
-from clients.distillation.evaluation import Evaluation
-from clients.distillation.kernels import named_kernel
+from clients.distillation.evaluation import Evaluation, named_kernel
 from clients.losses import encode_targets
 from clients.models import build_model, option_values
 from simulator.results.disk import make_out, write_atomically
@@ -95,7 +94,7 @@ class Owner:
         return InfiniteNTK(**{name: options[name] for name in ("depth", "bias", "parameterization")})
 
     def kernel_named(self, name: str) -> InfiniteNTK:
-        """`limit`, the kernel above, `authors` or `width_matched`: clients/distillation/kernels.py."""
+        """`limit`, the kernel above, `authors` or `width_matched`: clients/distillation/evaluation.py."""
         return named_kernel(name, self.kernel, option_values(self.scenario.model)["width"])
 
     def network(self, purpose: str) -> nn.Module:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from attacks import ATTACKS, InputError, Knowledge, Observation, get_attack
-from attacks.interface.attack import option_names
-from attacks.interface.candidates import count_candidates
+from attacks.base import option_names
+from attacks.interface.knowledge import count_candidates
 from attacks.kernel.empirical import kernel_drift
 from attacks.kernel.regime import OnImages
 from attacks.membership import MembershipTest

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from attacks import InputError, Knowledge, Reconstruction
-from attacks.interface.normalization import Normalization
-from attacks.update.pixel_mean import are_raw_pixels
+from attacks.interface.pictures import Normalization
+from attacks.update.private_set import are_raw_pixels
 
 
 def test_inputs_are_pixels_less_the_mean_over_the_deviation_by_channel():

@@ -15,8 +15,8 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from attacks.networks.mlp import ACTIVATIONS
 from attacks.ntk.objective import Objective, StackedObjective, make_objective
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
+from simulator.paper.gradient_memory import SHAPE, random_candidates, relu_mlp
 from simulator.results.storage import CellStore
-from simulator.tools.gradient_memory import SHAPE, random_candidates, relu_mlp
 from tests.benchmarks.iteration import iteration
 from tests.benchmarks.maps import exponent
 from tests.benchmarks.timing import four_products, timed

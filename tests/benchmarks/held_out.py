@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
-from attacks.interface.seeding import numpy_generator, torch_generator
+from attacks.interface.torch_tools import numpy_generator, torch_generator
 from clients.config import ClientConfig, DataConfig, ModelConfig, PartitionConfig, TrainingConfig
 from clients.data import load_dataset
 from clients.data.arrays import Dataset

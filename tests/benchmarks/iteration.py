@@ -16,7 +16,7 @@ from attacks.networks.mlp import ACTIVATIONS
 from attacks.ntk.adam_graph import Descent
 from attacks.ntk.objective import Objective, make_objective
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
-from simulator.tools.gradient_memory import BETA, SHAPE, random_candidates, relu_mlp
+from simulator.paper.gradient_memory import BETA, SHAPE, random_candidates, relu_mlp
 from tests.benchmarks.timing import four_products, product_work, timed
 
 SIZES = [(20, 40, 1024), (20, 40, 256), (100, 200, 1024)]  # private images, candidates, width of both hidden layers

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.kernel.empirical import empirical_ntk
-from simulator.tools.gradient_memory import relu_mlp
+from simulator.paper.gradient_memory import relu_mlp
 from tests.benchmarks.iteration import blobs
 from tests.benchmarks.timing import timed
 

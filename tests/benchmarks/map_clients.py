@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from attacks import Knowledge, Observation, Reconstruction, get_attack
 from attacks.interface.observation import State
-from attacks.interface.seeding import torch_generator
+from attacks.interface.torch_tools import torch_generator
 from attacks.span.maps.inversion import PixelSpace
-from clients.models.resnet18 import ResNet18, Stem
+from clients.models.networks import ResNet18, Stem
 
 SCALE = 0.25  # what pixels, minus 0.5, are divided by
 CLASSES = 10

@@ -10,7 +10,7 @@ import argparse
 import torch
 
 from attacks import Reconstruction
-from simulator.tools.gradient_memory import peak_bytes
+from simulator.paper.gradient_memory import peak_bytes
 from tests.benchmarks.map_clients import LocalTraining, client, leaves, random_resnet
 from tests.benchmarks.timing import four_products, seconds_of
 

@@ -1,6 +1,6 @@
 """Peak memory of Algorithm 2 (Loo et al. 2024, app. B): O(parameters + batch), however many candidates there are."""
 
-from simulator.tools.gradient_memory import peak_in_new_process
+from simulator.paper.gradient_memory import peak_in_new_process
 
 CANDIDATES, BATCH = (100, 1_000, 10_000), 100
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks import Knowledge, Observation, get_attack
-from attacks.interface.seeding import numpy_generator, torch_generator
+from attacks.interface.torch_tools import numpy_generator, torch_generator
 from attacks.ntk.attack import DUAL_START
 from attacks.scoring.images import matched_l2, psnr
 from clients.config import DataConfig, TrainingConfig

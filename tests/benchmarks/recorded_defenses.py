@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 
 from simulator.reports.benchmark_table import KEY
-from simulator.results.run import Run
+from simulator.rundir.run import Run
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "defenses.yaml"
 RECORDED = Path(__file__).with_name("recorded_defenses.csv")

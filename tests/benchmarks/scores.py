@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from attacks import Pool, score
-from attacks.interface.seeding import numpy_generator, torch_generator
-from attacks.scoring.intervals import exact_interval
+from attacks.calibration import exact_interval
+from attacks.interface.torch_tools import numpy_generator, torch_generator
 from clients.config import DataConfig
 from clients.data import load_dataset
 

@@ -18,25 +18,23 @@ import torch
 
 from attacks import get_attack
 from attacks.interface.knowledge import Knowledge
-from attacks.interface.seeding import torch_generator
+from attacks.interface.torch_tools import torch_generator
 from attacks.span import thresholds
-from attacks.span.search.passes import SearchOptions
-from attacks.update import completion, intervals, spectrum, weight_decay
+from attacks.span.search.candidates import SearchOptions
+from attacks.update import intervals, spectrum
 from clients.config import TrainingConfig
-from clients.defenses.compression.quantization import Quantization
-from clients.defenses.compression.sparsification import TopK
-from clients.defenses.noise import Noise
+from clients.defenses.compression import Quantization, TopK
+from clients.defenses.filters import Noise
 from tests.benchmarks.held_out import DATA, Client, Kind, Tally, make_client, mlp
 
 FACTORS = (0.5, 2.0)
 LARGEST_SHARE = 0.99
 # constants of modules that decide what is counted or accepted; those of rounding and of iterations' ends are left out
 OF_MODULES: dict[ModuleType, str] = {
-    spectrum: "CLEAR_GAP SMALLEST_GAP NEAR_FLOOR ROUNDING",
-    weight_decay: "IMAGE_FREE_SHARE REQUIRED_DROP MAX_ITERATIONS",
-    intervals: "LARGEST_ONLY_RATIO GRID_TOLERANCE INWARD_SHARE TRACY_WIDOM_99",
-    completion: "STARTING_SHRINKAGE SHRINKAGE_DECAY ENTRIES_PER_UNKNOWN STOP_STEP STOP_STEP_INTERVALS STOP_STEP_MATRIX "
-    "RELATIVE_RIDGE INSIDE_WEIGHT HELD_OUT_SHARE REQUIRED_IMPROVEMENT",
+    spectrum: "CLEAR_GAP SMALLEST_GAP NEAR_FLOOR ROUNDING IMAGE_FREE_SHARE REQUIRED_DROP MAX_ITERATIONS",
+    intervals: "LARGEST_ONLY_RATIO GRID_TOLERANCE INWARD_SHARE TRACY_WIDOM_99 STARTING_SHRINKAGE SHRINKAGE_DECAY "
+    "ENTRIES_PER_UNKNOWN STOP_STEP STOP_STEP_INTERVALS STOP_STEP_MATRIX RELATIVE_RIDGE INSIDE_WEIGHT HELD_OUT_SHARE "
+    "REQUIRED_IMPROVEMENT",
 }
 Group = type[thresholds.Thresholds] | ModuleType | type[SearchOptions]
 SEARCHING: tuple[Group, ...] = (thresholds.SEARCH, thresholds.DECOY, SearchOptions)
@@ -62,7 +60,7 @@ DECAYED = TrainingConfig(epochs=5, batch_size=4, learning_rate=0.05, weight_deca
 KINDS: dict[Kind, tuple[Group, ...]] = {
     Kind("undefended", training=LONG): (*SEARCHING, *JUDGING, *ZEROS, spectrum),
     Kind("at rest", 60, mlp(512), SHORT): (thresholds.SEARCH, thresholds.DUAL),
-    Kind("weight decay", training=DECAYED): (weight_decay,),
+    Kind("weight decay", training=DECAYED): (spectrum,),
     Kind("tanh", 10, mlp(512, activation="tanh")): (thresholds.DECOY, thresholds.ACCEPTANCE),
     Kind("noise 1 %", 10, defense=Noise(0.01)): (*JUDGING, thresholds.DECOY, thresholds.SPARSITY, spectrum),
     Kind("noise 3 %", 10, mlp(512), defense=Noise(0.03)): (thresholds.ACCEPTANCE, thresholds.FIT),
@@ -74,7 +72,7 @@ KINDS: dict[Kind, tuple[Group, ...]] = {
     Kind("top half, told", 5, mlp(96), defense=TopK(0.5), told=Knowledge(kept_fraction=0.5)): (
         thresholds.DEFENSE,
         intervals,
-        completion,
+        intervals,
     ),
 }
 SMALLER = {"cifar10": (0.5, 0.5), "tiny_imagenet": (0.3, 1.0)}  # images and width, where images are larger

@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks import get_attack
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import State
-from attacks.interface.seeding import derive_seed, torch_generator
+from attacks.interface.torch_tools import derive_seed, torch_generator
 from attacks.membership import MembershipTest
 from tests.benchmarks.held_out import (
     CLASSES,

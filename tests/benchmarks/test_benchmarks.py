@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attacks.kernel.empirical import empirical_ntk
-from simulator.tools.gradient_memory import peak_in_new_process
+from simulator.paper.gradient_memory import peak_in_new_process
 from tests.benchmarks import growth, iteration, kernel, map_strays, maps, quality, scale, timing
 
 CPU = torch.device("cpu")

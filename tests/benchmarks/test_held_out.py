@@ -7,7 +7,7 @@ import torch
 from attacks import Reconstruction
 from attacks.span import thresholds
 from attacks.span.evidence import pixel_evidence
-from attacks.span.search.passes import SearchOptions
+from attacks.span.search.candidates import SearchOptions
 from attacks.update import spectrum
 from tests.benchmarks import sensitivity, strays, withstands
 from tests.benchmarks.held_out import Tally, unused

@@ -20,9 +20,9 @@ from attacks.interface.observation import State
 from clients.config import ClientConfig
 from clients.data.partition import FederatedData, alternating, split_data
 from clients.defenses.base import clipped
-from clients.defenses.differential_privacy.local_dp import LocalDP
+from clients.defenses.differential_privacy.whole_update import LocalDP
 from clients.local_update import local_update, make_model
-from simulator.reports.benchmark import load_benchmark
+from simulator.scenario.benchmark import load_benchmark
 from simulator.scenario.scenario import Cell
 
 NORMS = {"dp_sgd": "max_grad_norm", "central_dp": "clipping_norm", "local_dp": "clipping_norm"}

@@ -13,7 +13,7 @@ import torch
 
 from attacks import get_attack
 from attacks.interface.knowledge import Knowledge
-from attacks.interface.seeding import torch_generator
+from attacks.interface.torch_tools import torch_generator
 from clients.config import TrainingConfig
 from tests.benchmarks.held_out import DATA, Kind, Tally, make_client, mlp, pixel_mean
 from tests.benchmarks.strays import bound

@@ -17,13 +17,11 @@ from torch import Tensor
 from attacks import InputError, Reconstruction, get_attack
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.interface.seeding import torch_generator
+from attacks.interface.torch_tools import torch_generator
 from clients.config import TrainingConfig
 from clients.defenses.base import Defense
-from clients.defenses.clipping import Clipping
-from clients.defenses.compression.quantization import Quantization
-from clients.defenses.compression.sparsification import TopK
-from clients.defenses.noise import Noise
+from clients.defenses.compression import Quantization, TopK
+from clients.defenses.filters import Clipping, Noise
 from clients.losses import encode_targets
 from tests.benchmarks.held_out import Client, Kind, draw_images, make_client, mlp, observe
 from tests.benchmarks.timing import four_products, seconds_of, timed

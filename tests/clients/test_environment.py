@@ -1,4 +1,4 @@
-from clients.environment import code_version
+from clients.local_update import code_version
 
 
 def test_code_version_is_a_digest():

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks import ATTACKS, Knowledge, Observation, Reconstruction, get_attack
-from attacks.interface.attack import option_names
-from attacks.span import joint_polish, thresholds
+from attacks.base import option_names
+from attacks.span import joining, thresholds
 from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.maps import search as map_search
 from tests.attacks.conftest import MEAN, client, digits, generator, mlp
@@ -100,7 +100,7 @@ def few_maps(budget: int) -> Context:
 
 
 def few_joint_steps(budget: int) -> Context:
-    return mock.patch.object(joint_polish, "fit_duals", partial(joint_polish.fit_duals, iterations=budget))
+    return mock.patch.object(joining, "fit_duals", partial(joining.fit_duals, iterations=budget))
 
 
 def wide() -> Observation:

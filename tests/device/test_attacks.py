@@ -14,11 +14,11 @@ MOST_IN_A_RUN = 60  # waits at one place; a loop that no option counts shows her
 DECIDES = {
     "attacks/gradient_matching/attack.py:solve": "torch's L-BFGS decides on the host",
     "attacks/gradient_matching/batch_order.py:_draw": "the order of the images comes from the CPU's random numbers",
-    "attacks/span/search/extreme_points.py:extreme_images": "linear programs on the host, where images are missing",
-    "attacks/span/sparsity/sparse_duals.py:_reweighted": "whether to go on, once for each reweighting of one image",
-    "attacks/span/sparsity/sparse_duals.py:_trimmed": "whether to go on, once for each trim of one image",
-    "attacks/span/least_squares.py:_solved": "torch checks every Cholesky factor, two for each iteration",
-    "attacks/update/weight_decay.py:_tail": "scipy looks for the root of a function of the update",
+    "attacks/span/search/descent.py:extreme_images": "linear programs on the host, where images are missing",
+    "attacks/span/sparse_duals.py:_reweighted": "whether to go on, once for each reweighting of one image",
+    "attacks/span/sparse_duals.py:_trimmed": "whether to go on, once for each trim of one image",
+    "attacks/span/variants/pixels.py:_solved": "torch checks every Cholesky factor, two for each iteration",
+    "attacks/update/spectrum.py:_tail": "scipy looks for the root of a function of the update",
 }
 """The places that may wait in a loop, and why."""
 

@@ -20,8 +20,7 @@ WAITS = {
     "clients/training.py:<lambda>": "the order of an epoch's images comes from the CPU's random numbers",
     "clients/training.py:make_batch": "DP-SGD: which images a step samples does, too",
     "clients/defenses/differential_privacy/dp_optimizer.py:add_noise": "DP-SGD: its noise does, too",
-    "clients/defenses/augmentation.py:local_step": "what is drawn for each image does, too",
-    "clients/defenses/mixup.py:local_step": "which images are mixed does, too",
+    "clients/defenses/training_data.py:local_step": "what is drawn for each image, and which are mixed, does, too",
 }
 """The places that may wait in every step or epoch, and why."""
 

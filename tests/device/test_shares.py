@@ -4,8 +4,8 @@ import pytest
 import ray
 import torch
 
-from attacks.interface.devices import free_card, require_usable_card
-from clients.environment import whereabouts
+from attacks.interface.torch_tools import free_card, require_usable_card
+from clients.local_update import whereabouts
 from simulator.errors import InputError
 from simulator.evaluation.dispatch import (
     ATTACK_RESOURCE,

@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
-from attacks.interface.normalization import Normalization
+from attacks.interface.pictures import Normalization
 from simulator.evaluation.evaluator import evaluate
 from simulator.evaluation.truth import Truth
 from simulator.paper.reconstruction.onion import OnionSettings, Peeling, at_infinite_width
 from simulator.paper.theory.constancy import Network, measure, measure_loss, measure_training
-from simulator.paper.theory.predicted_points import PredictedSettings, one_point
-from simulator.paper.theory.rkip_equality import RkipSettings, loss_table
+from simulator.paper.theory.predicted_points import PredictedSettings, RkipSettings, loss_table, one_point
 from simulator.paper.theory.sphere import SphereSettings, minimize, on_sphere_target
 from simulator.tools.diagnosis import measure_regime
 from simulator.tools.distillation import Owner

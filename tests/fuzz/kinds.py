@@ -25,13 +25,13 @@ from clients.config import DataConfig
 from clients.data import Dataset
 from clients.data.sources import folder as class_folders
 from clients.data.sources import idx, npz
-from clients.models.checkpoint_file import read_checkpoint
-from simulator.audit.images import read_images
+from clients.models.checkpoint import read_checkpoint
 from simulator.audit.recording import Recording
-from simulator.reports.benchmark import load_any
+from simulator.evaluation.candidate_images import load_candidates
+from simulator.evaluation.image_files import read_images
 from simulator.run.plan import make_plan
+from simulator.scenario.benchmark import load_any
 from simulator.scenario.scenario import load_scenario
-from simulator.tools.candidates import load_candidates
 from tests.fuzz.mailed_runs import mailed_runs
 from tests.fuzz.mutations import VALUES, leaves_of, mutated, repacked, with_odd_values
 from tests.fuzz.reported import report_it

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simulator.cli.runs import report
 from simulator.results.ledger import finished_cells
-from simulator.results.run import Run
+from simulator.rundir.run import Run
 
 
 class Escaped(AssertionError):

@@ -13,12 +13,12 @@ import yaml
 from attacks import Knowledge
 from clients.local_update import load_data
 from simulator.evaluation.job import Job, Setting, run_job
-from simulator.reports.page.render import render
-from simulator.reports.page.run_page import run_page
+from simulator.reports.page.pages import run_page
+from simulator.reports.page.view import render
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
-from simulator.results.run import Run
 from simulator.results.storage import CellStore
+from simulator.rundir.run import Run
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
 

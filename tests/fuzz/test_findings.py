@@ -15,14 +15,14 @@ from safetensors.torch import save_file
 from attacks import InputError, Knowledge, Observation
 from attacks.membership import MembershipTest
 from clients.data.files import read_npz
-from clients.models.checkpoint_file import read_checkpoint
+from clients.models.checkpoint import read_checkpoint
 from simulator.audit.recording import Recording
-from simulator.reports.page.description import facts_of, noun_of, summary_of
+from simulator.reports.page.pictures import facts_of, noun_of, summary_of
 from simulator.results.formats import load_images, load_state
 from simulator.results.keys import ObservationKey
 from simulator.results.ledger import Ledger
-from simulator.results.run import Run
 from simulator.results.storage import CellStore
+from simulator.rundir.run import Run
 from simulator.scenario.scenario import load_scenario
 from tests.fuzz.run_folders import write_recording, write_run
 from tests.fuzz.tensors import gigabytes

@@ -16,9 +16,9 @@ from simulator.reports.figures import draw_figures
 from simulator.results.disk import check_out, write_atomically
 from simulator.results.keys import ObservationKey
 from simulator.results.ledger import Ledger, finished_cells
-from simulator.results.run import Run
 from simulator.results.storage import CellStore
-from simulator.scenario import bounded_yaml
+from simulator.rundir.run import Run
+from simulator.scenario import yaml_source
 from tests.fuzz.harness import longest_here
 from tests.fuzz.mailed_runs import BOMB, DEEP, WORDS, change_journal, one_text, packed
 from tests.fuzz.reported import report_it
@@ -52,7 +52,7 @@ def test_a_description_out_of_all_proportion(root, text, message):
 def test_a_digest_that_looks_like_a_number(tmp_path):
     """What `safe_dump` does not quote, its reader takes for no number, as people mean it who type 1e3."""
     (tmp_path / "x.yaml").write_text(yaml.safe_dump({"digest": "12345678e9"}))
-    assert bounded_yaml.read_document(tmp_path / "x.yaml", "description", bounded_yaml.Dumped)[1]["digest"] == (
+    assert yaml_source.read_document(tmp_path / "x.yaml", "description", yaml_source.Dumped)[1]["digest"] == (
         "12345678e9"
     )
 

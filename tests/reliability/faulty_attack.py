@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 
 from attacks import Attack, InputError, Knowledge, Observation, Reconstruction
-from simulator.evaluation.measures import FinishedAttack, measure
+from simulator.evaluation.evaluator import FinishedAttack, measure
 from tests.reliability.acts import ACTS
 
 ROUND = 1  # they behave in all others

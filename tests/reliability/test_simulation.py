@@ -11,7 +11,7 @@ import psutil
 import pytest
 import yaml
 
-from simulator.results.run import Run
+from simulator.rundir.run import Run
 from tests.reliability.faults import ATTACKS, CLIENTS, SCORES
 from tests.reliability.scenarios import simulated
 

@@ -9,11 +9,11 @@ import ray
 import yaml
 
 from simulator.cli.main import main
-from simulator.results.run import Run
 from simulator.run.cluster import stop_ray
 from simulator.run.display import Display
 from simulator.run.engine import simulate
 from simulator.run.plan import make_plan
+from simulator.rundir.run import Run
 from simulator.scenario.scenario import load_scenario
 
 

@@ -1,7 +1,7 @@
 """What knowledge of the defense makes of the first two layers' updates: noise of a known size, or a completed update.
 
 Quantized and sparsified updates are replaced by the matrices of low rank in the intervals in which their entries are
-known to have lain (`attacks.update.completion`): of rank N in the first layer, of twice as many in the second.
+known to have lain (`attacks.update.intervals`): of rank N in the first layer, of twice as many in the second.
 """
 
 from dataclasses import dataclass, replace
@@ -13,8 +13,17 @@ from attacks.interface.observation import Observation
 from attacks.networks.mlp import DenseNetwork
 from attacks.span.evidence.layers import FirstLayers, joined_layer
 from attacks.span.thresholds import DEFENSE, EVIDENCE, constants_of
-from attacks.update.completion import Completed, complete, find_rank, unknowns
-from attacks.update.intervals import EntryIntervals, known_intervals, noise_deviation, noise_edge, rounded_intervals
+from attacks.update.intervals import (
+    Completed,
+    EntryIntervals,
+    complete,
+    find_rank,
+    known_intervals,
+    noise_deviation,
+    noise_edge,
+    rounded_intervals,
+    unknowns,
+)
 from attacks.update.spectrum import Spectrum
 
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from attacks.interface.attack import Facts
+from attacks.base import Facts
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
 from attacks.networks.mlp import DenseNetwork
 from attacks.span.thresholds import EVIDENCE
-from attacks.update.spectrum import CLEAR_GAP, ROUNDING, Spectrum
-from attacks.update.weight_decay import decay_factor, without_decay
+from attacks.update.spectrum import CLEAR_GAP, ROUNDING, Spectrum, decay_factor, without_decay
 
 NOTHING = "the update of one of the first two layers is zero: there is nothing to attack"
 

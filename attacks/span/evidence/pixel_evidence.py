@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from attacks.interface.attack import Facts
+from attacks.base import Facts
 from attacks.span.evidence.known_defense import UndoneDefense
 from attacks.span.evidence.layers import at_rest, informative_rounds
 from attacks.span.thresholds import CROWDED, EVIDENCE, SEARCH, constants_of
-from attacks.update.pixel_mean import CONSTANT_MISFIT
+from attacks.update.private_set import CONSTANT_MISFIT
 from attacks.update.spectrum import ROUNDING, Spectrum
 
 

@@ -4,19 +4,37 @@ A feature vector h is inverted through the layers before the fully connected one
 is then drawn to the zeros of ρ(x) = ‖g − P_k g‖² / ‖g‖², g = [h(x); 1], P_k the projection on the k leading right
 singular vectors of the first fully connected layer's update. Small k leaves few local minima, large k leaves out less
 of what a private image adds: k climbs a ladder. A prior on images multiplies ρ and so never outweighs it.
+
+Heavy-ball momentum, read off an update: where a client's first step led, and the steps after it.
+
+With momentum μ (Polyak 1964), as torch.optim.SGD takes it, T steps θ_{t+1} = θ_t − η v_t, v_t = μ v_{t−1} + ∇L_t, count
+from t = 0. Every later step repeats a gradient, so
+
+    Δθ = −η Σ_t c_t ∇L_t,    c_t = 1 + μ + … + μ^(T−1−t) = (1 − μ^(T−t)) / (1 − μ).
+
+The duals that Wedderburn's rank reduction finds (`sgd_steps`) are those of Δθ: α = −η c_t ∂L/∂f. With
+s_t = Σ_i Σ_k α_ik ∇f_k(x_i) over the images of step t,
+
+    θ_1 = θ_0 + s_0 / c_0,    θ_{t+1} = θ_t + μ (θ_t − θ_{t−1}) + s_t / c_t.
+
+One number is unknown of θ_1, c_0 between 1 and 1 / (1 − μ). The images of the next step tell it: their features lie in
+the update's row space at θ_1 and nowhere else on that line. ρ is therefore minimized over rough candidates for them
+and c_0 together, and what comes of it has to pass the tests that all images pass. From c_0 and T follow μ and all c_t.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
+from attacks.interface.torch_tools import Adam
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.search.descent import descend, with_gradient
 from attacks.span.search.problems import outside
-from attacks.span.thresholds import INVERSION, SEARCH, Descent
+from attacks.span.thresholds import INVERSION, MOMENTUM, SEARCH, Descent
 
 
 @dataclass(frozen=True)
@@ -95,3 +113,61 @@ def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, descent: De
         return value, gradient / gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
 
     return descend(of_length_one, images, descent)
+
+
+class Momentum(NamedTuple):
+    """value: μ. steps: T, or how many there are to the best of what is known."""
+
+    value: float = 0.0
+    steps: float = 1.0
+
+    @classmethod
+    def of(cls, factor: float, steps: float) -> "Momentum":
+        """The momentum with which the first of so many steps counts `factor` times: from 0 (once) to 1 (T times)."""
+        if factor <= 1 or factor >= steps:
+            return cls(float(factor > 1), steps)
+        most = 1 - 1e-9  # there the sum is T to nine digits
+        from scipy.optimize import brentq  # slow to import, and few clients have momentum
+
+        return cls(brentq(lambda value: (1 - value**steps) / (1 - value) - factor, 0.0, most), steps)
+
+    def weight(self, step: int) -> float:
+        """c_t: by how many learning rates the gradient of step t, counted from 0, moves the last parameters."""
+        left = max(self.steps - step, 1.0)
+        return left if self.value == 1 else (1 - self.value**left) / (1 - self.value)
+
+
+NO_MOMENTUM = Momentum()
+
+
+def moved(state: State, along: State, by: Tensor | float) -> State:
+    """`state` with `by` times `along` added to the parameters that `along` names."""
+    return {**state, **{name: state[name] + by * value for name, value in along.items()}}
+
+
+def next_state(states: list[State], step: State, momentum: Momentum) -> State:
+    """θ_{t+1} from [θ_0, …, θ_t], the parameters before every step so far, and s_t by the names of those that moved."""
+    t, now = len(states) - 1, states[-1]
+    carried = {name: now[name] - states[-2][name] for name in step} if t else step
+    return moved(moved(now, step, 1 / momentum.weight(t)), carried, momentum.value if t else 0.0)
+
+
+def fit_factor(search: PixelTest, step: State, images: Tensor, factor: float) -> tuple[Tensor, float]:
+    """(images (M, C, H, W), c_0) that minimize ρ at θ_0 + s_0 / c_0 together, from rough images and a factor.
+
+    search: the test of images at θ_0. step: s_0, by the names of the parameters that moved. Adam, its step sizes on a
+    half cosine, on log ρ with its prior: each image's gradient of length 1, the factor's in its logarithm.
+    """
+    images, log_factor = images.detach().clone(), torch.tensor(factor).to(images).log()
+    variables = (images.requires_grad_(), log_factor.requires_grad_())
+    groups = [{"params": [images], "lr": MOMENTUM.fit.rate}, {"params": [log_factor], "lr": MOMENTUM.factor_rate}]
+    optimizer = Adam(groups)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, MOMENTUM.fit.steps)
+    for _ in range(MOMENTUM.fit.steps):
+        test = replace(search, state=moved(search.state, step, (-log_factor).exp()))
+        loss = test.loss(images, len(test.rows)).mean()
+        gradient, log_factor.grad = torch.autograd.grad(loss, variables)
+        images.grad = gradient / gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
+        optimizer.step()
+        schedule.step()
+    return images.detach(), max(1.0, float(log_factor.detach().exp()))

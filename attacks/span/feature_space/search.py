@@ -12,20 +12,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attacks.interface.attack import Progress
+from attacks.base import Progress
 from attacks.interface.observation import State
-from attacks.span.feature_space.found_images import UNKNOWN, WORST, Bounds, FoundImages
-from attacks.span.feature_space.inversion import PixelTest, invert_features
-from attacks.span.feature_space.momentum import NO_MOMENTUM, Momentum, fit_factor, next_state
-from attacks.span.feature_space.network import FeatureProblem
-from attacks.span.feature_space.sgd_steps import output_jacobian, step_of
-from attacks.span.feature_space.update import FeatureUpdate
-from attacks.span.search.candidates import decoys_of
+from attacks.span.feature_space.inversion import (
+    NO_MOMENTUM,
+    Momentum,
+    PixelTest,
+    fit_factor,
+    invert_features,
+    next_state,
+)
+from attacks.span.feature_space.network import FeatureProblem, output_jacobian, step_of
+from attacks.span.feature_space.update import UNKNOWN, WORST, Bounds, FeatureUpdate, FoundImages
+from attacks.span.search.candidates import SearchOptions, decoys_of
 from attacks.span.search.descent import beside, descend, distinct
-from attacks.span.search.passes import SearchOptions
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from attacks.span.thresholds import ACCEPTANCE, FEATURE, INVERSION, MOMENTUM, SEARCH, Descent
-from attacks.update.first_layer import layer_update
+from attacks.update.spectrum import layer_update
 
 
 @dataclass

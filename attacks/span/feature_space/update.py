@@ -1,23 +1,25 @@
-"""What an update shows of the fully connected layers behind a convolutional body, and whether it suffices."""
+"""What an update shows of the fully connected layers behind a convolutional body, and whether it suffices.
+
+Images that a search in feature space has judged, and what they had to pass.
+"""
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attacks.interface.devices import cast_state
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
-from attacks.networks.probing import random_images
+from attacks.interface.torch_tools import cast_state
+from attacks.networks.probing import count_outputs, random_images
 from attacks.span.feature_space.inversion import PixelTest
-from attacks.span.feature_space.network import FeatureNetwork
-from attacks.span.feature_space.sgd_steps import UpdateFactors
+from attacks.span.feature_space.network import FeatureNetwork, UpdateFactors
 from attacks.span.search.problems import outside
 from attacks.span.thresholds import EVIDENCE, FEATURE
-from attacks.update.first_layer import layer_update
-from attacks.update.spectrum import Spectrum, rank_above_noise
+from attacks.update.spectrum import Spectrum, layer_update, rank_above_noise
 
 
 @dataclass(frozen=True)
@@ -154,3 +156,42 @@ def _fast(network: FeatureNetwork, state: State, shape: tuple[int, int, int]) ->
     except RuntimeError:
         return state
     return fast
+
+
+class FoundImages(NamedTuple):
+    """Images that were judged.
+
+    images: (F, C, H, W). duals: (F, K), those of the SGD step that first used them. residual, gradient: (F,), ρ and λ.
+    step: (F,), the number of that step.
+    """
+
+    images: Tensor
+    duals: Tensor
+    residual: Tensor
+    gradient: Tensor
+    step: Tensor
+
+    @classmethod
+    def none(cls, update: FeatureUpdate) -> "FoundImages":
+        images = update.rows.new_zeros(0, *update.shape)
+        duals, nothing = images.new_zeros(0, count_outputs(update.network.model, update.shape)), images.flatten()
+        return cls(images, duals.double(), nothing, nothing.double(), nothing.long())
+
+    def at(self, kept: Tensor) -> "FoundImages":
+        """Those of the indices, or of the mask, `kept`."""
+        return FoundImages(*(part[kept] for part in self))
+
+    def join(self, other: "FoundImages") -> "FoundImages":
+        """These and those of `other`."""
+        return FoundImages(*map(torch.cat, zip(self, other, strict=True)))
+
+
+class Bounds(NamedTuple):
+    """The ρ (`residual`) and the λ (`gradient`) below which an image is accepted."""
+
+    residual: float
+    gradient: float
+
+
+UNKNOWN = Bounds(float("nan"), float("nan"))
+WORST = Bounds(float("inf"), float("inf"))

@@ -1,4 +1,10 @@
-"""From the maps of images to the images, by descent through the frozen part of the network.
+"""Decoys of an inversion: images of nobody, by which it is measured how much of an image its maps give back.
+
+An inversion ends somewhere for any network and any maps, and neither its residual nor the agreement of several starts
+says whether that is near the image: a random network has maps like those of the image at quite other images, and where
+maps say little the prior decides the same way from every start. So images that the attacker knows go the same way.
+
+From the maps of images to the images, by descent through the frozen part of the network.
 
     min_x ‖maps(x) − wanted‖² / ‖wanted‖² + w · TV(x),     w falling from smooth images to exact ones
 
@@ -7,7 +13,7 @@ scales from one pixel to full resolution, and every scale has its own coordinate
 one coordinate and needs no agreement of thousands of pixels. ReLUs that are off pass part of their gradient
 (`attacks.networks.relaxation`). And there are several starts, of which the one with the nearest maps is kept.
 
-Whether an image may be returned is measured on decoys (`attacks.span.maps.decoys`), inverted from maps with noise of
+Whether an image may be returned is measured on decoys (`attacks.span.maps.inversion`), inverted from maps with noise of
 the size of its own residual.
 """
 
@@ -20,11 +26,32 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
-from attacks.interface.attack import Progress, silent
-from attacks.interface.optimizers import Adam
+from attacks.base import Progress, silent
+from attacks.interface.torch_tools import Adam
 from attacks.networks.relaxation import relaxed
-from attacks.span.maps.decoys import dead_leaves
 from attacks.span.thresholds import MAP_INVERSION, MAP_SEARCH, Descent
+
+
+def dead_leaves(count: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+    """Images (count, C, H, W) with a mean of 0 and a standard deviation of 1 each, on the CPU: discs that hide one
+    another, of random colours and of radii r between a pixel and half of the image with density 1 / r². Like natural
+    images they have edges, flat parts and structure of every size (the dead leaves model: Lee, Mumford and Huang
+    2001)."""
+    channels, height, width = shape
+    largest = max(height, width) / 2
+    down, across = torch.arange(height)[:, None], torch.arange(width)
+    images = torch.zeros(count, *shape)
+    for image in images:
+        for _ in range(MAP_INVERSION.leaves):
+            place = torch.rand(2, generator=generator)
+            radius = largest / (1 + (largest - 1) * torch.rand(1, generator=generator))
+            grey = torch.rand(1, generator=generator)
+            color = (grey + MAP_INVERSION.leaf_color * torch.randn(channels, generator=generator)).clamp(0, 1)
+            inside = (down - height * place[0]) ** 2 + (across - width * place[1]) ** 2 < radius**2
+            image[:, inside] = color[:, None]
+    images -= images.mean((1, 2, 3), keepdim=True)
+    return images / images.std((1, 2, 3), keepdim=True).clamp_min(1e-6)
+
 
 TINY = 1e-12  # keeps quotients and roots finite
 

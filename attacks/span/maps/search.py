@@ -1,4 +1,6 @@
-"""Private maps among all maps whose patches lie in the first convolution's span.
+"""The smallest eigenvectors of a large symmetric operator that is known by its products alone.
+
+Private maps among all maps whose patches lie in the first convolution's span.
 
 Those maps form a linear space, the kernel of G = Σ_p U_pᵀ (I − P) U_p: mixtures of private maps lie in it, and shifts
 of them. What tells the private ones is the convolution behind: normalization and ReLU make patches of a mixture leave
@@ -19,11 +21,39 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, relu
 
-from attacks.interface.attack import Progress
-from attacks.interface.optimizers import LBFGS, Adam
-from attacks.span.maps.eigenvectors import smallest_eigenvectors
+from attacks.base import Progress
+from attacks.interface.torch_tools import LBFGS, Adam
 from attacks.span.maps.update import MapUpdate
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, Descent
+
+
+def smallest_eigenvectors(
+    apply: Callable[[Tensor], Tensor], start: Tensor, largest: float, cut: float
+) -> tuple[Tensor, Tensor]:
+    """(eigenvalues (d,), rising, orthonormal eigenvectors (d, n)) of a positive semidefinite operator.
+
+    One pass of Chebyshev-filtered subspace iteration (Zhou et al. 2006): a polynomial that is at most 1 between `cut`
+    and `largest` grows fastest below `cut`, so that the directions there outgrow all others. apply: rows (d, n) to
+    their products. start: (d, n), random. largest: a bound on the eigenvalues.
+    """
+    rows = torch.linalg.qr(_filtered(apply, start, cut, largest * MAP_KERNEL.margin).T)[0].T
+    products = apply(rows)
+    values, turned = torch.linalg.eigh((rows @ products.T).double())
+    return values, turned.T.to(rows) @ rows
+
+
+def _filtered(apply: Callable[[Tensor], Tensor], rows: Tensor, low: float, high: float) -> Tensor:
+    """T_k of the operator, shifted so that [low, high] becomes [−1, 1], applied to rows (d, n), up to a factor."""
+    centre, radius = (high + low) / 2, (high - low) / 2
+    before, now = rows.clone(), (centre * rows - apply(rows)) / radius
+    for k in range(2, MAP_KERNEL.degree + 1):
+        # T_k = 2 (centre − G) / radius · T_{k−1} − T_{k−2}, in the place of T_{k−2}
+        following = before.neg_().add_(now, alpha=2 * centre / radius).sub_(apply(now), alpha=2 / radius)
+        before, now = now, following
+        if k % MAP_KERNEL.rescaled_every == 0:
+            scale = now.norm(dim=1).max()
+            before, now = before.div_(scale), now.div_(scale)
+    return now
 
 
 @dataclass(frozen=True)

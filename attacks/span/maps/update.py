@@ -8,7 +8,14 @@ somewhere on the way from the parameters sent to those returned: near the middle
 with momentum, under which early gradients count more and early steps are short (`MapUpdate.on_the_way`).
 
 Momentum changes nothing else: Δθ is still a sum over gradients. Weight decay is taken off first, as its share of Δθ is
-the parameters themselves and has full rank (`attacks.update.weight_decay`).
+the parameters themselves and has full rank (`attacks.update.spectrum`).
+
+Maps at the parameters sent, from maps at the middle of the way that several local steps took.
+
+A map moves while the layers in front of it are trained. Where the image is known well enough its own way is followed,
+maps(x; sent) − maps(x; seen): of the image only this difference is taken, so that what is wrong with it counts little.
+Elsewhere the way that maps of other images went, a linear function of them at every position, stands for it; what an
+image moves by being trained on itself is then left.
 """
 
 from collections.abc import Sequence
@@ -16,16 +23,15 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import relu
 
-from attacks.interface.devices import cast_state
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
-from attacks.span.maps.network import MapNetwork
+from attacks.interface.torch_tools import cast_state
+from attacks.span.maps.network import MapNetwork, read_statistics
 from attacks.span.maps.patches import PatchSpan
-from attacks.span.maps.statistics import read_statistics
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH
-from attacks.update.spectrum import Spectrum
-from attacks.update.weight_decay import decay_factor, without_decay
+from attacks.update.spectrum import Spectrum, decay_factor, without_decay
 
 
 @dataclass(frozen=True)
@@ -226,3 +232,27 @@ def _rounding(weight: Tensor) -> float:
 def _padded(rows: Tensor, count: int) -> Tensor:
     """With rows of zeros up to so many."""
     return torch.cat([rows, rows.new_zeros(count - len(rows), rows.shape[1])])
+
+
+@torch.no_grad()
+def at_parameters_sent(update: MapUpdate, maps: Tensor, images: Tensor, trusted: Tensor, decoys: Tensor) -> Tensor:
+    """Maps (M, C, H, W) at `update.sent` from those at `update.seen`.
+
+    images: (M, C, H, W), what they were inverted to, and trusted: (M,) bool, where that may be relied on. decoys:
+    (D, C, H, W), images of nobody.
+    """
+    before, after = (update.network.maps(state, decoys) for state in (update.seen, update.sent))
+    moved = maps + _linear(before, after - before, maps)
+    followed = maps + update.network.maps(update.sent, images) - update.network.maps(update.seen, images)
+    found = torch.where(trusted[:, None, None, None], followed, moved)
+    return relu(found) if update.network.nonnegative else found
+
+
+def _linear(before: Tensor, moved: Tensor, maps: Tensor) -> Tensor:
+    """By how much maps (M, C, H, W) move, from a ridge regression over all positions of others (D, C, H, W)."""
+    inputs, outputs, wanted = (part.movedim(1, 3).double() for part in (before, moved, maps))
+    inputs, wanted = (torch.cat([part, torch.ones_like(part[..., :1])], 3) for part in (inputs, wanted))
+    inputs, outputs = inputs.flatten(0, 2), outputs.flatten(0, 2)
+    gram = inputs.T @ inputs
+    gram += MAP_SEARCH.ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    return (wanted @ torch.linalg.solve(gram, inputs.T @ outputs)).movedim(3, 1).to(maps)

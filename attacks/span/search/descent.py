@@ -1,4 +1,16 @@
-"""Descent of many candidates at once, and which of them are different points."""
+"""Descent of many candidates at once, and which of them are different points.
+
+Images as extreme points: those of the first layer's span whose pixels lie in their range.
+
+Where clients mix their images, every input is an affine combination of them, and the span of the inputs is that of the
+images. Nothing in the update is any longer the contribution of one image; but within that span the points with pixels
+in their range form a polytope, and an image with many black or white pixels is one of its vertices. Linear programs in
+random directions find vertices.
+
+Most vertices are nobody's image: N − 1 pixels at an end of their range make one, and pixels that few images light up
+come in groups. What tells an image is that its pixels pin it many times over: any of them may be left out. The leverage
+of a pixel, uᵀ(BᵀB)⁻¹u for its row u of the equations B of all pixels at an end, is 1 where the vertex falls without it.
+"""
 
 import math
 from collections.abc import Callable
@@ -6,7 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attacks.span.thresholds import SEARCH, Descent
+from attacks.span.thresholds import EXTREME, SEARCH, Descent
 
 Loss = Callable[[Tensor], tuple[Tensor, Tensor]]
 """The values (M,) of a function at points (M, …), each of which stands alone, and their gradients (M, …)."""
@@ -69,3 +81,85 @@ def beside(known: Tensor, points: Tensor) -> Tensor:
     (F, n)."""
     kept = distinct(torch.cat([known.to(points), points]))
     return kept[kept >= len(known)] - len(known)
+
+
+def extreme_images(rows: Tensor, low: Tensor, high: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """Vertices (M, in) that no pixel holds alone, those first that their pixels pin best.
+
+    rows: (N, in + 1), a basis of the span of the x̃ = [x; 1], in float64. low, high: (in,), the range of every pixel.
+    number: of random directions. A vertex in the span of those before it is left out: it is a mixture of them.
+    """
+    span = _Polytope.of(rows.cpu(), low.cpu(), high.cpu())
+    directions = torch.randn(number, len(low), generator=generator, dtype=torch.float64)
+    pinned = [span.pinned(vertex) for vertex in span.vertices(directions)]
+    sure = sorted((p for p in pinned if p[1] < EXTREME.leverage), key=lambda p: p[1])
+    if not sure:
+        return rows.new_zeros(0, len(low))
+    found = torch.stack([point for point, _ in sure])
+    found = found[distinct(found)]
+    return found[_independent(found)].to(rows)
+
+
+class _Polytope:
+    """The points origin + slopes · z of the span, with pixels in their range."""
+
+    def __init__(self, origin: Tensor, slopes: Tensor, low: Tensor, high: Tensor) -> None:
+        self.origin, self.slopes, self.low, self.high = origin, slopes, low, high
+        size = slopes.norm(dim=1)
+        self.varies = size > EXTREME.constant * size.max()
+
+    @classmethod
+    def of(cls, rows: Tensor, low: Tensor, high: Tensor) -> "_Polytope":
+        """rows: (N, in + 1). Moves leave the last component of x̃ alone."""
+        last = rows[:, -1]
+        moves = torch.linalg.qr(last[:, None], mode="complete")[0][:, 1:]
+        return cls(last @ rows[:, :-1] / (last @ last), rows[:, :-1].T @ moves, low, high)
+
+    def vertices(self, directions: Tensor) -> Tensor:
+        """The points (M, in) that are extreme in directions (D, in), their pixels in range but for rounding."""
+        from scipy.optimize import linprog  # a third of a second, which few attacks need
+
+        above = self.high + EXTREME.tolerance - self.origin
+        below = self.origin - self.low + EXTREME.tolerance
+        sides, limits = torch.cat([self.slopes, -self.slopes]).numpy(), torch.cat([above, below]).numpy()
+        points = []
+        for slope in (directions @ self.slopes).numpy():
+            solved = linprog(slope, sides, limits, bounds=(None, None), method="highs")
+            if solved.status == 0:
+                points.append(self.origin + self.slopes @ torch.from_numpy(solved.x))
+        return torch.stack(points) if points else self.origin.new_zeros(0, len(self.origin))
+
+    def pinned(self, vertex: Tensor) -> tuple[Tensor, float]:
+        """(the point (in,) that the pixels at an end of their range determine, the largest leverage of one of them).
+
+        Those are pixels that least squares puts at the end at which the vertex has them. 1 where they are too few.
+        """
+        black = vertex < self.low + 2 * EXTREME.tolerance
+        at_end = (black | (vertex > self.high - 2 * EXTREME.tolerance)) & self.varies
+        end = torch.where(black, self.low, self.high)
+        size = self.slopes.norm(dim=1)
+        while int(at_end.sum()) > self.slopes.shape[1]:
+            rows = self.slopes[at_end] / size[at_end, None]
+            left, values, right = torch.linalg.svd(rows, full_matrices=False)
+            if values[-1] < EXTREME.degenerate * values[0]:
+                break
+            solved = right.T @ (left.T @ ((end - self.origin)[at_end] / size[at_end]) / values)
+            point = self.origin + self.slopes @ solved
+            still = at_end & ((point - end).abs() < EXTREME.rounding)
+            if bool((still == at_end).all()):
+                return point, float(left.square().sum(1).max())
+            at_end = still
+        return vertex, 1.0
+
+
+def _independent(points: Tensor) -> list[int]:
+    """Indices of the points (M, in) that are no affine combinations of those before them."""
+    kept: list[int] = []
+    basis = points.new_zeros(0, points.shape[1] + 1)
+    for i, point in enumerate(torch.nn.functional.pad(points, (0, 1), value=1.0)):
+        rest = point - (point @ basis.T) @ basis
+        if rest.norm() > EXTREME.independent * point.norm():
+            rest = rest - (rest @ basis.T) @ basis
+            basis = torch.cat([basis, (rest / rest.norm())[None]])
+            kept.append(i)
+    return kept

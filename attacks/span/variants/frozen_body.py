@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.attack import Reconstruction
-from attacks.interface.devices import cast_state
+from attacks.base import Reconstruction
 from attacks.interface.observation import Observation, State
+from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import random_images
 from attacks.span.acceptance import Acceptance
 from attacks.span.evidence.pixel_evidence import PixelEvidence

@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attacks.interface.attack import Facts, Progress, Reconstruction
+from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.span.acceptance import Acceptance
-from attacks.span.maps.drift import at_parameters_sent
 from attacks.span.maps.inversion import Inverted, MapTarget, PixelSpace, invert_maps
 from attacks.span.maps.network import MapNetwork, find_map_networks
 from attacks.span.maps.search import MapCandidates, find_maps
-from attacks.span.maps.update import MapUpdate, read_update
+from attacks.span.maps.update import MapUpdate, at_parameters_sent, read_update
 from attacks.span.thresholds import MAP_INVERSION, MAP_KERNEL, MAP_SEARCH, constants_of
 
 

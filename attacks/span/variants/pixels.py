@@ -1,26 +1,34 @@
-"""The span attack on plain MLPs: the images themselves lie in the row space of the first layer's update."""
+"""Images from a noisy update: least squares under the zeros that rough images predict for their duals.
+
+Noise hides which duals are zero, so that none passes the sparsity test. The pattern remains: image i contributes
+nothing to a unit that it leaves inactive by a margin. The images are the least squares
+
+    min ‖[ΔW | Δb] − Σ_i d_i x̃_iᵀ‖²  with d_i zero on those units,
+
+over d and x̃ in turn: the maximum likelihood for Gaussian noise of equal variance. Without the zeros it would be the
+singular value decomposition, in which any mixture of images does as well.
+
+The span attack on plain MLPs: the images themselves lie in the row space of the first layer's update.
+"""
 
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
-from attacks.interface.attack import Facts, Progress, Reconstruction
+from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.mlp import DenseNetwork, read_dense_network
-from attacks.span.acceptance import Acceptance, ExplanationTest
-from attacks.span.certainty import certainty
+from attacks.span.acceptance import Acceptance, ExplanationTest, certainty
 from attacks.span.evidence.known_defense import undo_defense
 from attacks.span.evidence.layers import FirstLayers, normalizes_by_batch, rounds_with_images
 from attacks.span.evidence.pixel_evidence import PixelEvidence, RoundsApart, looks_like_adam
-from attacks.span.least_squares import fit_images
-from attacks.span.search.candidates import Candidates
-from attacks.span.search.descent import beside
-from attacks.span.search.extreme_points import extreme_images
-from attacks.span.search.passes import SearchOptions, find_images
+from attacks.span.search.candidates import Candidates, SearchOptions, find_images
+from attacks.span.search.descent import beside, extreme_images
 from attacks.span.search.problems import SpanTest
-from attacks.span.sparsity.dual_space import DualSpace
+from attacks.span.sparse_duals import DualSpace
 from attacks.span.thresholds import (
     ACCEPTANCE,
     CERTAINTY,
@@ -33,8 +41,66 @@ from attacks.span.thresholds import (
     SPARSITY,
     constants_of,
 )
-from attacks.update.spectrum import Spectrum
-from attacks.update.views import group_views
+from attacks.update.intervals import EntryIntervals
+from attacks.update.spectrum import Spectrum, group_views
+
+BATCH = 2**25  # entries of the normal matrices that are held in memory at a time
+
+
+def fit_images(
+    update: Tensor, first: Tensor, images: Tensor, count: int, intervals: EntryIntervals | None = None
+) -> tuple[Tensor, float]:
+    """The images (M, in) that fit the update, from rough ones (M, in), and ‖Δ − Σ d x̃ᵀ‖ / ‖Δ‖, in float64.
+
+    update: (W, in + 1), [ΔW | Δb]. first: (W, in + 1), [W₁ | b₁] at the initial parameters. count: N; where M < N the
+    rest of the update is left to N − M rows without zeros. intervals: of Δ's entries, where they are all that is known:
+    Δ is then the point of the intervals that is nearest to the sum, in turn with the other two.
+    """
+    update, first = update.double(), first.double()
+    number = len(images)
+    points = torch.nn.functional.pad(images.double(), (0, 1), value=1.0)
+    idle = _idle(points, first, first + update)
+    duals = _masked_duals(update, points, idle)
+    if count > number:
+        rest = torch.linalg.svd(update - duals @ points, full_matrices=False)[2][: count - number]
+        points = torch.cat([points, rest * points.norm(dim=1).mean()])
+        idle = torch.cat([idle, idle.new_zeros(len(idle), count - number)], 1)
+    for i in range(FIT.iterations if intervals is None else FIT.iterations_in_intervals):
+        if intervals is not None and i:
+            update = intervals.nearest(duals @ points)
+        duals = _masked_duals(update, points, idle)
+        points = _solved(duals.T @ duals, duals.T @ update)
+        points[:number] /= points[:number, -1:].clone()
+        if i % FIT.zeros_kept == FIT.zeros_kept - 1:
+            idle[:, :number] = _idle(points[:number], first, first + duals @ points)
+    duals = _masked_duals(update, points, idle)
+    left = (update if intervals is None else intervals.nearest(duals @ points)) - duals @ points
+    return points[:number, :-1], float(left.norm() / update.norm())
+
+
+def _idle(points: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """Which units x̃ (M, in + 1) leaves inactive by the margin at both ends: (W, M) bool."""
+    inputs = torch.maximum(points @ first.T, points @ last.T)
+    return (inputs < -FIT.inactive_margin * inputs.square().mean(1, keepdim=True).sqrt()).T
+
+
+def _masked_duals(update: Tensor, points: Tensor, idle: Tensor) -> Tensor:
+    """The d (W, M) of least ‖Δ − d x̃‖ that are zero where idle, from one small system per unit."""
+    gram, right = points @ points.T, update @ points.T
+    found = torch.empty_like(right)
+    for units in torch.arange(len(update), device=update.device).split(max(1, BATCH // gram.numel())):
+        active = (~idle[units]).to(gram.dtype)
+        systems = gram * active[:, :, None] * active[:, None, :]
+        systems.diagonal(dim1=1, dim2=2).add_(1 - active)
+        found[units] = _solved(systems, (right[units] * active)[:, :, None])[:, :, 0]
+    return found
+
+
+def _solved(gram: Tensor, right: Tensor) -> Tensor:
+    """Solutions of normal equations, to whose diagonal a ridge is added in place."""
+    diagonal = torch.diagonal(gram, dim1=-2, dim2=-1)
+    diagonal.add_(FIT.ridge * diagonal.mean(-1, keepdim=True))
+    return torch.cholesky_solve(right, torch.linalg.cholesky(gram))
 
 
 def linear_layers_of(observation: Observation) -> DenseNetwork:

@@ -7,8 +7,16 @@ from torch import Tensor
 
 from clients.config import DataConfig
 from clients.data.arrays import Dataset, holdout
-from clients.data.files import bad_root, require_root
-from clients.data.pictures import PictureFormat, PictureSplit, check_size, format_of, open_picture, read_errors
+from clients.data.files import (
+    PictureFormat,
+    PictureSplit,
+    bad_root,
+    check_size,
+    format_of,
+    open_picture,
+    read_errors,
+    require_root,
+)
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 EXPECTED = "a folder with images in class folders: train/CLASS/* and test/CLASS/*, or CLASS/*"

@@ -7,9 +7,7 @@ import numpy as np
 from attacks.interface.errors import InputError
 from clients.config import DataConfig
 from clients.data.arrays import Dataset, holdout, index_classes
-from clients.data.files import one_line
-from clients.data.pictures import PictureFormat, PictureSplit, format_of, read_errors
-from clients.data.quiet import quiet
+from clients.data.files import PictureFormat, PictureSplit, format_of, one_line, quiet, read_errors
 
 if TYPE_CHECKING:
     from datasets import Dataset as Table

@@ -12,8 +12,7 @@ import numpy as np
 from attacks.interface.errors import InputError
 from clients.config import DataConfig
 from clients.data.arrays import Dataset
-from clients.data.files import bad_root, read_npz, require_root
-from clients.data.pictures import PictureFormat, PictureSplit, open_picture
+from clients.data.files import PictureFormat, PictureSplit, bad_root, open_picture, read_npz, require_root
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -6,10 +6,10 @@ from attacks import Knowledge as Knowledge
 from attacks import Observation as Observation
 from attacks import Reconstruction as Reconstruction
 from attacks import get_attack as get_attack
-from simulator.audit.audit import audit as audit
 from simulator.audit.record import Record as Record
-from simulator.results.run import Run as Run
-from simulator.results.run import load as load
+from simulator.audit.run_audit import audit as audit
+from simulator.rundir.run import Run as Run
+from simulator.rundir.run import load as load
 
 __version__: str
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
-from attacks.interface.seeding import torch_generator
+from attacks.interface.torch_tools import torch_generator
 from attacks.networks.mlp import Beta
 from attacks.ntk.attack import NTKAttack, NTKOptimization
 from attacks.ntk.objective import Objective
@@ -23,8 +23,7 @@ from clients.distillation.distill import linearized_outputs
 from clients.training import planned_steps
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
-from simulator.paper.measures import by_seed, floor_of
-from simulator.paper.pictures import draw_lines
+from simulator.paper.measures import by_seed, draw_lines, floor_of
 from simulator.paper.reconstruction.duals import Fit, fit
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner

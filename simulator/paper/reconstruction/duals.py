@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.observation import State
-from attacks.kernel.empirical import empirical_ntk, kernel_duals
-from attacks.kernel.linearization import relative_residual
+from attacks.kernel.empirical import empirical_ntk, kernel_duals, relative_residual
 from clients.chain import Link
 from clients.config import Section, TrainingConfig
 from clients.defenses import Defense, DefenseContext
@@ -27,9 +26,8 @@ from simulator.paper.experiment import (
     seconds_per_step,
     sweep_experiment,
 )
-from simulator.paper.measures import by_seed, first_seed_strips, score_table, settings_of, spearman
-from simulator.paper.pictures import draw_scatter
-from simulator.results.run import Run
+from simulator.paper.measures import by_seed, draw_scatter, first_seed_strips, score_table, settings_of, spearman
+from simulator.rundir.run import Run
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 

@@ -13,23 +13,21 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from attacks import get_attack
-from attacks.interface.devices import choose_device
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.interface.seeding import derive_seed, torch_generator
+from attacks.interface.torch_tools import choose_device, derive_seed, torch_generator
 from attacks.kernel.empirical import kernel_duals, kernel_regression
 from attacks.scoring.images import matched_l2
 from clients.config import Count, Positive, Section, TrainingConfig
 from clients.defenses.base import TrainingSet
-from clients.defenses.prune_easiest import duals, without_easiest
+from clients.defenses.training_data import duals, without_easiest
 from clients.losses import accuracy
 from clients.models import build_model
 from clients.training import planned_steps, train
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
-from simulator.paper.measures import by_seed, floor_of, spearman
-from simulator.paper.pictures import draw_lines
+from simulator.paper.measures import by_seed, draw_lines, floor_of, spearman
 from simulator.scenario.scenario import Scenario
 from simulator.tools.distillation import Owner
 

@@ -8,9 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from attacks.interface.devices import choose_device
-from attacks.interface.optimizers import Adam
-from attacks.interface.seeding import torch_generator
+from attacks.interface.torch_tools import Adam, choose_device, torch_generator
 from attacks.kernel.empirical import kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.scoring.images import matched_l2
@@ -18,8 +16,7 @@ from clients.config import Count, Positive, Section
 from clients.models import option_values
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
-from simulator.paper.measures import by_seed
-from simulator.paper.pictures import draw_lines
+from simulator.paper.measures import by_seed, draw_lines
 from simulator.run.display import ShowProgress
 from simulator.tools.distillation import Owner
 

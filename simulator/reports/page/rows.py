@@ -5,15 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from simulator.reports.drawing import UNDEFENDED
+from simulator.reports.drawing import UNDEFENDED, short, swept_keys
 from simulator.reports.exposure_rows import exposure_rows, settings_of, worst_of
 from simulator.reports.page.view import Grid, Heading
-from simulator.reports.panel_titles import short, swept_keys
 from simulator.reports.strips import who, worst_first
 from simulator.reports.tables import LEAKAGE_CELLS
 from simulator.reports.verdict_words import at_worst, sentence, told, viewer
-from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
-from simulator.results.floors import FLOORS, better_floor
+from simulator.results.columns import COUNT, FLOORS, INTEGER, NUMBER, Column, better_floor
 from simulator.results.schema import LEAKAGE
 
 MOST_ROWS = 2000

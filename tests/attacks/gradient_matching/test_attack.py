@@ -6,7 +6,7 @@ from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
 from attacks.gradient_matching.distances import total_variation, update_distance
-from attacks.gradient_matching.local_training import one_hot
+from attacks.update.local_training import one_hot
 from tests.attacks.conftest import client, digits, generator, mlp, nearest
 
 LR = 0.1

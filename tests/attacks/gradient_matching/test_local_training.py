@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from attacks.gradient_matching.batch_order import shuffled_batches
-from attacks.gradient_matching.local_optimizer import START, LocalOptimizer, root
-from attacks.gradient_matching.local_training import LocalTraining, one_hot, soft_loss, step_weights
+from attacks.update.local_training import START, LocalOptimizer, LocalTraining, one_hot, root, soft_loss, step_weights
 
 OPTIMIZERS = [
     ("sgd", {}),

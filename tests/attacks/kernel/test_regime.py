@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from attacks import InputError, Observation
-from attacks.interface.devices import cast_state
-from attacks.kernel.linearization import has_linear_output, linearization_error, relative_residual
+from attacks.interface.torch_tools import cast_state
+from attacks.kernel.empirical import has_linear_output, linearization_error, relative_residual
 from attacks.kernel.regime import (
     KERNEL_REGIME,
     LARGE_STEP,

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, get_attack
-from attacks.networks.batch_norm import as_trained
+from attacks.networks.probing import as_trained
 
 LR, SHAPE = 0.1, (1, 6, 6)
 

@@ -4,10 +4,16 @@ from torch import nn
 
 from attacks import Knowledge, Observation
 from attacks.baselines import first_layer_residual, gradient_residual
-from attacks.interface.devices import cast_state
-from attacks.kernel.empirical import affordable_images, empirical_ntk, kernel_drift
+from attacks.interface.torch_tools import cast_state
+from attacks.kernel.empirical import (
+    affordable_images,
+    empirical_ntk,
+    has_linear_output,
+    kernel_drift,
+    linearization_error,
+    relative_residual,
+)
 from attacks.kernel.hessian import hessian_norms
-from attacks.kernel.linearization import has_linear_output, linearization_error, relative_residual
 from attacks.kernel.regime import OnImages, UpdateFacts
 from attacks.membership import MembershipTest
 from attacks.networks.mlp import find_dense_network

@@ -7,9 +7,9 @@ from attacks.networks.mlp import ACTIVATIONS
 from attacks.ntk.objective import StackedObjective, backward_in_batches, make_objective, round_scales
 from attacks.span.evidence.layers import informative_rounds
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
-from attacks.span.sparsity.dual_space import DualSpace, repeats
-from attacks.update.first_layer import infer_image_count
-from attacks.update.pixel_mean import infer_pixel_mean
+from attacks.span.sparse_duals import DualSpace, repeats
+from attacks.update.private_set import infer_pixel_mean
+from attacks.update.spectrum import infer_image_count
 from tests.attacks.conftest import client, digits, generator, minibatches, mlp, nearest
 
 SHAPE = (1, 4, 4)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.scoring.identification import Identification, count_images
-from attacks.scoring.images import Pool
+from attacks.scoring.images import Identification, Pool, count_images
 from attacks.scoring.leakage import score
 from attacks.scoring.null import Observed, Others, p_value, permutation_null
 

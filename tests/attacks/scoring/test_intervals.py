@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy.stats import beta
 
+from attacks.calibration import auc_interval, exact_interval
 from attacks.membership import MembershipScore
-from attacks.scoring.intervals import auc_interval, exact_interval
 
 
 def test_exact_intervals_at_both_ends_are_closed_forms():

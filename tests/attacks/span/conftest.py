@@ -8,7 +8,7 @@ from torch import nn
 from attacks import Knowledge, Observation, get_attack
 from attacks.networks.mlp import ACTIVATIONS
 from attacks.span.search.problems import SpanTest
-from attacks.span.sparsity.dual_space import DualSpace
+from attacks.span.sparse_duals import DualSpace
 from attacks.update.spectrum import Spectrum
 from tests.attacks.conftest import digits
 

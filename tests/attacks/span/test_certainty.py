@@ -1,6 +1,6 @@
 import torch
 
-from attacks.span.certainty import certainty
+from attacks.span.acceptance import certainty
 from tests.attacks.conftest import digits
 from tests.attacks.span.conftest import first_two
 

@@ -3,7 +3,7 @@ from torch import nn
 
 from attacks import Observation, Reconstruction
 from attacks.ntk.objective import make_objective
-from attacks.span.joint_polish import fit_duals, polish_jointly
+from attacks.span.joining import fit_duals, polish_jointly
 from tests.attacks.conftest import digits, nearest
 from tests.attacks.span.conftest import client, mlp, run
 

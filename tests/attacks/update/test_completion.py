@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from attacks import Knowledge
-from attacks.update.completion import complete, find_rank, unknowns
-from attacks.update.intervals import known_intervals
+from attacks.update.intervals import complete, find_rank, known_intervals, unknowns
 
 
 def low_rank(rows=60, columns=40, rank=3):

@@ -3,9 +3,8 @@ import torch
 from torch import nn
 
 from attacks import Observation
-from attacks.update.first_layer import infer_image_count
-from attacks.update.pixel_mean import infer_pixel_mean
-from attacks.update.spectrum import ImageCount, gavish_donoho, read_spectrum
+from attacks.update.private_set import infer_pixel_mean
+from attacks.update.spectrum import ImageCount, gavish_donoho, infer_image_count, read_spectrum
 from tests.attacks.conftest import client, digits, mlp
 
 

@@ -1,6 +1,6 @@
 import torch
 
-from attacks.update.views import group_views
+from attacks.update.spectrum import group_views
 
 
 def test_shifted_and_mirrored_images_are_put_together_in_the_order_they_come():

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from attacks import Knowledge, get_attack
-from attacks.update.weight_decay import decay_factor, without_decay
+from attacks.update.spectrum import decay_factor, without_decay
 from tests.attacks.conftest import client, digits, generator, minibatches, mlp, nearest
 
 

@@ -4,7 +4,7 @@ from PIL import Image
 
 from clients import data
 from clients.config import DataConfig
-from clients.data.fingerprint import LEAST_DECODED, fingerprint
+from clients.data.partition import LEAST_DECODED, fingerprint
 
 COUNT = 2 * LEAST_DECODED
 

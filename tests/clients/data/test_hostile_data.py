@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from attacks.interface.errors import InputError
-from clients.data.files import read_npz
-from clients.data.pictures import PictureFormat, PictureSplit, format_of, open_picture, read_errors
+from clients.data.files import PictureFormat, PictureSplit, format_of, open_picture, read_errors, read_npz
 from clients.data.sources.idx import IMAGE_MAGIC, _read
 
 GIBIBYTE = 2**30

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from attacks.interface.errors import InputError
-from clients.data.tasks import make_task
+from clients.data.arrays import make_task
 
 DIGITS = tuple("0123456789")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

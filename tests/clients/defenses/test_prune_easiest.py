@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 from clients.defenses import TrainingSet
-from clients.defenses.prune_easiest import duals
+from clients.defenses.training_data import duals
 from tests.clients.defenses.parts import context, make
 
 

@@ -7,7 +7,7 @@ from attacks import InputError
 from attacks.kernel.empirical import empirical_ntk, kernel_distance
 from attacks.kernel.infinite import InfiniteNTK
 from clients.config import ModelConfig
-from clients.distillation.kernels import KERNELS, named_kernel
+from clients.distillation.evaluation import KERNELS, named_kernel
 from clients.models import build_model
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from attacks import InputError
-from clients.models.checkpoint_file import read_checkpoint
+from clients.models.checkpoint import read_checkpoint
 
 
 class Net(nn.Module):

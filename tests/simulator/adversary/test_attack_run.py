@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from attacks import Knowledge, Observation, Reconstruction
-from simulator.adversary.attack_run import AttackRun, check_images
+from simulator.evaluation.attack_run import AttackRun, check_images
 from simulator.scenario.scenario import validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Source

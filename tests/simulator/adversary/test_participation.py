@@ -2,7 +2,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from simulator.adversary.participation import Participation
+from simulator.adversary.reply import Participation
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
 

@@ -11,8 +11,8 @@ from attacks import InputError
 from clients.defenses.differential_privacy.guarantee import Guarantee, to_json
 from clients.local_update import load_data
 from simulator.adversary.curious_server import CuriousServer
-from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
+from simulator.adversary.reply import Participation
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.run.strategies import defended_strategy

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.adversary.threat_models import SECURE_AGGREGATION, History, Source, all_views
+from simulator.results.threat_models import SECURE_AGGREGATION, History, Source, all_views
 
 RETURNED, SUM, GLOBAL = Source.RETURNED, Source.SUM, Source.GLOBAL
 

@@ -11,11 +11,11 @@ import ray
 import torch
 
 from attacks import InputError
-from attacks.interface.own_code import VARIABLE
-from simulator.audit.audit import audit
+from attacks.interface.code_trust import VARIABLE
+from simulator.audit.run_audit import audit
 from simulator.results.keys import ALL
-from simulator.results.run import Run
 from simulator.run.cluster import stop_ray
+from simulator.rundir.run import Run
 from tests.simulator.audit.recorded import SHAPE, digits, network, record
 
 SPAN = {"mean": 0.3, "std": 0.4, "attacks": ["span"], "workers": 1}
@@ -138,7 +138,7 @@ def test_a_finished_audit_is_read_and_an_interrupted_one_goes_on(recorded, blind
     journal = (blind.path / "ledger.jsonl").read_text().splitlines()
     (blind.path / "ledger.jsonl").write_text("\n".join(journal[:4]) + "\n")  # two rows, and that they are done
     done = []
-    monkeypatch.setattr("simulator.audit.audit.run_job", lambda job: done.append(job.name) or run_of(job))
+    monkeypatch.setattr("simulator.audit.run_audit.run_job", lambda job: done.append(job.name) or run_of(job))
     from simulator.evaluation.job import run_job as run_of
 
     again = audited(recorded, "blind")
@@ -158,7 +158,9 @@ def test_a_finished_audit_answers_from_its_tables_without_its_network(recorded, 
 
 
 def test_an_audit_waits_for_neither_ray_nor_flower_before_it_needs_them():
-    code = "import sys, simulator.audit.audit; print([m for m in ('ray', 'flwr', 'matplotlib') if m in sys.modules])"
+    code = (
+        "import sys, simulator.audit.run_audit; print([m for m in ('ray', 'flwr', 'matplotlib') if m in sys.modules])"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

@@ -8,7 +8,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from attacks import InputError
-from simulator.audit.audit import audit
+from simulator.audit.run_audit import audit
 from simulator.reports.gate import judge, parse_limits
 from simulator.reports.page.rows import exposure_grid, leakage_grid
 from simulator.reports.tables import visible_columns

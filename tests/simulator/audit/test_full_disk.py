@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from simulator.audit.audit import audit
+from simulator.audit.run_audit import audit
 from simulator.errors import DiskError
 from tests.simulator.audit.recorded import SHAPE, record
 
@@ -79,7 +79,7 @@ def test_a_folder_that_vanishes_is_one_line_and_its_rows_are_not_lost(recorded, 
             shutil.rmtree(tmp_path / "out")
         return done
 
-    monkeypatch.setattr("simulator.audit.audit.run_job", removing)
+    monkeypatch.setattr("simulator.audit.run_audit.run_job", removing)
     with pytest.raises(DiskError, match=r"cannot be written \(No such file or directory\)") as caught:
         audited(recorded, tmp_path / "out")
     assert caught.value.tables["leakage"].client.tolist() == [0]

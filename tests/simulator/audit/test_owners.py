@@ -2,9 +2,9 @@
 
 import torch
 
-from simulator.audit.images import ImageFiles
 from simulator.audit.owners import owners_by_name
 from simulator.audit.recording import SeenClient
+from simulator.evaluation.image_files import ImageFiles
 
 
 def files(*names):

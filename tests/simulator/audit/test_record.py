@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from attacks import InputError, Knowledge
 from fedspill import Record
-from simulator.audit import background, messages, writer
+from simulator.audit import messages, writer
 from simulator.audit.recording import Recording
 from simulator.audit.writer import RecordingWriter
 from simulator.results import formats
@@ -338,7 +338,7 @@ def test_a_disk_that_hangs_costs_rounds_of_the_recording_alone(tmp_path, monkeyp
         write(writer, seen)
 
     monkeypatch.setattr(RecordingWriter, "write", slow)
-    monkeypatch.setattr(background, "PATIENCE", 0.05)
+    monkeypatch.setattr(messages, "PATIENCE", 0.05)
     record, grid = Record(fedavg(), tmp_path / "mine"), Grid(trained)
     arrays = checkpoint()
     for number in (1, 2, 3):

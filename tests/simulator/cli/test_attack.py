@@ -108,7 +108,7 @@ def test_where_the_result_cannot_be_written_nothing_is_computed(
     def compute(*args, **options):
         raise AssertionError("computed")
 
-    for work in ("adversary.attack_run.AttackRun.run", "tools.diagnosis.measure_regime", "run.engine.start_ray"):
+    for work in ("evaluation.attack_run.AttackRun.run", "tools.diagnosis.measure_regime", "run.engine.start_ray"):
         monkeypatch.setattr(f"simulator.{work}", compute)
     monkeypatch.setattr("attacks.membership.MembershipTest.of", compute)
     np.savez(tmp_path / "some.npz", images=np.zeros((2, 1, 8, 8), np.float32))

@@ -13,7 +13,7 @@ import yaml
 from simulator.cli.catalogue import FILE, describe_own_parts, first_sentence
 from simulator.cli.main import cli
 from simulator.results.ledger import Ledger
-from simulator.run.strategy_names import TREES, known_strategies
+from simulator.run.strategies import TREES, known_strategies
 from simulator.scenario.json_schema import file_schema
 
 COMMANDS = typer.main.get_command(cli).commands

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from simulator.results.ledger import JOURNAL, finished_cells, read_journal
-from simulator.results.run import Run
+from simulator.rundir.run import Run
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.outlets import Outlet
-from simulator.terminal import Terminal
+from simulator.terminal import Outlet, Terminal
 
 FEDSPILL = str(Path(sys.executable).parent / "fedspill")
 FULL = Path("/dev/full")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from simulator.evaluation.background import BackgroundDispatcher
+from simulator.evaluation.dispatch import BackgroundDispatcher
 from simulator.evaluation.job import lost
 from tests.simulator.evaluation.observed import make_job
 

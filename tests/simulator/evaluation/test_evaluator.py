@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
-from attacks.interface.normalization import Normalization
+from attacks.interface.pictures import Normalization
 from simulator.evaluation.evaluator import evaluate
 from simulator.evaluation.truth import Truth
 from simulator.scenario.scenario import Scenario

@@ -124,7 +124,7 @@ def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
         said.append("score")
         return Evaluation({}, [], [])
 
-    monkeypatch.setattr("simulator.adversary.attack_run.AttackRun.run", attack)
+    monkeypatch.setattr("simulator.evaluation.attack_run.AttackRun.run", attack)
     monkeypatch.setattr("simulator.evaluation.job.evaluate", score)
     assert run_job(make_job(tmp_path), Listening()).leakage[0]["status"] == "ok"
     assert said == ["alive", "attack", "alive", "score"]

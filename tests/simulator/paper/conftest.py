@@ -3,7 +3,7 @@
 import pytest
 
 from simulator.paper.claims import judge
-from simulator.paper.files import load_claims
+from simulator.paper.command import load_claims
 
 
 @pytest.fixture

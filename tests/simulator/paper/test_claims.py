@@ -8,14 +8,11 @@ import pytest
 
 from simulator.paper import EXPERIMENTS
 from simulator.paper.claims import COMPARISONS, Claim, ClaimRule, Signs, compare, judge
-from simulator.paper.distillation import likeness_statistics
-from simulator.paper.distilled_accuracy import set_statistics, size_statistics
-from simulator.paper.files import load_claims
-from simulator.paper.reconstruction.curves import few_statistics, task_statistics
+from simulator.paper.command import load_claims
+from simulator.paper.distilled import likeness_statistics, set_statistics, size_statistics
+from simulator.paper.reconstruction.curves import few_statistics, ntk_statistics, span_statistics, task_statistics
 from simulator.paper.reconstruction.duals import accumulated_statistics, dual_statistics
-from simulator.paper.reconstruction.finetuning import ntk_statistics, span_statistics
-from simulator.paper.reconstruction.gradient_sums import kkt_statistics, step_statistics
-from simulator.paper.reconstruction.minibatches import memory_statistics
+from simulator.paper.reconstruction.gradient_sums import kkt_statistics, memory_statistics, step_statistics
 from simulator.paper.theory.predicted_points import gap_statistics
 from simulator.paper.theory.sphere import recovery_statistics
 

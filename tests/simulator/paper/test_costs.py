@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from simulator.paper.command import load_file
 from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, clocked, seconds_per_step
-from simulator.paper.files import load_file
 
 TIMED = [name for name, experiment in EXPERIMENTS.items() if experiment.cost is not None]
 SWEPT = [name for name in EXPERIMENTS if name not in TIMED]

@@ -10,8 +10,15 @@ from rich.console import Console
 from attacks import InputError
 from clients.config import Count, Section
 from simulator.paper import EXPERIMENTS, ExperimentRun, get_experiment
-from simulator.paper.command import claim_folder, natural, run_experiment
-from simulator.paper.files import choose_dataset, file_of, load_file, narrow_sweep
+from simulator.paper.command import (
+    choose_dataset,
+    claim_folder,
+    file_of,
+    load_file,
+    narrow_sweep,
+    natural,
+    run_experiment,
+)
 from simulator.paper.measures import paired, spearman_within
 from simulator.paper.reconstruction.curves import (
     COLUMNS,

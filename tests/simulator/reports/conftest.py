@@ -8,9 +8,9 @@ import torch
 from attacks import InputError, Knowledge
 from simulator.evaluation.job import Job, Setting, run_job
 from simulator.results.keys import ObservationKey, RecordedObservation
-from simulator.results.run import Run
 from simulator.results.schema import LEAKAGE, SAMPLES, UTILITY
 from simulator.results.storage import CellStore
+from simulator.rundir.run import Run
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
 

@@ -12,7 +12,6 @@ from scipy import optimize, stats
 from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.local_update import load_data, make_model
 from simulator.adversary.reply import ClientReply
-from simulator.adversary.threat_models import all_views
 from simulator.errors import CellsFailed
 from simulator.reports.benchmark_figures import draw_benchmark, frontier_of
 from simulator.reports.benchmark_table import benchmark_table, strongest, tried_by_all
@@ -20,8 +19,9 @@ from simulator.reports.tables import untested
 from simulator.results.ledger import Ledger
 from simulator.results.privacy import privacy_columns
 from simulator.results.schema import CLIENTS, LEAKAGE, UTILITY
+from simulator.results.threat_models import all_views
+from simulator.run.federation import Utility
 from simulator.run.folder import claimed
-from simulator.run.utility import Utility
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
 

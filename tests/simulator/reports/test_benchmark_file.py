@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attacks import InputError
-from simulator.reports.benchmark import load_any, load_benchmark
+from simulator.scenario.benchmark import load_any, load_benchmark
 
 DEFENSES = Path(__file__).parents[3] / "scenarios" / "defenses.yaml"
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from clients.defenses import DEFENSES
-from simulator.reports.drawing import styles
-from simulator.reports.labels import apart
+from simulator.reports.drawing import apart, styles
 
 
 def test_a_defense_looks_the_same_whoever_stands_beside_it():

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from simulator.reports.equal_utility import equal_utility, settings, write_equal_utility
+from simulator.reports.benchmark_table import equal_utility, settings, write_equal_utility
 from simulator.reports.tables import equal_utility_view
-from simulator.results.benchmark_schema import AT_SETTING
+from simulator.results.schema import AT_SETTING
 from tests.simulator.reports.test_tables import printed
 
 

@@ -5,10 +5,9 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot
 
-from simulator.reports import figures, leakage_figure
-from simulator.reports.figures import curves, draw_figures
-from simulator.reports.leakage_figure import horizontal, places_of, spread
-from simulator.reports.panel_titles import in_words, panel_titles
+from simulator.reports import figures
+from simulator.reports.drawing import in_words, panel_titles
+from simulator.reports.figures import curves, draw_figures, horizontal, places_of, spread
 from simulator.results.schema import LEAKAGE, SAMPLES
 from tests.simulator.reports.conftest import leakage_row, sample_rows
 
@@ -24,7 +23,6 @@ def drawn(monkeypatch):
         return path
 
     monkeypatch.setattr(figures, "save", save)
-    monkeypatch.setattr(leakage_figure, "save", save)
     return found
 
 
@@ -104,5 +102,5 @@ def test_clients_that_coincide_stand_beside_each_other():
 
 def test_more_settings_than_a_figure_has_room_for_are_counted(drawn, tmp_path):
     rows = pd.concat([frame(leakage_row(r, 0, attack=f"attack {i}")) for i in range(14) for r in (1, 2)])
-    said = leakage_figure.leakage_figure(rows.reset_index(drop=True), tmp_path / "leakage_by_round.png").caption
+    said = figures.leakage_figure(rows.reset_index(drop=True), tmp_path / "leakage_by_round.png").caption
     assert "12 of 14 settings are shown" in said and len(drawn["leakage_by_round"].axes) == 12

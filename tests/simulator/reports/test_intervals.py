@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simulator.reports.intervals import cluster_interval, half_width, paired_difference, share_interval, sign_test
+from simulator.reports.benchmark_table import cluster_interval, half_width, paired_difference, share_interval, sign_test
 
 
 def scores(*rows):

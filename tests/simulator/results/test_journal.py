@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.results.disk import is_changed, write_bytes
-from simulator.results.journal import JOURNAL, decode, encode, files_of, inspect
-from simulator.results.ledger import Ledger
+from simulator.results.ledger import JOURNAL, Ledger, decode, encode, files_of, inspect
 
 KEY = {"defense": "none", "seed": 0, "target": "private", "attack": "ntk", "threat_model": "server", "status": "ok"}
 

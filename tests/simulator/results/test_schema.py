@@ -10,17 +10,15 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
-from attacks.interface.normalization import Normalization
-from simulator.adversary.threat_models import all_views
-from simulator.evaluation.evaluator import evaluate
-from simulator.evaluation.measures import MEASURES
+from attacks.interface.pictures import Normalization
+from simulator.evaluation.evaluator import MEASURES, evaluate
 from simulator.evaluation.truth import Truth
 from simulator.reports.benchmark_table import benchmark_table
-from simulator.results.benchmark_schema import benchmark
 from simulator.results.columns import NUMBER, Column, SchemaError
 from simulator.results.ledger import TABLES, Ledger, row_order
 from simulator.results.reference import reference
-from simulator.results.schema import CANDIDATES, CLIENTS, LAYERS, LEAKAGE, SAMPLES, SCORES
+from simulator.results.schema import CANDIDATES, CLIENTS, LAYERS, LEAKAGE, SAMPLES, SCORES, benchmark
+from simulator.results.threat_models import all_views
 
 PROJECT = Path(__file__).parents[3]
 KEY = {"round": 1, "client": 0, "threat_model": "server", "attack": "span", "defense": "none", "seed": 0}

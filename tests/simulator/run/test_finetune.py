@@ -12,8 +12,7 @@ from attacks import Observation
 from attacks.kernel.empirical import affordable_images
 from clients.config import ModelConfig
 from clients.models import build_model
-from simulator.paper.command import run_experiment
-from simulator.paper.files import load_file
+from simulator.paper.command import load_file, run_experiment
 from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario, load_source
 from tests.simulator.conftest import ray_stays_up

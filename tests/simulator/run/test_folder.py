@@ -13,16 +13,16 @@ from filelock import FileLock
 from sklearn.datasets import load_digits
 
 from attacks import InputError
-from attacks.interface.own_code import allow_code
+from attacks.interface.code_trust import allow_code
 from clients.data import _load
 from simulator.errors import DiskError, RunError
-from simulator.results import journal
+from simulator.results import ledger as ledger_file
+from simulator.results.disk import LOCK
 from simulator.results.ledger import JOURNAL, Ledger
-from simulator.results.lock import LOCK
-from simulator.run import description, engine
-from simulator.run.description import inputs_of
+from simulator.run import engine
+from simulator.run import folder as folder_file
 from simulator.run.display import Display
-from simulator.run.folder import claimed, needs_run
+from simulator.run.folder import claimed, inputs_of, needs_run
 from simulator.run.plan import make_plan
 from simulator.scenario.scenario import load_scenario
 
@@ -100,7 +100,7 @@ def test_tables_that_a_killed_run_did_not_come_to_are_written_from_its_journal(p
 def test_checkpoints_are_read_once(plan, monkeypatch):
     """Those of a run that goes on by who has locked its folder, those of one that is over to say that it is."""
     read = []
-    monkeypatch.setattr(journal, "is_changed", lambda path, crc: bool(read.append(path.name)))
+    monkeypatch.setattr(ledger_file, "is_changed", lambda path, crc: bool(read.append(path.name)))
     with claimed(plan):
         ledger = Ledger(plan.run_dir)
         ledger.mark_done("another cell", {"checkpoint": "00000000"})
@@ -173,8 +173,8 @@ def test_other_versions_are_said_and_both_are_written_down(plan, monkeypatch):
     with claimed(plan) as notes:
         assert notes == []
     assert yaml.safe_load((plan.run_dir / "scenario.yaml").read_text()) == first  # the time of its start as well
-    installed = description.metadata.version
-    monkeypatch.setattr(description.metadata, "version", lambda name: "99" if name == "torch" else installed(name))
+    installed = folder_file.metadata.version
+    monkeypatch.setattr(folder_file.metadata, "version", lambda name: "99" if name == "torch" else installed(name))
     for _ in range(2):  # the second time the same versions as the last
         with claimed(plan) as notes:
             assert notes == [f"begun with torch {installed('torch')}, now 99: its tables will hold rows of both"]

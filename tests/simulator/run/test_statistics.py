@@ -11,12 +11,12 @@ from attacks import InputError
 from clients.client_app import trained
 from clients.local_update import load_data, make_model
 from simulator.adversary.curious_server import CuriousServer
-from simulator.adversary.participation import Participation
 from simulator.adversary.recorder import Recorder
+from simulator.adversary.reply import Participation
+from simulator.adversary.statistics import StatisticsApart, buffers_of
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.run.plan import check_cell
-from simulator.run.statistics import StatisticsApart, buffers_of
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source

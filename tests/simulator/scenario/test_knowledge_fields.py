@@ -3,7 +3,7 @@
 import pytest
 
 from attacks import Knowledge
-from simulator.scenario.knowledge_fields import KNOWLEDGE_FIELDS
+from simulator.results.knowledge_fields import KNOWLEDGE_FIELDS
 from simulator.tools.attack_pair import parse_knowledge
 
 

@@ -3,10 +3,9 @@ from pathlib import Path
 import pytest
 
 from attacks import InputError
-from simulator.adversary.threat_models import all_views
 from simulator.results.keys import ALL
-from simulator.run.expected import expected_pairs
-from simulator.run.plan import make_plan
+from simulator.results.threat_models import all_views
+from simulator.run.plan import expected_pairs, make_plan
 from simulator.scenario.scenario import load_scenario, validate
 from simulator.scenario.sweep import short_keys
 from simulator.scenario.yaml_source import Source

@@ -5,9 +5,9 @@ import json
 import pandas as pd
 import pytest
 
+from simulator.reports.drawing import panel_titles
 from simulator.reports.figures import draw_figures
-from simulator.reports.panel_titles import panel_titles
-from simulator.run.expected import expected_attacks
+from simulator.run.plan import expected_attacks
 
 pytestmark = pytest.mark.slow
 

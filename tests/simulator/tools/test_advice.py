@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation
-from attacks.interface.seeding import torch_generator
+from attacks.interface.torch_tools import torch_generator
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
-from simulator.tools.advice import advice
+from simulator.tools.diagnosis import advice
 from tests.simulator.audit.recorded import NORMALIZATION, SHAPE, digits, network, trained
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attacks import Knowledge, Observation
-from simulator.tools.candidates import scale_warning, to_input_space
+from simulator.evaluation.candidate_images import scale_warning, to_input_space
 from tests.simulator.audit.recorded import NORMALIZATION, SHAPE, digits, network, trained
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from simulator.tools.membership_words import membership_words
+from simulator.evaluation.candidate_images import membership_words
 
 
 def residuals(*scores):

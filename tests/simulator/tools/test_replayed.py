@@ -12,12 +12,12 @@ from torch import nn
 from attacks import Knowledge
 from clients.data.partition import split_data
 from clients.models import build_model
-from simulator.audit.audit import audit
+from simulator.audit.run_audit import audit
 from simulator.results.keys import ObservationKey, RecordedObservation
-from simulator.results.run import Run
 from simulator.results.storage import CellStore
 from simulator.run.folder import claimed
 from simulator.run.plan import make_plan
+from simulator.rundir.run import Run
 from simulator.scenario.scenario import load_scenario
 from tests.simulator.audit.recorded import SHAPE, digits, record
 

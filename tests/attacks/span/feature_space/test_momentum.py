@@ -1,10 +1,8 @@
 import pytest
 import torch
 
-from attacks.span.feature_space.inversion import PixelTest
-from attacks.span.feature_space.momentum import Momentum, fit_factor, moved, next_state
-from attacks.span.feature_space.network import find_feature_network
-from attacks.span.feature_space.sgd_steps import step_of
+from attacks.span.feature_space.inversion import Momentum, PixelTest, fit_factor, moved, next_state
+from attacks.span.feature_space.network import find_feature_network, step_of
 from tests.attacks.conftest import client, digits
 from tests.attacks.span.conftest import Convolutional
 from tests.attacks.span.feature_space.test_sgd_steps import factors

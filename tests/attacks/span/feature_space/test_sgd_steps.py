@@ -1,7 +1,6 @@
 import torch
 
-from attacks.span.feature_space.network import find_feature_network
-from attacks.span.feature_space.sgd_steps import UpdateFactors, output_jacobian, step_of
+from attacks.span.feature_space.network import UpdateFactors, find_feature_network, output_jacobian, step_of
 from tests.attacks.conftest import digits
 from tests.attacks.span.conftest import Convolutional, client
 

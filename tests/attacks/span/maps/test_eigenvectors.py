@@ -1,6 +1,6 @@
 import torch
 
-from attacks.span.maps.eigenvectors import smallest_eigenvectors
+from attacks.span.maps.search import smallest_eigenvectors
 
 
 def test_the_smallest_eigenvectors_of_a_matrix_that_is_never_formed():

@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from attacks.span.maps.decoys import dead_leaves
-from attacks.span.maps.inversion import Inverted, MapTarget, Scales, invert_maps, total_variation
+from attacks.span.maps.inversion import Inverted, MapTarget, Scales, dead_leaves, invert_maps, total_variation
 from attacks.span.thresholds import MAP_INVERSION, Descent
 from tests.attacks.conftest import digits
 

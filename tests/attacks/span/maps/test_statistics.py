@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from attacks.span.maps.statistics import read_statistics
+from attacks.span.maps.network import read_statistics
 
 
 def model():

@@ -1,6 +1,6 @@
 import torch
 
-from attacks.span.search.extreme_points import extreme_images
+from attacks.span.search.descent import extreme_images
 from tests.attacks.conftest import MEAN, digits
 
 

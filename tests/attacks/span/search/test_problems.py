@@ -1,8 +1,8 @@
 import torch
 
 from attacks.networks.mlp import ACTIVATIONS
+from attacks.span.search.candidates import moved
 from attacks.span.search.descent import with_gradient
-from attacks.span.search.passes import moved
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from tests.attacks.conftest import digits
 from tests.attacks.span.conftest import first_two

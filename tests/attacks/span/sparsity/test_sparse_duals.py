@@ -1,8 +1,6 @@
 import torch
 
-from attacks.span.sparsity.dual_space import DualSpace
-from attacks.span.sparsity.many_duals import PairProducts, sparsest_of_many
-from attacks.span.sparsity.sparse_duals import purified, retry_doubtful, sparsest
+from attacks.span.sparse_duals import DualSpace, PairProducts, purified, retry_doubtful, sparsest, sparsest_of_many
 from tests.attacks.span.conftest import first_two
 
 

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
-from attacks.update.pixel_mean import infer_background
+from attacks.update.private_set import infer_background
 from tests.attacks.conftest import digits, nearest
 from tests.attacks.span.conftest import Convolutional, client, run
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from clients.defenses import Encoding
-from clients.defenses.memory import from_text
+from clients.defenses.base import from_text
 from tests.clients.defenses.parts import context, make, update
 
 

@@ -1,6 +1,6 @@
 import torch
 
-from clients.defenses.compression.sign_sgd import signs
+from clients.defenses.compression import signs
 from tests.clients.defenses.parts import context, make
 
 

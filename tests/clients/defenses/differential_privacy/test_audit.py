@@ -10,8 +10,8 @@ from torch import nn
 
 from clients.chain import Link
 from clients.config import TrainingConfig
-from clients.defenses.differential_privacy.audit import epsilon_lower_bound, p_value
 from clients.training import train
+from tests.clients.defenses.differential_privacy.lower_bound import epsilon_lower_bound, p_value
 from tests.clients.defenses.parts import context, make
 
 CANARIES, GUESSES, STEPS = 1000, 400, 4

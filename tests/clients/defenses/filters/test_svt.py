@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clients.defenses.filters.svt import laplace
+from clients.defenses.filters import laplace
 from tests.clients.defenses.parts import context, make
 
 

@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from attacks import InputError
-from clients.defenses.prune_easiest import without_easiest
+from clients.defenses.training_data import without_easiest
 from simulator.paper import ExperimentRun
-from simulator.paper.distillation import DistillationSettings, cosines, likeness
-from simulator.paper.distilled_accuracy import gap_table, table1
-from simulator.paper.files import load_file
+from simulator.paper.command import load_file
+from simulator.paper.distilled import DistillationSettings, cosines, gap_table, likeness, table1
 from simulator.paper.reconstruction.onion import (
     OnionSettings,
     Peeling,

@@ -10,20 +10,23 @@ import torch
 from rich.console import Console
 
 from attacks.kernel.empirical import empirical_ntk
-from simulator.paper.command import run_experiment
-from simulator.paper.files import load_file
+from simulator.paper.command import load_file, run_experiment
 from simulator.paper.theory import constancy
 from simulator.paper.theory.constancy import (
+    COLUMNS,
     ConstancyData,
+    HessianSettings,
     Network,
     descend,
+    fitted,
+    hessian_statistics,
     learning_rate,
     measure,
     measure_loss,
     measure_training,
     shrink,
+    slope_table,
 )
-from simulator.paper.theory.hessian import COLUMNS, HessianSettings, fitted, hessian_statistics, slope_table
 
 
 def test_inputs_lie_on_the_sphere_and_seeds_differ():

@@ -11,11 +11,17 @@ from attacks.kernel.infinite import InfiniteNTK
 from attacks.ntk.objective import make_objective
 from attacks.scoring.images import matched_l2
 from simulator.paper import ExperimentRun
-from simulator.paper.files import load_file
+from simulator.paper.command import load_file
 from simulator.paper.reconstruction.duals import fit, weak_and_strong
-from simulator.paper.reconstruction.minibatches import image_memory, largest_error
-from simulator.paper.theory.predicted_points import PredictedSettings, leave_one_out, one_point
-from simulator.paper.theory.rkip_equality import Centered, both_losses, rkip
+from simulator.paper.reconstruction.gradient_sums import image_memory, largest_error
+from simulator.paper.theory.predicted_points import (
+    Centered,
+    PredictedSettings,
+    both_losses,
+    leave_one_out,
+    one_point,
+    rkip,
+)
 from simulator.paper.theory.sphere import Embedding, SphereSettings, minimize, on_sphere, stretched
 from simulator.run.display import Display
 from simulator.tools.distillation import Owner

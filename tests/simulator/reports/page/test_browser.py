@@ -9,8 +9,8 @@ from playwright import sync_api as playwright
 
 from simulator.reports.figures import draw_figures
 from simulator.reports.page import pictures as page_pictures
-from simulator.reports.page.render import render
-from simulator.reports.page.run_page import run_page
+from simulator.reports.page.pages import run_page
+from simulator.reports.page.view import render
 from simulator.reports.strips import Strip
 from tests.simulator.reports.conftest import large_run
 

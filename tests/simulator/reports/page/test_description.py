@@ -1,6 +1,6 @@
 """What a page says of how it was made."""
 
-from simulator.reports.page.description import audit_command
+from simulator.reports.page.pictures import audit_command
 
 
 def test_the_command_of_an_audit_has_what_was_asked_for():

@@ -12,11 +12,10 @@ from PIL import Image
 
 from simulator.reports.figures import draw_figures
 from simulator.reports.page import pictures as page_pictures
-from simulator.reports.page.description import in_words
-from simulator.reports.page.pictures import distance, picture_of, tile
-from simulator.reports.page.render import render
+from simulator.reports.page.pages import run_page
+from simulator.reports.page.pictures import distance, in_words, picture_of, tile
 from simulator.reports.page.rows import leakage_grid, utility_grid
-from simulator.reports.page.run_page import run_page
+from simulator.reports.page.view import render
 from simulator.reports.strips import Strip
 from simulator.results.schema import LEAKAGE, UTILITY
 from tests.simulator.reports.conftest import leakage_row, utility_row

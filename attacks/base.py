@@ -1,0 +1,258 @@
+"""The attack interface: one frozen dataclass of options per attack, registered by name.
+
+Independent starts of one optimization, of which the best is kept.
+"""
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from attacks.interface.knowledge import Knowledge
+from attacks.interface.observation import Observation
+from attacks.interface.options import check_known
+from attacks.interface.pictures import Normalization, Pictures
+from attacks.interface.plugins import Registry
+from attacks.interface.torch_tools import choose_device, exact_convolutions
+from attacks.update.private_set import (
+    check_knowledge,
+    check_num_private_available,
+    infer_private_set,
+    mean_of_found,
+)
+
+Progress = Callable[[int, int, float], None]
+"""Called with (iterations done, iterations in all, current loss)."""
+
+Facts = dict[str, float | str]
+"""What an attack measured, by name, and the names of the layers it measured at."""
+
+
+def silent(done: int, total: int, loss: float) -> None:
+    """The progress callback of those who do not look."""
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What an attack returns: candidates for private images, best first once `Attack.run` has ranked them.
+
+    images: (M, C, H, W) in the model's input space. residual: (M,), lower is surer; each attack says what it is.
+    pixel_mean, pixel_std: pixels in [0, 1] are `images` · std + mean, as the attacker knows or infers it; where an
+    attack leaves the mean empty, `Attack.run` fills it in as far as it is known, and an empty std is 1. duals:
+    (V, M, K) for V kernels and K outputs, where the attack has them. num_inferred: the number of private images that
+    the update shows. relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖. loss_trace: (iteration, loss) pairs. facts: what the attack
+    measured on its way, by name.
+    held: (H, C, H, W), like `images`: further candidates that the attack has and would not vouch for. A veto keeps them
+    out of `images`, not out of the adversary's hands, so they are scored too. groups: (M,) from 0, which images
+    returned are views of one, where there are more of them than private images; None where each stands for itself.
+    features: (F, …), what was recovered of private images inside the network, at the parameters sent, where an attack
+    finds that before it finds pixels; the best first, and of all images found, returned or held.
+    """
+
+    images: Tensor
+    residual: Tensor
+    pixel_mean: tuple[float, ...] = ()
+    pixel_std: tuple[float, ...] = ()
+    duals: Tensor | None = None
+    num_inferred: int | None = None
+    relative_residual: float = float("nan")
+    loss_trace: tuple[tuple[int, float], ...] = ()
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
+    facts: Facts = field(default_factory=dict)
+    held: Tensor | None = None
+    groups: Tensor | None = None
+    features: Tensor | None = None
+
+    def pixels(self, clamped: bool = True) -> Tensor:
+        """Images in [0, 1], clamped: (M, C, H, W). clamped: False keeps what a wrong `pixel_mean` moved outside.
+
+        Where no `pixel_mean` is known, nothing is added and nothing clamped: they are off by that mean.
+        """
+        return self._pixels(self.images, clamped)
+
+    def held_pixels(self, clamped: bool = True) -> Tensor:
+        """The candidates held back, likewise: (H, C, H, W)."""
+        return self._pixels(self.images[:0] if self.held is None else self.held, clamped)
+
+    def _pixels(self, inputs: Tensor, clamped: bool) -> Tensor:
+        pixels = Normalization(self.pixel_mean, self.pixel_std).pixels(inputs.cpu())
+        return pixels.clamp(0, 1) if clamped and self.pixel_mean else pixels
+
+    def show(self, most: int = 20) -> Pictures:
+        """The first images, for a notebook or a file, each above its residual."""
+        strips = [("images", self.pixels()[:most])]
+        if self.held is not None and len(self.held):
+            strips.append(("held back", self.held_pixels()[:most]))
+        captions = tuple(f"{value:.2g}" for value in self.residual[:most].tolist())
+        more = (f"{len(self.images) - most} more images are not shown",) if len(self.images) > most else ()
+        return Pictures(self._counted(), tuple(strips), captions, (*more, *self.warnings))
+
+    def __repr__(self) -> str:
+        return f"Reconstruction({self._counted()})"
+
+    def _repr_html_(self) -> str:
+        return self.show()._repr_html_()
+
+    def _counted(self) -> str:
+        """What there is, in words."""
+        held = "" if self.held is None or not len(self.held) else f", {len(self.held)} held back"
+        inferred = "" if self.num_inferred is None else f", {self.num_inferred} private ones inferred"
+        span = f", residuals {self.residual.min():.2g} to {self.residual.max():.2g}" if len(self.images) else ""
+        size = " × ".join(map(str, self.images.shape[1:]))
+        images = f"{len(self.images)} image{'' if len(self.images) == 1 else 's'}"
+        return f"{images} of {size}{held}{inferred}{span}, {self.seconds:.1f} s"
+
+    def ranked(self) -> "Reconstruction":
+        """The same candidates, smallest residual first, on the CPU; images, residuals and duals in float32."""
+        order = self.residual.detach().cpu().argsort(stable=True)
+        return replace(
+            self,
+            images=self.images.detach().float().cpu()[order],
+            residual=self.residual.detach().float().cpu()[order],
+            duals=None if self.duals is None else self.duals.detach().float().cpu()[:, order],
+            held=None if self.held is None else self.held.detach().float().cpu(),
+            groups=None if self.groups is None else self.groups.cpu()[order],
+            features=None if self.features is None else self.features.detach().float().cpu(),
+        )
+
+
+class Attack(ABC):
+    """One attack: a frozen dataclass whose fields are its options. It sees an observation and what it was told, and
+    nothing else.
+
+    Callers use `run`, which is the same for every attack. An attack of your own is a file with its mathematics and
+    an import in `attacks/library.py`; docs/extending.md has a complete one. tests/attacks/test_common.py runs over it.
+    """
+
+    kind: ClassVar[str] = "attack"
+    name: ClassVar[str]
+    vouches: ClassVar[bool] = False
+    """Whether it returns those images alone that passed a test of its own against decoys, and holds all others back."""
+    infers: ClassVar[tuple[str, ...]] = ()
+    """Those of num_private and pixel_mean that `run` infers, or assumes with a warning, where they are not told:
+    `reconstruct` then finds them in its `knowledge`."""
+
+    def run(
+        self,
+        observation: Observation,
+        knowledge: Knowledge,
+        generator: torch.Generator,
+        progress: Progress = silent,
+    ) -> Reconstruction:
+        """Check, attack, and complete the result: what every attack has in common.
+
+        generator: of every random number that the attack draws, on the CPU. The caller's network is neither moved nor
+        changed. Returns the candidates with the smallest residual first, on the CPU, images in float32. Raises
+        InputError where the attack cannot run.
+        """
+        start = time.perf_counter()
+        self.check(observation, knowledge)
+        knowledge = self.with_options(knowledge)
+        told, num_inferred, warnings = infer_private_set(observation, knowledge, self.infers)
+        own = observation.with_own_model(choose_device(getattr(self, "device", "cpu")))
+        with exact_convolutions():
+            found = self.reconstruct(own, told, generator, progress).ranked()
+        warnings += found.warnings
+        mean = found.pixel_mean
+        if not mean:
+            held = found.images[:0] if found.held is None else found.held
+            mean, unsure = mean_of_found(observation, knowledge, found.images if len(found.images) else held)
+            warnings += unsure
+        return replace(
+            found,
+            pixel_mean=mean,
+            pixel_std=knowledge.pixel_std or (),
+            num_inferred=num_inferred if found.num_inferred is None else found.num_inferred,
+            warnings=tuple(warnings),
+            seconds=time.perf_counter() - start,
+        )
+
+    def check(self, observation: Observation, knowledge: Knowledge) -> None:
+        """Raise InputError where `run` would refuse this network with this knowledge; no update is looked at."""
+        check_knowledge(observation, knowledge)
+        self.check_requirements(observation, knowledge)
+        if "num_private" in self.infers:
+            check_num_private_available(self.name, observation, self.with_options(knowledge))
+
+    def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
+        """Raise InputError where this attack cannot run, for reasons of its own."""
+        return
+
+    def with_options(self, knowledge: Knowledge) -> Knowledge:
+        """The knowledge with what the attack's options say of the private set, for attacks that have such options."""
+        return knowledge
+
+    @abstractmethod
+    def reconstruct(
+        self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
+    ) -> Reconstruction:
+        """What the attack makes of a checked observation, whose network is its own: on its device, in evaluation mode.
+
+        Candidates stand in any order, on any device; `run` completes the result. Raises InputError where the update
+        tells nothing, as one of zero does.
+        """
+
+
+def _attack(found: object) -> type[Attack] | None:
+    return found if isinstance(found, type) and issubclass(found, Attack) else None
+
+
+ATTACKS: Registry[type[Attack]] = Registry("attack", "fedspill.attacks", _attack)
+AttackClass = TypeVar("AttackClass", bound=type[Attack])
+
+
+def register(attack: AttackClass) -> AttackClass:
+    """Class decorator: make an attack known by its `name`."""
+    ATTACKS[attack.name] = attack
+    return attack
+
+
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Raise InputError, with the nearest valid name, for an unknown attack or option."""
+    check_known(f"attack {name!r}", options, option_names(name))
+
+
+def option_names(name: str) -> list[str]:
+    """The options of an attack, which are the fields of its dataclass."""
+    return [option.name for option in fields(cast(Any, ATTACKS.find(name)))]
+
+
+def get_attack(name: str, **options: object) -> Attack:
+    """The attack called `name` with its options set; also one of an installed package, or at an import path."""
+    check_options(name, options)
+    return ATTACKS.find(name)(**options)
+
+
+ReportLoss = Callable[[int, float], None]
+"""Called with (iterations done, current loss) by one start."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What one start ends with. images: (M, C, H, W). residual: by which starts are compared. trace: (iteration, loss)
+    pairs."""
+
+    images: Tensor
+    residual: float
+    trace: tuple[tuple[int, float], ...]
+
+
+Solved = TypeVar("Solved", bound=Solution)
+
+
+def best_of_restarts(
+    restarts: int, iterations: int, solve: Callable[[ReportLoss], Solved], progress: Progress
+) -> Solved:
+    """The solution with the smallest residual of so many starts, each of so many iterations; NaN is the last choice."""
+
+    def report(start: int) -> ReportLoss:
+        return lambda done, loss: progress(start * iterations + done, restarts * iterations, loss)
+
+    solutions = [solve(report(start)) for start in range(restarts)]
+    return min(solutions, key=lambda solution: (math.isnan(solution.residual), solution.residual))

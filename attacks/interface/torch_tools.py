@@ -1,0 +1,99 @@
+"""On which device an attack computes, and how parameters get there without touching the caller's.
+
+PyTorch's optimizers, without its compiler.
+
+`torch.optim` marks some methods of an optimizer as not to be compiled, and the mark imports the compiler: two to four
+seconds of every process that takes a single step, longer than the training of most simulated clients. Nothing is
+compiled here. These classes are `torch.optim`'s with the marks taken off; a step gives the same bits.
+
+Every random stream of fedspill is a generator seeded from what it is for, never a global one.
+"""
+
+import contextlib
+import gc
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+
+from attacks.interface.errors import InputError
+from attacks.interface.observation import State
+
+
+def choose_device(device: str) -> torch.device:
+    """auto: CUDA where there is one. InputError for a device that this machine lacks; another may run the attack."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = torch.device(device)
+    there = torch.cuda.device_count()
+    if chosen.type == "cuda" and (chosen.index or 0) >= there:
+        raise InputError(f"device is {device!r}, this machine has {there} CUDA devices: choose auto or cpu")
+    return chosen
+
+
+@contextlib.contextmanager
+def exact_convolutions() -> Iterator[None]:
+    """Inside, convolutions on a GPU compute in the float32 that they are given, and alike each time. cuDNN's own choice
+    since Ampere is TF32, of 10 bits, a thousandth, where attacks tell images apart by a hundred-thousandth."""
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        yield
+
+
+def require_usable_card() -> None:
+    """End this process where what it did before broke its GPU for it, as everything after that would fail: the work
+    then goes to another."""
+    if torch.cuda.is_initialized():
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            sys.exit(f"the GPU was broken for this process before: {error}")
+
+
+def free_card() -> None:
+    """What a process has held of a GPU is free for others, while it waits for more to do."""
+    if torch.cuda.is_initialized():
+        gc.collect()  # tensors in objects that hold each other
+        with contextlib.suppress(RuntimeError):  # broken: the next one finds out
+            torch.cuda.empty_cache()
+
+
+def cast_state(state: State, device: torch.device, dtype: torch.dtype) -> State:
+    """Every tensor on `device`, floating-point ones in `dtype`."""
+    return {k: v.to(device, dtype if v.is_floating_point() else v.dtype) for k, v in state.items()}
+
+
+Kind = TypeVar("Kind", bound=Optimizer)
+MARKED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+
+
+def uncompiled(kind: type[Kind]) -> type[Kind]:
+    """A class of optimizers whose methods are what `kind`'s do beneath their decorators. Steps are not differentiable:
+    of the decorators only `no_grad` has to stay."""
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in MARKED}
+    return type(kind.__name__, (kind,), methods | {"step": torch.no_grad()(inspect.unwrap(kind.step))})
+
+
+SGD = uncompiled(torch.optim.SGD)
+Adam = uncompiled(torch.optim.Adam)
+AdamW = uncompiled(torch.optim.AdamW)
+LBFGS = uncompiled(torch.optim.LBFGS)
+
+
+def derive_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
+    """A 63-bit seed from (seed, purpose, round, client); distinct inputs give unrelated streams."""
+    digest = hashlib.sha256(f"{seed}/{purpose}/{round}/{client}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def torch_generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> torch.Generator:
+    """A CPU generator: random numbers are drawn there and moved, so that a GPU run draws the same ones."""
+    return torch.Generator().manual_seed(derive_seed(seed, purpose, round, client))
+
+
+def numpy_generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
+    return np.random.default_rng(derive_seed(seed, purpose, round, client))

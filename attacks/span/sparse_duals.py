@@ -1,0 +1,408 @@
+"""Exact images from approximate ones: the duals of a ReLU layer vanish on the units that an image leaves inactive.
+
+With N images, the first layer's update is exactly [ΔW | Δb] = Σ_i d_i x̃_iᵀ, x̃_i = [x_i; 1], where d_i (W,) is what
+image i contributed to every unit: it is zero on each unit that x_i never activated while the client trained. With the
+singular value decomposition [ΔW | Δb] = L S Vᵀ of rank N,
+
+    d_i = L c_i,    x̃_i = V S y_i,    y_i · c_j = 0 for i ≠ j.
+
+`attacks.span.sparse_duals` finds the c_i from rough images. Given all of them, the last relation yields every
+image, to the rounding error of the parameters, however rough the candidates were.
+
+A vector of a generic N-dimensional space can be zero on N − 1 units of choice, and hardly on many more. The sparsity
+test asks for more zeros than choice and chance explain: a heuristic count, not a proof, that the candidate led to a
+private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity on single gradients; it holds just as well over
+any number of local steps, for the units that stay inactive.
+
+The search of `attacks.span.sparse_duals` from many candidates at once: one product of matrices per step.
+
+Where images are many for the width, hardly any candidate is close to one; but the sparsest dual of one candidate in a
+few dozen is that of a private image all the same, and no other dual has as many zeros. So all candidates are tried, and
+the number of zeros alone says which led anywhere.
+
+The directions c whose duals L c are sparsest (`attacks.span.sparse_duals`): one for every private image.
+
+An approximate image y tells which units are inactive, the surest those farthest from activation, and c is the sparsest
+L c on them with y · c = 1 (so that the duals of no other image will do): the least Σ_r log((l_r · c)² + ε²) for falling
+ε, by iteratively reweighted least squares (Candès, Wakin and Boyd 2008); the usual Σ_r |l_r · c| fails on clients that
+drift far, where a unit that is inactive at both ends of training need not have been so in between.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.span.thresholds import CROWDED, DUAL, SPARSITY
+from attacks.update.spectrum import Spectrum
+
+
+@dataclass(frozen=True)
+class DualSpace:
+    """The factors of a first layer's update, in float64, and the units' parameters at both ends of training.
+
+    left: (W, N), L. rows: (N, in + 1), Vᵀ. values: (N,), S. noise: standard deviation of an entry of the update beyond
+    its N-dimensional part. ends: two (W, in + 1), [W | b] of what the activation is fed before and after. Units
+    that did not change are left out.
+    repeats: in how many rounds a unit has the same row of L, up to scale and noise; 1 for a single round.
+    """
+
+    left: Tensor
+    rows: Tensor
+    values: Tensor
+    noise: float
+    ends: tuple[Tensor, Tensor]
+    repeats: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
+        initial: Tensor,
+        final: Tensor,
+        spectrum: Spectrum,
+        count: int,
+        rounds: int = 1,
+        fed: tuple[Tensor, Tensor] | None = None,
+    ) -> "DualSpace":
+        """initial, final: [W | b], (W, in + 1), of several rounds one below the other. spectrum: of the change. fed:
+        [W | b] of what the activation is fed before and after, where that is not the layer's output."""
+        rows, values = spectrum.vectors[:count], spectrum.values[:count]
+        first, last = fed or (initial, final)
+        alive = (final != initial).any(1)
+        inside = (final - initial) @ rows.T
+        noise = spectrum.noise(count)
+        repeated = repeats(inside.unflatten(0, (rounds, -1)), SPARSITY.zero_widths * noise) if rounds > 1 else 1.0
+        return cls(inside[alive] / values, rows, values, noise, (first[alive], last[alive]), repeated)
+
+    @property
+    def count(self) -> int:
+        """N, the number of images."""
+        return len(self.values)
+
+    def coordinates(self, images: Tensor) -> Tensor:
+        """The y (M, N) of images (M, in)."""
+        return (images.double() @ self.rows[:, :-1].T + self.rows[:, -1]) / self.values
+
+    def images(self, coordinates: Tensor) -> Tensor:
+        """The images (M, in) of y (M, N), each scaled so that the last component of x̃ is 1."""
+        points = coordinates * self.values @ self.rows
+        return points[:, :-1] / points[:, -1:]
+
+    def remaining_rows(self, directions: Tensor) -> Tensor:
+        """Rows (N − F, in + 1) that span all x̃ but those of the F images with the directions c (F, N)."""
+        if len(directions) == 0:
+            return self.values[:, None] * self.rows
+        basis = torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :]
+        return basis.T * self.values @ self.rows
+
+    def without(self, coordinates: Tensor, directions: Tensor) -> Tensor:
+        """The y (M, N) without what they share with the images of the directions c (F, N)."""
+        if len(directions) == 0:
+            return coordinates
+        basis = torch.linalg.qr(directions.T)[0]
+        return coordinates - coordinates @ basis @ basis.T
+
+    def disentangle(self, coordinates: Tensor, directions: Tensor) -> Tensor:
+        """The y (F, N) of the images with the directions c (F, N), from rough ones: y_i · c_j = 0 for j ≠ i.
+
+        Exact whatever the rough ones are once F = N.
+        """
+        overlaps = coordinates @ directions.T
+        overlaps.fill_diagonal_(0)
+        # for every i the least-norm change that cancels y_i · c_j for all j ≠ i: by the inverse of the Gram matrix of
+        # all c, with the one change along c_i free, chosen so that the result has no multiplier there
+        gram = directions @ directions.T
+        inverse, singular = torch.linalg.inv_ex(gram)
+        inverse = torch.linalg.pinv(gram, hermitian=True) if singular else inverse  # one direction found twice
+        multipliers = overlaps @ inverse
+        own = torch.diagonal(multipliers) / torch.diagonal(inverse)
+        multipliers = multipliers - own[:, None] * inverse
+        return coordinates - multipliers @ directions
+
+    def nearest(self, coordinates: Tensor) -> Tensor:
+        """How near to activation the images of y (M, N) bring every unit, (M, W): the larger of its two inputs at both
+        ends of training. Below 0 a unit is inactive at both."""
+        points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
+        return torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T)
+
+    def inactive(self, coordinates: Tensor) -> list[Tensor]:
+        """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends.
+
+        Those farthest from activation come first: they are the least likely to have been active in between.
+        """
+        nearest = self.nearest(coordinates)
+        order, idle = nearest.argsort(dim=1, stable=True), (nearest < 0).sum(1).tolist()
+        return [self.left[units[:number]] for units, number in zip(order, idle, strict=True)]
+
+    def zeros(self, directions: Tensor, duals: Tensor | None = None) -> Tensor:
+        """On how many units L c is zero, (M,), for c (M, N); on none where rounding errors hide zeros.
+
+        duals: (M, W), the L c, where they are there already.
+        """
+        tolerance = self.tolerance(directions)
+        clean = tolerance * len(self.left) ** 0.5 < SPARSITY.clean
+        duals = directions @ self.left.T if duals is None else duals
+        return ((duals.abs() < tolerance) & clean).sum(1)
+
+    def passing(self, directions: Tensor) -> Tensor:
+        """Indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are explained,
+        and c is independent of sparser ones. A mixture of duals has many zeros too, but fewer than its parts."""
+        zeros, enough = self.zeros(directions), self.explained_zeros()
+        kept: list[int] = []
+        basis = directions.new_zeros(0, self.count)
+        counts = zeros.tolist()
+        for i in zeros.argsort(descending=True, stable=True).tolist():
+            rest = directions[i] - (directions[i] @ basis.T) @ basis
+            if counts[i] > enough and rest.norm() > SPARSITY.independent:
+                rest = rest - (rest @ basis.T) @ basis
+                basis = torch.cat([basis, (rest / rest.norm())[None]])
+                kept.append(i)
+        return torch.tensor(kept, dtype=torch.long, device=directions.device)
+
+    def explained_zeros(self) -> float:
+        """How many zeros chance and N − 1 free choices explain, each as often as rounds repeat a unit's duals."""
+        width, count = self.left.shape
+        free = count * self.repeats
+        crowded = max(CROWDED.least_zeros * width, free + CROWDED.chance * width)
+        return min(SPARSITY.free_choices * free + SPARSITY.chance * width, crowded)
+
+    def tolerance(self, directions: Tensor) -> Tensor:
+        """Below which an entry of L c is zero, (M, 1), for c (M, N): its rounding error is noise · ‖S⁻¹ c‖."""
+        return SPARSITY.zero_widths * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
+
+
+def repeats(updates: Tensor, rounding: float) -> float:
+    """In how many rounds a unit repeats its row of the update: rows per dimension of their span, over all units.
+
+    updates: (R, W, N), rows of unit w in every round, in an orthonormal basis of the first layer's span. rounding:
+    what an entry may be off by. A c that is chosen to be zero on one of them is zero on its multiples.
+    """
+    by_unit = updates.transpose(0, 1)
+    squares = torch.linalg.eigvalsh(by_unit @ by_unit.mT).clamp_min(0)
+    bound = rounding**2 * updates.shape[2] + 1e-14 * squares.amax(1, keepdim=True)
+    rank = (squares > bound).sum(1).clamp_min(1)
+    used = updates.any(2).sum(0)
+    return float(used.sum() / rank[used > 0].sum())
+
+
+def sparsest_of_many(space: DualSpace, coordinates: Tensor, known: Tensor) -> Tensor:
+    """The c (M, N) of unit length with L c as sparse as possible on the units that candidates y (M, N) leave inactive.
+
+    known: (F, N), the y of images that are found, which the start avoids.
+    """
+    own = torch.nn.functional.normalize(coordinates)
+    found = own.clone()
+    left = torch.arange(len(own), device=own.device)
+    for share in DUAL.start_shares[: 1 if len(known) < CROWDED.all_starts_after * space.count else None]:
+        found[left] = _from_start(space, coordinates[left], known, share)
+        left = left[space.zeros(found[left]) <= space.explained_zeros()]
+    return found
+
+
+def _from_start(space: DualSpace, coordinates: Tensor, known: Tensor, share: float) -> Tensor:
+    """The same from a start on that share of the inactive units, the surest ones."""
+    own = torch.nn.functional.normalize(coordinates)
+    if len(own) == 0:
+        return own
+    others = torch.nn.functional.normalize(known)
+    nearest = space.nearest(coordinates)
+    idle = (nearest < 0).to(own)
+    surest = idle * (nearest <= nearest.quantile(share * idle.mean(), dim=1, keepdim=True))
+    squares = PairProducts.of(space.left)
+    c = _least_squares_of_many(squares.gram(surest) + DUAL.avoid_weight * others.T @ others, own)
+    for i in range(DUAL.reweightings):
+        duals = c @ space.left.T
+        epsilon = DUAL.bluntest * (DUAL.sharpest / DUAL.bluntest) ** (i / (DUAL.reweightings - 1)) * _rms(duals, idle)
+        c = _least_squares_of_many(squares.gram(idle / (duals.square() + epsilon**2)), own)
+    for i in range(DUAL.trims):
+        duals = (c @ space.left.T).abs()
+        bound = torch.maximum(DUAL.sharpest * 0.1**i * _rms(duals, idle), space.tolerance(c))
+        c = _least_squares_of_many(squares.gram(idle * ((duals < bound).to(own) + 1e-9)), own)
+    return c
+
+
+class PairProducts:
+    """The products of the entries of every row of L (W, N), from which weighted Gram matrices are linear: the lower
+    triangles, (W, N (N + 1) / 2), as symmetric matrices need no more."""
+
+    def __init__(self, products: Tensor, places: Tensor, count: int) -> None:
+        self.products, self.places, self.count = products, places, count
+
+    @classmethod
+    def of(cls, left: Tensor) -> "PairProducts":
+        row, column = places = torch.tril_indices(left.shape[1], left.shape[1], device=left.device)
+        return cls(left[:, row] * left[:, column], places, left.shape[1])
+
+    def gram(self, weights: Tensor) -> Tensor:
+        """The lower triangles of Lᵀ diag(w) L, (M, N, N), for weights (M, W), first brought to a mean of one."""
+        scaled = weights / weights.mean(1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+        full = weights.new_zeros(len(weights), self.count, self.count)
+        full[:, self.places[0], self.places[1]] = scaled @ self.products
+        return full
+
+
+def _rms(duals: Tensor, idle: Tensor) -> Tensor:
+    """The root mean square (M, 1) of duals (M, W) on the inactive units."""
+    return ((duals.square() * idle).sum(1, keepdim=True) / idle.sum(1, keepdim=True).clamp_min(1)).sqrt()
+
+
+def _least_squares_of_many(gram: Tensor, own: Tensor) -> Tensor:
+    """The c (M, N) of least c · gram c with own · c = 1, scaled to unit length; `own` where a matrix is singular. Only
+    the lower triangles of gram (M, N, N) are read."""
+    diagonal = torch.diagonal(gram, dim1=1, dim2=2)
+    diagonal += 1e-13 * diagonal.mean(1, keepdim=True)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    c = torch.cholesky_solve(own[:, :, None], factor)[:, :, 0]
+    return torch.where(failed[:, None] == 0, torch.nn.functional.normalize(c), own)
+
+
+def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor) -> Tensor:
+    """The c (M, N) of unit length with L c as sparse as possible on the units that candidates y (M, N) leave inactive.
+
+    sure: (M,) bool, which candidates are close to a private image. known: (F, N), the y of images that are found. The
+    start is the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0.
+    """
+    unit = coordinates / coordinates.norm(dim=1, keepdim=True)
+    others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
+    avoid = others.T @ others
+    found = [
+        _best_of_starts(space, units, own, avoid - certain * own.outer(own), len(DUAL.start_shares) if certain else 1)
+        for units, own, certain in zip(space.inactive(coordinates), unit, sure.tolist(), strict=True)
+    ]
+    return torch.stack(found) if found else coordinates
+
+
+def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) -> Tensor:
+    """The c (F, N), doubtful ones sought again from images that the others make exact until none gains a zero.
+
+    coordinates: (F, N), the rough y of the images. A mixture a c_i + b c_j can pass for the image i where c_j is known;
+    y_i, orthogonal to every other direction, is then exact all the same, and with it the units i leaves inactive.
+    """
+    directions = purified(space, directions)
+    doubtful = fewest_zeros(space, directions)
+    while len(doubtful):
+        y = space.disentangle(coordinates, directions)
+        unit = y / y.norm(dim=1, keepdim=True)
+        others = [torch.cat([unit[:j], unit[j + 1 :]]) for j in doubtful.tolist()]
+        candidates = zip(space.inactive(y[doubtful]), unit[doubtful], others, strict=True)
+        sought = torch.stack([_best_of_starts(space, units, own, known.T @ known) for units, own, known in candidates])
+        better = space.zeros(sought) > space.zeros(directions[doubtful])
+        doubtful, sought = doubtful[better], sought[better]
+        directions = directions.index_copy(0, doubtful, sought)
+    return directions
+
+
+def fewest_zeros(space: DualSpace, directions: Tensor) -> Tensor:
+    """Indices of the doubtful quarter of the c (F, N): those with the fewest zeros."""
+    return space.zeros(directions).argsort(stable=True)[: math.ceil(DUAL.doubtful * len(directions))]
+
+
+def purified(space: DualSpace, directions: Tensor) -> Tensor:
+    """The c (F, N), each freed from what the others are mixed into it, as long as that brings zeros.
+
+    Where c_i is a mixture of another c and c_j, (L c_i)_r / (L c_j)_r is one and the same number t on all units
+    where that other dual is zero and that of j is not: c_i − t c_j, for the most frequent ratio, has the zeros.
+    """
+    mixed = torch.arange(len(directions), device=directions.device)
+    while len(mixed) and len(directions) > 1:
+        duals = directions @ space.left.T
+        pure = torch.stack([_purest(space, directions, duals, i) for i in mixed.tolist()])
+        better = space.zeros(pure) > space.zeros(directions[mixed])
+        mixed = mixed[better]
+        directions = directions.index_copy(0, mixed, pure[better])
+    return directions
+
+
+def _purest(space: DualSpace, directions: Tensor, duals: Tensor, index: int) -> Tensor:
+    """The c (N,) of this index less the one of its nearest neighbours whose removal leaves the most zeros.
+
+    duals: (F, W), L c of the directions (F, N).
+    """
+    own = directions[index]
+    overlaps = (directions @ own).abs()
+    overlaps[index] = -1
+    nearest = overlaps.argsort(descending=True, stable=True)[: min(DUAL.mixed, len(directions) - 1)]
+    others, parts, tolerance = directions[nearest], duals[nearest], space.tolerance(own[None])[0, 0]
+    zero = duals[index].abs() < tolerance
+    if zero.all():
+        return own
+    share = torch.where(parts.abs() > space.tolerance(others), duals[index] / parts, torch.inf)
+    width = tolerance / parts.square().mean(1, keepdim=True).sqrt()
+    ratios = share[:, ~zero].sort(dim=1).values
+    votes = torch.searchsorted(ratios, ratios + width, right=True)
+    votes -= torch.arange(ratios.shape[1], device=ratios.device)
+    most, first = torch.where(ratios.isfinite(), votes, 0).max(1, keepdim=True)
+    middle = first + votes.gather(1, first) // 2
+    mixed = most > ((share.abs() < width / 2) & zero).sum(1, keepdim=True)  # else most say: it is not
+    ratio = torch.where(mixed, ratios.gather(1, middle), 0).nan_to_num(posinf=0)
+    pure = own - ratio * others
+    length = pure.norm(dim=1, keepdim=True)
+    zeros = space.zeros(pure / length, (duals[index] - ratio * parts) / length)
+    return (pure / length)[zeros.argmax()]
+
+
+def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1) -> Tensor:
+    """The c (N,) of one candidate from several starts, of which the first that passes the test ends the search.
+
+    units: (·, N), rows of L, the surest zeros first. own: (N,), y at unit length. avoid: (N, N), the Gram matrix of the
+    y to be avoided. starts: how many are tried at most.
+    """
+    best = own
+    for share in DUAL.start_shares[:starts]:
+        surest = units[: max(int(share * len(units)), len(own))]
+        c = _reweighted(space, units, own, _least(surest.T @ surest + DUAL.avoid_weight * avoid, own))
+        if c is None:
+            continue
+        c = _trimmed(space, units, own, c)
+        zeros = space.zeros(torch.stack([best, c]))
+        best = c if zeros[1] > zeros[0] else best
+        if zeros.max() > space.explained_zeros():
+            break
+    return best
+
+
+def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor | None:
+    """The c (N,) of least Σ_r log((l_r · c)² + ε²) over `units`, from a start and as ε falls; None without hope."""
+    enough, sure, rough = space.explained_zeros(), False, units.float()
+    for i in range(DUAL.reweightings):
+        duals = units @ c
+        rms = duals.square().mean().sqrt()
+        falling = DUAL.bluntest * (DUAL.sharpest / DUAL.bluntest) ** (i / (DUAL.reweightings - 1))
+        epsilon = rms * (DUAL.sharpest if sure else falling)
+        small = (duals.abs() < DUAL.small * rms).sum()
+        if i == DUAL.checked_at:  # rounding may hide more than what is small
+            hidden = (duals.abs() < space.tolerance(c[None])[0, 0]).sum()
+            if torch.maximum(small, hidden) < DUAL.hope * enough:
+                return None
+        exact = sure or falling < DUAL.single  # before, weights are blunt, and single precision is enough
+        last, c = c, _least(_weighted(units if exact else rough, 1 / (duals.square() + epsilon**2)), own)
+        if sure:
+            break
+        sure = bool((small > enough) & (1 - (last @ c).abs() < DUAL.still))  # one question: each waits for a GPU
+    return c
+
+
+def _trimmed(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
+    """The c (N,) after least squares on the units alone that look like zeros, by a bound that falls to rounding."""
+    zero = None
+    for i in range(DUAL.trims):
+        duals = (units @ c).abs()
+        bound = DUAL.sharpest * 0.1**i * duals.square().mean().sqrt()
+        zero, before = duals < torch.maximum(space.tolerance(c[None])[0, 0], bound), zero
+        if before is None or not torch.equal(zero, before):
+            c = _least(_weighted(units, zero.to(duals.dtype) + 1e-9), own)
+    return c
+
+
+def _weighted(units: Tensor, weight: Tensor) -> Tensor:
+    """The Gram matrix (N, N) of weighted units, in float64, from products in their precision."""
+    return ((units * (weight / weight.mean()).to(units)[:, None]).T @ units).double()
+
+
+def _least(gram: Tensor, own: Tensor) -> Tensor:
+    """The c (N,) of least c · gram c with own · c = 1, scaled to unit length; `own` where the matrix is singular."""
+    gram.diagonal().add_(1e-13 * gram.diagonal().mean())
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    c = torch.cholesky_solve(own[:, None], factor)[:, 0]
+    return torch.where(failed == 0, c / c.norm(), own)  # not asked on the host, where a GPU would be waited for

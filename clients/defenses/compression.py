@@ -1,0 +1,264 @@
+"""Error feedback (Karimireddy et al. 2019): what compression takes from an update is added to the next round's.
+
+What a client still owes is as large as the network, and it is remembered as text (`clients.defenses.base`).
+
+Sparsification: only some entries of the update are sent, the others are zero (Aji and Heafield 2017).
+
+Uniform quantization of every tensor of the update between its extremes, to the nearest level or at random (QSGD).
+
+Half precision: the checkpoint travels in 16 bits, as a federation that trains in bfloat16 sends it.
+
+signSGD (Bernstein et al. 2018) on a client's update, in the scaled form of Karimireddy et al. (2019).
+
+PowerSGD (Vogels et al. 2019): every matrix of the update is sent as two factors of low rank.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from attacks.interface.errors import InputError
+from attacks.interface.observation import State
+from attacks.interface.options import check_values
+from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, as_text, from_text, register
+
+ERROR = "error"  # of the last round, in the defense's memory
+
+
+def with_error_feedback(delta: State, memory: dict[str, Any], compress: Callable[[State], State]) -> State:
+    """compress(Δθ + e), with e = 0 in the first round and then Δθ + e − compress(Δθ + e)."""
+    owed = from_text(memory[ERROR]) if ERROR in memory else {}
+    whole = {name: value + owed[name] if name in owed else value for name, value in delta.items()}
+    sent = compress(whole)
+    left = {name: value - sent[name] for name, value in whole.items()}
+    if all(bool(value.isfinite().all()) for value in left.values()):  # a round that diverged is not made up for
+        memory[ERROR] = as_text(left)
+    return sent
+
+
+@register
+@dataclass(frozen=True)
+class TopK(Defense):
+    """fraction: of all entries of the update, the largest ones, that are sent with their positions. error_feedback: add
+    what was not sent to the next round's update (Stich et al. 2018)."""
+
+    name: ClassVar[str] = "top_k"
+
+    fraction: float = 0.1
+    error_feedback: bool = False
+
+    def __post_init__(self) -> None:
+        check_values(self, at_most={"fraction": 1})
+
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        if self.error_feedback:
+            return with_error_feedback(delta, context.memory, self._largest), {}
+        return self._largest(delta), {}
+
+    def _largest(self, delta: State) -> State:
+        flat = torch.cat([value.flatten() for value in delta.values()])
+        kept = torch.zeros_like(flat, dtype=torch.bool)
+        kept[flat.abs().topk(max(1, round(self.fraction * len(flat)))).indices] = True
+        return _masked(delta, kept)
+
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
+        return Encoding(self.fraction * encoding.fraction, encoding.bits, indexed=True)
+
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
+        return {"kept_fraction": self.fraction}
+
+
+@register
+@dataclass(frozen=True)
+class RandomK(Defense):
+    """fraction: of all entries, drawn anew in every round; the seed that both sides know stands for their positions.
+
+    rescale: divide what is sent by the fraction, so that the update is right in expectation.
+    """
+
+    name: ClassVar[str] = "random_k"
+
+    fraction: float = 0.1
+    rescale: bool = True
+
+    def __post_init__(self) -> None:
+        check_values(self, at_most={"fraction": 1})
+
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        entries = sum(value.numel() for value in delta.values())
+        kept = torch.zeros(entries, dtype=torch.bool)
+        order = torch.randperm(entries, generator=context.generator(self.name))
+        kept[order[: max(1, round(self.fraction * entries))]] = True
+        return _masked(delta, kept, 1 / self.fraction if self.rescale else 1.0), {}
+
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
+        return Encoding(self.fraction * encoding.fraction, encoding.bits, encoding.indexed)
+
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
+        return {"kept_fraction": self.fraction}
+
+
+def _masked(delta: State, kept: Tensor, factor: float = 1.0) -> State:
+    parts = kept.split([value.numel() for value in delta.values()])
+    return {
+        name: value * part.view(value.shape) * factor for (name, value), part in zip(delta.items(), parts, strict=True)
+    }
+
+
+@register
+@dataclass(frozen=True)
+class Quantization(Defense):
+    """bits: of each entry, 2^bits levels. stochastic: round up or down at random, right in expectation."""
+
+    name: ClassVar[str] = "quantization"
+
+    bits: int = 8
+    stochastic: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bits <= 16:
+            raise InputError(f"defense 'quantization': bits is {self.bits}, it has to be 1 to 16")
+
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        generator = context.generator(self.name)
+        return {name: self._quantized(value, generator) for name, value in delta.items()}, {}
+
+    def _quantized(self, value: Tensor, generator: torch.Generator) -> Tensor:
+        low, high = value.min(), value.max()
+        step = (high - low) / (2**self.bits - 1)
+        if not step > 0:
+            return value
+        levels = (value - low) / step
+        shift = torch.rand(value.shape, generator=generator) if self.stochastic else 0.5
+        return low + step * (levels + shift).floor().clamp(0, 2**self.bits - 1)
+
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
+        return replace(encoding, bits=self.bits)
+
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
+        return {"quantization_bits": self.bits}
+
+
+SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}  # the leading one, which is not stored, among them
+
+
+@register
+@dataclass(frozen=True)
+class HalfPrecision(Defense):
+    """dtype: in which the client sends its parameters (not their change), each rounded to the nearest such number.
+
+    What rounding leaves of a change is relative to the parameter: bfloat16 takes away up to 0.4 % of the parameter.
+    """
+
+    name: ClassVar[str] = "half_precision"
+
+    dtype: Literal["bfloat16", "float16"] = "bfloat16"
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        sent = {}
+        for name, value in delta.items():
+            received = context.received.get(name, torch.zeros_like(value)).double()
+            rounded = (received + value).to(getattr(torch, self.dtype)).double()
+            sent[name] = (rounded - received).to(value.dtype)
+        return sent, {}
+
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
+        return replace(encoding, bits=min(encoding.bits, 16))
+
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
+        return {"significant_bits": SIGNIFICANT_BITS[self.dtype]}
+
+
+@register
+@dataclass(frozen=True)
+class SignSGD(Defense):
+    """Send the sign of every entry and, for each tensor, the mean magnitude of its entries, by which it is multiplied.
+
+    One bit has no zero: an entry of 0 is sent as positive. The server averages what it gets, there is no majority vote.
+    error_feedback: add what the signs lack to the next round's update, as the scaled form needs in order to converge.
+    """
+
+    name: ClassVar[str] = "sign_sgd"
+
+    error_feedback: bool = False
+
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        return with_error_feedback(delta, context.memory, signs) if self.error_feedback else signs(delta), {}
+
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
+        return {} if self.error_feedback else {"quantization_bits": 1}
+
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
+        return Encoding(bits=1)
+
+
+def signs(delta: State) -> State:
+    """(‖v‖₁ / d) · sign(v) of every tensor v of d entries (Karimireddy et al. 2019, equation for scaled signs)."""
+    sent = {}
+    for name, value in delta.items():
+        scale = value.abs().mean()
+        sent[name] = torch.where(value < 0, -scale, scale)
+    return sent
+
+
+FACTORS = "factors"  # of the last round, in the defense's memory
+
+
+@register
+@dataclass(frozen=True)
+class PowerSGD(Defense):
+    """M (rows, columns) becomes P Qᵀ by one step of subspace iteration: P = orthonormal(M Q), Q = Mᵀ P (algorithm 1).
+
+    Q starts as it ended in the last round, at random in the first. Kernels of convolutions count as columns; tensors
+    that would not become smaller, as biases, are sent whole. Where workers of one data centre average P before Q is
+    made, which takes a second exchange, each client here compresses by itself. rank: of the factors. error_feedback:
+    add what the factors lack to the next round's update, as published.
+    """
+
+    name: ClassVar[str] = "power_sgd"
+
+    rank: int = 2
+    error_feedback: bool = True
+
+    def __post_init__(self) -> None:
+        check_values(self, positive=("rank",))
+
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        def compress(whole: State) -> State:
+            return self._compressed(whole, context)
+
+        sent = with_error_feedback(delta, context.memory, compress) if self.error_feedback else compress(delta)
+        return sent, {}
+
+    def _compressed(self, delta: State, context: DefenseContext) -> State:
+        generator, sent = context.generator(self.name), dict(delta)
+        factors = from_text(context.memory[FACTORS]) if FACTORS in context.memory else {}
+        for name, value in delta.items():
+            if self._saves(value):
+                matrix = value.flatten(1)
+                start = torch.randn((matrix.shape[1], self.rank), generator=generator).to(matrix)
+                left, right = power_step(matrix, factors.get(name, start))
+                sent[name], factors[name] = (left @ right.T).view(value.shape), right
+        if all(bool(right.isfinite().all() and right.any()) for right in factors.values()):
+            context.memory[FACTORS] = as_text(factors)
+        return sent
+
+    def _saves(self, value: Tensor) -> bool:
+        return value.dim() > 1 and self.rank * (len(value) + value[0].numel()) < value.numel()
+
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
+        values = [value for value in context.model.state_dict().values() if value.is_floating_point()]
+        sent = [self.rank * (len(v) + v[0].numel()) if self._saves(v) else v.numel() for v in values]
+        return Encoding(sum(sent) / sum(value.numel() for value in values))
+
+
+def power_step(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """(P, Q) with P (rows, rank) orthonormal and P Qᵀ near the matrix (rows, columns), from Q (columns, rank)."""
+    left = torch.linalg.qr(matrix @ right).Q
+    return left, matrix.T @ left

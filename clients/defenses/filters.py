@@ -1,0 +1,186 @@
+"""Clipping of the whole update to a norm: the building block of differential privacy, no defense by itself.
+
+Gaussian noise on the update, relative to its size: no guarantee, the baseline of those that have one.
+
+What the privacy filters of NVIDIA FLARE (nvflare.app_common.filters, version 2.9) have in common.
+
+NVIDIA FLARE's PercentilePrivacy: share only the largest changes, and those truncated (Shokri and Shmatikov 2015).
+
+NVIDIA FLARE's SVTPrivacy: entries chosen by the sparse vector technique, truncated and sent with Laplace noise.
+
+FLARE's accountant adds ε + noise_var · (entries sent) for each round, as pure differential privacy of the whole update
+(two updates differ by at most 2γ in an entry of a mean step). At its defaults that is a tenth of the entries times 0.1,
+thousands for a small network. No ε is printed here: the sparse vector technique ends with the last answer that it
+is paid for (Lyu et al. 2017), and the filter goes on to the end of the pass and draws from all that it accepted.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.interface.errors import InputError
+from attacks.interface.observation import State
+from attacks.interface.options import check_values
+from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, clipped, norm, register
+from clients.training import TrainingLoop, planned_steps
+
+
+@register
+@dataclass(frozen=True)
+class Clipping(Defense):
+    """Δθ · min(1, norm / ‖Δθ‖₂)."""
+
+    name: ClassVar[str] = "clipping"
+
+    norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_values(self, positive=("norm",))
+
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        sent, factor = clipped(delta, self.norm)
+        return sent, {"clipped_by": factor}
+
+
+@register
+@dataclass(frozen=True)
+class Noise(Defense):
+    """scale: expected norm of the noise, relative to ‖Δθ‖₂."""
+
+    name: ClassVar[str] = "noise"
+
+    scale: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_values(self, positive=("scale",))
+
+    def protect_update(self, delta: State, setting: DefenseContext) -> tuple[State, Metrics]:
+        entries = sum(value.numel() for value in delta.values())
+        deviation = self.scale * float(norm(delta)) / entries**0.5
+        generator = setting.generator(self.name)
+        noised = {
+            name: value + deviation * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+            for name, value in delta.items()
+        }
+        return noised, {"noise_std": deviation}
+
+    def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
+        return Encoding()
+
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
+        return {"noise_scale": self.scale}
+
+
+STEPS = "steps"  # that the client plans in this round, in the defense's memory
+
+
+@dataclass(frozen=True)
+class PerStepFilter(Defense):
+    """A filter of the update divided by the number of local steps: its thresholds are those of a mean step."""
+
+    def instrument(self, loop: TrainingLoop, count: int, context: DefenseContext) -> TrainingLoop:
+        context.memory[STEPS] = planned_steps(context.config.training, count)
+        return loop
+
+
+def mean_step(delta: State, context: DefenseContext) -> tuple[Tensor, int]:
+    """(all entries of the mean local step in one vector, how many steps it is the mean of)."""
+    steps = int(context.memory.get(STEPS, 1))
+    return torch.cat([value.flatten() for value in delta.values()]).double() / steps, steps
+
+
+def like(entries: Tensor, delta: State) -> State:
+    """The entries of one vector in the tensors of an update."""
+    parts = entries.split([value.numel() for value in delta.values()])
+    return {
+        name: part.view(value.shape).to(value.dtype) for (name, value), part in zip(delta.items(), parts, strict=True)
+    }
+
+
+@register
+@dataclass(frozen=True)
+class Percentile(PerStepFilter):
+    """percentile: of the magnitudes of all entries, 0 to 100; those below it become 0. gamma: what is left of a mean
+    local step is clipped to [−γ, γ].
+
+    It travels whole, zeros and all, as in FLARE. Where more than `percentile` % of the entries are 0 anyway, as behind
+    dead ReLU units, nothing is left out. No guarantee is claimed.
+    """
+
+    name: ClassVar[str] = "percentile"
+
+    percentile: float = 10.0
+    gamma: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_values(self, positive=("gamma",))
+        if not 0 <= self.percentile <= 100:
+            raise InputError(f"defense 'percentile': percentile is {self.percentile}, it has to be 0 to 100")
+
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        entries, steps = mean_step(delta, context)
+        cutoff = float(np.percentile(entries.abs().numpy(), self.percentile))
+        kept = entries.masked_fill(entries.abs() < cutoff, 0.0)
+        clipped = kept.clamp(-self.gamma, self.gamma)
+        return like(clipped * steps, delta), {
+            "left_out": float((kept == 0).double().mean()),
+            "truncated": float((clipped != kept).double().mean()),
+        }
+
+    def known_to_adaptive_attacker(self) -> dict[str, float]:
+        return {"kept_fraction": 1 - self.percentile / 100} if self.percentile < 100 else {}
+
+
+@register
+@dataclass(frozen=True)
+class SVT(PerStepFilter):
+    """fraction: of all entries that are sent, c of them. epsilon: of choosing them, for threshold and queries together
+    as 1 : (2c)^⅔. noise_var: ε of one entry's value, whose noise has the scale 2γ / noise_var (FLARE's name for it).
+    gamma: entries of a mean local step count, and are sent, clipped to [−γ, γ]. tau: threshold on their magnitude.
+
+    FLARE draws the c entries with replacement, so a few less are sent; it sends them in a whole update of zeros.
+    """
+
+    name: ClassVar[str] = "svt"
+
+    fraction: float = 0.1
+    epsilon: float = 0.1
+    noise_var: float = 0.1
+    gamma: float = 1e-5
+    tau: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_values(self, ("epsilon", "noise_var", "gamma"), ("tau",), at_most={"fraction": 1})
+
+    def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
+        entries, steps = mean_step(delta, context)
+        if not entries.isfinite().all():  # no threshold tells anything of an update that diverged
+            return delta, {}
+        generator, count = context.generator(self.name), math.ceil(self.fraction * len(entries))
+        clipped = entries.clamp(-self.gamma, self.gamma)
+        accepted = self._accepted(clipped.abs(), count, generator).nonzero()[:, 0]
+        chosen = accepted[torch.randint(len(accepted), (count,), generator=generator)].unique()
+        sent = torch.zeros_like(entries)
+        sent[chosen] = clipped[chosen] + laplace(len(chosen), 2 * self.gamma / self.noise_var, generator)
+        return like(sent * steps, delta), {"sent": len(chosen) / len(entries)}
+
+    def _accepted(self, magnitudes: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Bool (d,): entries whose noisy magnitude passed one noisy threshold, asked again until `count` have."""
+        ratio = (2 * count) ** (2 / 3)
+        for_threshold, for_queries = self.epsilon / (1 + ratio), self.epsilon * ratio / (1 + ratio)
+        threshold = self.tau + laplace(1, self.gamma / for_threshold, generator)
+        accepted = torch.zeros_like(magnitudes, dtype=torch.bool)
+        while int(accepted.sum()) < count:
+            noisy = magnitudes + laplace(len(magnitudes), 2 * count * self.gamma / for_queries, generator)
+            accepted |= noisy >= threshold
+        return accepted
+
+
+def laplace(count: int, scale: float, generator: torch.Generator) -> Tensor:
+    """Laplace noise (count,), float64: the difference of two exponential variates."""
+    one, other = torch.empty((2, count), dtype=torch.float64).exponential_(generator=generator)
+    return scale * (one - other)

@@ -1,0 +1,247 @@
+"""`fedspill audit`: attack what a recording holds, and say what it gives away.
+
+import fedspill
+run = fedspill.audit("runs/mine", "myapp/task.py:Net", (1, 28, 28), mean=0.13, std=0.31)
+run.leakage                       # a row for each round, client, threat model and attack
+run.page                          # report.html; `run.show()` has the pictures of what leaked worst
+
+One attack on one pair of checkpoints, written down as an audit of a recording with one round and one client.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attacks import InputError, Knowledge, Observation, Reconstruction
+from clients.config import ModelConfig
+from clients.models.factory import outputs_of
+from simulator import gc_tuning
+from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan, absolute, attack_of, digest_of
+from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, Recording, SeenClient
+from simulator.evaluation.image_files import Shape
+from simulator.evaluation.job import Job, JobResult, finish_job, lost, run_job
+from simulator.evaluation.truth import Attacked
+from simulator.results.disk import make_out
+from simulator.results.formats import write_json
+from simulator.results.keys import ObservationKey, RecordedObservation
+from simulator.results.ledger import JOURNAL, Ledger, inspect, out_of_time
+from simulator.results.storage import CellStore
+from simulator.run.display import Display
+from simulator.run.folder import TABLE_FILES, claimed_folder, is_free, surroundings
+from simulator.rundir.run import AUDIT, Run, read_description
+from simulator.scenario.sections import EngineConfig
+
+if TYPE_CHECKING:
+    from simulator.evaluation.dispatch import Dispatcher
+JOBS = "jobs"  # in `audit.yaml`: how many attacks on updates the audit has
+
+
+def audit(
+    recording: str | Path,
+    model: str,
+    shape: Shape,
+    *,
+    mean: float | Sequence[float] = (),
+    std: float | Sequence[float] = (),
+    truth: str | Path | None = None,
+    public: str | Path | None = None,
+    candidates: str | Path | None = None,
+    attacks: Iterable[str | Mapping[str, Any]] = (),
+    know: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    rounds: Iterable[int] = (),
+    clients: Iterable[int] = (),
+    threat_models: Iterable[str] = (),
+    seed: int = 0,
+    timeout: float = TIMEOUT,
+    workers: int | None = None,
+    overwrite: bool = False,
+    page: bool = True,
+    display: Display | None = None,
+) -> Run:
+    """Attack every round, client and threat model of a recording, score what comes out, and write tables and a page.
+
+    model: FILE.py:FACTORY, which returns the nn.Module. shape: (C, H, W) of an input. mean, std: of the inputs'
+    normalization, one value or one per channel; what is not told is read off the updates. truth: the private images, a
+    folder with a file for each client or one npz file. public: others, no members, for floors and to calibrate
+    membership on. candidates: images of which it is to be told whether they took part; they need `public`. attacks:
+    names, or mappings as in a scenario; default `span` and a short `ntk`. know: further knowledge of the adversary,
+    false to withhold some. out: default beside the recording. rounds, clients, threat_models: default all. timeout:
+    processor seconds of each attack. workers: attacks at a time, default one per core; 1 runs them in this process,
+    without Ray. page: whether report.html and its figures are made.
+
+    An audit that was interrupted goes on, and attacks that ran out of time are tried again; one that is finished is
+    read, unless `overwrite`. Raises InputError for what
+    does not fit, before anything is written.
+    """
+    options = AuditOptions.of(
+        recording=absolute(recording),
+        model=model,
+        shape=shape,
+        mean=_values(mean),
+        std=_values(std),
+        truth=truth,
+        public=public,
+        candidates=candidates,
+        attacks=tuple(map(attack_of, attacks)),
+        knowledge=know,
+        rounds=tuple(rounds),
+        clients=tuple(clients),
+        threat_models=tuple(threat_models),
+        seed=seed,
+    )
+    folder = Path(out or f"{options.recording}-audit").resolve()
+    if overwrite or not is_finished(folder, digest_of(options, Recording(options.recording))):
+        plan = AuditPlan.of(options, folder)
+        run_audit(plan, display or Display(), timeout=timeout, workers=workers, overwrite=overwrite)
+    if page:
+        _write_page(folder)
+    return Run(folder)
+
+
+def is_finished(folder: Path, digest: str) -> bool:
+    """Whether an audit is there with all its tables, and no attack in them ran out of time: that answers it without its
+    network. InputError where something else is there."""
+    if is_free(folder, AUDIT, digest, "audit", "audit"):
+        return False
+    jobs, found = read_description(folder / AUDIT).get(JOBS), inspect(folder / JOURNAL)
+    complete = jobs == len(found.done) and not out_of_time(found)
+    return complete and all((folder / name).exists() for name in TABLE_FILES)
+
+
+def run_audit(
+    plan: AuditPlan, display: Display, *, timeout: float, workers: int | None = None, overwrite: bool = False
+) -> None:
+    """Do what is still to do of an audit, and write its tables."""
+    gc_tuning.look_as_usual()
+    is_free(plan.out, AUDIT, plan.digest, "audit", "audit")
+    jobs = len(plan.keys) * len(plan.attacks)
+    description = {"audit": plan.options.described(), "digest": plan.digest, JOBS: jobs, **surroundings()}
+    with claimed_folder(plan.out, AUDIT, description, overwrite) as notes:
+        ledger = Ledger(plan.out)
+        for line in (*notes, *ledger.problems):
+            display.note(line)
+        again = {name for name, _ in ledger.out_of_time}
+        todo = [job for job in make_jobs(plan, timeout) if job.name in again or job.name not in ledger.done]
+        display.start(0, len(todo))
+        try:
+            for job, result in _results(plan, todo, display, workers):
+                if job.name in again:
+                    ledger.replace(job.name, job.columns, **result._asdict())
+                else:
+                    ledger.add(job.name, **result._asdict())
+                    ledger.mark_done(job.name)
+                display.attack_done(result.leakage[0])
+        finally:  # whatever stopped the audit, what was found is kept
+            try:
+                ledger.write_tables()
+            finally:
+                display.stop()
+
+
+def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
+    """A job for each observation and attack; what an attack is given is written down first."""
+    store, shape = plan.store(), plan.options.shape
+    store.create(ModelConfig(name=plan.options.model), shape, outputs_of(plan.model, "", shape)[0], plan.options.seed)
+    setting = plan.setting(timeout)
+    for key in plan.keys:
+        recorded, folder = plan.recording.recorded(key), plan.recording.store.checkpoints.resolve()
+        pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in recorded.pairs)
+        store.save_observation(replace(recorded, pairs=pairs), plan.knowledge(key))
+    return [Job(setting, plan.out, key, attack) for key in plan.keys for attack in plan.attacks]
+
+
+def _results(
+    plan: AuditPlan, jobs: list[Job], display: Display, workers: int | None
+) -> Iterator[tuple[Job, JobResult]]:
+    """Of every job once, as they finish: first of those that an attack refuses by looking at the network alone."""
+    start = plan.model.state_dict()
+    able = []
+    for job in jobs:
+        try:
+            blank = Observation(plan.model, ((start, start),), plan.options.shape)
+            job.attack.make().check(blank, plan.knowledge(job.key))
+            able.append(job)
+        except InputError as error:
+            yield job, lost(job, str(error), "skipped")
+    if workers == 1 or len(able) <= 1:
+        for job in able:
+            yield job, run_job(job)
+        return
+    with _dispatcher(workers) as dispatcher:
+        for job in able:
+            dispatcher.submit(job)
+        while dispatcher.pending:
+            yield from dispatcher.collect(timeout=0.5)
+            display.attacks_running(dispatcher.shares())
+
+
+@contextlib.contextmanager
+def _dispatcher(workers: int | None) -> Iterator["Dispatcher"]:
+    """On a Ray of our own, which ends with it, unless there is one already."""
+    import ray  # takes seconds, and few audits that are repeated need it
+
+    from simulator.evaluation.dispatch import Dispatcher
+    from simulator.run.cluster import start_ray, stop_ray, worker_environment
+
+    ours, engine = not ray.is_initialized(), EngineConfig(attack_workers=workers)
+    start_ray(engine)
+    environment = None if ours else worker_environment(engine.threads)  # of a notebook: its workers know nothing of us
+    try:
+        with contextlib.closing(Dispatcher(workers, environment)) as dispatcher:
+            yield dispatcher
+    finally:
+        if ours:
+            stop_ray()
+
+
+def _write_page(folder: Path) -> None:
+    """Where there is none of these tables yet. A page that cannot be made costs a line in the log, not the result."""
+    from simulator.reports.html_report import is_current, write_report
+
+    say = logging.getLogger("fedspill").warning
+    try:
+        if not is_current(folder):
+            write_report(folder, say)
+    except Exception as error:
+        say(f"the page could not be made: {type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def _values(given: float | Sequence[float]) -> tuple[float, ...]:
+    return (float(given),) if isinstance(given, int | float) else tuple(map(float, given))
+
+
+RECORDING = "recording"  # below the folder of the result
+KEY = ObservationKey(1, 0, "server")
+
+
+def audit_pair(
+    out: Path, options: AuditOptions, observation: Observation, knowledge: Knowledge, found: Reconstruction
+) -> None:
+    """Make `out` the audit of what an attack, the only one of `options`, found in one pair: tables and files from which
+    reports are made. Its scores are those of an audit."""
+    make_out(out)
+    write_recording(out / RECORDING, observation, knowledge)
+    plan = AuditPlan.of(replace(options, recording=str(out / RECORDING)), out)
+    description = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
+    with claimed_folder(out, AUDIT, description, overwrite=True):
+        (job,), ledger = make_jobs(plan, TIMEOUT), Ledger(out)
+        recorded = plan.store().recorded(KEY)
+        ledger.add(job.name, **finish_job(job, Attacked(recorded, observation, knowledge, found))._asdict())
+        ledger.mark_done(job.name)
+        ledger.write_tables()
+
+
+def write_recording(folder: Path, observation: Observation, knowledge: Knowledge) -> None:
+    """What `fedspill.Record` would have written of a federation with one client and one round."""
+    store, (initial, final) = CellStore(folder), observation.pairs[0]
+    store.checkpoints.mkdir(parents=True, exist_ok=True)
+    pair = (store.save_global(0, initial), store.save_client(1, 0, final))
+    store.save_observation(RecordedObservation(KEY, (pair,), (0,), (0,)), knowledge)
+    round = RecordedRound(1, (0,), {})  # how many images there are nobody reported: what is known may be a belief
+    contents = Contents(FORMAT, version("fedspill"), "two checkpoints", {0: SeenClient(0)}, (round,))
+    write_json(folder / CONTENTS, contents.as_json())

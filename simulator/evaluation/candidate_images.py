@@ -1,0 +1,204 @@
+"""What membership scores mean, in words: how many candidates are members, at which rate of false alarms.
+
+Candidate images from a file, and how `fedspill member` writes their scores.
+
+Which candidate images an update was trained on: no truth is needed, only images that are known to be no members.
+
+Candidate images of an audit, and the images held out that calibrate who is told to be a member.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks import InputError, Knowledge, Observation
+from attacks.calibration import FEWEST_OUTSIDERS, Calibrated
+from attacks.interface.pictures import Normalization
+from attacks.membership import MembershipTest
+from attacks.update.private_set import infer_pixel_mean
+from clients.data.files import npz_array
+from simulator.evaluation.image_files import Shape, read_images, read_truth
+from simulator.results.disk import make_out, write_atomically
+from simulator.results.schema import CANDIDATES
+
+WIDE_GAP = 1.0  # in score: the residuals on its two sides differ by a factor of e
+UNLIKELY = 0.01  # probability of as many by chance, from which on candidates are told at all
+
+
+def membership_words(residual: Tensor, outsiders: Tensor | None, num_private: int) -> list[str]:
+    """Sentences with a threshold and counts.
+
+    residual: (Q,) of the candidates. outsiders: (P,) of images that are known to be no members, held out to calibrate
+    the threshold; None where there are none. num_private: images that the update was trained on.
+    """
+    scores = -residual.double().log()
+    if outsiders is None:
+        return _by_gap(scores, num_private)
+    found = Calibrated.of(residual, outsiders)
+    if found is None:
+        few = f"{len(outsiders)} images that are no members are too few to calibrate a threshold: give at least"
+        return [f"{few} {FEWEST_OUTSIDERS}", *_by_gap(scores, num_private)]
+    said = (
+        f"{found.told} of {found.candidates} candidates are told to be members at a false-positive rate of at most "
+        f"{100 * found.rate:g} %: score above {found.threshold:.2f}, which at most {found.passed} of {found.outsiders} "
+        "images that are no members reach"
+    )
+    chance = f"about {found.rate * found.candidates:.1f}"
+    if found.p > UNLIKELY:
+        return [f"{said}; {chance} would be by chance (p = {found.p:.2g}): this update does not tell"]
+    return [f"{said}; {chance} of them are by chance"]
+
+
+def _by_gap(scores: Tensor, num_private: int) -> list[str]:
+    """Without outsiders there is no rate of false alarms: only whether the scores fall into two groups."""
+    no_rate = "how many of them are false alarms is not known: give images that are no members with --public"
+    order = scores.sort(descending=True).values
+    if len(order) < 2:
+        return [f"the candidate's score is {float(order[0]):.2f}; {no_rate}"]
+    gaps = order[:-1] - order[1:]
+    above = int(gaps.argmax()) + 1
+    if float(gaps.max()) < WIDE_GAP or above > num_private:
+        return [
+            f"the scores, {float(order[-1]):.2f} to {float(order[0]):.2f}, form no two groups: no threshold is told"
+        ]
+    return [
+        f"{above} of {len(order)} candidates look like members: their scores are {float(order[above - 1]):.2f} to "
+        f"{float(order[0]):.2f}, all others' at most {float(order[above]):.2f}, and the update holds {num_private} "
+        f"images; {no_rate}"
+    ]
+
+
+MOST_NORMALIZED = 20.0  # that inputs of networks have in size; pixels up to 255 have more
+BLACK_WITHIN = 0.05  # of the range of the images, between their black and that of the update
+
+
+def load_candidates(path: Path, called: str = "candidates") -> Tensor:
+    """`images` of an npz file, (Q, C, H, W) float32. called: how errors call them."""
+    if not path.exists():
+        raise InputError(f"{called} {str(path)!r} do not exist")
+    images = npz_array(path, "images", called)
+    if not len(images):
+        raise InputError(f"{called} {str(path)!r}: `images` is empty: give at least one")
+    if images.ndim != 4 or not np.issubdtype(images.dtype, np.floating):
+        raise InputError(
+            f"{called} {str(path)!r}: `images` is {images.dtype} {images.shape}, it has to be float "
+            "(number, channels, height, width)"
+        )
+    if not np.isfinite(images).all():
+        raise InputError(f"{called} {str(path)!r}: `images` holds values that are not finite")
+    return torch.from_numpy(images.astype(np.float32))
+
+
+def to_input_space(images: Tensor, observation: Observation, knowledge: Knowledge) -> Tensor:
+    """Images in [0, 1] as the clients saw them, by the mean and the deviation that the adversary knows; a mean that it
+    does not know is inferred."""
+    mean = knowledge.pixel_mean or infer_pixel_mean(observation, knowledge.pixel_std)
+    if mean is None:
+        raise InputError("pixel_mean is unknown and the update does not tell it: add --know pixel_mean=…")
+    if len(mean) != images.shape[1]:
+        raise InputError(f"images have {images.shape[1]} channels, pixel_mean has {len(mean)} values")
+    return Normalization(mean, knowledge.pixel_std or ()).inputs(images)
+
+
+def scale_warning(inputs: Tensor, observation: Observation) -> str | None:
+    """A line where images in the model's input space (N, C, H, W) are on another scale than those of the update; None
+    where that is not seen. What is compared is black, which an update tells where some pixel is black in every private
+    image, and else nothing but the size of the values."""
+    mean = infer_pixel_mean(observation)
+    lowest, highest = inputs.transpose(0, 1).flatten(1).aminmax(dim=1)
+    give = "give pixels in [0, 1] and say how they are normalized, with --mean and --std"
+    if mean is None:
+        if float(inputs.abs().max()) <= MOST_NORMALIZED:
+            return None
+        return f"the images reach up to {float(inputs.abs().max()):.3g}, which is no network's input: {give}"
+    black = -torch.tensor(mean)
+    if bool(((lowest - black).abs() <= BLACK_WITHIN * (highest - lowest)).all()):
+        return None
+    shown = [", ".join(f"{value:.3g}" for value in values.tolist()) for values in (black, lowest)]
+    return f"black is {shown[0]} in the update and {shown[1]} in the images, which are on another scale: {give}"
+
+
+def write_membership(path: Path, residual: Tensor, found: Calibrated | None) -> None:
+    make_out(path.parent)
+    write_atomically(path, membership_table(residual, found))
+
+
+def membership_table(residual: Tensor, found: Calibrated | None) -> str:
+    """As CSV: index, residual ρ, the score −log ρ, higher for members, and who is told to be one, where that is
+    calibrated."""
+    members = [None] * len(residual) if found is None else list(map(int, found.members))
+    scores = {"index": range(len(residual)), "residual": residual.numpy(), "score": -residual.log().numpy()}
+    return CANDIDATES.frame({**scores, "member": members}).to_csv(index=False)
+
+
+NOT_TRIED = "membership: not tried: give --candidates and --public"
+GIVE_PUBLIC = (
+    "membership: not tried: give --public, 9 or more images that are no members, and it is told which candidates took "
+    "part"
+)
+NAME = "membership of the candidates"
+
+
+class CandidateSource(Protocol):
+    """Where candidates are read, on the worker that tells them: small and picklable."""
+
+    def images(self) -> tuple[Tensor, Tensor]:
+        """(candidates (Q, C, H, W), images that are no members (n, C, H, W)), in [0, 1]."""
+
+
+class Told(NamedTuple):
+    """columns: of the leakage table. notes: for its `detail`. table: the score of every candidate, as a CSV file."""
+
+    columns: dict[str, Any]
+    notes: list[str]
+    table: bytes | None = None
+
+
+def tell_candidates(source: CandidateSource, observation: Observation, knowledge: Knowledge) -> Told:
+    """Tell members from others. What goes wrong costs these columns alone: a note says why they are empty."""
+    try:
+        candidates, outsiders = (to_input_space(images, observation, knowledge) for images in source.images())
+        test = MembershipTest.of(observation, knowledge, torch.cat([candidates, outsiders]))
+        residual = test.residual(candidates)
+        found = Calibrated.of(residual, test.residual(outsiders))
+        table = membership_table(residual, found).encode()
+        warning = scale_warning(candidates, observation)
+        notes = [*test.warnings, *([warning] if warning else [])]
+        return Told({} if found is None else found.columns(), notes, table)
+    except Exception as error:
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        return Told({}, [f"{NAME}: {kind}{error}"])
+
+
+@dataclass(frozen=True)
+class AuditCandidates:
+    """Where they lie: an npz file, or a folder, as a truth may be."""
+
+    path: Path
+    public: Path
+    shape: Shape
+
+    def images(self) -> tuple[Tensor, Tensor]:
+        candidates = read_truth(self.path, self.shape, "candidates").images
+        return candidates, read_images(self.public, self.shape, "public images")
+
+
+def check_candidates(path: str | None, public: str | None, shape: Shape) -> None:
+    """InputError where candidates cannot be told apart, or cannot be read."""
+    if path is None:
+        return
+    if public is None:
+        raise InputError(
+            f"--candidates {path!r} without --public: give images of the kind that are known to be no members, which "
+            "calibrate the threshold"
+        )
+    _, outsiders = AuditCandidates(Path(path), Path(public), shape).images()
+    if len(outsiders) < FEWEST_OUTSIDERS:
+        raise InputError(
+            f"--public {public!r} has {len(outsiders)} images, too few to calibrate who is a member: give at least "
+            f"{FEWEST_OUTSIDERS}, better 999"
+        )

@@ -1,0 +1,161 @@
+"""The page on a run or an audit: its tables and description in, a `Page` out.
+
+The page on a benchmark: defenses compared, then everything that a run's page has.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from attacks import InputError
+from simulator.reports.benchmark_table import strongest
+from simulator.reports.drawing import Drawn
+from simulator.reports.exposure_rows import exposure_rows, worst_of
+from simulator.reports.page.pictures import (
+    OTHERS,
+    SCENARIO,
+    WORST,
+    asked_for,
+    audit_command,
+    chart_of,
+    facts_of,
+    noun_of,
+    picture_of,
+    summary_of,
+)
+from simulator.reports.page.rows import NUMERIC, exposure_grid, leakage_grid, legend_of, utility_grid
+from simulator.reports.page.view import Grid, Heading, Others, Page, Picture
+from simulator.reports.strips import worst_first
+from simulator.reports.verdict import verdict
+from simulator.results.columns import NUMBER, Column
+from simulator.results.schema import EQUAL_UTILITY, benchmark
+from simulator.rundir.run import Run
+
+MOST_PICTURES = 12  # clients shown beside the one that is exposed worst
+GRIDS = "reconstructions"  # figures of images, which a page shows as strips
+Say = Callable[[str], None]
+
+
+def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
+    """Everything about a run or an audit. drawn: its figures; say: takes a line for pictures that cannot be shown."""
+    leakage, description = run.leakage, run.description
+    asked = asked_for(description)
+    kind = "run" if SCENARIO in description else "audit"
+    recording = Path(asked.get("recording", run.path))
+    name = str(asked.get("name") or (run.path.name if recording.parent == run.path.resolve() else recording.name))
+    rows = leakage_grid(leakage)
+    worst, others = pictures(run, noun_of(description), say)
+    charts = tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS))
+    return Page(
+        kind, name, summary_of(description), verdict(leakage), worst, exposure_grid(leakage), utility_of(run), charts,
+        others, facts_of(description), (rows,), legend_of(rows), *repeat(run, kind, name), *source(run, kind),
+    )  # fmt: skip
+
+
+def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
+    """The update that exposes most, and the worst of each other client."""
+    good = run.leakage[run.leakage.status == "ok"]
+    if good.empty:
+        return None, Others()
+    ranked = exposure_rows(run.leakage)
+    first = worst_of(ranked[ranked.status == "ok"])
+    keys = ["round", "client", "threat_model", "attack", *(["cell"] if "cell" in good else [])]
+    same = (good[keys] == first[keys].tolist()).all(axis=1) & (good.target == "private")
+    others = worst_first(good[good.target == "private"])
+    groups = ["client", "defense"] if good.defense.nunique() > 1 else ["client"]
+    alike = (others[groups] == [first[name] for name in groups]).all(axis=1)
+    others = others[~alike].drop_duplicates(groups)
+    shown = others.head(MOST_PICTURES)
+    worst = _attempt(run, good[same].iloc[0], WORST, noun, say)
+    tried = [_attempt(run, row, OTHERS, noun, say) for _, row in shown.iterrows()]
+    more = [one for one in tried if one is not None]
+    left = len(others) - len(shown)
+    what = "clients and defenses" if len(groups) > 1 else "clients"
+    text = f"{left} more {what} are not shown; figures/ and reconstructions/ have them." if left else ""
+    kept = tuple(one for one in more if one.groups)
+    return worst, Others(kept, tuple(one.title for one in more if not one.groups), text)
+
+
+def _attempt(run: Run, row: pd.Series, most: int, noun: str, say: Say) -> Picture | None:
+    """Pictures that cannot be shown (data that has moved, say) cost a line, not the page."""
+    try:
+        return picture_of(run, row, most, noun)
+    except (InputError, OSError, LookupError) as error:
+        say(f"pictures of {row['attack']} on client {row['client']} cannot be shown: {' '.join(str(error).split())}")
+        return None
+
+
+def utility_of(run: Run) -> Grid | None:
+    """None where nobody measured what the model is worth, as in an audit."""
+    try:
+        return utility_grid(run.utility, run.leakage)
+    except InputError:
+        return None
+
+
+def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
+    """(the command, what it needs)."""
+    if kind == "audit":
+        needs = "With the options under “What was done”; `fedspill report` makes this page again without attacking."
+        return audit_command(asked_for(run.description), f"{run.path.name}-again"), needs
+    return (
+        f"fedspill run {name}.yaml --out runs/{name}-again",
+        f"Save the scenario above as {name}.yaml; the same versions give the same tables. `fedspill report` on the run "
+        "directory makes this page again without running anything.",
+    )
+
+
+def source(run: Run, kind: str) -> tuple[str, str]:
+    """(name of the file that says what was done, its text)."""
+    text = yaml.safe_dump(asked_for(run.description), sort_keys=False, allow_unicode=True)
+    return ("scenario" if kind == "run" else "audit.yaml"), text
+
+
+INTERVALS = ("recovered_fraction", "test_accuracy")  # columns with `_low` and `_high` beside them
+
+
+def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Sequence[Drawn], say: Say) -> Page:
+    """table, equal: benchmark.csv and equal_utility.csv. The pictures of other clients give way to the figure that
+    compares all defenses on the same images."""
+    own = run_page(run, (), say)
+    columns = [*benchmark().printed, benchmark().columns["not_attacked_by"]]
+    defenses = grid_of("Defenses", strongest(table), columns)
+    note = (
+        "The attack that recovers most in the last attacked round, means over seeds and clients; in brackets the 95 % "
+        "interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, a low "
+        "share says little: it may have been the strongest."
+    )
+    folded = [grid_of("All rows of benchmark.csv", table, [c for c in benchmark().columns.values() if c.name in table])]
+    if len(equal):
+        folded.insert(0, grid_of("Defenses at equal utility", equal, EQUAL_UTILITY.printed))
+    return replace(
+        own, kind="benchmark", utility=replace(defenses, note=note), others=Others(),
+        charts=tuple(map(chart_of, drawn)), tables=(*folded, *own.tables),
+        repeat=f"fedspill benchmark FILE --out runs/{run.path.name}-again",
+        repeat_needs="FILE is the benchmark file; the scenario above lists every row and seed of it as a sweep.",
+    )  # fmt: skip
+
+
+def grid_of(title: str, frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
+    """A table as its schema declares it; columns without any value are left out."""
+    used = [column for column in columns if column.name in frame and frame[column.name].notna().any()]
+    headings = tuple(Heading(column.heading, column.dtype in NUMERIC, column.meaning) for column in used)
+    rows = tuple(tuple(_text(row, column) for column in used) for _, row in frame.iterrows())
+    return Grid(title, headings, rows)
+
+
+def _text(row: pd.Series, column: Column) -> str:
+    value = row[column.name]
+    if pd.isna(value):
+        return ""
+    if column.dtype != NUMBER:
+        return str(value)
+    if column.heading == "kB":
+        return f"{value / 1000:.0f}"
+    low, high = (row.get(f"{column.name}_{end}") for end in ("low", "high"))
+    if column.name not in INTERVALS or pd.isna(low) or pd.isna(high):
+        return f"{value:.{column.digits}f}"
+    return f"{value:.2f} ({low:.2f}–{high:.2f})"

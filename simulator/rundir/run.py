@@ -1,0 +1,296 @@
+"""What a run shows of itself in a notebook: its worst row as pictures, and a line for each client.
+
+A finished or interrupted run, opened for reading: its tables, its observations, and attacking it again.
+"""
+
+import os
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from attacks import InputError, Knowledge, Observation, Reconstruction
+from attacks.base import Progress, silent
+from attacks.interface.errors import nearest
+from attacks.interface.pictures import Pictures
+from simulator.errors import one_line
+from simulator.evaluation.attack_run import AttackRun
+from simulator.evaluation.image_files import read_truth
+from simulator.evaluation.truth import Truth
+from simulator.results.columns import FLOORS, Table, better_floor
+from simulator.results.disk import inside, is_changed
+from simulator.results.formats import load_images, read_table
+from simulator.results.keys import ALL, ObservationKey
+from simulator.results.ledger import JOURNAL, files_of
+from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
+from simulator.results.storage import CellStore
+from simulator.scenario.scenario import Cell, Scenario, validate
+from simulator.scenario.sections import AttackConfig
+from simulator.scenario.yaml_source import Dumped, Source, read_document
+
+MOST_LINES = 20  # of the table
+LINE = ["cell", "round", "client", "threat_model", "attack", "defense", "recovered", "num_private", "num_reconstructed"]
+LINE += ["leakage", *(floor.format("leakage") for floor in FLOORS)]
+
+
+class Tables(Protocol):
+    """As much of a run as pictures are made of."""
+
+    @property
+    def samples(self) -> pd.DataFrame: ...
+
+    def store(self, cell: str = "") -> CellStore: ...
+
+    def private_images(self, key: ObservationKey, cell: str = "") -> Tensor | None: ...
+
+
+def worst_first(leakage: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the leakage table, those in which most leaked first: without the truth, those that returned most."""
+    columns = ["recovered_fraction", "leakage", "num_reconstructed"]
+    return leakage.sort_values(columns, ascending=False, kind="stable", na_position="last")
+
+
+def worst_table(leakage: pd.DataFrame) -> pd.DataFrame:
+    """The worst row of each client, and of all together, in as many columns as people read."""
+    rows = worst_first(leakage[(leakage.status == "ok") & (leakage.target == "private")])
+    worst = rows.groupby("client", sort=False).head(1).head(MOST_LINES)
+    named = worst.assign(client=worst.client.astype(str).where(worst.client != ALL, "all")).round(2)
+    return named[[name for name in LINE if name in named and named[name].notna().any()]]
+
+
+def matched_pictures(run: Tables, row: pd.Series, most: int) -> Pictures:
+    """Of a row of the leakage table: private images above their reconstructions, the closest first; what the attack
+    returned alone where nobody knows the private ones."""
+    key, cell = ObservationKey.of(row), str(row.get("cell", ""))
+    found = load_images(run.store(cell).reconstruction_path(key, row["attack"]))
+    who = "all clients" if key.client == ALL else f"client {key.client}"
+    where = f"{f'{cell}, ' if cell else ''}round {key.round}, {who}, {key.threat_model}, {row['attack']}"
+    private = run.private_images(key, cell)
+    if private is None or pd.isna(row["recovered"]):
+        return Pictures(f"{where}: {len(found)} images found", (("found", found[:most]),))
+    own = _samples_of(run.samples, row)
+    own = own[own.match >= 0].sort_values("l2", kind="stable").head(most)
+    title = f"{where}: {row['recovered']:.0f} of {row['num_private']:.0f} recovered, leakage {row['leakage']:.2f}"
+    strips = (("private", private[own.image.tolist()]), ("reconstructed", found[own.match.tolist()]))
+    captions = tuple(f"L2 {distance:.2g}" for distance in own.l2)
+    return Pictures(f"{title} (floor {better_floor(row, LEAKAGE.columns['leakage']):.2f})", strips, captions)
+
+
+def _samples_of(samples: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
+    keys = ["round", "client", "threat_model", "attack", "target", *(["cell"] if row.get("cell") else [])]
+    return samples[np.logical_and.reduce([samples[name] == row[name] for name in keys])]
+
+
+DESCRIPTION, AUDIT = "scenario.yaml", "audit.yaml"  # of a run and of an audit, in their directories
+PAGE = "report.html"
+
+
+def read_description(path: Path) -> dict:
+    """scenario.yaml of a run directory; InputError where it is damaged."""
+    try:
+        _, content = read_document(inside(path.parent, path), "description", Dumped)
+    except InputError as error:
+        reason = one_line(str(error), most=200)
+        raise InputError(f"{str(path)!r} cannot be read ({reason}): the run directory is damaged") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _table(table: Table) -> cached_property[pd.DataFrame]:
+    """A table of a run, read when it is asked for; InputError where the run did not finish."""
+
+    def read(run: "Run") -> pd.DataFrame:
+        path = run.path / f"{table.name}.parquet"
+        if not path.exists():
+            raise InputError(f"run {str(run.path)!r} has no {path.name}: it did not finish; run it again to resume")
+        try:
+            return read_table(inside(run.path, path), table)
+        except Exception as error:  # a damaged file makes its reader raise whatever its bytes lead it to
+            reason = one_line(f"{type(error).__name__}: {error}", most=120)
+            raise InputError(f"{str(path)!r} cannot be read ({reason}): run it again, or restore it") from None
+
+    return cached_property(read)
+
+
+class Run:
+    """A run directory.
+
+    run = load("runs/quickstart-0123456789")
+    run.leakage                                   # the leakage table, a pandas DataFrame
+    observation, knowledge = run.observation(1, 0)  # what the server saw of client 0 in round 1
+    run.attack(1, 0, "ntk").images                # attacked again, bit for bit as in the run
+    run.show()                                    # the images that leaked most, beside what was made of them
+    run.page                                      # its report.html, for a browser
+    """
+
+    leakage, samples = _table(LEAKAGE), _table(SAMPLES)
+    utility, clients = _table(UTILITY), _table(CLIENTS)
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        found = next((name for name in (DESCRIPTION, AUDIT) if (self.path / name).exists()), None)
+        if found is None:
+            raise InputError(f"{str(path)!r} is no run directory: it has no {DESCRIPTION} and no {AUDIT}")
+        self.description = read_description(self.path / found)
+        self.is_audit, part = found == AUDIT, Path(found).stem
+        if not isinstance(self.description.get(part), dict):
+            raise InputError(f"{str(self.path / found)!r} describes no run: it has no `{part}`")
+
+    @property
+    def name(self) -> str:
+        """Of the scenario, or of the recording that was audited."""
+        return Path(self.description["audit"]["recording"]).name if self.is_audit else self.scenario.name
+
+    @property
+    def swept(self) -> list[str]:
+        """The dotted keys of the sweep; none of an audit."""
+        return [] if self.is_audit else self.scenario.swept
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """InputError for an audit, which is of a federation that no scenario describes."""
+        if self.is_audit:
+            raise InputError(f"{str(self.path)!r} is an audit: it has no scenario")
+        return validate(Source(self.description["scenario"]))
+
+    @cached_property
+    def cells(self) -> dict[str, Cell]:
+        """The cells of the sweep by name; one cell called "" without a sweep; none of an audit."""
+        return {} if self.is_audit else {cell.name: cell for cell in self.scenario.cells()}
+
+    def seed(self, cell: str = "") -> int:
+        """Of every random number of a cell, or of an audit."""
+        return int(self.description["audit"]["seed"]) if self.is_audit else self.cells[cell].scenario.seed
+
+    def private_images(self, key: ObservationKey, cell: str = "") -> Tensor | None:
+        """The images (N, C, H, W) in [0, 1] that the column `image` of the samples counts; None where nobody knows
+        them. For reports on what was scored, not for an attack."""
+        if not self.is_audit:
+            clients = self.store(cell).recorded(key).clients
+            return Truth.of(self.cells[cell].scenario, clients, clients).private
+        given = self.description["audit"]
+        return None if given["truth"] is None else read_truth(Path(given["truth"]), tuple(given["shape"])).images
+
+    @property
+    def page(self) -> Path:
+        """report.html; InputError where none was made."""
+        if not (self.path / PAGE).exists():
+            raise InputError(f"{str(self.path)!r} has no {PAGE}: `fedspill report {self.path}` makes it")
+        return self.path / PAGE
+
+    def store(self, cell: str = "") -> CellStore:
+        if cell not in ([""] if self.is_audit else self.cells):
+            which = (
+                f"cell {cell!r}" if cell else "cell without a name: it is a sweep, choose one by `cell`, with --cell"
+            )
+            raise InputError(f"run {str(self.path)!r} has no {which}{nearest(cell, sorted(self.cells))}")
+        return CellStore(self.path, cell)
+
+    def observation(
+        self, round: int, client: int = ALL, threat_model: str = "server", cell: str = ""
+    ) -> tuple[Observation, Knowledge]:
+        """What the adversary saw and was granted, from the checkpoints folder alone. client: −1 for all of them."""
+        return self._load(ObservationKey(round, client, threat_model), cell)
+
+    def _load(self, key: ObservationKey, cell: str) -> tuple[Observation, Knowledge]:
+        """InputError where a checkpoint is another than the run wrote, as far as its journal tells."""
+        store = self.store(cell)
+        for name in {name for pair in store.recorded(key).pairs for name in pair}:
+            path = store.checkpoint_path(name)
+            known = self._checksums.get(os.path.relpath(path, self.path))
+            if known is not None and is_changed(path, known):
+                raise InputError(
+                    f"checkpoint {str(path)!r} was cut off or changed since the run wrote it: run it again"
+                )
+        return store.load(key)
+
+    @cached_property
+    def _checksums(self) -> dict[str, str]:
+        """Of the files that the run has written, by their names below its folder."""
+        return files_of(self.path / JOURNAL)
+
+    def attack(
+        self,
+        round: int,
+        client: int,
+        attack: str | AttackConfig,
+        threat_model: str = "server",
+        *,
+        cell: str = "",
+        knowledge: Knowledge | None = None,
+        progress: Progress = silent,
+    ) -> Reconstruction:
+        """Attack a recorded observation. An attack named as in the scenario has the scenario's options and seed."""
+        key = ObservationKey(round, client, threat_model)
+        observation, granted = self._load(key, cell)
+        return self.attack_run(attack, key, cell).run(observation, knowledge or granted, progress)
+
+    def private(self, round: int, client: int = ALL, threat_model: str | None = None, cell: str = "") -> Tensor:
+        """The private images behind an observation, (N, C, H, W) in [0, 1], in the order of `samples.image`. client: −1
+        for all of a round, then by default what an observer sees. InputError where nobody knows them."""
+        key = ObservationKey(round, client, threat_model or ("observer" if client == ALL else "server"))
+        images = self.private_images(key, cell)
+        if images is None:
+            raise InputError(f"{str(self.path)!r} was audited without the truth: nobody here knows the private images")
+        return images
+
+    def show(self, most: int = 10, **where: int | str) -> Pictures:
+        """What leaked worst, the best images first: a notebook shows it, `.save("FILE.png")` makes a file of it.
+
+        where: columns of the leakage table, as in `run.show(client=2, attack="span")`, default all rows. InputError
+        where no attack that came to an end is among them.
+        """
+        rows = self.leakage[(self.leakage.status == "ok") & (self.leakage.target == "private")]
+        for name, value in where.items():
+            if name not in rows:
+                raise InputError(f"run.show has no {name!r}{nearest(name, sorted(rows))}")
+            rows = rows[rows[name] == value]
+        if rows.empty:
+            raise InputError(f"{str(self.path)!r} has no attack that came to an end where {where}: see run.leakage")
+        return matched_pictures(self, worst_first(rows).iloc[0], most)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}: {self._said()})"
+
+    def _repr_html_(self) -> str:
+        shown = self.show()._repr_html_() if self._shows else ""
+        table = worst_table(self.leakage).to_html(index=False) if self._shows else ""
+        return f"<div><b>{escape(str(self.path))}</b>: {escape(self._said())}{shown}{table}</div>"
+
+    @property
+    def _shows(self) -> bool:
+        """Whether there is something to look at."""
+        return (self.path / "leakage.parquet").exists() and (self.leakage.status == "ok").any()
+
+    def _said(self) -> str:
+        """What it holds, in words."""
+        what = f"{'audit of' if self.is_audit else 'scenario'} {self.name!r}"
+        if not (self.path / "leakage.parquet").exists():
+            return f"{what}, not finished"
+        table = self.leakage
+        clients = table.client[table.client != ALL].nunique()
+        counts = {"round": table["round"].nunique(), "client": clients, "attack": len(table)}
+        return ", ".join([what, *(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())])
+
+    def attack_run(self, attack: str | AttackConfig, key: ObservationKey, cell: str = "") -> AttackRun:
+        """An attack as the run would have it: with the cell's seed, threads and what there is to know of its defense.
+
+        A name is a label of the scenario's, or that of any attack, which then has its default options.
+        """
+        if isinstance(attack, str):
+            default = AttackConfig.model_construct(name=attack, label=attack)
+            named = [] if self.is_audit else self.cells[cell].scenario.adversary.attacks
+            attack = next((config for config in named if config.label == attack), default)
+            attack.make()  # refuses a wrong name
+        if self.is_audit:
+            return AttackRun(attack, self.seed())
+        scenario = self.cells[cell].scenario
+        return AttackRun.of(attack, scenario, self.store(cell).recorded(key).defense_facts)
+
+
+def load(path: str | Path) -> Run:
+    """Open a run directory."""
+    return Run(path)
