@@ -42,8 +42,11 @@ def with_error_feedback(delta: State, memory: dict[str, Any], compress: Callable
 @register
 @dataclass(frozen=True)
 class TopK(Defense):
-    """fraction: of all entries of the update, the largest ones, that are sent with their positions. error_feedback: add
-    what was not sent to the next round's update (Stich et al. 2018)."""
+    """Send the largest entries of the update only (Aji and Heafield 2017).
+
+    fraction: of all entries of the update, the largest ones, that are sent with their positions.
+    error_feedback: add what was not sent to the next round's update (Stich et al. 2018).
+    """
 
     name: ClassVar[str] = "top_k"
 
@@ -74,7 +77,9 @@ class TopK(Defense):
 @register
 @dataclass(frozen=True)
 class RandomK(Defense):
-    """fraction: of all entries, drawn anew in every round; the seed that both sides know stands for their positions.
+    """Send entries of the update that are drawn at random only (Aji and Heafield 2017).
+
+    fraction: of all entries, drawn anew in every round; the seed that both sides know stands for their positions.
 
     rescale: divide what is sent by the fraction, so that the update is right in expectation.
     """
@@ -111,7 +116,12 @@ def _masked(delta: State, kept: Tensor, factor: float = 1.0) -> State:
 @register
 @dataclass(frozen=True)
 class Quantization(Defense):
-    """bits: of each entry, 2^bits levels. stochastic: round up or down at random, right in expectation."""
+    """Uniform quantization of every tensor of the update between its extremes, to the nearest level or at random
+    (QSGD).
+
+    bits: of each entry, 2^bits levels.
+    stochastic: round up or down at random, right in expectation.
+    """
 
     name: ClassVar[str] = "quantization"
 
@@ -148,7 +158,9 @@ SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}  # the leading one, which is n
 @register
 @dataclass(frozen=True)
 class HalfPrecision(Defense):
-    """dtype: in which the client sends its parameters (not their change), each rounded to the nearest such number.
+    """Half precision: the checkpoint travels in 16 bits, as a federation that trains in bfloat16 sends it.
+
+    dtype: in which the client sends its parameters (not their change), each rounded to the nearest such number.
 
     What rounding leaves of a change is relative to the parameter: bfloat16 takes away up to 0.4 % of the parameter.
     """

@@ -32,7 +32,7 @@ from clients.training import TrainingLoop, planned_steps
 @register
 @dataclass(frozen=True)
 class Clipping(Defense):
-    """Δθ · min(1, norm / ‖Δθ‖₂)."""
+    """Clip the update to a norm: Δθ · min(1, norm / ‖Δθ‖₂)."""
 
     name: ClassVar[str] = "clipping"
 
@@ -49,7 +49,10 @@ class Clipping(Defense):
 @register
 @dataclass(frozen=True)
 class Noise(Defense):
-    """scale: expected norm of the noise, relative to ‖Δθ‖₂."""
+    """Add Gaussian noise to the update, relative to its size: no guarantee, the baseline of defenses that have one.
+
+    scale: expected norm of the noise, relative to ‖Δθ‖₂.
+    """
 
     name: ClassVar[str] = "noise"
 
@@ -104,8 +107,11 @@ def like(entries: Tensor, delta: State) -> State:
 @register
 @dataclass(frozen=True)
 class Percentile(PerStepFilter):
-    """percentile: of the magnitudes of all entries, 0 to 100; those below it become 0. gamma: what is left of a mean
-    local step is clipped to [−γ, γ].
+    """NVIDIA FLARE's PercentilePrivacy: share only the largest changes, and those truncated (Shokri and Shmatikov
+    2015).
+
+    percentile: of the magnitudes of all entries, 0 to 100; those below it become 0.
+    gamma: what is left of a mean local step is clipped to [−γ, γ].
 
     It travels whole, zeros and all, as in FLARE. Where more than `percentile` % of the entries are 0 anyway, as behind
     dead ReLU units, nothing is left out. No guarantee is claimed.
@@ -138,9 +144,13 @@ class Percentile(PerStepFilter):
 @register
 @dataclass(frozen=True)
 class SVT(PerStepFilter):
-    """fraction: of all entries that are sent, c of them. epsilon: of choosing them, for threshold and queries together
-    as 1 : (2c)^⅔. noise_var: ε of one entry's value, whose noise has the scale 2γ / noise_var (FLARE's name for it).
-    gamma: entries of a mean local step count, and are sent, clipped to [−γ, γ]. tau: threshold on their magnitude.
+    """NVIDIA FLARE's SVTPrivacy: entries chosen by the sparse vector technique, truncated and sent with Laplace noise.
+
+    fraction: of all entries that are sent, c of them.
+    epsilon: of choosing them, for threshold and queries together as 1 : (2c)^⅔.
+    noise_var: ε of one entry's value, whose noise has the scale 2γ / noise_var (FLARE's name for it).
+    gamma: entries of a mean local step count, and are sent, clipped to [−γ, γ].
+    tau: threshold on their magnitude.
 
     FLARE draws the c entries with replacement, so a few less are sent; it sends them in a whole update of zeros.
     """

@@ -24,7 +24,10 @@ AT_ONCE = 64  # entries of r differentiated together: bounds the memory
 @register
 @dataclass(frozen=True)
 class Soteria(Defense):
-    """fraction: of the representation's entries that are pruned in every step, the 60 % of the authors' example."""
+    """Soteria (Sun et al. 2021): the gradient of the last layer without what tells most of the images.
+
+    fraction: of the representation's entries that are pruned in every step, the 60 % of the authors' example.
+    """
 
     name: ClassVar[str] = "soteria"
 

@@ -33,8 +33,12 @@ from clients.training import Batch
 @register
 @dataclass(frozen=True)
 class Augmentation(Defense):
-    """shift: pixels, at most, in each direction, wrapped around. flip: mirror half of the images. noise: standard
-    deviation of Gaussian noise on pixels in [0, 1]."""
+    """Data augmentation: every step sees the images shifted, flipped and noised anew, so no image is fitted as it is.
+
+    shift: pixels, at most, in each direction, wrapped around.
+    flip: mirror half of the images.
+    noise: standard deviation of Gaussian noise on pixels in [0, 1].
+    """
 
     name: ClassVar[str] = "augmentation"
 
@@ -82,7 +86,10 @@ class _View:
 @register
 @dataclass(frozen=True)
 class Mixup(Defense):
-    """alpha: of the Beta(α, α) distribution of the weight, drawn for each batch."""
+    """Mixup (Zhang et al. 2018): every step sees convex combinations of two images and of their losses.
+
+    alpha: of the Beta(α, α) distribution of the weight, drawn for each batch.
+    """
 
     name: ClassVar[str] = "mixup"
     mixes_images: ClassVar[bool] = True
@@ -109,7 +116,10 @@ RIDGE = 1e-6  # of the kernel's mean diagonal
 @register
 @dataclass(frozen=True)
 class PruneEasiest(Defense):
-    """fraction: of the client's images that are left out, as they are at the parameters received in its first round.
+    """Leave out the images that are easiest to reconstruct, those with the largest duals (Loo et al. 2024, sec. 6,
+    C.1).
+
+    fraction: of the client's images that are left out, as they are at the parameters received in its first round.
 
     The dual of an image is α = K₀⁻¹(y − f₀(x)) with the tangent kernel at those parameters: what slow fitting costs. A
     client decides once: the easiest of every new round are others, so in the end all would have been trained on.

@@ -1,5 +1,8 @@
 """The commands about what a scenario can say: list, init, schema."""
 
+import re
+from importlib.metadata import entry_points
+from inspect import getdoc
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated
@@ -7,14 +10,20 @@ from typing import Annotated
 import typer
 
 from attacks.interface.errors import InputError
-from simulator.cli.catalogue import known_parts
 from simulator.cli.output import Answer, command, out, print_json, say
-from simulator.run.strategies import known_strategies
+
+ELSEWHERE = {  # names that no registry holds
+    "defenses": {"package.module:mod": "a mod of Flower's, or of your own."},
+    "data": {"OWNER/NAME": "a data set of the Hugging Face hub."},
+    "models": {"FILE.py:factory": "a function that returns an nn.Module; also package.module:factory."},
+}
 
 
 @command
 def list_names() -> Answer:
     """List the attacks, defenses, data sets, models and strategies that a scenario can name, with a line on each."""
+    from simulator.run.strategies import known_strategies
+
     known = known_parts()
     for kind, names in known.items():
         say(f"{kind}:")
@@ -24,6 +33,35 @@ def list_names() -> Answer:
     for line in wrap(", ".join(strategies), out.width, initial_indent="  ", subsequent_indent="  "):
         say(line)
     return Answer({**known, "strategies": strategies})
+
+
+def known_parts() -> dict[str, dict[str, str]]:
+    """Return, of each kind, every name that a scenario can say and one sentence on it: ours, those that installed
+    packages offer, and where other names come from."""
+    from attacks import ATTACKS
+    from clients.data import SOURCES
+    from clients.defenses import DEFENSES
+    from clients.models import MODELS
+
+    own = {
+        "attacks": {name: first_sentence(getdoc(ATTACKS[name])) for name in sorted(ATTACKS)},
+        "defenses": {name: first_sentence(getdoc(DEFENSES[name])) for name in sorted(DEFENSES)},
+        "data": {name: first_sentence(getdoc(source.load)) for name, source in SOURCES.items()},
+        "models": {name: first_sentence(getdoc(options)) for name, options in MODELS.items()},
+    }
+    return {kind: names | offered(f"fedspill.{kind}") | ELSEWHERE.get(kind, {}) for kind, names in own.items()}
+
+
+def offered(group: str) -> dict[str, str]:
+    """Return what installed packages offer under a group of entry points: each name, and where it is from."""
+    points = sorted(entry_points(group=group), key=lambda point: point.name)
+    return {point.name: f"{point.value}, of an installed package." for point in points}
+
+
+def first_sentence(doc: str | None) -> str:
+    """Return the first sentence of a docstring, in one line."""
+    text = " ".join((doc or "").split("\n\n")[0].split())
+    return re.split(r"(?<!et al)(?<!sec)\. ", text)[0].rstrip(".") + "."
 
 
 def show_names(names: dict[str, str]) -> None:

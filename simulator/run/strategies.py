@@ -1,15 +1,9 @@
-"""Which strategies the installed Flower has.
+"""Any Flower strategy by name, with defaults that fit a simulation of known size."""
 
-Any Flower strategy by name, with defaults that fit a simulation of known size.
-"""
-
-import ast
 import importlib
-import importlib.util
 import inspect
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 import flwr.serverapp.strategy as flower
 from flwr.serverapp.strategy import Strategy
@@ -25,17 +19,8 @@ TREES = ("FedXgbBagging", "FedXgbCyclic")  # they aggregate trees, not tensors
 
 
 def known_strategies() -> list[str]:
-    """The strategies of the installed Flower, read off its file: importing them takes most of a second."""
-    package = importlib.util.find_spec("flwr")
-    assert package is not None and package.origin is not None
-    file = Path(package.origin).parent / "serverapp" / "strategy" / "__init__.py"
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    names = next(
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "__all__" for target in node.targets)
-    )
-    return sorted(name for name in ast.literal_eval(names) if name not in ("Strategy", "Result", *TREES))
+    """Return the names of the installed Flower's strategies that aggregate tensors."""
+    return sorted(name for name in flower.__all__ if name not in ("Strategy", "Result", *TREES))
 
 
 MINIMUMS = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")

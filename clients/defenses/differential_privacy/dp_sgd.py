@@ -27,9 +27,12 @@ LARGEST_EPSILON = 10_000.0
 @register
 @dataclass(frozen=True)
 class DPSGD(Defense):
-    """max_grad_norm: bound on the norm of one image's gradient. epsilon: what all rounds of the federation together may
-    spend at `delta`, default 8; the noise follows from it. noise_multiplier: given instead of epsilon, the standard
-    deviation of the noise relative to max_grad_norm."""
+    """DP-SGD (Abadi et al. 2016) by opacus: gradients clipped image by image, Gaussian noise, Poisson-sampled batches.
+
+    max_grad_norm: bound on the norm of one image's gradient.
+    epsilon: what all rounds of the federation together may spend at `delta`, default 8; the noise follows from it.
+    noise_multiplier: given instead of epsilon, the standard deviation of the noise relative to max_grad_norm.
+    """
 
     name: ClassVar[str] = "dp_sgd"
     tells_noise: ClassVar[tuple[Adversary, ...]] = ("server", "observer")

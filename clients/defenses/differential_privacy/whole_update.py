@@ -34,11 +34,16 @@ STRATEGIES = "simulator.run.central_dp"  # Flower's, with noise that fits the re
 @register
 @dataclass(frozen=True)
 class CentralDP(Defense):
-    """noise_multiplier: standard deviation of the noise on the mean, relative to what the heaviest client can move it
-    by, which is clipping_norm times its weight. clipping: who clips the updates to that norm. delta: at which ε is
-    computed. sampling: of a round's clients. public: everybody may know who trained in a round. secret_poisson: each
-    takes part by a coin of its own, all with one weight, and nobody outside the server may learn who did: that lowers
-    ε where `federation.fraction` is small."""
+    """Central differential privacy by Flower's strategies: updates clipped, Gaussian noise on their mean.
+
+    noise_multiplier: standard deviation of the noise on the mean, relative to what the heaviest client can move it
+        by, which is clipping_norm times its weight.
+    clipping: who clips the updates to that norm.
+    delta: at which ε is computed.
+    sampling: of a round's clients. `public`: everybody may know who trained in a round. `secret_poisson`: each takes
+        part by a coin of its own, all with one weight, and nobody outside the server may learn who did: that lowers ε
+        where `federation.fraction` is small.
+    """
 
     name: ClassVar[str] = "central_dp"
     tells_noise: ClassVar[tuple[Adversary, ...]] = ("observer",)
