@@ -18,6 +18,14 @@ from attacks.base import option_names
 PROJECT = Path(__file__).resolve().parents[1]
 PACKAGES = ("attacks", "clients", "simulator")
 ALLOWED_IN_ATTACKS = {"torch", "numpy", "scipy", "skimage", "attacks", *sys.stdlib_module_names}
+LAYERS = {  # folders and files directly below a package, lowest first: each may import those before it and no other
+    "attacks": "interface calibration networks scoring update kernel base membership baselines gradient_matching ntk "
+    "kkt span library",
+    "clients": "time_limit losses batch_norm config training data models distillation defenses chain local_update "
+    "client_app",
+    "simulator": "errors gc_tuning terminal results scenario evaluation rundir adversary run reports audit tools paper "
+    "cli server_app",
+}
 LONGEST_FUNCTION, MOST_PARAMETERS = 40, 6  # lines without the docstring; parameters that can be given by position
 
 
@@ -59,6 +67,20 @@ def test_no_module_imports_itself_through_others():
         sorter.prepare()
     except graphlib.CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_folder_imports_one_above_it(package):
+    """Drawn in docs/design.md. A package's own `__init__` is its face and may import any of them."""
+    order = LAYERS[package].split()
+    found = {path.parts[1].removesuffix(".py") for path, _ in product() if path.parts[0] == package}
+    assert found - {"__init__"} == set(order)
+    upward = []
+    for path, name in imported(package):
+        here, there = Path(path).with_suffix("").parts[1], [*name.split("."), ""][1]
+        if name.split(".")[0] == package and there in order and here != "__init__":
+            upward += [f"{path} imports {name}"] if order.index(there) > order.index(here) else []
+    assert not upward
 
 
 def test_functions_are_short_and_take_few_parameters():
