@@ -1,11 +1,8 @@
-"""Files of a run in Ray's object store, from where workers anywhere fetch them.
-
-Where attack jobs run: as Ray tasks, on the cluster of the simulation or on one of our own.
+"""Where attack jobs run: as Ray tasks, on the cluster of the simulation or on one of our own.
 
 What a task needs of the run's files goes with it through Ray's object store, and what the attack found comes back the
-same way: the folder of a run is on the machine that sends, and nobody else reads or writes there.
-
-Attacks go on while the server's thread trains: a dispatcher in a thread of its own.
+same way: the folder of a run is on the machine that sends, and nobody else reads or writes there. A job that hangs is
+ended as a client is, from inside: its worker exits (`clients.time_limit.last_resort`), and Ray says so.
 """
 
 import contextlib
@@ -23,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from attacks.interface.observation import State
 from attacks.interface.torch_tools import free_card, require_usable_card
+from clients.time_limit import last_resort
 from simulator.evaluation.job import Finished, Job, JobResult, attack, fault, filed, lost
 from simulator.evaluation.job_inputs import Material, Source
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
@@ -53,10 +51,8 @@ class Shelf:
 
 
 ATTACK_RESOURCE = "attack"
-# seconds beyond as many as its time limit after which a job that gives no sign of life is given up, at most: while it
-# computes it gives one every so many seconds (`time_limit`), on a busy machine for longer than its limit
-GRACE = 120.0
-LEAST_GRACE = 20.0
+# seconds beyond its time limit that a job has to end, and then as many again to be scored: at least, and at most
+LEAST_GRACE, GRACE = 20.0, 120.0
 START = 30.0  # seconds that jobs wait at most for workers that are on their way
 BOARD_TIMEOUT = 10.0  # seconds that the board has to answer
 NO_SLOTS = "no node that is left offers slots for attacks: `ray start --resources` gives it some"
@@ -101,13 +97,12 @@ def resources_of_nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def run_remotely(
-    job: Job, material: Material, labels: tuple[str, ...], reporter: Reporter, *tensors: State
-) -> Finished:
+def run_remotely(job: Job, material: Material, labels: tuple[str, ...], board: Any, *tensors: State) -> Finished:
     """The task. tensors: of the files with these labels; Ray fetches them before it starts."""
     require_usable_card()
     try:
-        return attack(job, material, dict(zip(labels, tensors, strict=True)), reporter)
+        with last_resort(patience(job)) as once_more:
+            return attack(job, material, dict(zip(labels, tensors, strict=True)), Reporter(board, job.name, once_more))
     finally:
         free_card()
 
@@ -167,7 +162,7 @@ class Dispatcher:
         self.again: set[str] = set()  # names of jobs whose worker died
         self.needs: dict[str, list[Path]] = {}  # files of each running job, by its name
         self.unsent: list[tuple[Job, JobResult]] = []  # jobs whose files cannot be read
-        self.last_sign = time.monotonic()  # when a job was submitted or came back
+        self.last_sign = time.monotonic()  # when a job was sent or came back
         self.without_slots: float | None = None  # since when no node offers any
 
     def prepare(self, expected: int) -> None:
@@ -178,7 +173,6 @@ class Dispatcher:
     def submit(self, job: Job) -> None:
         self.waiting.append(job)
         self._start()
-        self.last_sign = time.monotonic()
 
     @property
     def pending(self) -> list[Job]:
@@ -197,8 +191,8 @@ class Dispatcher:
             self.last_sign = time.monotonic()
         elif self._no_slots_left():
             finished = [self._give_up(reference, NO_SLOTS, "failed") for reference in list(self.running)]
-        else:
-            finished = [self._give_up(reference, why) for reference, why in self._silent().items()]
+        elif why := self._no_worker_comes():
+            finished = [self._give_up(reference, why, "timeout") for reference in list(self.running)]
         self._start()
         return finished
 
@@ -238,9 +232,9 @@ class Dispatcher:
         except Exception as error:
             self.unsent.append((job, fault(job, error, start, recorded)))
             return
-        reporter = Reporter(self.board, job.name)
-        self.running[self.task.remote(job.for_workers, material, tuple(sources), reporter, *tensors)] = job
+        self.running[self.task.remote(job.for_workers, material, tuple(sources), self.board, *tensors)] = job
         self.needs[job.name] = [source.path for source in sources.values()]
+        self.last_sign = time.monotonic()
 
     def _over(self, reference: Any) -> Job:
         """The job, which runs no longer."""
@@ -250,31 +244,30 @@ class Dispatcher:
         return job
 
     def _fetch(self, reference: Any) -> list[tuple[Job, JobResult]]:
-        """Nothing where its worker died for the first time: a machine may be lost, or another's memory be short. Not by
-        Ray's own retries: those would run in the time of the first one."""
-        job = self._over(reference)
+        """Return nothing where the worker died and the job is queued again, once: a machine may be lost, or another's
+        memory be short. Ray's own retries would run in the time of the first attempt. A worker that ended itself
+        because its job would not end is no accident."""
+        job = self.running[reference]
         try:
             return [(job, filed(job, ray.get(reference, timeout=GRACE)))]
         except Exception as error:
+            if self._ask(self.board.silence).get(job.name, 0.0) > job.timeout:
+                return [(job, lost(job, unending(job), "timeout"))]
             if job.name in self.again:
                 return [(job, lost(job, f"the attack's worker died: {error}"))]
             self.again.add(job.name)
             self.waiting.append(job)
             return []
+        finally:
+            self._over(reference)
 
-    def _silent(self) -> dict[Any, str]:
-        """The jobs whose worker gives no sign of life, and what to say of them; all of them where none has one, and
-        none came back for long."""
-        silence = self._ask(self.board.silence)
-        heard = {reference: silence[job.name] for reference, job in self.running.items() if job.name in silence}
-        if heard:  # what waits for a slot has all the time that others take
-            jobs = {reference: self.running[reference] for reference in heard}
-            return {one: unending(job) for one, job in jobs.items() if heard[one] > patience(job)}
+    def _no_worker_comes(self) -> str:
+        """Return what to say of the jobs where nothing came back for long and none of them was taken up."""
         # workers need a while to start, however short their jobs are
         longest = GRACE + max((job.timeout for job in self.running.values()), default=0.0)
-        if time.monotonic() - self.last_sign <= longest:
-            return {}
-        return dict.fromkeys(self.running, f"no worker took it up within {longest:g} s")
+        if time.monotonic() - self.last_sign <= longest or self._ask(self.board.silence):
+            return ""
+        return f"no worker took it up within {longest:g} s"
 
     def _no_slots_left(self) -> bool:
         """Whether the nodes that offered some are gone, and none came back for a while."""
@@ -285,7 +278,7 @@ class Dispatcher:
         self.without_slots = self.without_slots or now
         return now - self.without_slots > GRACE
 
-    def _give_up(self, reference: Any, why: str, status: str = "timeout") -> tuple[Job, JobResult]:
+    def _give_up(self, reference: Any, why: str, status: str) -> tuple[Job, JobResult]:
         ray.cancel(reference, force=True)
         return (job := self._over(reference)), lost(job, why, status)
 
@@ -308,7 +301,7 @@ def unending(job: Job) -> str:
 
 
 def patience(job: Job) -> float:
-    """Seconds without a sign of life after which an attack is given up, and so is its score."""
+    """Seconds by the clock after which the worker of an attack that does not compute and does not end exits."""
     return job.timeout + min(GRACE, max(LEAST_GRACE, job.timeout))
 
 
@@ -316,16 +309,11 @@ TICK = 0.2  # seconds between two looks at what has finished or was submitted
 
 
 class BackgroundDispatcher:
-    """Takes jobs and returns results as a `Dispatcher` does, which only its own thread touches.
-
-    Jobs travel a few at a time, each as soon as a worker is free. Nobody would send them while a round is trained: the
-    server's thread waits for the clients then.
-    """
+    """Runs a `Dispatcher` in a thread of its own, so that attacks go on while the server's thread waits for clients."""
 
     def __init__(self, dispatcher: Dispatcher, expected: int):
         """expected: how many jobs there may be."""
         self.dispatcher, self.expected = dispatcher, expected
-        self._submitted: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[tuple[Job, JobResult] | Exception] = queue.SimpleQueue()
         self._jobs: dict[str, Job] = {}  # submitted and not yet collected, by name
         self._closing = threading.Event()
@@ -334,7 +322,7 @@ class BackgroundDispatcher:
 
     def submit(self, job: Job) -> None:
         self._jobs[job.name] = job
-        self._submitted.put(job)
+        self.dispatcher.waiting.append(job)  # its thread looks there every TICK
 
     @property
     def pending(self) -> list[Job]:
@@ -368,18 +356,9 @@ class BackgroundDispatcher:
         try:
             self.dispatcher.prepare(self.expected)
             while not self._closing.is_set():
-                self._take(wait=not self.dispatcher.pending)
                 for found in self.dispatcher.collect(TICK):
                     self._finished.put(found)
+                if not self.dispatcher.pending:
+                    self._closing.wait(TICK)
         except Exception as error:
             self._finished.put(error)
-
-    def _take(self, wait: bool) -> None:
-        """Hand over what was submitted. wait: a moment for the first."""
-        try:
-            job: Any = self._submitted.get(timeout=TICK) if wait else self._submitted.get_nowait()
-            while True:
-                self.dispatcher.submit(job)
-                job = self._submitted.get_nowait()
-        except queue.Empty:
-            return

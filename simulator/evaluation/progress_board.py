@@ -1,4 +1,4 @@
-"""What attack workers say while they run: that they are alive, and, apart from that, how far they are.
+"""What attack workers say while they run: how far they are, and that they have begun or still compute.
 
 The board is a Ray actor, so that workers on any machine can reach it, and it times reports by its own clock. It imports
 nothing heavy: its process is up at once.
@@ -50,12 +50,13 @@ class Reporter:
     go on with it for ever.
     """
 
-    def __init__(self, board: Any = None, job: str = ""):
-        """board: the handle of the actor."""
-        self.board, self.job = board, job
+    def __init__(self, board: Any = None, job: str = "", alive: Callable[[], None] = lambda: None):
+        """board: the handle of the actor. alive: called with every sign of life."""
+        self.board, self.job, self._alive = board, job, alive
         self.last = 0.0
 
     def alive(self) -> None:
+        self._alive()
         if self.board is not None:
             self.board.alive.remote(self.job)
 

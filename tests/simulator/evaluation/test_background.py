@@ -15,14 +15,11 @@ class InOrder:
 
     def __init__(self):
         self.pending, self.threads, self.closed, self.expected = [], set(), False, 0
+        self.waiting = self.pending
 
     def prepare(self, expected):
         self.threads.add(threading.current_thread())
         self.expected = expected
-
-    def submit(self, job):
-        self.threads.add(threading.current_thread())
-        self.pending.append(job)
 
     def collect(self, timeout):
         self.threads.add(threading.current_thread())

@@ -77,6 +77,8 @@ class FakeRay:
         return [one for one in references if one in self.ready], [one for one in references if one not in self.ready]
 
     def get(self, answer, timeout):
+        if isinstance(answer, int):  # a reference: its worker is gone
+            raise ray.exceptions.WorkerCrashedError
         return answer
 
     def cancel(self, reference, force):
@@ -126,15 +128,20 @@ def test_a_job_waits_for_a_worker_that_is_on_its_way_but_not_for_ever(tmp_path, 
     assert sent == [0, 1]  # something holds the other up
 
 
-def test_a_job_that_went_silent_is_given_up_alone(tmp_path, dispatch_to_nowhere):
-    hanging, scoring, waiting = (make_job(tmp_path, client, timeout=60.0) for client in range(3))
-    dispatcher = dispatch_to_nowhere(hanging, scoring, waiting)
-    heard(dispatcher, hanging, 60 + 60 + 5)
-    heard(dispatcher, scoring, 60 + 60 - 5)
-    dispatcher.last_sign = time.monotonic() - 1e6  # nothing came back for long: the slots are taken
+def test_a_worker_that_ended_itself_ran_out_of_time_and_one_that_died_is_replaced_once(tmp_path, dispatch_to_nowhere):
+    hanging, unlucky, computing = (make_job(tmp_path, client, timeout=60.0) for client in range(3))
+    dispatcher, sent = dispatch_to_nowhere(hanging, unlucky, computing), []
+    vars(dispatcher)["_send"] = lambda job: sent.append(job.key.client)
+    heard(dispatcher, hanging, 60 + 60)
+    heard(dispatcher, unlucky, 5)
+    heard(dispatcher, computing, 1e6)  # nobody but itself ends it
+    dispatcher.ray.ready = {0, 1}
     ((job, result),) = dispatcher.collect(timeout=0)
     assert (job.key.client, result.leakage[0]["status"]) == (0, "timeout")
-    assert [job.key.client for job in dispatcher.pending] == [1, 2] and dispatcher.ray.cancelled == [0]
+    assert sent == [1] and [job.key.client for job in dispatcher.pending] == [2] and not dispatcher.ray.cancelled
+    dispatcher.running[1] = unlucky
+    ((job, result),) = dispatcher.collect(timeout=0)
+    assert (job.key.client, result.leakage[0]["status"]) == (1, "failed") and "died" in result.leakage[0]["detail"]
 
 
 def test_jobs_that_no_worker_ever_takes_are_given_up(tmp_path, dispatch_to_nowhere):
