@@ -1,6 +1,6 @@
-"""Writes docs/licences.md: what fedspill needs to run, directly or through others, and under which licences.
+"""Writes docs/reference/licences.md: what fedspill needs to run, directly or through others, and under which licences.
 
-python docs/licences.py > docs/licences.md
+python docs/reference/licences.py > docs/reference/licences.md
 """
 
 import re
@@ -12,8 +12,8 @@ COPYLEFT = re.compile(r"(?<![A-Z])A?GPL|EUPL|SSPL|CC-BY-SA|CC-BY-NC")  # the LGP
 HEAD = """# Licences
 
 fedspill is under Apache-2.0. This is what it needs, directly (**bold**) or through others, on Linux with torch for
-CPUs, listed by `python docs/licences.py`. A test fails where one comes under a licence that would bind those who use
-fedspill (GPL, AGPL). torch for CUDA brings NVIDIA's own libraries with it, under NVIDIA's terms.
+CPUs, listed by `python docs/reference/licences.py`. A test fails where one comes under a licence that would bind
+those who use fedspill (GPL, AGPL). torch for CUDA brings NVIDIA's own libraries with it, under NVIDIA's terms.
 
 | package | version | licence |
 |---|---|---|"""

@@ -96,5 +96,5 @@ figure.tight_layout()
 # - One round from random weights teaches a network little, with or without a defense. For a comparison that costs what
 #   training costs, run `fedspill benchmark scenarios/defenses.yaml`.
 #
-# [What an ε means](../privacy.html) says against whom each defense's ε is one, and
+# [What an ε means](../explanation/privacy.html) says against whom each defense's ε is one, and
 # [choose a defense](../howto/defense.html) how to go on.

@@ -157,8 +157,8 @@ run.show(10, client=0, threat_model="server")
 #
 # `flwr new` gives you a small CNN with max pooling on CIFAR-10. There `span` finds the features that reach its linear
 # layers, and no image: features behind max pooling do not determine the pixels ([convolutional
-# networks](../convnets.html), last table). That is not safety. The update may still tell *whether* an image was
-# trained on, which for a medical data set is the secret itself: the column `membership_auc`, or `fedspill member`. And
-# the network that you fine-tune next month may be a ResNet, whose feature maps do give images back.
+# networks](../explanation/convnets.html), last table). That is not safety. The update may still tell *whether* an
+# image was trained on, which for a medical data set is the secret itself: the column `membership_auc`, or `fedspill
+# member`. And the network that you fine-tune next month may be a ResNet, whose feature maps do give images back.
 #
 # Go on: [audit your app](../howto/audit.html), [does my ε help?](does_my_epsilon_help.html).
