@@ -57,6 +57,15 @@ def test_every_document_is_in_the_navigation():
     assert yaml.safe_load(text)["theme"]["font"] is False
 
 
+def test_what_was_measured_when_stands_in_the_records_and_says_how_to_repeat_it():
+    pages = {path: path.read_text() for path in (PROJECT / "docs").rglob("*.md")}
+    records = {path: text for path, text in pages.items() if path.parent.name == "records"}
+    dated = re.compile(r"\b20\d\d-\d\d-\d\d\b|\bload of \d")
+    assert [path.name for path, text in pages.items() if path not in records and dated.search(text)] == []
+    first = {path.name: text.split("\n\n")[1] for path, text in records.items()}
+    assert [name for name, line in first.items() if not line.startswith(("*To repeat it:* ", "    fedspill "))] == []
+
+
 @pytest.mark.parametrize("source", TUTORIALS, ids=lambda path: path.stem)
 def test_a_notebook_is_its_source_executed(source):
     """`make notebooks` after a change of the source. Outputs are small: a reader loads them with the page."""
