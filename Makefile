@@ -37,7 +37,7 @@ docs: $(SITE_TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 notebooks: $(SITE_TOOLS)
-	for source in docs/tutorials/*.py; do OMP_NUM_THREADS=1 $(BIN)/jupytext --to ipynb --execute $$source || exit 1; done
+	for source in docs/start/*.py; do OMP_NUM_THREADS=1 $(BIN)/jupytext --to ipynb --execute $$source || exit 1; done
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

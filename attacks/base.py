@@ -127,7 +127,8 @@ class Attack(ABC):
     nothing else.
 
     Callers use `run`, which is the same for every attack. An attack of your own is a file with its mathematics and
-    an import in `attacks/library.py`; docs/extending.md has a complete one. tests/attacks/test_common.py runs over it.
+    an import in `attacks/library.py`; docs/howto/extending.md has a complete one. tests/attacks/test_common.py runs
+    over it.
     """
 
     kind: ClassVar[str] = "attack"

@@ -8,8 +8,8 @@ from simulator.cli.reference import reference
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    files.append(File.generated(config, "commands.md", content=reference()))
-    files.append(File.generated(config, "python.md", content=python()))
+    files.append(File.generated(config, "reference/commands.md", content=reference()))
+    files.append(File.generated(config, "reference/python.md", content=python()))
     return files
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md, executed as they stand there."""
+"""The examples of docs/howto/extending.md, executed as they stand there."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ from simulator.results.schema import LEAKAGE, benchmark
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import load_scenario
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "howto" / "extending.md"
 FILES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
 KEY = {"round": 1, "client": 0, "threat_model": "server", "attack": "a", "defense": "none", "seed": 0}
 
@@ -186,7 +186,7 @@ def test_a_scenario_names_parts_by_their_import_path(package, tmp_path):
 
 def test_what_a_path_leads_to_has_to_be_such_a_part(package):
     for path, says in (
-        ("mine.stripes:load", r"is function, no attack: see docs/extending\.md"),
+        ("mine.stripes:load", r"is function, no attack: see docs/howto/extending\.md"),
         ("mine.stripes:laod", "has no function 'laod'; did you mean 'load'"),
         ("mine.nothing:Attack", "run from the folder it is in"),
         ("/nowhere/mine.py:Attack", "does not exist"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "licences.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "reference" / "licences.py"
 
 
 @pytest.fixture(scope="module")

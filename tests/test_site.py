@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 PROJECT = Path(__file__).resolve().parents[1]
-TUTORIALS = sorted((PROJECT / "docs" / "tutorials").glob("*.py"))
+TUTORIALS = sorted((PROJECT / "docs" / "start").glob("*.py"))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_every_page_that_is_linked_is_there_and_nothing_is_loaded_from_elsewhere
 
 @pytest.mark.slow
 def test_what_is_generated_names_everything(site):
-    commands, python = (site / "commands.html").read_text(), (site / "python.html").read_text()
+    commands, python = (site / "reference/commands.html").read_text(), (site / "reference/python.html").read_text()
     assert "fedspill run" in commands and "fedspill member" in commands
     assert "Knowledge" in python and "num_private" in python
 
@@ -52,8 +52,18 @@ def test_every_document_is_in_the_navigation():
     named = set(re.findall(r"([\w/]+\.(?:md|ipynb))$", text, re.MULTILINE))
     docs = PROJECT / "docs"
     written = {path.relative_to(docs).as_posix() for pattern in ("*.md", "*.ipynb") for path in docs.rglob(pattern)}
-    assert named - {"commands.md", "python.md"} == {path for path in written if ".ipynb_checkpoints" not in path}
+    made = {"reference/commands.md", "reference/python.md"}  # by docs/hooks.py
+    assert named - made == {path for path in written if ".ipynb_checkpoints" not in path}
     assert yaml.safe_load(text)["theme"]["font"] is False
+
+
+def test_what_was_measured_when_stands_in_the_records_and_says_how_to_repeat_it():
+    pages = {path: path.read_text() for path in (PROJECT / "docs").rglob("*.md")}
+    records = {path: text for path, text in pages.items() if path.parent.name == "records"}
+    dated = re.compile(r"\b20\d\d-\d\d-\d\d\b|\bload of \d")
+    assert [path.name for path, text in pages.items() if path not in records and dated.search(text)] == []
+    first = {path.name: text.split("\n\n")[1] for path, text in records.items()}
+    assert [name for name, line in first.items() if not line.startswith(("*To repeat it:* ", "    fedspill "))] == []
 
 
 @pytest.mark.parametrize("source", TUTORIALS, ids=lambda path: path.stem)

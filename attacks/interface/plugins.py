@@ -57,7 +57,7 @@ class Registry(dict[str, Part]):
         part = self.accept(found)
         if part is None:
             what = found.__name__ if isinstance(found, type) else type(found).__name__
-            raise InputError(f"{self.kind} {name!r} is {what}, no {self.kind}: see docs/extending.md")
+            raise InputError(f"{self.kind} {name!r} is {what}, no {self.kind}: see docs/howto/extending.md")
         return part
 
 

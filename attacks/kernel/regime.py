@@ -35,7 +35,7 @@ NONLINEAR_OUTPUT = "non-linear output layer: the kernel is not constant at any w
 UNMOVED = "outputs did not move on these images: they say nothing of the update"
 NO_RANK = "no clear rank: local Adam, noise, or more images than a layer holds; no exact images, membership may show"
 
-# Up to these the NTK attack with one kernel recovers most images: docs/diagnose.md has the measurement.
+# Up to these the NTK attack with one kernel recovers most images: docs/records/diagnose.md has the measurement.
 SMALL_ERROR = 0.3  # linearization error: how far the mean gradient on the way is from that at θ₀, along the update
 SPANNED = 0.5  # share of the update left over by the images' own gradients: 0.8 under Adam, 0.2 to 0.4 under SGD
 MAX_IMAGES = 32  # that the diagnostics are measured on

@@ -13,8 +13,8 @@ client is never simulated: learning rate, steps, batches, labels and loss need n
 
 which are the four methods of four variants (`attacks.span.variants`): pixels, where linear layers start at the images;
 features, where they follow a convolutional body; a frozen body, of which only the head is trained; and maps, where
-convolutions tell what they were fed. Every tuned constant stands in `attacks.span.thresholds`. docs/span.md and
-docs/convnets.md say what the attack withstands.
+convolutions tell what they were fed. Every tuned constant stands in `attacks.span.thresholds`.
+docs/explanation/span.md and docs/explanation/convnets.md say what the attack withstands.
 """
 
 import math

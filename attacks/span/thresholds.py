@@ -4,19 +4,19 @@ A group is a class without instances, named like the constants it holds. The gro
 among the facts of its result, as `threshold_<group>_<name>`. A share has no unit: it is relative to what its comment
 names.
 
-All were chosen by hand while the results of docs/span.md and docs/finetune.md were measured, with the truth of those
-cases in view: those of pixels on MNIST (N = 50 to 100, two hidden layers of 1024) and on the 8x8 digits (N = 8 to 120),
-with noise, weight decay and momentum; `DEFENSE` on the defended digits; `FEATURE`, `MOMENTUM` and `INVERSION` on
+All were chosen by hand while the results of docs/records (span_*.md, finetune.md) were measured, with the truth of
+those cases in view: those of pixels on MNIST (N = 50 to 100, two hidden layers of 1024) and on the 8x8 digits (N = 8 to
+120), with noise, weight decay and momentum; `DEFENSE` on the defended digits; `FEATURE`, `MOMENTUM` and `INVERSION` on
 LeNet-5 with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10; `MAP_KERNEL` and `MAP_SEARCH` on two clients each of a
 narrow pretrained ResNet-18 and a full one with random weights, CIFAR-10, and on small networks; `MAP_INVERSION` on
 CIFAR-10's training split. `python -m tests.benchmarks.sensitivity` halves and doubles each of them on images that none
 was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
 changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so with `MAP_KERNEL` and `MAP_SEARCH`
-(docs/convnets.md); its `barren`, `near` and `repulsion` were chosen on one client, four images after ten steps, and not
-varied. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and `MAP_INVERSION` were not
+(docs/records/convnets.md); its `barren`, `near` and `repulsion` were chosen on one client, four images after ten steps,
+and not varied. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and `MAP_INVERSION` were not
 varied. `leading_*`, `single` and `hope` were chosen on seeds 100 to 102 of two updates on MNIST's training split: a
 client's with 200 images at width 2048 after 300 full-batch steps, and the mean of ten clients' with 30 each
-(docs/benchmarks.md has other seeds).
+(docs/records/span_times.md has other seeds).
 """
 
 from dataclasses import dataclass
@@ -216,7 +216,7 @@ class ACCEPTANCE(Thresholds):
     """Whether a set of images explains the second layer's update (`attacks.span.acceptance`)."""
 
     few_sparse: float = 0.25  # share of the accepted that pass the sparsity test: fewer prove nothing for the set
-    # [matters] half refuses right sets of noisy updates; what is lost as it is: docs/span.md
+    # [matters] half refuses right sets of noisy updates; what is lost: docs/records/span_withstands.md
     unexplained: float = 0.5  # of what as many decoys leave: the most that the set may leave
     # [matters] half refuses a right set of three rounds
     unexplained_sparse: float = 0.92  # the most over several rounds that are not too few: zeros can repeat there

@@ -57,7 +57,7 @@ FailAbove = Annotated[
     typer.Option(
         "--fail-above", metavar="COLUMN=VALUE",
         help="exit with code 4 where a row of the leakage table is above, e.g. leakage=0.2, server:leakage=0.2, "
-        "noise/server:recovered=0; any numeric column of docs/tables.md",
+        "noise/server:recovered=0; any numeric column of docs/reference/tables.md",
     ),
 ]  # fmt: skip
 # it acts as soon as it is read, before the file is: commands need not look at it

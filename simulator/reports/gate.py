@@ -47,7 +47,7 @@ class Limit:
             raise InputError(f"--fail-above {text!r}: write COLUMN=VALUE, as leakage=0.2 or server:leakage=0.2")
         if column not in COLUMNS:
             hint = nearest(column, COLUMNS).partition(" (known")[0]
-            raise InputError(f"--fail-above {text!r}: no numeric column {column!r} in docs/tables.md{hint}")
+            raise InputError(f"--fail-above {text!r}: no numeric column {column!r} in docs/reference/tables.md{hint}")
         try:
             most = float(value)
         except ValueError:

@@ -83,7 +83,7 @@ FOUND = (
     "they passed the attack's own test against decoys; doubtful: others. Nobody compared them with the truth."
 )
 MORE = {  # what is shown where it differs from `recovered`, by heading
-    "recognized": "recognized: recovered, or alike up to what an eye overlooks (docs/scores.md).",
+    "recognized": "recognized: recovered, or alike up to what an eye overlooks (docs/explanation/scores.md).",
     "held": "held: recovered by any candidate that the attack has, returned or not.",
     "affine": "affine: recovered up to an offset and a gain per channel.",
     "group": "group: recovered up to the clients' augmentations.",

@@ -25,7 +25,7 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True)
 class Group:
-    """Columns that docs/tables.md describes together. source: the file or folder that computes them."""
+    """Columns that docs/reference/tables.md describes together. source: the file or folder that computes them."""
 
     intro: str
     source: str

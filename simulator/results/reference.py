@@ -1,4 +1,7 @@
-"""docs/tables.md, made from the declared columns: `python -m simulator.results.reference > docs/tables.md`."""
+"""The page docs/reference/tables.md, made from the declared columns:
+
+python -m simulator.results.reference > docs/reference/tables.md
+"""
 
 import textwrap
 

@@ -1,10 +1,8 @@
-"""Every column of every table that fedspill writes of a run, declared once; `benchmark_schema` has those of benchmarks.
+"""Every column of every table that fedspill writes of a run or a benchmark, declared once.
 
 The ledger takes the order and the types of columns from here, the reports what they print and average, and
-docs/tables.md is made of it (`simulator.results.reference`). A new metric is computed in one place and declared here;
-a table with a column that is not declared is an error.
-
-Every column of the tables that `fedspill benchmark` makes of a run, declared once.
+docs/reference/tables.md is made of it (`simulator.results.reference`). A new metric is computed in one place and
+declared here; a table with a column that is not declared is an error.
 """
 
 from simulator.results.columns import (
@@ -45,9 +43,9 @@ CLASSES = Group(
     "attacks/scoring/leakage.py",
 )
 BEYOND = Group(
-    "What `recovered` would miss or take for more than it is ([scores.md](scores.md)): candidates that an attack holds "
-    "and does not return, images that are there but for an offset, a gain, an augmentation or what an eye overlooks, "
-    "the images most exposed.",
+    "What `recovered` would miss or take for more than it is ([reading scores](../explanation/scores.md)): candidates "
+    "that an attack holds and does not return, images that are there but for an offset, a gain, an augmentation or "
+    "what an eye overlooks, the images most exposed.",
     "attacks/scoring/leakage.py",
 )
 NULL = Group(
@@ -69,16 +67,16 @@ TOLD = Group(
 )
 UPDATE = Group("How large the update of the last round is.", "simulator/evaluation/evaluator.py")
 REGIME = Group(
-    "How linear the network was along the last round's update ([diagnose.md](diagnose.md)): on the private images, "
-    "and, as `attacker_…`, as far as an adversary can know it.",
+    "How linear the network was along the last round's update ([why an attack works](../explanation/diagnose.md)): on "
+    "the private images, and, as `attacker_…`, as far as an adversary can know it.",
     "simulator/evaluation/evaluator.py",
 )
 
 PRIVACY = Group(
-    "What differential privacy promises ([privacy.md](privacy.md)): of all rounds so far, for the client of the row, "
-    "or the worst of its clients, against the adversary of the row. Where a chain has several mechanisms, the columns "
-    "show the first of the chain that holds against that adversary, and `guarantees` and `detail` all of them; empty: "
-    "none holds.",
+    "What differential privacy promises ([what an ε means](../explanation/privacy.md)): of all rounds so far, for the "
+    "client of the row, or the worst of its clients, against the adversary of the row. Where a chain has several "
+    "mechanisms, the columns show the first of the chain that holds against that adversary, and `guarantees` and "
+    "`detail` all of them; empty: none holds.",
     "simulator/results/privacy.py",
 )
 
@@ -94,8 +92,8 @@ LEAKAGE = Table(
     Column("round", INTEGER, "round of the federation, from 1", KEY),
     Column("client", INTEGER, "partition id; −1 for the union of the round's clients (observer, secure aggregation)",
            KEY),
-    Column("threat_model", TEXT, "who sees what: server, observer, history or server_history (README)", KEY,
-           title="threat"),
+    Column("threat_model", TEXT, "who sees what. server: what each client returned; observer: the global models before "
+           "and after the round; history and server_history: all rounds so far", KEY, title="threat"),
     Column("attack", TEXT, "the attack's label", KEY),
     Column("defense", TEXT, "the chain of defenses, `a+b`, or none", KEY),
     Column("seed", INTEGER, "of the scenario", KEY),
@@ -127,7 +125,7 @@ LEAKAGE = Table(
            "distance to the same image; 1 is exact, 0 for an attack that returns nothing", SCORES, SHARE,
            averaged=True),
     Column("relative_residual", NUMBER, "what the attack itself is left with: ‖Δθ − Σ α ∇f‖ / ‖Δθ‖ for `ntk`, its own "
-           "measure for others ([attacks.md](attacks.md))", RETURNED, "share of ‖Δθ‖"),
+           "measure for others ([the attacks](../explanation/attacks.md))", RETURNED, "share of ‖Δθ‖"),
     Column("kernel_distance", NUMBER, "between the kernels before and after, on the private images", REGIME, SHARE),
     Column("delta_l2", NUMBER, "‖Δθ‖₂", UPDATE, "parameters"),
     Column("delta_linf", NUMBER, "‖Δθ‖_∞", UPDATE, "parameters"),

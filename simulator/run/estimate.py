@@ -32,7 +32,7 @@ LONG_STEPS = 2.0  # seconds
 LONGEST_PROBE = 10.0  # processor seconds that an attack may take to be measured
 STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
 # Processor seconds beside training and attacks, and for each parameter of the network: measured by
-# tests.benchmarks.scale on networks of 200 to 2.6 million (docs/benchmarks.md).
+# tests.benchmarks.scale on networks of 200 to 2.6 million (docs/records/scale.md).
 REPLY = (0.08, 1.1e-7)  # sent, returned, read, written down and averaged
 SCORE = (0.05, 2.4e-7)  # an attack's files brought to a worker, and its images scored
 DIAGNOSTICS = (0.05, 4.5e-7)  # how linear the network was: on top of a score

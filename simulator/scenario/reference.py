@@ -1,4 +1,7 @@
-"""docs/scenarios.md, made from the models themselves: `python -m simulator.scenario.reference > docs/scenarios.md`."""
+"""The page docs/reference/scenarios.md, made from the models themselves:
+
+python -m simulator.scenario.reference > docs/reference/scenarios.md
+"""
 
 import dataclasses
 import types

@@ -1,7 +1,7 @@
 """What `fedspill init` writes: a scenario that runs as it is, with a comment on everything that one changes first."""
 
 TEMPLATE = """\
-# A federation, and who looks at what. What it costs: fedspill check FILE. Every key: docs/scenarios.md.
+# A federation, and who looks at what. What it costs: fedspill check FILE. Every key: docs/reference/scenarios.md.
 name: mine # of the run directory
 seed: 0
 

@@ -1,4 +1,4 @@
-"""The tables of docs/defenses.md, in Markdown, from the benchmark.csv of a finished run:
+"""The tables of docs/records/defenses.md, in Markdown, from the benchmark.csv of a finished run:
 
 python -m tests.benchmarks.defense_table runs/defenses/benchmark.csv
 """

@@ -1,8 +1,8 @@
 """What the span attack withstands: clients of held-out images, their local training and defenses varied one by one.
 
 `python -m tests.benchmarks.withstands --root DATA`, DATA with a folder for each data set, prints a row of the table in
-docs/span.md for each case and seed. The attack is told nothing, runs on one thread with its default options, and its
-time is the processor's, in units of twenty 1024³ products that are measured before and after it.
+docs/records/span_withstands.md for each case and seed. The attack is told nothing, runs on one thread with its default
+options, and its time is the processor's, in units of twenty 1024³ products that are measured before and after it.
 """
 
 import argparse

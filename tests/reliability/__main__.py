@@ -1,4 +1,4 @@
-"""`python -m tests.reliability` writes the matrix into docs/reliability.md."""
+"""`python -m tests.reliability` writes the matrix into docs/explanation/reliability.md."""
 
 from tests.reliability.page import PAGE, with_tables
 

@@ -1,4 +1,4 @@
-"""The tables of docs/reliability.md: what becomes of every fault of the matrix."""
+"""The tables of docs/explanation/reliability.md: what becomes of every fault of the matrix."""
 
 import re
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.reliability.faults import ATTACKS, CLIENTS, LOST_NODE, SCORES, Fault
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "reliability.md"
 TABLES = {"clients": (*CLIENTS, LOST_NODE), "attacks": (*ATTACKS, *SCORES)}
 
 

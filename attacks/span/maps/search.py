@@ -10,7 +10,7 @@ missing, half of the next points are kept away from those that were found.
 
 Which ρ is good by chance say decoys: maps of images that are no private ones, projected onto the kernel. A candidate is
 accepted where its ρ is a small share of theirs: local minima, which were minimized as it was, end at a quarter of it
-and above (docs/convnets.md has the rate of false positives).
+and above (docs/records/convnets.md has the rate of false positives).
 """
 
 import math

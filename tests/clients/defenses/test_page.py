@@ -1,4 +1,4 @@
-"""The example of docs/defenses.md, run as it stands there."""
+"""The example of docs/explanation/defenses.md, run as it stands there."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import Scenario
 from tests.clients.defenses.parts import context, make
 
-PAGE = Path(__file__).parents[3] / "docs" / "defenses.md"
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "defenses.md"
 
 
 @pytest.fixture

@@ -75,8 +75,8 @@ def test_the_page_of_keys_descends_into_sections_of_sections(section, keys):
 
 
 def test_the_page_of_keys_is_up_to_date():
-    page = Path(__file__).parents[3] / "docs" / "scenarios.md"
-    assert page.read_text() == reference(), "run: python -m simulator.scenario.reference > docs/scenarios.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "scenarios.md"
+    assert page.read_text() == reference(), "run: python -m simulator.scenario.reference > docs/reference/scenarios.md"
 
 
 def test_swept_columns_that_end_alike_are_both_shown():

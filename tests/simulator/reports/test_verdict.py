@@ -196,7 +196,7 @@ def test_without_the_truth_images_that_passed_a_test_against_decoys_count_whatev
     assert "Attack 'ntk' returned images that leave 0.12" in str(found.details)
     alone = verdict(table(ntk))
     assert alone.level == "nothing shown" and "The server has no sure image." in alone.details
-    strays = verdict(table(tested | {"relative_residual": 0.83}))  # docs/benchmarks.md: 57 images, all stray
+    strays = verdict(table(tested | {"relative_residual": 0.83}))  # docs/records/rounds.md: 57 images, all stray
     assert strays.level == "nothing shown" and "they may be noise" in str(strays.details)
     none = tested | {"num_reconstructed": 0, "num_vouched": 0}
     assert verdict(table(none)).level == "nothing shown"

@@ -39,8 +39,8 @@ def evaluated(seed=0):
 
 
 def test_the_page_of_columns_is_up_to_date():
-    page = PROJECT / "docs" / "tables.md"
-    assert page.read_text() == reference(), "run: python -m simulator.results.reference > docs/tables.md"
+    page = PROJECT / "docs" / "reference" / "tables.md"
+    assert page.read_text() == reference(), "run: python -m simulator.results.reference > docs/reference/tables.md"
 
 
 @pytest.mark.parametrize("table", EVERY_TABLE, ids=lambda table: table.name)
