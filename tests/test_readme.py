@@ -22,6 +22,7 @@ ELSEWHERE = {  # what is no command of fedspill's, and where it is run
     "git clone <this repository> fedspill-project && cd fedspill-project": "continuous integration",
     ". .venv/bin/activate": "continuous integration",
     "make test": "continuous integration",
+    "make test-all": "continuous integration",
     "make demo": "its recipe, below",
 }
 ONE_CLIENT_AT_A_TIME = ("--set", f"engine.cpus={os.cpu_count()}")  # a second one imports for longer than it works
