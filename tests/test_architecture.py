@@ -121,6 +121,7 @@ def test_what_is_not_needed_is_not_imported(code, unwanted):
     assert not unwanted & set(result.stdout.split())
 
 
+@pytest.mark.slow
 def test_telemetry_is_off_by_default():
     code = (
         "import simulator.cli.main, simulator.run.engine, os; from flwr.supercore import telemetry; "

@@ -65,7 +65,7 @@ def counted(images, found):
     return int((distance.amin(1) < WITHIN).sum()), int((distance.amin(0) > WITHIN).sum())
 
 
-LONG = ("crowded, 0.4", "features", "maps")  # 7 to 24 seconds each
+LONG = ("crowded, 0.3", "crowded, 0.4", "mixup", "features", "maps")  # 3 to 24 seconds each
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in CASES])

@@ -124,6 +124,7 @@ def test_the_same_arguments_give_the_same_split_and_another_seed_another(kind):
     assert everything(other).tolist() != everything(first).tolist()
 
 
+@pytest.mark.slow
 def test_another_process_splits_alike():
     script = (
         "from clients.config import DataConfig, PartitionConfig; from clients.data.partition import split_data;"
