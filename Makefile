@@ -7,38 +7,51 @@ SITE_TOOLS := $(VENV)/.site-tools
 
 COUNT ?= 10000
 
+# bytecode is kept whatever the environment says: hundreds of processes would compile the packages anew
+PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+BY_FILE := --dist loadfile --no-loadscope-reorder
+
 .PHONY: demo test test-all bench fuzz matrix kills lint docs notebooks clean
 
+# run the scenario of the README
 demo: $(INSTALLED)
 	$(BIN)/fedspill run scenarios/quickstart.yaml --out runs/demo
 
-# three processes on two cores: those that start Ray wait most of their time;
-# bytecode is kept whatever the environment says: hundreds of processes would compile the packages anew
-test: lint $(SITE_TOOLS)
-	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# what one runs while working, within three minutes: lint, types, and every test that is not marked `slow`
+test: lint
+	$(PYTEST) -m "not slow" --numprocesses logical --maxprocesses 4 $(BY_FILE)
 
-# and the quick benchmark of defenses against its recorded table: minutes more
-test-all: test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/benchmarks/recorded_defenses.py
+# everything: `test`, then the slow tests, then the quick benchmark of defenses against its recorded table;
+# three processes on two cores, because those that start Ray wait most of their time
+test-all: test $(SITE_TOOLS)
+	$(PYTEST) -m slow --numprocesses 3 $(BY_FILE)
+	$(PYTEST) tests/benchmarks/recorded_defenses.py
 
+# let clients, attacks and scores fail in every way there is, in a deployment of Flower: minutes, and 2 GB of memory
 matrix: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/reliability/whole_matrix.py
+	$(PYTEST) tests/reliability/whole_matrix.py
 
+# kill COUNT runs at random moments, resume them, and compare their tables
 kills: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability.kills --count $(COUNT)
 
+# measure how fast the attacks are on this machine
 bench: $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks
 
+# give COUNT broken inputs to everything that reads a file
 fuzz: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --count $(COUNT)
 
+# build the site of the documentation, in site/
 docs: $(SITE_TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+# execute the tutorials, and write their notebooks
 notebooks: $(SITE_TOOLS)
 	for source in docs/start/*.py; do OMP_NUM_THREADS=1 $(BIN)/jupytext --to ipynb --execute $$source || exit 1; done
 
+# check style and types
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,5 +68,6 @@ $(SITE_TOOLS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
 	touch $(SITE_TOOLS)
 
+# remove the environment and the site
 clean:
 	rm -rf $(VENV) site

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,10 +42,30 @@ def parts_of_their_own() -> Iterator[None]:
         registry.update(parts)
 
 
+RUNS = "run_scenario"  # the fixture that starts Ray
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that none is begun when all the others are through."""
+    """Tests that ask for a run are slow. Files with slow tests come first, so that none is begun when all the others
+    are through."""
+    for item in items:
+        if RUNS in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(autouse=True)
+def no_ray_unless_slow(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ray takes seconds to start: a test that starts it and is not marked `slow` fails."""
+    ray = sys.modules.get("ray")
+    if ray is None or request.node.get_closest_marker("slow") is not None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray, "init", lambda *args, **options: pytest.fail("starts Ray: mark the test `slow`"))
+        yield
 
 
 def pytest_collection_finish() -> None:

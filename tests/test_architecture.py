@@ -118,14 +118,32 @@ def test_only_the_scorer_s_callers_touch_private_images():
     assert sorted(readers) == ["distillation.py", "estimate.py", "knowledge.py", "truth.py"]
 
 
-def test_attacks_import_without_flower_and_ray():
-    code = (
-        "import sys, attacks; print([m for m in ('flwr', 'ray', 'datasets', 'pandas', 'clients') if m in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT, check=True)
-    assert result.stdout.strip() == "[]"
+CURVATURE = """
+import torch
+from attacks.kernel.hessian import hessian_norms
+net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+hessian_norms(net, net.state_dict(), torch.ones(1, 1, 2, 2), torch.Generator())
+"""
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import attacks", {"flwr", "ray", "datasets", "pandas", "clients"}),
+        ("import clients.data", {"sklearn", "datasets", "PIL", "ray"}),
+        ("import simulator.audit.run_audit", {"ray", "flwr", "matplotlib"}),
+        ("import simulator.run.client_actor", {"flwr.simulation", "flwr.superlink", "sqlalchemy", "pandas"}),
+        (CURVATURE, {"sympy"}),  # which PyTorch imports for derivatives in a direction: every worker would wait for it
+    ],
+)
+def test_what_is_not_needed_is_not_imported(code, unwanted):
+    command = [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=True)
+    assert not unwanted & set(result.stdout.split())
+
+
+@pytest.mark.slow
 def test_telemetry_is_off_by_default():
     code = (
         "import simulator.cli.main, simulator.run.engine, os; from flwr.supercore import telemetry; "
@@ -134,18 +152,6 @@ def test_telemetry_is_off_by_default():
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR", "RAY"))}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert result.stdout.split() == ["0", "0"]
-
-
-def test_curvature_does_not_make_pytorch_import_sympy():
-    """Which it does for derivatives of tensors in a direction; every attack worker would wait for it."""
-    code = (
-        "import sys, torch; from attacks.kernel.hessian import hessian_norms; "
-        "net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2)); "
-        "hessian_norms(net, net.state_dict(), torch.ones(1, 1, 2, 2), torch.Generator()); "
-        "print('sympy' in sys.modules)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT, check=True)
-    assert result.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))

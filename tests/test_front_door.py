@@ -56,6 +56,7 @@ def test_its_version_is_that_of_the_distribution():
     assert project["scripts"]["fedspill"] == "fedspill:main"
 
 
+@pytest.mark.slow
 def test_it_imports_nothing_before_it_is_asked(tmp_path):
     ran = start(
         "import sys, fedspill; print([m for m in ('torch', 'pandas', 'flwr', 'ray') if m in sys.modules])", tmp_path
@@ -69,6 +70,7 @@ def test_it_imports_nothing_before_it_is_asked(tmp_path):
     assert ran.stdout.strip() == "['torch']", ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shadow", ["attacks.py", "clients/__init__.py", "simulator/notes.txt"])
 def test_what_stands_in_its_way_is_named(tmp_path, shadow):
     """A namespace folder hides a package only from import hooks, as those of an editable installation: here the

@@ -1,12 +1,12 @@
 """The site: built without a warning or the network; every page it links is there; notebooks are their sources'."""
 
+import importlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import jupytext
 import pytest
 import yaml
 
@@ -66,9 +66,11 @@ def test_what_was_measured_when_stands_in_the_records_and_says_how_to_repeat_it(
     assert [name for name, line in first.items() if not line.startswith(("*To repeat it:* ", "    fedspill "))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", TUTORIALS, ids=lambda path: path.stem)
 def test_a_notebook_is_its_source_executed(source):
     """`make notebooks` after a change of the source. Outputs are small: a reader loads them with the page."""
+    jupytext = importlib.import_module("jupytext")  # of the tools of the site, which `make test` does not need
     notebook = source.with_suffix(".ipynb")
     made, written = jupytext.read(source), jupytext.read(notebook)
     assert [cell.source for cell in made.cells] == [cell.source for cell in written.cells]

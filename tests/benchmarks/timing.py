@@ -25,14 +25,6 @@ def timed(
     return [statistics.median(taken) for taken in seconds]
 
 
-def best_ratio(slow: Callable[[], object], fast: Callable[[], object], device: torch.device, turns: int) -> float:
-    """How many times as long the first takes as the second, by the fastest of `turns` runs of each, which other work on
-    the machine disturbed the least."""
-    pairs = [(seconds_of(slow, device), seconds_of(fast, device)) for _ in range(turns)]
-    slowest, fastest = (min(seconds) for seconds in zip(*pairs, strict=True))
-    return slowest / fastest
-
-
 def seconds_of(action: Callable[[], object], device: torch.device) -> float:
     """Of the processor, whatever else runs on it; on CUDA those that pass."""
     if device.type == "cpu":

@@ -46,6 +46,7 @@ def test_what_computes_is_ended_after_its_processor_seconds():
     assert 0.25 < time.process_time() - start < 0.6
 
 
+@pytest.mark.slow
 def test_threads_count_together():
     """Two threads of 1 s each are 2 s, whoever waits for them. Systems count by ticks of up to 10 ms: half a second
     of room on either side."""
@@ -80,12 +81,14 @@ def test_on_a_busy_core_work_has_the_same_processor_seconds_and_all_the_time_tha
             time.sleep(60)
 
 
+@pytest.mark.slow
 def test_the_last_resort_ends_a_process_that_never_looks_up_and_says_where_it_was():
     """`sum` of an endless iterator runs no line of Python, in which a signal or another thread could end it."""
     ended = subprocess.run([sys.executable, "-c", STUBBORN], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1 and "line 8 in <module>" in ended.stderr, ended.stderr
 
 
+@pytest.mark.slow
 def test_the_last_resort_starts_anew_where_it_is_told_to():
     code = "import time\nfrom clients.time_limit import last_resort\nwith last_resort(1.0) as again:\n"
     code += "    for _ in range(5):\n        time.sleep(0.3)\n        again()\n"

@@ -9,6 +9,8 @@ from attacks import ATTACKS
 from tests.device.card import card
 from tests.device.cases import CASES
 
+pytestmark = pytest.mark.slow
+
 FEW, MORE, MOST = 3, 9, 15  # runs of every loop
 MOST_IN_A_RUN = 60  # waits at one place; a loop that no option counts shows here
 DECIDES = {

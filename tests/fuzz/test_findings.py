@@ -203,6 +203,7 @@ def test_a_view_of_terabytes_in_a_small_file(tmp_path):
     assert read_checkpoint(tmp_path / "a.pt")["weight"].shape == (64,)
 
 
+@pytest.mark.slow
 def test_parts_that_are_gigabytes_together(tmp_path):
     (tmp_path / "a.npz").write_bytes(gigabytes())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

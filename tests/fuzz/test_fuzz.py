@@ -8,6 +8,7 @@ from tests.fuzz.kinds import KINDS
 COUNT = {"plan": 3, "run folder": 10, "mailed run": 4, "scenario": 20}  # these take longest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_broken_input_is_one_error_or_a_valid_result(kind, tmp_path):
     report = fuzz(kind, COUNT.get(kind, 40), seed=0, keep=tmp_path)

@@ -65,17 +65,12 @@ def test_the_blend_is_the_gradient_of_the_penalized_distance():
     assert torch.allclose(found - plain, exact - plain, rtol=1e-4, atol=0)
 
 
-def test_images_come_back_from_a_tenth_of_the_update():
+@pytest.mark.parametrize(("options", "within"), [({"matching_ratio": 0.1}, 0.3), ({"labels": "soft"}, 0.5)])
+def test_images_come_back_from_a_tenth_of_the_update_and_where_labels_are_optimized_too(options, within):
     images, observation = one_step(width=256)
-    attack = get_attack("gradient_matching", variant="fedleak", matching_ratio=0.1, iterations=300)
+    attack = get_attack("gradient_matching", variant="fedleak", iterations=300, **options)
     found = attack.run(observation, TOLD, generator())
-    assert (nearest(images, found) < 0.3).all()  # two different digits are 2.5 to 4 apart
-
-
-def test_labels_are_optimized_beside_it():
-    images, observation = one_step(width=256)
-    attack = get_attack("gradient_matching", variant="fedleak", labels="soft", iterations=300)
-    assert (nearest(images, attack.run(observation, TOLD, generator())) < 0.5).all()
+    assert (nearest(images, found) < within).all()  # two different digits are 2.5 to 4 apart
 
 
 def test_what_does_not_fit_is_refused():

@@ -26,10 +26,14 @@ def write(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_a_file_imports_the_files_beside_it(write):
-    nets = "from layers_alone import WIDTH\ndef make(): return WIDTH\n"
-    folder = write({"nets_alone.py": nets, "layers_alone.py": "WIDTH = 7\n"})
-    assert load_object(f"{folder}/nets_alone.py:make", "model")() == 7
+@pytest.mark.parametrize(
+    ("folder", "module"),
+    [("", "size_alone"), ("app_two/", ".size")],  # beside a file alone; a folder without __init__ is a package too
+)
+def test_a_file_imports_the_files_beside_it(write, folder, module):
+    task, size = f"{folder}task_alone.py", f"{folder}{module.removeprefix('.')}.py"
+    root = write({task: f"from {module} import WIDTH\ndef make(): return WIDTH\n", size: "WIDTH = 7\n"})
+    assert load_object(f"{root}/{task}:make", "model")() == 7
 
 
 def test_a_file_of_a_package_imports_by_relative_and_by_full_names(write):
@@ -41,12 +45,6 @@ def test_a_file_of_a_package_imports_by_relative_and_by_full_names(write):
     })  # fmt: skip
     make = load_object(f"{folder}/app_one/sub/task.py:make", "model")
     assert make() == (8, 2, 2) and make.__module__ == "app_one.sub.task"
-
-
-def test_a_folder_without_init_is_a_package_too(write):
-    task = "from .size import WIDTH\ndef make(): return WIDTH\n"
-    folder = write({"app_two/task.py": task, "app_two/size.py": "WIDTH = 9\n"})
-    assert load_object(f"{folder}/app_two/task.py:make", "model")() == 9
 
 
 def test_what_cannot_be_imported_is_one_line_with_the_remedy(write):

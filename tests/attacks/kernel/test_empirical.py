@@ -4,6 +4,7 @@ from torch import nn
 
 from attacks import InputError
 from attacks.kernel.empirical import empirical_ntk, empirical_ntk_blocks, kernel_distance, kernel_regression
+from attacks.networks.jacobian import Jacobian
 from tests.attacks.conftest import NTKLinear, mlp
 
 
@@ -38,6 +39,8 @@ def test_closed_form_of_an_mlp(outputs):
     ).double()
     x = images(6, 1, 4, 4)
     assert torch.allclose(empirical_ntk(model, model.state_dict(), x), explicit_ntk(model, x), rtol=1e-12)
+    vectors = 2 * outputs * (20 + 20 + outputs) + 16 + 20 + 20  # an image's: of each layer δ, twice, and the input
+    assert sum(factors.numel for factors in Jacobian(model, model.state_dict())(x)) == 6 * vectors
 
 
 def test_general_path_with_frozen_layer_and_small_chunks(monkeypatch):

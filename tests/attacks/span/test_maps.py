@@ -11,6 +11,8 @@ from attacks.span.variants.maps import MapVariant, map_networks_of
 from tests.attacks.conftest import digits
 from tests.attacks.span.maps.networks import SHAPE, calibrated, plain, trained
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):

@@ -65,7 +65,10 @@ def counted(images, found):
     return int((distance.amin(1) < WITHIN).sum()), int((distance.amin(0) > WITHIN).sum())
 
 
-@pytest.mark.parametrize("name", CASES)
+LONG = ("crowded, 0.3", "crowded, 0.4", "mixup", "features", "maps")  # 3 to 24 seconds each
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in CASES])
 def test_more_knowledge_loses_no_image_and_adds_no_wrong_one(name):
     images, observation, options = CASES[name]()
     number = {"num_private": len(images)}

@@ -47,9 +47,10 @@ def told(**others):
     return Knowledge(**{"num_private": 7, "learning_rate": 0.1, "steps": 1, **others})
 
 
-def test_one_step_counts_every_label():
-    observation, _ = client(LABELS, 6)
-    assert estimate_label_counts(observation, told()).counts.tolist() == COUNTS
+@pytest.mark.parametrize(("steps", "momentum"), [(1, 0.0), (10, 0.0), (10, 0.9)])
+def test_every_label_is_counted(steps, momentum):
+    observation, _ = client(LABELS, 6, steps=steps, momentum=momentum)
+    assert estimate_label_counts(observation, told(steps=steps), momentum=momentum).counts.tolist() == COUNTS
 
 
 def test_one_step_is_exact_where_the_predictions_are_known():
@@ -58,12 +59,6 @@ def test_one_step_is_exact_where_the_predictions_are_known():
     # ȳ = s̄ + Δb / η holds to the rounding of float32 parameters
     assert torch.allclose(found.shares * 7, torch.tensor(COUNTS, dtype=torch.float64), atol=1e-5)
     assert found.confidence > 0.999
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_several_steps(momentum):
-    observation, _ = client(LABELS, 6, steps=10, momentum=momentum)
-    assert estimate_label_counts(observation, told(steps=10), momentum=momentum).counts.tolist() == COUNTS
 
 
 def test_without_a_bias_the_weights_tell():

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -97,9 +98,10 @@ def test_dirichlet_shares_everything_unevenly():
     assert largest_share(skewed) > 0.3
 
 
-def test_pathological_clients_have_exactly_so_many_classes():
-    data = split(partition={"kind": "pathological", "classes": 2}, clients=4)
-    assert [len(data.client(i)[1].unique()) for i in range(4)] == [2, 2, 2, 2]
+@pytest.mark.parametrize(("task", "classes", "clients"), [(None, 2, 4), ("odd_even", 1, 2)])
+def test_pathological_clients_have_exactly_so_many_classes_or_groups(task, classes, clients):
+    data = split({"task": task}, {"kind": "pathological", "classes": classes}, clients)
+    assert [len(data.client(i)[1].unique()) for i in range(clients)] == [classes] * clients
 
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "pathological"])
@@ -122,6 +124,7 @@ def test_the_same_arguments_give_the_same_split_and_another_seed_another(kind):
     assert everything(other).tolist() != everything(first).tolist()
 
 
+@pytest.mark.slow
 def test_another_process_splits_alike():
     script = (
         "from clients.config import DataConfig, PartitionConfig; from clients.data.partition import split_data;"
@@ -161,11 +164,6 @@ def test_images_of_unused_classes_are_dropped():
     assert set(data.test()[1].tolist()) == {0, 1}
 
 
-def test_odd_even_skew_is_by_group():
-    data = split({"task": "odd_even"}, {"kind": "pathological", "classes": 1}, clients=2)
-    assert [len(data.client(i)[1].unique()) for i in range(2)] == [1, 1]
-
-
 def test_pixel_mean(grey_levels):
     source = {"name": "npz", "root": grey_levels, "public": 30}
     public = split(source)
@@ -190,44 +188,50 @@ def test_images_are_those_of_the_indices_and_keep_their_mean(grey_levels):
     assert len(data.test()[0]) == 15
 
 
-def test_more_images_than_there_are():
+@pytest.mark.parametrize(
+    ("data", "partition", "clients", "says"),
+    [
+        (
+            {},
+            {"images": 313},
+            3,
+            "^partition.images asks for 939 images \\(3 clients\\), 937 train images of 'digits' remain after "
+            "data.public = 500: lower partition.images, federation.clients or data.public$",
+        ),
+        (
+            {"public": 1435},
+            {},
+            3,
+            "^data.public is 1435: data 'digits' has 1437 train images for it and 3 clients: lower data.public$",
+        ),
+        ({}, {"images": [3, 4]}, 3, "^partition.images has 2 entries, federation.clients is 3"),
+        *(
+            (
+                {},
+                {"kind": "dirichlet", "alpha": alpha},
+                40,
+                f"with alpha {alpha:g} cannot give each of 40 clients a share.*raise partition.alpha",
+            )
+            for alpha in (1e-300, 1e-3)
+        ),
+        (
+            {},
+            {"kind": "pathological", "classes": 11},
+            3,
+            "^partition.classes is 11, the task has 10: lower partition.classes$",
+        ),
+        (
+            {},
+            {"kind": "pathological", "classes": 10},
+            300,
+            "lower partition.classes, lower federation.clients",
+        ),
+    ],
+)
+def test_what_cannot_be_split_is_one_line_with_a_remedy(data, partition, clients, says):
     with pytest.raises(InputError) as error:
-        split(partition={"images": 313})
-    assert message(error) == (
-        "partition.images asks for 939 images (3 clients), 937 train images of 'digits' remain after "
-        "data.public = 500: lower partition.images, federation.clients or data.public"
-    )
-
-
-def test_a_public_pool_that_leaves_nothing():
-    with pytest.raises(InputError) as error:
-        split({"public": 1435})
-    assert message(error) == (
-        "data.public is 1435: data 'digits' has 1437 train images for it and 3 clients: lower data.public"
-    )
-
-
-def test_a_list_of_another_length():
-    with pytest.raises(InputError) as error:
-        split(partition={"images": [3, 4]})
-    assert message(error).startswith("partition.images has 2 entries, federation.clients is 3")
-
-
-@pytest.mark.parametrize("alpha", [1e-300, 1e-3])
-def test_dirichlet_that_leaves_a_client_without_images(alpha):
-    with pytest.raises(InputError) as error:
-        split(partition={"kind": "dirichlet", "alpha": alpha}, clients=40)
-    assert f"with alpha {alpha:g} cannot give each of 40 clients a share" in message(error)
-    assert "raise partition.alpha" in message(error)
-
-
-def test_pathological_with_too_many_classes_or_clients():
-    with pytest.raises(InputError) as error:
-        split(partition={"kind": "pathological", "classes": 11})
-    assert message(error) == "partition.classes is 11, the task has 10: lower partition.classes"
-    with pytest.raises(InputError) as error:
-        split(partition={"kind": "pathological", "classes": 10}, clients=300)
-    assert "lower partition.classes, lower federation.clients" in message(error)
+        split(data, partition, clients)
+    assert re.search(says, message(error))
 
 
 def test_unknown_clients():

@@ -20,22 +20,19 @@ def test_without_a_task_every_class_is_a_group():
     assert task.apply(np.array([9, 0, 3])).tolist() == [9, 0, 3]
 
 
-def test_odd_digits_are_group_one():
-    task = make_task("odd_even", DIGITS)
-    assert task.groups == ("even", "odd")
-    assert task.apply(np.arange(10)).tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0, 1]
-
-
-def test_animals_are_group_one():
-    task = make_task("animal_vehicle", CIFAR10)
-    assert task.groups == ("vehicle", "animal")
-    assert task.apply(np.arange(10)).tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]
-
-
-def test_a_mapping_takes_names_and_indices_and_leaves_the_rest_out():
-    task = make_task({"pets": ["cat", 5], "ships": [8]}, CIFAR10)
-    assert task.groups == ("pets", "ships")
-    assert task.apply(np.arange(10)).tolist() == [-1, -1, -1, 0, -1, 0, -1, -1, 1, -1]
+@pytest.mark.parametrize(
+    ("given", "names", "groups", "group_of"),
+    [
+        ("odd_even", DIGITS, ("even", "odd"), [0, 1, 0, 1, 0, 1, 0, 1, 0, 1]),
+        ("animal_vehicle", CIFAR10, ("vehicle", "animal"), [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]),
+        # names and indices; the rest is left out
+        ({"pets": ["cat", 5], "ships": [8]}, CIFAR10, ("pets", "ships"), [-1, -1, -1, 0, -1, 0, -1, -1, 1, -1]),
+    ],
+)
+def test_a_task_puts_classes_into_groups(given, names, groups, group_of):
+    task = make_task(given, names)
+    assert task.groups == groups
+    assert task.apply(np.arange(10)).tolist() == group_of
 
 
 def test_a_number_is_a_name_where_classes_are_called_by_numbers():

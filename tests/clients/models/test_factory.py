@@ -51,17 +51,16 @@ def test_own_factory_that_raises_shows_its_own_traceback(factory):
         ("def make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(100, 10))", "cannot take images"),
         ("def make():\n    return 3", "returned int"),
         ("def other():\n    pass", "has no function 'make'"),
+        (
+            "def make():\n    m = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n    return m.requires_grad_(False)",
+            "no parameter to train",
+        ),
     ],
 )
 def test_factories_that_do_not_fit(factory, body, says):
     with pytest.raises(InputError) as caught:
         build(name=factory(body))
     assert says in str(caught.value) and len(str(caught.value).splitlines()) == 1
-
-
-def test_unknown_model_names_the_nearest():
-    with pytest.raises(InputError, match="did you mean 'lenet5'"):
-        build(name="lenet")
 
 
 @pytest.mark.parametrize(
@@ -75,9 +74,12 @@ def test_unknown_model_names_the_nearest():
         ({"name": "resnet18", "bias": False}, "model.bias is False"),
         ({"name": "mlp", "options": {"channels": 4}}, "model.channels is 4"),
         ({"name": "mlp", "width": "wide"}, "model.width is 'wide'"),
+        ({"name": "lenet"}, "did you mean 'lenet5'"),
+        ({"width": 8, "frozen": ["conv*"]}, "matches no parameter"),
+        ({"width": 8, "frozen": ["*"]}, "leaves no parameter"),
     ],
 )
-def test_options_of_another_model_are_refused(options, says):
+def test_names_and_options_that_a_model_does_not_have_are_refused(options, says):
     with pytest.raises(InputError) as caught:
         build(**options)
     assert says in str(caught.value)
@@ -112,16 +114,6 @@ def test_checkpoint_is_loaded_and_a_wrong_one_refused(tmp_path):
 def test_frozen_patterns():
     model = build(width=8, frozen=["1.*"])
     assert next(n for n, p in model.named_parameters() if p.requires_grad) == "3.weight"
-    with pytest.raises(InputError, match="matches no parameter"):
-        build(width=8, frozen=["conv*"])
-    with pytest.raises(InputError, match="leaves no parameter"):
-        build(width=8, frozen=["*"])
-
-
-def test_a_module_with_frozen_parameters_only_is_refused(factory):
-    body = "def make():\n    m = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n    return m.requires_grad_(False)"
-    with pytest.raises(InputError, match="no parameter to train"):
-        build(name=factory(body))
 
 
 @pytest.mark.parametrize("options", [{"depth": 1000}, {"width": 10**9}, {"name": "resnet18", "channels": 10**9}])

@@ -16,11 +16,10 @@ def test_lenet5_has_the_classic_number_of_parameters():
     assert sum(p.numel() for p in build(name="lenet5").parameters()) == 61_706
 
 
-def test_lenet5_refuses_tiny_images():
-    with pytest.raises(InputError, match="8x8"):
-        build(name="lenet5", shape=(1, 8, 8))
-
-
-def test_lenet5_has_no_activation_of_whole_layers():
-    with pytest.raises(InputError, match=r"model\.activation is 'maxout'"):
-        build(name="lenet5", activation="maxout")
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"shape": (1, 8, 8)}, "8x8"), ({"activation": "maxout"}, r"model\.activation is 'maxout'")],
+)
+def test_lenet5_refuses_tiny_images_and_activations_of_whole_layers(options, says):
+    with pytest.raises(InputError, match=says):
+        build(name="lenet5", **options)

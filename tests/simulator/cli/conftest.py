@@ -22,7 +22,7 @@ def scenario(tmp_path):
 
 @pytest.fixture
 def pair(tmp_path):
-    """Two checkpoints of a client with three images, made by plain PyTorch."""
+    """Options of two checkpoints of a client with three images, made by plain PyTorch, and of their network."""
     (tmp_path / "nets.py").write_text(FACTORY)
     scope = {}
     exec(FACTORY, scope)
@@ -35,4 +35,5 @@ def pair(tmp_path):
         nn.functional.cross_entropy(model(images), torch.tensor([1, 2, 3])).backward()
         optimizer.step()
     save_file(model.state_dict(), tmp_path / "b.safetensors")
-    return ["--initial", tmp_path / "a.safetensors", "--final", tmp_path / "b.safetensors", "--shape", "1,8,8"]
+    files = ["--initial", tmp_path / "a.safetensors", "--final", tmp_path / "b.safetensors"]
+    return ["--model", f"{tmp_path / 'nets.py'}:make", *files, "--shape", "1,8,8"]

@@ -16,9 +16,8 @@ from simulator.scenario.scenario import load_scenario
 
 
 def test_attack_on_two_checkpoints(fedspill, pair, tmp_path):
-    model = f"{tmp_path / 'nets.py'}:make"
     options = ["--attack", "ntk", "--option", "iterations=50", "--know", "pixel_mean=0.5", "--out", tmp_path / "out"]
-    result = fedspill("attack", "--model", model, *pair, *options)
+    result = fedspill("attack", *pair, *options)
     assert result.returncode == 0, result.stderr
     arrays = np.load(tmp_path / "out" / "reconstructions.npz")
     assert arrays["images"].shape == (6, 1, 8, 8) and arrays["residual"].shape == (6,)
@@ -36,9 +35,9 @@ def test_checkpoints_of_any_kind_are_attacked_alike(fedspill, pair, tmp_path):
     np.savez(tmp_path / "b.npz", *(returned[name].numpy() for name in ("1.weight", "1.bias", "3.weight", "3.bias")))
     found = []
     for initial, final in (("a.safetensors", "b.safetensors"), ("a.pt", "b.npz")):
-        given = ["--initial", tmp_path / initial, "--final", tmp_path / final, "--shape", "1,8,8"]
+        given = [*pair, "--initial", tmp_path / initial, "--final", tmp_path / final]
         options = ["--attack", "ntk", "--option", "iterations=5", "--out", tmp_path / f"of_{final}"]
-        result = fedspill("attack", "--model", f"{tmp_path / 'nets.py'}:make", *given, *options)
+        result = fedspill("attack", *given, *options)
         assert result.returncode == 0, result.stderr
         found.append(np.load(tmp_path / f"of_{final}" / "reconstructions.npz")["images"])
     assert np.array_equal(*found)
@@ -57,17 +56,22 @@ def own():
     return Own(*nets.make())
 """
     (tmp_path / "own.py").write_text(trouble)
-    result = fedspill("attack", "--model", f"{tmp_path / 'own.py'}:own", *pair, "--attack", "ntk", "--out", tmp_path)
+    result = fedspill("attack", *pair, "--model", f"{tmp_path / 'own.py'}:own", "--attack", "ntk", "--out", tmp_path)
     assert result.returncode == 1 and "fault of fedspill" not in result.stderr
     assert f"ValueError: no gradients, please; in or below {tmp_path / 'own.py'}:6" in result.stderr
 
 
-def test_a_mean_that_is_assumed_is_said_on_the_screen(fedspill, pair, tmp_path):
-    options = ["--attack", "mean_image", "--out", tmp_path / "out"]
-    result = fedspill("attack", "--model", f"{tmp_path / 'nets.py'}:make", *pair, *options)
+def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_null(fedspill, pair, tmp_path):
+    result = fedspill("attack", *pair, "--attack", "mean_image", "--out", tmp_path / "out")
     assumed = "pixel_mean is unknown and no pixel tells it: the attack assumed 0.5"
-    assert result.returncode == 0 and f"warning: {assumed}" in " ".join(result.stdout.split())
+    assert result.returncode == 0 and f"warning: {assumed}" in " ".join(result.stdout.split()), result.stderr
     assert np.load(tmp_path / "out" / "reconstructions.npz")["held"].shape == (0, 1, 8, 8)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    facts = json.loads((tmp_path / "out" / "facts.json").read_text(), parse_constant=refuse)
+    assert facts["relative_residual"] is None  # the mean image explains no update
 
 
 @pytest.mark.parametrize(
@@ -90,13 +94,19 @@ def test_a_mean_that_is_assumed_is_said_on_the_screen(fedspill, pair, tmp_path):
         ({"--know": "learning_rate=.nan"}, "knowledge learning_rate is nan"),
         ({"--shape": "1,5,5"}, "cannot take images of shape (1, 5, 5)"),
         ({"--final": "."}, "'.' is no safetensors file"),
+        ({"--final": "DIVERGED"}, "'1.weight' holds NaN or Inf"),
     ],
 )
 def test_bad_attack_arguments(fedspill, pair, tmp_path, change, says):
-    arguments = {"--model": "NETS:make", "--attack": "ntk", "--out": str(tmp_path / "out")}
-    arguments |= dict(zip(pair[::2], map(str, pair[1::2]), strict=True)) | change
-    flat = [part for flag, value in arguments.items() if value is not None for part in (flag, value)]
-    result = fedspill("attack", *(part.replace("NETS", str(tmp_path / "nets.py")) for part in flat))
+    state = load_file(tmp_path / "b.safetensors")
+    state["1.weight"][0, 0] = torch.nan
+    save_file(state, tmp_path / "diverged.safetensors")
+    places = {"NETS": tmp_path / "nets.py", "DIVERGED": tmp_path / "diverged.safetensors"}
+    arguments = dict(zip(pair[::2], pair[1::2], strict=True)) | {"--attack": "ntk", "--out": tmp_path / "out"} | change
+    flat = [str(part) for flag, value in arguments.items() if value is not None for part in (flag, value)]
+    for name, place in places.items():
+        flat = [part.replace(name, str(place)) for part in flat]
+    result = fedspill("attack", *flat)
     assert result.returncode == 2 and says in result.stderr, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
 
@@ -112,36 +122,14 @@ def test_where_the_result_cannot_be_written_nothing_is_computed(
         monkeypatch.setattr(f"simulator.{work}", compute)
     monkeypatch.setattr("attacks.membership.MembershipTest.of", compute)
     np.savez(tmp_path / "some.npz", images=np.zeros((2, 1, 8, 8), np.float32))
-    update = ["--model", f"{tmp_path / 'nets.py'}:make", *pair]
     arguments = {
-        "attack": [*update, "--attack", "ntk"],
-        "member": [*update, "--candidates", tmp_path / "some.npz"],
-        "diagnose": [*update, "--images", tmp_path / "some.npz"],
+        "attack": [*pair, "--attack", "ntk"],
+        "member": [*pair, "--candidates", tmp_path / "some.npz"],
+        "diagnose": [*pair, "--images", tmp_path / "some.npz"],
         "run": [scenario("name: s\n")],
     }
     result = fedspill(command, *arguments[command], "--out", tmp_path / "nets.py" / "out")
     assert result.returncode == 2 and "nets.py' is a file: choose another --out" in result.stderr, result.stderr
-
-
-def test_a_checkpoint_that_diverged_is_refused(fedspill, pair, tmp_path):
-    state = load_file(tmp_path / "b.safetensors")
-    state["1.weight"][0, 0] = torch.nan
-    save_file(state, tmp_path / "b.safetensors")
-    result = fedspill("attack", "--model", f"{tmp_path / 'nets.py'}:make", *pair, "--attack", "ntk", "--out", tmp_path)
-    assert result.returncode == 2 and "'1.weight' holds NaN or Inf" in result.stderr
-
-
-def test_facts_are_json_where_a_number_is_missing(fedspill, pair, tmp_path):
-    out = tmp_path / "out"
-    model = f"{tmp_path / 'nets.py'}:make"
-    result = fedspill("attack", "--model", model, *pair, "--attack", "mean_image", "--out", out)
-    assert result.returncode == 0, result.stderr
-
-    def refuse(constant):
-        raise AssertionError(f"{constant} is no JSON")
-
-    facts = json.loads((out / "facts.json").read_text(), parse_constant=refuse)
-    assert facts["relative_residual"] is None  # the mean image explains no update
 
 
 @pytest.fixture

@@ -17,10 +17,7 @@ def test_membership_of_two_checkpoints(fedspill, pair, tmp_path):
     scope["make"]()
     private = torch.rand(3, 1, 8, 8) - 0.5  # what the pair was trained on
     np.savez(tmp_path / "some.npz", images=torch.cat([torch.rand(5, 1, 8, 8) - 0.5, private]).numpy())
-    model = f"{tmp_path / 'nets.py'}:make"
-    result = fedspill(
-        "member", "--model", model, *pair, "--candidates", tmp_path / "some.npz", "--out", tmp_path / "out"
-    )
+    result = fedspill("member", *pair, "--candidates", tmp_path / "some.npz", "--out", tmp_path / "out")
     assert result.returncode == 0, result.stderr
     table = np.genfromtxt(tmp_path / "out" / "membership.csv", delimiter=",", names=True)
     assert table.dtype.names == ("index", "residual", "score", "member") and list(table["index"]) == list(range(8))
@@ -43,16 +40,14 @@ def test_bad_candidates(fedspill, pair, tmp_path, arrays, says):
     file = tmp_path / "some.npz"
     if arrays is not None:
         np.savez(file, **arrays)
-    model = f"{tmp_path / 'nets.py'}:make"
-    result = fedspill("member", "--model", model, *pair, "--candidates", file, "--out", tmp_path / "out")
+    result = fedspill("member", *pair, "--candidates", file, "--out", tmp_path / "out")
     assert result.returncode == 2 and says in result.stderr, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
 
 
 def test_diagnosis_of_two_checkpoints(fedspill, pair, tmp_path):
     np.savez(tmp_path / "public.npz", images=np.random.default_rng(0).random((5, 1, 8, 8), np.float32) - 0.5)
-    arguments = ["--model", f"{tmp_path / 'nets.py'}:make", *pair, "--out", tmp_path / "out"]
-    result = fedspill("diagnose", *arguments, "--images", tmp_path / "public.npz")
+    result = fedspill("diagnose", *pair, "--out", tmp_path / "out", "--images", tmp_path / "public.npz")
     assert result.returncode == 0, result.stderr
     facts = json.loads((tmp_path / "out" / "diagnose.json").read_text())
     assert facts["view"] == "adversary" and facts["images"] == 5 and facts["linear_output"] is True
@@ -68,7 +63,7 @@ def test_a_diagnosis_of_a_model_without_layers_is_refused_in_one_line(fedspill, 
     np.savez(tmp_path / "public.npz", images=np.zeros((2, 1, 8, 8), np.float32))
     save_file({"scale": torch.ones(64)}, tmp_path / "a.safetensors")
     save_file({"scale": torch.full((64,), 2.0)}, tmp_path / "b.safetensors")
-    arguments = ["--model", f"{tmp_path / 'nets.py'}:bare", *pair, "--images", tmp_path / "public.npz"]
+    arguments = [*pair, "--model", f"{tmp_path / 'nets.py'}:bare", "--images", tmp_path / "public.npz"]
     result = fedspill("diagnose", *arguments, "--out", tmp_path / "out")
     assert result.returncode == 2 and "no layer with a weight" in result.stderr, result.stderr
 
@@ -82,7 +77,6 @@ def test_a_diagnosis_of_a_model_without_layers_is_refused_in_one_line(fedspill, 
     ],
 )
 def test_a_diagnosis_needs_images(fedspill, pair, tmp_path, extra, says):
-    model = f"{tmp_path / 'nets.py'}:make"
-    result = fedspill("diagnose", "--model", model, *pair, "--out", tmp_path / "out", *extra)
+    result = fedspill("diagnose", *pair, "--out", tmp_path / "out", *extra)
     assert result.returncode == 2 and says in result.stderr, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()

@@ -40,7 +40,6 @@ def ran(tmp_path_factory, run_scenario):
     return run_scenario(content, tmp_path_factory.mktemp("defended") / "out")
 
 
-@pytest.mark.slow
 def test_defenses_in_one_simulation(ran):
     table = write_benchmark(ran).set_index(["defense", "threat_model", "adaptive"])
     recovered = table.recovered_fraction.to_dict()
@@ -58,7 +57,6 @@ def test_defenses_in_one_simulation(ran):
     assert table.epsilon["none"].isna().all() and table.guarantees["none"].isna().all()
 
 
-@pytest.mark.slow
 def test_epsilon_is_for_the_eyes_of_the_row_and_of_the_round_attacked(ran):
     """Round 1 of 2: local_dp's formula says 8, the analytic Gaussian mechanism 7.91; dp_sgd spends 8 in both rounds."""
     table = write_benchmark(ran).set_index(["defense", "threat_model", "adaptive"])
@@ -74,7 +72,6 @@ def test_epsilon_is_for_the_eyes_of_the_row_and_of_the_round_attacked(ran):
     assert last.epsilon.between(7.5, 8.0).all()
 
 
-@pytest.mark.slow
 def test_secure_aggregation_shows_the_server_the_sum_only(ran):
     own = ran.leakage[ran.leakage.defense == "secure_aggregation"]
     skipped = own[own.status == "skipped"]
@@ -84,7 +81,6 @@ def test_secure_aggregation_shows_the_server_the_sum_only(ran):
     assert not list((ran.path / "cells" / cell / "checkpoints").glob("client_*.safetensors"))
 
 
-@pytest.mark.slow
 def test_a_benchmark_draws_its_frontier_and_its_images(ran):
     paths = draw_benchmark(ran, write_benchmark(ran))
     assert [one.path.name for one in paths] == ["frontier.png", "exposure.png", "reconstructions.png"]
@@ -93,7 +89,6 @@ def test_a_benchmark_draws_its_frontier_and_its_images(ran):
     assert "none: 6 of 6 (span)" in same and "secure_aggregation: 12 of 12 (all clients, span)" in same
 
 
-@pytest.mark.slow
 def test_an_adaptive_attack_repeated_from_the_command_line_knows_the_defense_again(ran, fedspill, tmp_path):
     name = next(name for name in ran.cells if "noise" in name)
     cell = ["--run", ran.path, "--client", "0", "--cell", name]
@@ -106,7 +101,6 @@ def test_an_adaptive_attack_repeated_from_the_command_line_knows_the_defense_aga
         assert facts["knowledge"] == knows
 
 
-@pytest.mark.slow
 def test_members_and_diagnosis_of_a_recorded_observation(ran, fedspill, tmp_path):
     """Of the undefended update of client 0: what it trained on scores above the public images, and the evaluator's
     version of the diagnosis sees that the private images' gradients span it."""

@@ -135,10 +135,9 @@ def test_a_node_that_cannot_be_a_client_stops_only_who_needs_it(grid, says):
     assert federation.identify_nodes(grid(3, say={2: said}), 2) == {0: 5000, 1: 5001}
 
 
-@pytest.mark.slow
 def test_a_sweep_goes_on_behind_a_cell_whose_clients_diverge(tmp_path, run_scenario, monkeypatch):
     looks = []
-    monkeypatch.setattr(federation.garbage, "look_now", lambda: looks.append("for messages that hold each other"))
+    monkeypatch.setattr(federation.gc_tuning, "look_now", lambda: looks.append("for messages that hold each other"))
     content = {
         "name": "diverges",
         "data": {"public": 20, "test": 20},

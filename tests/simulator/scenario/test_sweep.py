@@ -9,8 +9,6 @@ from simulator.reports.drawing import panel_titles
 from simulator.reports.figures import draw_figures
 from simulator.run.plan import expected_attacks
 
-pytestmark = pytest.mark.slow
-
 PROXIMAL = {"name": "FedProx", "options": {"proximal_mu": 50.0}}
 PRIVATE = {
     "name": "DifferentialPrivacyServerSideFixedClipping",

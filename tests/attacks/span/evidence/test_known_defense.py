@@ -35,22 +35,20 @@ def at_random(delta, fraction):
     return {name: value * (torch.rand(value.shape, generator=generator) < fraction) for name, value in delta.items()}
 
 
-def test_noise_of_known_size_does_not_stop_it(trained):
+@pytest.mark.parametrize(
+    ("defense", "strength", "told", "within"),
+    [
+        (noised, 0.2, Knowledge(noise_scale=0.2), 0.5),  # two different digits are 2.5 to 4 apart
+        (at_random, 0.5, Knowledge(kept_fraction=0.52), 0.1),
+    ],
+)
+def test_a_defense_that_is_known_stops_neither_the_images_nor_their_number(trained, defense, strength, told, within):
     images, observation, delta = trained
-    defended = sent(observation, noised(delta, 0.2))
+    defended = sent(observation, defense(delta, strength))
     assert len(run(defended).images) == 0
-    found = run(defended, Knowledge(noise_scale=0.2))
+    found = run(defended, told)
     assert found.num_inferred == 8
-    assert (nearest(images, found) < 0.5).all()  # two different digits are 2.5 to 4 apart
-
-
-def test_half_of_the_entries_are_enough_for_exact_images_and_their_number(trained):
-    images, observation, delta = trained
-    defended = sent(observation, at_random(delta, 0.5))
-    assert len(run(defended).images) == 0
-    found = run(defended, Knowledge(kept_fraction=0.52))
-    assert found.num_inferred == 8
-    assert (nearest(images, found) < 0.1).all()
+    assert (nearest(images, found) < within).all()
 
 
 def largest(delta, fraction):

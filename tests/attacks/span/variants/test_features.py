@@ -45,6 +45,7 @@ def test_wrong_images_are_rejected():
     assert "sought from noise" in found.warnings[0]
 
 
+@pytest.mark.slow
 def test_local_adam_gives_nothing():
     found = attack(client(Convolutional(), digits(6), 3, 4, lr=1e-3, optimizer=torch.optim.Adam))
     assert len(found.images) == 0 and "nothing returned" in found.warnings[0]

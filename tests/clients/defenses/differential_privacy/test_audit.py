@@ -47,14 +47,10 @@ def test_what_is_proven_never_exceeds_what_is_printed(seed, multiplier):
     assert multiplier > 1 or proven > 1  # and the audit is no formality
 
 
-def test_a_mechanism_that_forgets_its_noise_is_found_out():
-    printed, proven = audited(0, 4.0, added=1e-6)
-    assert proven > printed + 1
-
-
-def test_a_mechanism_with_an_eighth_of_its_noise_is_found_out():
-    printed, proven = audited(0, 4.0, added=0.5)
-    assert proven > printed
+@pytest.mark.parametrize(("added", "beyond"), [(1e-6, 1), (0.5, 0)])
+def test_a_mechanism_that_forgets_its_noise_or_adds_an_eighth_of_it_is_found_out(added, beyond):
+    printed, proven = audited(0, 4.0, added)
+    assert proven > printed + beyond
 
 
 def test_guesses_that_are_all_right_prove_what_the_binomial_says():

@@ -201,6 +201,7 @@ def test_every_profile_trains_with_an_activation_that_brings_the_loss_down():
             assert not math.isnan(measure_training(network, loss, 0.2)["delta_l2"])
 
 
+@pytest.mark.slow
 def test_the_experiment_writes_its_tables(tmp_path):
     small = [f"settings.{key}=[16, 64]" for key in ("widths", "open_widths", "training_widths")]
     said = [*small, "settings.seeds=1", "settings.activations=[relu, tanh]"]

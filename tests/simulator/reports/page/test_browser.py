@@ -15,7 +15,10 @@ from simulator.reports.strips import Strip
 from tests.simulator.reports.conftest import large_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
+]
 
 QUIET = "--no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking --no-first-run".split()
 SMALLEST = """Math.min(...[...document.querySelectorAll("body *")]
