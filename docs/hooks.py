@@ -4,7 +4,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import fedspill
-from simulator.cli.reference import reference
+from docs.reference.commands import reference
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

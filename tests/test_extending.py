@@ -18,9 +18,9 @@ from clients.data import SOURCES, Source, load_dataset
 from clients.defenses import DEFENSES
 from clients.models import build_model
 from clients.models.factory import MODELS
+from docs.reference.tables import reference
 from simulator.evaluation.evaluator import MEASURES, evaluate
 from simulator.evaluation.truth import Truth
-from simulator.results.reference import reference
 from simulator.results.schema import LEAKAGE, benchmark
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import load_scenario

@@ -1,7 +1,7 @@
 """Every column of every table that fedspill writes of a run or a benchmark, declared once.
 
 The ledger takes the order and the types of columns from here, the reports what they print and average, and
-docs/reference/tables.md is made of it (`simulator.results.reference`). A new metric is computed in one place and
+docs/reference/tables.md is made of it (`docs.reference.tables`). A new metric is computed in one place and
 declared here; a table with a column that is not declared is an error.
 """
 

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from docs.reference.scenarios import reference
 from simulator.reports.screen import full_table, granted_lines
 from simulator.reports.tables import benchmark_view, legend, remarks
 from simulator.results.schema import LEAKAGE
-from simulator.scenario.reference import reference
 
 
 def rows(**columns):
@@ -76,7 +76,7 @@ def test_the_page_of_keys_descends_into_sections_of_sections(section, keys):
 
 def test_the_page_of_keys_is_up_to_date():
     page = Path(__file__).parents[3] / "docs" / "reference" / "scenarios.md"
-    assert page.read_text() == reference(), "run: python -m simulator.scenario.reference > docs/reference/scenarios.md"
+    assert page.read_text() == reference(), "run: python -m docs.reference.scenarios > docs/reference/scenarios.md"
 
 
 def test_swept_columns_that_end_alike_are_both_shown():

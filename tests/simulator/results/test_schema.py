@@ -11,12 +11,12 @@ from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
 from attacks.interface.pictures import Normalization
+from docs.reference.tables import reference
 from simulator.evaluation.evaluator import MEASURES, evaluate
 from simulator.evaluation.truth import Truth
 from simulator.reports.benchmark_table import benchmark_table
 from simulator.results.columns import NUMBER, Column, SchemaError
 from simulator.results.ledger import TABLES, Ledger, row_order
-from simulator.results.reference import reference
 from simulator.results.schema import CANDIDATES, CLIENTS, LAYERS, LEAKAGE, SAMPLES, SCORES, benchmark
 from simulator.results.threat_models import all_views
 
@@ -40,7 +40,7 @@ def evaluated(seed=0):
 
 def test_the_page_of_columns_is_up_to_date():
     page = PROJECT / "docs" / "reference" / "tables.md"
-    assert page.read_text() == reference(), "run: python -m simulator.results.reference > docs/reference/tables.md"
+    assert page.read_text() == reference(), "run: python -m docs.reference.tables > docs/reference/tables.md"
 
 
 @pytest.mark.parametrize("table", EVERY_TABLE, ids=lambda table: table.name)

@@ -1,6 +1,6 @@
 """The page docs/reference/tables.md, made from the declared columns:
 
-python -m simulator.results.reference > docs/reference/tables.md
+python -m docs.reference.tables > docs/reference/tables.md
 """
 
 import textwrap
@@ -11,7 +11,7 @@ from simulator.results.schema import LEAKAGE
 
 HEAD = """# What every column means
 
-Made from the declared columns (`python -m simulator.results.reference`). Distances (L2) are Euclidean (not squared)
+Made from the declared columns (`python -m docs.reference.tables`). Distances (L2) are Euclidean (not squared)
 between images in [0, 1], flattened. PSNR is in dB with peak 1, an exact copy counts as 100. SSIM is scikit-image's
 with a uniform window of 7 pixels, 3 for images below 16, none below 3. Empty is what was not measured; `detail` says
 why where something should have been. A sweep adds a column for each key that it moves, and `cell`.

@@ -1,6 +1,6 @@
 """The page docs/reference/scenarios.md, made from the models themselves:
 
-python -m simulator.scenario.reference > docs/reference/scenarios.md
+python -m docs.reference.scenarios > docs/reference/scenarios.md
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from simulator.scenario.sections import AttackConfig
 
 HEAD = """# Every key of a scenario
 
-Made from the validated models (`python -m simulator.scenario.reference`); `fedspill check FILE` names a wrong key, its
+Made from the validated models (`python -m docs.reference.scenarios`); `fedspill check FILE` names a wrong key, its
 line and the nearest valid one. `extends: FILE` takes over another scenario: mappings merge key by key, all else is
 replaced; `null` takes back an option that another model would not have.
 `--set section.key=value` overrides on the command line; a number indexes a list (`adversary.attacks.0.iterations=100`).

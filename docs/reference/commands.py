@@ -1,4 +1,4 @@
-"""The page of all commands, made from the command line itself: python -m simulator.cli.reference."""
+"""The page of all commands, made from the command line itself: python -m docs.reference.commands."""
 
 import typer
 from typer.cli import get_docs_for_click
