@@ -15,8 +15,9 @@ sees a large E. The F ratio of what r loses where all N − 1 directions are fre
 those of images, and the zeros of its own dual whether it is the image of this dual. Images that a client first used
 after some steps fit the parameters of then: F is taken where it is lowest on the way from the sent to the returned.
 
-Where all N duals are found with many more zeros than are explained, the first layer alone determines the images, and
-the second has to tell no more than that none of the duals is a mixture.
+Where all N duals are found and each keeps its direction whichever of its zeros is left out, the first layer alone
+determines the images, and F is not asked: of images that a client first used after some steps it is as large as of
+mixtures of duals, but a mixture has a zero that holds it alone (`DualSpace.leverage`).
 """
 
 from collections.abc import Sequence
@@ -127,7 +128,7 @@ class Certainty:
         distances = torch.pdist(images)
         typical = distances.median() if len(distances) else images.norm()
         near = (self.error < CERTAINTY.error * typical) & (self.residual < CERTAINTY.residual)
-        agreed = self.misfit < (CERTAINTY.misfit_of_complete if self.complete else CERTAINTY.misfit)
+        agreed = (self.misfit < CERTAINTY.misfit) | self.complete
         return near & agreed & (self.contradicted < CERTAINTY.contradicted)
 
 
@@ -149,8 +150,7 @@ def certainty(
     error, misfit = torch.tensor(found, dtype=passed.dtype).reshape(-1, len(tests), 2).unbind(2)
     contradicted = pad(_contradicted(duals, directions, passed), (0, len(loose)))
     error, misfit = error[:, 0].to(passed.device), misfit.amin(1).to(passed.device)
-    enough = CERTAINTY.surplus * duals.explained_zeros()
-    complete = len(directions) == duals.count and bool((duals.zeros(directions) > enough).all())
+    complete = len(directions) == duals.count and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
     return Certainty(error, misfit, tests[0].residual(images.float()), contradicted, complete)
 
 

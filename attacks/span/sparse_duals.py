@@ -46,6 +46,7 @@ class DualSpace:
     its N-dimensional part. ends: two (W, in + 1), [W | b] of what the activation is fed before and after. Units
     that did not change are left out.
     repeats: in how many rounds a unit has the same row of L, up to scale and noise; 1 for a single round.
+    units: (W,), the unit of every row of L, in whatever round; None where no two rows are of one.
     """
 
     left: Tensor
@@ -54,6 +55,7 @@ class DualSpace:
     noise: float
     ends: tuple[Tensor, Tensor]
     repeats: float = 1.0
+    units: Tensor | None = None
 
     @classmethod
     def of(
@@ -73,7 +75,8 @@ class DualSpace:
         inside = (final - initial) @ rows.T
         noise = spectrum.noise(count)
         repeated = repeats(inside.unflatten(0, (rounds, -1)), SPARSITY.zero_widths * noise) if rounds > 1 else 1.0
-        return cls(inside[alive] / values, rows, values, noise, (first[alive], last[alive]), repeated)
+        units = (alive.nonzero()[:, 0] % (len(alive) // rounds)).unique(return_inverse=True)[1]
+        return cls(inside[alive] / values, rows, values, noise, (first[alive], last[alive]), repeated, units)
 
     @property
     def count(self) -> int:
@@ -144,6 +147,25 @@ class DualSpace:
         clean = tolerance * len(self.left) ** 0.5 < SPARSITY.clean
         duals = directions @ self.left.T if duals is None else duals
         return ((duals.abs() < tolerance) & clean).sum(1)
+
+    def leverage(self, directions: Tensor) -> Tensor:
+        """How much of what the zeros of L c say of c (M, N) hangs on one unit, (M,): the largest leverage that its rows
+        have among the rows of all zeros. 1 where c falls without that unit, infinite where the zeros leave c free. A
+        mixture of k duals is zero where they all are, and on k − 1 further units, each of leverage 1."""
+        found, rank = [], self.count - 1
+        for c, bound in zip(directions, self.tolerance(directions), strict=True):
+            zero = (self.left @ c).abs() < bound
+            left, values, right = torch.linalg.svd(self.left[zero], full_matrices=False)
+            if (
+                not 0 < rank <= len(values)
+                or values[rank - 1] < self.tolerance(right[rank - 1 : rank]) * len(left) ** 0.5
+            ):
+                found.append(float("inf"))
+                continue
+            units = zero.nonzero()[:, 0] if self.units is None else self.units[zero]
+            shares = left[:, :rank].square().sum(1)
+            found.append(float(shares.new_zeros(len(self.left)).index_add(0, units, shares).max()))
+        return directions.new_tensor(found)
 
     def passing(self, directions: Tensor) -> Tensor:
         """Indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are explained,
@@ -261,13 +283,18 @@ def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor)
     """The c (M, N) of unit length with L c as sparse as possible on the units that candidates y (M, N) leave inactive.
 
     sure: (M,) bool, which candidates are close to a private image. known: (F, N), the y of images that are found. The
-    start is the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0.
+    start is the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0. Once
+    most images are known, starts that avoid nothing follow: what is left of a candidate has none of the known duals,
+    while the known y may be rough along the images that are missing.
     """
     unit = coordinates / coordinates.norm(dim=1, keepdim=True)
+    few_missing = len(known) >= CROWDED.all_starts_after * space.count
     others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
     avoid = others.T @ others
     found = [
-        _best_of_starts(space, units, own, avoid - certain * own.outer(own), len(DUAL.start_shares) if certain else 1)
+        _best_of_starts(
+            space, units, own, avoid - certain * own.outer(own), len(DUAL.start_shares) if certain else 1, few_missing
+        )
         for units, own, certain in zip(space.inactive(coordinates), unit, sure.tolist(), strict=True)
     ]
     return torch.stack(found) if found else coordinates
@@ -289,7 +316,7 @@ def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) ->
         sought = torch.stack([_best_of_starts(space, units, own, known.T @ known) for units, own, known in candidates])
         better = space.zeros(sought) > space.zeros(directions[doubtful])
         doubtful, sought = doubtful[better], sought[better]
-        directions = directions.index_copy(0, doubtful, sought)
+        directions = purified(space, directions.index_copy(0, doubtful, sought))
     return directions
 
 
@@ -299,18 +326,20 @@ def fewest_zeros(space: DualSpace, directions: Tensor) -> Tensor:
 
 
 def purified(space: DualSpace, directions: Tensor) -> Tensor:
-    """The c (F, N), each freed from what the others are mixed into it, as long as that brings zeros.
+    """The c (F, N), each freed from what the others are mixed into it, as long as that brings zeros: one after the
+    other, the likeliest mixtures first, so that their span stays what it is.
 
     Where c_i is a mixture of another c and c_j, (L c_i)_r / (L c_j)_r is one and the same number t on all units
     where that other dual is zero and that of j is not: c_i − t c_j, for the most frequent ratio, has the zeros.
     """
-    mixed = torch.arange(len(directions), device=directions.device)
-    while len(mixed) and len(directions) > 1:
-        duals = directions @ space.left.T
-        pure = torch.stack([_purest(space, directions, duals, i) for i in mixed.tolist()])
-        better = space.zeros(pure) > space.zeros(directions[mixed])
-        mixed = mixed[better]
-        directions = directions.index_copy(0, mixed, pure[better])
+    mixed = len(directions) > 1
+    while mixed:
+        mixed = False
+        for i in space.zeros(directions).argsort(stable=True).tolist():
+            pure = _purest(space, directions, directions @ space.left.T, i)
+            if space.zeros(pure[None]) > space.zeros(directions[i][None]):
+                directions = directions.index_copy(0, torch.tensor([i], device=directions.device), pure[None])
+                mixed = True  # what is pure now may be what is mixed into others
     return directions
 
 
@@ -342,16 +371,20 @@ def _purest(space: DualSpace, directions: Tensor, duals: Tensor, index: int) -> 
     return (pure / length)[zeros.argmax()]
 
 
-def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1) -> Tensor:
+def _best_of_starts(
+    space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1, free: bool = False
+) -> Tensor:
     """The c (N,) of one candidate from several starts, of which the first that passes the test ends the search.
 
     units: (·, N), rows of L, the surest zeros first. own: (N,), y at unit length. avoid: (N, N), the Gram matrix of the
-    y to be avoided. starts: how many are tried at most.
+    y to be avoided. starts: how many are tried at most. free: whether as many as there are follow that avoid nothing.
     """
     best = own
-    for share in DUAL.start_shares[:starts]:
+    tries = [(share, DUAL.avoid_weight) for share in DUAL.start_shares[:starts]]
+    tries += [(share, 0.0) for share in DUAL.start_shares] if free else []
+    for share, weight in tries:
         surest = units[: max(int(share * len(units)), len(own))]
-        c = _reweighted(space, units, own, _least(surest.T @ surest + DUAL.avoid_weight * avoid, own))
+        c = _reweighted(space, units, own, _least(surest.T @ surest + weight * avoid, own))
         if c is None:
             continue
         c = _trimmed(space, units, own, c)

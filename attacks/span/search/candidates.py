@@ -73,8 +73,10 @@ class Candidates:
         return everything[beside(returned.float(), everything)][: max(0, room)]
 
     def num_accepted_and_passed(self) -> tuple[int, int]:
-        """How many images are accepted, and how many passed the sparsity test: by these a pass is judged."""
-        return len(self.accepted()), len(self.passed)
+        """How many images passed the sparsity test or are accepted by their ρ, and how many passed: by these a pass is
+        judged. The ρ of those that passed says nothing: images that a client first used after some steps have a large
+        one."""
+        return len(self.passed) + len(self.below(self.threshold)), len(self.passed)
 
     def deflating_features(self, with_passed: bool) -> Tensor | None:
         """Orthonormal features (F, W + 1) of what deflates, if anything does: loose candidates of a ρ far below the

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import torch
 
 from attacks.span.acceptance import certainty
+from attacks.span.thresholds import CERTAINTY
 from tests.attacks.conftest import digits
 from tests.attacks.span.conftest import first_two
 
@@ -37,7 +40,8 @@ def test_private_images_are_certain_and_others_are_not(federated):
     test, duals = first_two(observation)
     private = images.flatten(1).double()
     directions = true_duals(duals, private)
-    assert certainty([test], duals, directions, private, private[:0]).sure(private).all()
+    complete = certainty([test], duals, directions, private, private[:0])
+    assert complete.complete and complete.sure(private).all()
     assert certainty([test], duals, directions[:0], private[:0], private).sure(private).all()
     mixed = (private + private.roll(1, 0)) / 2
     assert not certainty([test], duals, directions[:0], private[:0], mixed).sure(mixed).any()
@@ -68,4 +72,15 @@ def test_duals_that_are_not_of_images_show_by_what_the_image_gains_without_them(
     wrong = duals.images(coordinates)
     found = certainty([test], duals, mixed, wrong, private[:0])
     assert (wrong[0] - private[0]).norm() > 0.5 and found.misfit[0] > 8
-    assert found.error.max() == 0 and not found.sure(wrong)[0] and found.sure(wrong)[2:].all()
+    assert not found.complete and found.error.max() == 0 and not found.sure(wrong)[0] and found.sure(wrong)[2:].all()
+
+
+def test_duals_that_determine_all_images_need_no_second_layer(federated):
+    """As where images were first used after some steps, which the parameters sent fit badly."""
+    images, observation, _ = federated
+    test, duals = first_two(observation)
+    private = images.flatten(1).double()
+    found = certainty([test], duals, true_duals(duals, private), private, private[:0])
+    misfit = found.misfit + CERTAINTY.misfit
+    assert replace(found, misfit=misfit).sure(private).all()
+    assert not replace(found, misfit=misfit, complete=False).sure(private).any()

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import torch
 
 from attacks.span.sparse_duals import DualSpace, PairProducts, purified, retry_doubtful, sparsest, sparsest_of_many
@@ -50,18 +52,54 @@ def test_a_direction_that_was_found_twice_leaves_the_others_exact(federated):
     assert (found[2:] @ directions.T - torch.diag_embed((found * directions).sum(1))[2:]).abs().max() < 1e-9
 
 
-def test_what_known_duals_mix_into_one_is_taken_out():
+def of_zeros(units=200, count=6):
+    """(the duals (units, count), 40 % zeros, their space, their c (count, count))."""
     draws = torch.Generator().manual_seed(0)
-    units, count = 200, 6
     sparse = torch.randn(units, count, generator=draws, dtype=torch.float64)
     sparse[torch.rand(units, count, generator=draws) < 0.4] = 0
     left, scale = torch.linalg.qr(sparse)  # d_i = L c_i with c_i the columns of R
     true = torch.nn.functional.normalize(scale.T)
     duals = DualSpace(left, torch.eye(count).double(), torch.ones(count).double(), 1e-12, (left[:, :0], left[:, :0]))
+    return sparse, duals, true
+
+
+def test_one_unit_holds_a_mixture_and_none_a_dual():
+    sparse, duals, true = of_zeros()
+    assert duals.leverage(true).max() < 0.5
+    unit = (sparse != 0).all(1).nonzero()[0, 0]  # where a mixture of the first two is zero by choice
+    entries = duals.left[unit] @ true.T
+    chosen = torch.nn.functional.normalize(true[0] * entries[1] - true[1] * entries[0], dim=0)
+    at_random = torch.nn.functional.normalize(true[0] + 0.5 * true[1], dim=0)
+    held, free = duals.leverage(torch.stack([chosen, at_random])).tolist()
+    assert abs(held - 1) < 1e-9 and free == float("inf")
+
+
+def test_the_rows_that_a_unit_has_in_several_rounds_hold_a_mixture_together():
+    sparse, duals, true = of_zeros()
+    unit = (sparse != 0).all(1).nonzero()[0, 0]
+    entries = duals.left[unit] @ true.T
+    mixture = torch.nn.functional.normalize(true[0] * entries[1] - true[1] * entries[0], dim=0)[None]
+    twice = replace(duals, left=torch.cat([duals.left, 0.7 * duals.left]))
+    assert twice.leverage(mixture) < 0.99
+    by_unit = replace(twice, units=torch.arange(200).repeat(2))
+    assert abs(by_unit.leverage(mixture) - 1) < 1e-9 and by_unit.leverage(true).max() < 0.5
+
+
+def test_what_is_mixed_into_a_dual_may_be_a_mixture_itself():
+    _, duals, true = of_zeros()
+    mixed = true.clone()
+    mixed[0] += 0.5 * true[1]
+    mixed[1] += 0.3 * true[2]
+    pure = purified(duals, torch.nn.functional.normalize(mixed))
+    assert torch.allclose((pure * true).sum(1).abs(), torch.ones(6).double(), atol=1e-10)
+
+
+def test_what_known_duals_mix_into_one_is_taken_out():
+    sparse, duals, true = of_zeros()
     mixed = true.clone()
     mixed[2] += 0.7 * true[4] - 0.3 * true[0]  # both known: taken out one after the other
     pure = purified(duals, torch.nn.functional.normalize(mixed))
-    assert torch.allclose((pure * true).sum(1).abs(), torch.ones(count).double(), atol=1e-10)
+    assert torch.allclose((pure * true).sum(1).abs(), torch.ones(6).double(), atol=1e-10)
     assert duals.zeros(pure).tolist() == (sparse == 0).sum(0).tolist()
 
 
