@@ -7,9 +7,9 @@ differs.
 Processors round differently, and a row may be on an edge: an attack that is sure of itself by a hair on one returns
 nothing on the other. The table has therefore every row twice, as one processor gives it and as it does without
 AVX-512. On a processor that was recorded a row has to be the very same. On any other its figures may lie between the
-two and ROOM beyond: the two differed by at most 0.10 (four of 40 images; 2026-11-25, 45 rows of the quick profile, AMD
-EPYC), but for one defense, quantization, of which the observer's attack returns 0.68 or nothing. What is counted, or
-follows from the scenario alone, has to be the same everywhere, and no attack may fail or run out of time.
+two and ROOM beyond: of 274 rows the two differed by at most 0.15 of what is recovered, 0.23 of what is held and 0.14 of
+the accuracy, but for one defense, quantization, of which the observer's attack returns 0.68 or nothing. What is
+counted, or follows from the scenario alone, has to be the same everywhere, and no attack may fail or run out of time.
 """
 
 import argparse
@@ -37,7 +37,7 @@ OLDER = {  # without AVX-512, as PyTorch and the libraries below it are told
 PROCESSOR, OF_THE_MACHINE = "processor", "client_seconds"
 FIGURES = ["recovered_fraction", "leakage", "held_fraction", "membership_auc", "test_accuracy"]
 SAME_EVERYWHERE = ["seeds", "failures", "epsilon", "bytes", "prior_success", "reconstruction_bound"]
-ROUNDING, ROOM = 1e-6, 0.1
+ROUNDING, ROOM = 1e-6, 0.25
 
 
 def test_the_quick_benchmark_gives_the_recorded_table(tmp_path):
