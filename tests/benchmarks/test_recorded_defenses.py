@@ -30,13 +30,13 @@ def test_on_a_processor_that_was_recorded_every_row_is_the_very_same():
     assert len(found) == len(FIGURES) + 1 and all("'none'" in line for line in found)  # psnr_mean, too
 
 
-@pytest.mark.parametrize("share", [0.0, 0.4, 0.79])
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.94])
 def test_on_another_processor_figures_lie_between_those_recorded_or_near_them(share):
-    assert differences(table("third", ("none", 0.85, 0), ("noise", share, 0)), RECORDED) == []
+    assert differences(table("third", ("none", 0.66, 0), ("noise", share, 0)), RECORDED) == []
 
 
 def test_beyond_that_a_row_that_is_gone_and_a_failure_are_differences_everywhere():
-    assert len(differences(table("third", ("none", 0.75, 0), ("noise", 0.5, 0)), RECORDED)) == len(FIGURES)
+    assert len(differences(table("third", ("none", 0.5, 0), ("noise", 0.5, 0)), RECORDED)) == len(FIGURES)
     for processor in ("new", "third"):
         found = differences(table(processor, ("none", 1.0, 1), ("other", 0.0, 0)), RECORDED)
         said = {line.rpartition(")")[2] for line in found}
