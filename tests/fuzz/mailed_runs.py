@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 import yaml
 from pyarrow import parquet
 
@@ -64,12 +62,9 @@ def words(root: Path, rng: random.Random) -> None:
 
 
 def rows(root: Path, rng: random.Random) -> None:
-    """A table that unpacks to gigabytes: the same row, or the same long text, over and over."""
+    """A table that unpacks to hundreds of megabytes: the same row over and over."""
     frame = read(root / "leakage.parquet")
-    if rng.random() < 0.5:
-        (root / "leakage.parquet").write_bytes(one_text(10**5, 10**5))
-    else:
-        (root / "leakage.parquet").write_bytes(packed(frame.iloc[[0] * 60_000]))
+    (root / "leakage.parquet").write_bytes(packed(frame.iloc[[0] * 60_000]))
 
 
 def outside(root: Path, rng: random.Random) -> None:
@@ -137,12 +132,4 @@ def change_journal(root: Path, change: Callable[[dict[str, Any]], dict[str, Any]
 def packed(frame: pd.DataFrame) -> bytes:
     content = io.BytesIO()
     frame.to_parquet(content, index=False)
-    return content.getvalue()
-
-
-def one_text(rows: int, letters: int) -> bytes:
-    """A table of which every row has the same text, which the file holds once."""
-    content = io.BytesIO()
-    column = pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), ["x" * letters])
-    parquet.write_table(pa.table({"detail": column}), content, store_schema=False)
     return content.getvalue()
