@@ -5,7 +5,6 @@ What the adversary writes down of a federation: checkpoints, and the observation
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from attacks.interface.observation import State
 from clients.data.partition import FederatedData
@@ -168,11 +167,9 @@ class Recorder:
         """Write down what a view shows, with whose images it holds, and start its attacks."""
         series = self.series[view.source, key.client]
         seen = view.observation(key, series, healthy)
-        recorded = replace(
-            seen,
-            defense_facts=defense_facts(self.cell, self.data, view, series[-1].clients),
-            guarantees=worst(self.spent[client] for client in seen.clients),
-        )
+        facts = defense_facts(self.cell, self.data, view, series[-1].clients)
+        guarantees = worst(self.spent[client] for client in seen.clients)
+        recorded = seen.model_copy(update={"defense_facts": facts, "guarantees": guarantees})
         granted = grant(self.cell.scenario, self.data, recorded.clients, recorded.defense_facts)
         self.store.save_observation(recorded, granted)
         for job in self._jobs(key, view):

@@ -7,11 +7,9 @@ import errno
 import os
 import re
 import shutil
-from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import BaseFileLock
@@ -19,9 +17,9 @@ from filelock import BaseFileLock
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from simulator.audit.messages import Arrays, Problems, Reply, SeenRound, log, same
-from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, Recording, SeenClient
+from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
 from simulator.results.disk import LOCK, acquired, is_occupied
-from simulator.results.formats import write_json
+from simulator.results.formats import write_model
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.knowledge_fields import make_knowledge
 from simulator.results.storage import CellStore
@@ -156,7 +154,7 @@ class RecordingWriter:
     def write_contents(self) -> None:
         """recording.json, as it is now."""
         with self.problems.caught(f"{CONTENTS} could not be written"):
-            write_json(self.path / CONTENTS, self._contents())
+            write_model(self.path / CONTENTS, self._contents())
 
     def _begin(self) -> None:
         """Make the folder, once; where that fails, the next round tries again."""
@@ -164,7 +162,7 @@ class RecordingWriter:
             self._lock()
         if self.begun:
             return
-        write_json(self.path / CONTENTS, self._contents())  # first: it says whose folder this is
+        write_model(self.path / CONTENTS, self._contents())  # first: it says whose folder this is
         self.store.checkpoints.mkdir(exist_ok=True)
         self.begun = True
         log.info("fedspill: what the server sees is recorded in %s", self.path)
@@ -207,7 +205,7 @@ class RecordingWriter:
         """What clients are sent: its own file where a strategy sends one of them another checkpoint than the global."""
         for node in sorted(seen.to):
             client = self.numbers.setdefault(node, len(self.numbers))
-            self.clients.setdefault(client, SeenClient(node))
+            self.clients.setdefault(client, SeenClient(node=node))
             written.initial[client] = written.initial[ALL]
             if self._keeps(client) and not same(seen.to[node], seen.sent):
                 del written.initial[client]
@@ -226,7 +224,8 @@ class RecordingWriter:
             with self.problems.caught(NOT_WRITTEN, f"round {written.number}, the global one after it"):
                 final = self._save_global(written.number, seen.final)
         images = {self.numbers[reply.node]: reply.images for reply in seen.replies if reply.images is not None}
-        self.rounds.append(RecordedRound(written.number, tuple(sorted(written.returned)), dict(sorted(images.items()))))
+        clients = tuple(sorted(written.returned))
+        self.rounds.append(RecordedRound(round=written.number, clients=clients, images=dict(sorted(images.items()))))
         self._observe(written, final, [self.numbers[reply.node] for reply in seen.replies])
         self._forget_old_rounds()
 
@@ -234,7 +233,7 @@ class RecordingWriter:
         if reply.images is not None:
             self.observations.images[client] = reply.images
         if reply.name is not None:
-            self.clients[client] = replace(self.clients[client], name=reply.name)
+            self.clients[client] = SeenClient(node=reply.node, name=reply.name)
         if client in written.initial and self._keeps(client):
             written.returned[client] = self.store.save_client(written.number, client, self._state(reply.arrays))
 
@@ -280,9 +279,13 @@ class RecordingWriter:
         for name in gone - needed:
             (self.store.checkpoints / name).unlink(missing_ok=True)
 
-    def _contents(self) -> dict[str, Any]:
-        lines = self.problems.lines()
-        return Contents(FORMAT, version("fedspill"), self.strategy, self.clients, tuple(self.rounds), lines).as_json()
+    def _contents(self) -> RecordingContents:
+        return RecordingContents(
+            strategy=self.strategy,
+            clients=self.clients,
+            rounds=tuple(self.rounds),
+            problems=self.problems.lines(),
+        )
 
 
 def _occupied(path: Path) -> str:

@@ -83,4 +83,4 @@ def _checkpoint(store: CellStore, name: str, like: Callable[[], State]) -> State
 @lru_cache(maxsize=1)  # of the cell whose jobs are being sent
 def state_of(architecture: Architecture) -> State:
     """The model's state dict, for the names in it."""
-    return architecture.model().state_dict()
+    return architecture.build().state_dict()

@@ -70,7 +70,7 @@ def is_occupied(folder: Path) -> bool:
 
 
 BLOCK = 2**22  # bytes that are read at a time
-LARGE = 2**20  # bytes of a file whose memory is worth giving back
+LARGE = 2**20  # bytes of a file that is worth dropping from the page cache
 
 
 @contextlib.contextmanager
@@ -111,10 +111,9 @@ def write_bytes(path: Path, content: bytes) -> str:
     return checksum(content)
 
 
-def give_back_memory(path: Path) -> None:
-    """Have a large file on the disk now and out of the system's memory, which then has pages at hand for the next one:
-    to find new ones costs several times what copying into them does. For files that nobody reads soon. OSError where
-    the disk does not take it."""
+def drop_from_page_cache(path: Path) -> None:
+    """Flush a large file to the disk and drop it from the page cache, so that the next write finds free pages. Raise
+    OSError if the disk does not take it."""
     if path.stat().st_size < LARGE:
         return
     with path.open("rb") as file:

@@ -1,107 +1,55 @@
-"""Which network the checkpoints of a cell belong to.
-
-What the JSON file of an observation holds, checked when it is read: a run directory may come by mail.
-
-The folders of a cell of a run: how its files are called, and which of them form an observation.
-"""
+"""The folders of a cell of a run: the names of its files, which of them form an observation, and the network that its
+checkpoints belong to."""
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.observation import State
 from clients.config import ModelConfig
-from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
 from clients.models import build_model
 from clients.models.checkpoint import read_checkpoint
-from simulator.results.disk import below, inside, write_bytes, writing
-from simulator.results.formats import archive_state, load_state, read_json, save_state
+from simulator.results.disk import below, inside, writing
+from simulator.results.formats import load_state, read_model, save_state, write_model
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.knowledge_fields import make_knowledge
 
 Side = Annotated[int, Field(ge=1, le=2**16)]  # of an image, of the outputs
 
 
-@dataclass(frozen=True)
-class _ArchitectureFile:
-    """`architecture.json`: all that an attack needs of the scenario."""
-
-    model: ModelConfig
-    shape: tuple[Side, Side, Side]
-    outputs: Side
-    seed: int
-
-
-ARCHITECTURE = TypeAdapter(_ArchitectureFile)
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """Which network the checkpoints of a cell belong to: what builds it anywhere, small and picklable.
-
-    config: a `ModelConfig` as JSON. shape: (C, H, W) of its input.
-    """
-
-    config: str
-    shape: tuple[int, int, int]
-    outputs: int
-    seed: int
-
-    def model(self) -> nn.Module:
-        """With weights that mean nothing."""
-        return build_model(ModelConfig.model_validate_json(self.config), self.shape, self.outputs, self.seed)
-
-    def observation(self, recorded: RecordedObservation, states: Mapping[str, State]) -> Observation:
-        """states: of all of its files, by their names."""
-        key, pairs = recorded.key, tuple((states[initial], states[final]) for initial, final in recorded.pairs)
-        return Observation(self.model(), pairs, self.shape, key.round, key.client, key.threat_model)
-
-
-class ObservationFile(BaseModel):
-    """As `CellStore.save_observation` writes it. knowledge: fields of `Knowledge`, its own checks come later."""
+class Architecture(BaseModel):
+    """The network that the checkpoints of a cell belong to: all that an attack needs of the scenario."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    round: int
-    client: int
-    threat_model: str
-    clients: tuple[int, ...]
-    round_clients: tuple[int, ...]
-    pairs: tuple[tuple[str, str], ...] = Field(min_length=1)
-    knowledge: dict[str, Any]
-    defense_facts: dict[str, Any] = {}
-    adversary: Adversary = "server"
-    guarantees: tuple[Guarantee, ...] = ()
+    model: ModelConfig
 
-    @classmethod
-    def of(cls, content: dict[str, Any], path: str) -> "ObservationFile":
-        """InputError, with the name of the file, for what is no observation."""
-        try:
-            return cls.model_validate(content)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            where = ".".join(map(str, wrong["loc"]))
-            raise InputError(f"{path!r} is damaged: {where}: {wrong['msg'].lower()}") from None
+    shape: tuple[Side, Side, Side]
+    """(C, H, W) of the network's input."""
 
-    @property
-    def key(self) -> ObservationKey:
-        return ObservationKey(self.round, self.client, self.threat_model)
+    outputs: Side
 
-    @property
-    def recorded(self) -> RecordedObservation:
-        """What was written down of it, without what was granted."""
-        return RecordedObservation(
-            self.key, self.pairs, self.clients, self.round_clients, self.defense_facts, self.adversary, self.guarantees
-        )
+    seed: int
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
+    def build(self) -> nn.Module:
+        """Build the network, with weights that mean nothing."""
+        return build_model(self.model, self.shape, self.outputs, self.seed)
+
+    def observation(self, recorded: RecordedObservation, states: Mapping[str, State]) -> Observation:
+        """states: of all files of `recorded`, by their names."""
+        key, pairs = recorded.key, tuple((states[initial], states[final]) for initial, final in recorded.pairs)
+        return Observation(self.build(), pairs, self.shape, key.round, key.client, key.threat_model)
 
 
 ARCHITECTURE_FILE = "architecture.json"
@@ -114,8 +62,8 @@ class CellStore:
     """
 
     def __init__(self, path: Path, cell: str = "", archive: bool = False):
-        """path: of the run, whose cells have folders of their own where there is a sweep. archive: checkpoints are read
-        much later if at all, and nobody asks for their checksums: writing them has to cost as little as can be."""
+        """path: of the run. cell: the name of a cell of a sweep, which has a folder of its own. archive: whether
+        checkpoints are read much later, if at all (`save_state`)."""
         self.path, self.root = path, below(path, path / "cells" / cell) if cell else path
         self.checkpoints = self.root / "checkpoints"
         self.reconstructions = self.root / "reconstructions"
@@ -128,9 +76,9 @@ class CellStore:
         for folder in (self.checkpoints, self.reconstructions):
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        architecture = model.without_initial_weights()  # those come from the checkpoints
-        content = {"model": architecture.model_dump(mode="json"), "shape": shape, "outputs": outputs, "seed": seed}
-        self._note(self.checkpoints / ARCHITECTURE_FILE, json.dumps(content, indent=1).encode())
+        # initial weights come from the checkpoints
+        architecture = Architecture(model=model.without_initial_weights(), shape=shape, outputs=outputs, seed=seed)
+        self._note(self.checkpoints / ARCHITECTURE_FILE, architecture)
 
     def save_global(self, round: int, state: State) -> str:
         """The global checkpoint after `round` (0: the one that starts the federation)."""
@@ -182,17 +130,8 @@ class CellStore:
 
     def save_observation(self, recorded: RecordedObservation, knowledge: Knowledge) -> None:
         """Write down which checkpoint files form an observation, whose images they hold, and what was granted."""
-        content = {
-            **recorded.key.columns,
-            "clients": recorded.clients,
-            "round_clients": recorded.round_clients,
-            "pairs": recorded.pairs,
-            "knowledge": knowledge.given(),
-            "defense_facts": recorded.defense_facts,
-            "adversary": recorded.adversary,
-            "guarantees": [asdict(guarantee) for guarantee in recorded.guarantees],
-        }
-        self._note(self.observation_path(recorded.key), json.dumps(content, indent=1).encode())
+        content = recorded.model_copy(update={"knowledge": knowledge.given()})
+        self._note(self.observation_path(recorded.key), content)
 
     def observation_path(self, key: ObservationKey) -> Path:
         return inside(self.path, self.checkpoints / f"{key.name}.json")
@@ -200,16 +139,20 @@ class CellStore:
     def observation_keys(self) -> list[ObservationKey]:
         """Those of all observations, in the order of their files."""
         paths = [inside(self.path, path) for path in sorted(self.checkpoints.glob("round_*.json"))]
-        return [ObservationFile.of(read_json(path), str(path)).key for path in paths]
+        return [read_model(path, RecordedObservation).key for path in paths]
 
     def recorded(self, key: ObservationKey) -> RecordedObservation:
         """What was written down of an observation: the names of its files, and whose images they hold."""
-        return replace(self._read_observation(key).recorded, key=key)
+        path = self.observation_path(key)
+        if not os.path.exists(path):  # also where the name is too long for a disk
+            known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
+            raise InputError(f"no observation {key.name!r} in {str(self.root)!r}; recorded: {known}")
+        return read_model(path, RecordedObservation).model_copy(update=key.columns)
 
     def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
         """What the adversary saw and was granted; needs nothing but the checkpoints folder."""
         recorded, architecture = self.recorded(key), self.architecture()
-        like = architecture.model().state_dict()
+        like = architecture.build().state_dict()
         states = {name: self.checkpoint(name, like) for name in recorded.files}
         return architecture.observation(recorded, states), self.granted(key)
 
@@ -249,7 +192,7 @@ class CellStore:
 
     def told(self, key: ObservationKey) -> tuple[Knowledge, bool]:
         """(what the adversary of an observation was told, but for public images; whether it has those)."""
-        given = self._read_observation(key).knowledge
+        given = self.recorded(key).knowledge
         knowledge = make_knowledge({name: value for name, value in given.items() if name != "public_images"})
         return knowledge, "public_images" in given
 
@@ -258,14 +201,7 @@ class CellStore:
         return inside(self.path, self.checkpoints / ARCHITECTURE_FILE)
 
     def architecture(self) -> Architecture:
-        path = self.architecture_path
-        try:
-            found = ARCHITECTURE.validate_json(json.dumps(read_json(path)))
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            where = ".".join(map(str, wrong["loc"]))
-            raise InputError(f"{str(path)!r} is damaged: {where}: {wrong['msg'].lower()}") from None
-        return Architecture(found.model.model_dump_json(), found.shape, found.outputs, found.seed)
+        return read_model(self.architecture_path, Architecture)
 
     def reconstruction_path(self, key: ObservationKey, attack: str) -> Path:
         return inside(self.path, self.reconstructions / f"{key.name}_{attack}.npz")
@@ -274,22 +210,13 @@ class CellStore:
         """The scores of candidate images."""
         return inside(self.path, self.root / "membership" / f"{key.name}.csv")
 
-    def _read_observation(self, key: ObservationKey) -> ObservationFile:
-        path = self.observation_path(key)
-        if not os.path.exists(path):  # also where the name is too long for a disk
-            known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
-            raise InputError(f"no observation {key.name!r} in {str(self.root)!r}; recorded: {known}")
-        return ObservationFile.of(read_json(path), str(path))
-
     def _save(self, name: str, state: State) -> str:
         self._note_state(self.checkpoints / name, state)
         return name
 
     def _note_state(self, path: Path, state: State) -> None:
-        if self.archive:
-            archive_state(path, state)
-        else:
-            self.files[path.relative_to(self.path).as_posix()] = save_state(path, state)
+        if checksum := save_state(path, state, self.archive):
+            self.files[path.relative_to(self.path).as_posix()] = checksum
 
-    def _note(self, path: Path, content: bytes) -> None:
-        self.files[path.relative_to(self.path).as_posix()] = write_bytes(path, content)
+    def _note(self, path: Path, content: BaseModel) -> None:
+        self.files[path.relative_to(self.path).as_posix()] = write_model(path, content)

@@ -76,7 +76,7 @@ class View:
         """What it shows of a series, and whose images that holds. present: the clients of the round."""
         rounds = self.rounds(series)
         clients = {client for round in rounds for client in round.clients}
-        return RecordedObservation(
+        return RecordedObservation.of(
             key,
             pairs=tuple((round.initial, round.final) for round in rounds),
             clients=tuple(sorted(clients)),
