@@ -41,12 +41,19 @@ class Source(Enum):
 
 
 @dataclass(frozen=True)
-class Round:
-    """One round of a series: names of the checkpoint files sent and returned, and the clients whose update it is."""
+class RoundFiles:
+    """The files of one round of a series."""
+
+    round: int
 
     initial: str
+    """Name of the checkpoint file sent."""
+
     final: str
+    """Name of the checkpoint file returned."""
+
     clients: tuple[int, ...]
+    """The clients whose update it is."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +73,19 @@ class View:
     def shows(self, client: int) -> bool:
         return self.source.of_all == (client == ALL)
 
-    def rounds(self, series: Sequence[Round]) -> Sequence[Round]:
+    def rounds(self, series: Sequence[RoundFiles]) -> Sequence[RoundFiles]:
         """The rounds of a series that it goes over; their clients' images are the private set."""
         return series if self.all_rounds else series[-1:]
 
     def observation(
-        self, key: ObservationKey, series: Sequence[Round], present: Sequence[int] = ()
+        self, key: ObservationKey, series: Sequence[RoundFiles], present: Sequence[int] = ()
     ) -> RecordedObservation:
         """What it shows of a series, and whose images that holds. present: the clients of the round."""
         rounds = self.rounds(series)
-        clients = {client for round in rounds for client in round.clients}
+        clients = {client for files in rounds for client in files.clients}
         return RecordedObservation.of(
             key,
-            pairs=tuple((round.initial, round.final) for round in rounds),
+            pairs=tuple((files.initial, files.final) for files in rounds),
             clients=tuple(sorted(clients)),
             round_clients=tuple(sorted(clients.union(present))),
             adversary=self.adversary,
