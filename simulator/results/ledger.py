@@ -100,7 +100,7 @@ def inspect(journal: Path, with_files: bool = True) -> Found:
 
 
 def files_of(journal: Path) -> dict[str, str]:
-    """The checksums of files by their names below the run's folder, as far as cells are done."""
+    """Return the checksums of the files of finished cells, by their names below the run's folder."""
     try:
         text = inside(journal.parent, journal).read_bytes().decode(errors="replace")
     except OSError:
@@ -110,7 +110,7 @@ def files_of(journal: Path) -> dict[str, str]:
 
 
 def _wrong(done: Entry, rows: int, folder: Path, with_files: bool) -> str:
-    """What keeps a cell from being done; empty where nothing does."""
+    """Return the reason why a cell is not done; empty if it is."""
     if rows != done.get("rows"):
         return f"the journal has {rows} of its {done.get('rows')} rows"
     files = done.get("files") if with_files else {}
@@ -126,7 +126,7 @@ def _wrong(done: Entry, rows: int, folder: Path, with_files: bool) -> str:
 
 
 def _some(found: Iterable[Any], shown: Callable[[Any], str]) -> str:
-    """The first ones, and how many more there are, with the verb that follows."""
+    """Return the first ones and the number of the others, with the verb that follows."""
     every = list(map(shown, found))
     more = f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else ""
     return ", ".join(every[:MOST_NAMED]) + more + (" is" if len(every) == 1 else " are")
@@ -156,9 +156,9 @@ class Ledger:
         self._rewrite([entry for entry in found.entries if entry.get("cell", entry.get("done")) in self.done])
 
     def add(self, cell: str, **tables: list[dict[str, Any]]) -> None:
-        """Rows of a cell, by the name of their table, in one write.
+        """Add rows of a cell, by the name of their table, in one write.
 
-        Raises SchemaError where one has a column that is neither declared nor swept.
+        Raise SchemaError if one has a column that is neither declared nor swept.
         """
         self._append(*self._of_tables(cell, tables))
 
@@ -171,7 +171,7 @@ class Ledger:
         return entries
 
     def replace(self, cell: str, attack: Mapping[str, Any], **tables: list[dict[str, Any]]) -> None:
-        """Rows of a cell that is done, as `add` takes them, in the place of an attack's rows there, in one step.
+        """Replace an attack's rows of a finished cell by others, in one step. tables: as `add` takes them.
 
         attack: the columns that tell its rows from all others of the cell.
         """
@@ -185,12 +185,12 @@ class Ledger:
         self._rewrite([*kept, mark | {"rows": sum(entry.get("cell") == cell for entry in kept)}])
 
     def mark_done(self, cell: str, files: Mapping[str, str] = {}) -> None:
-        """files: the checksums of what was written for the cell, by their names below the run's folder."""
+        """Note that a cell is done. files: the checksums of its files, by their names below the run's folder."""
         self._append({"done": cell, "rows": self._rows[cell], "files": dict(files)})
         self.done.add(cell)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Every table, sorted, with its declared columns first and those of a sweep after them."""
+        """Return every table, sorted, with its declared columns first and those of a sweep after them."""
         try:
             return self._frames([entry for entry in self._entries if "table" in entry])
         except (TypeError, ValueError, LookupError, OverflowError) as error:
@@ -205,8 +205,8 @@ class Ledger:
         return frames
 
     def write_tables(self) -> dict[str, pd.DataFrame]:
-        """leakage.csv and one parquet file per table, each replaced in one step. DiskError, which has them, where that
-        does not work."""
+        """Write leakage.csv and one parquet file per table, each replaced in one step. Raise a DiskError that holds the
+        tables if that does not work."""
         frames = self.tables()
         try:
             for name, frame in frames.items():
@@ -225,7 +225,7 @@ class Ledger:
         return content.getvalue()
 
     def _no_rows(self, error: Exception) -> InputError:
-        """Of a journal that came by mail."""
+        """Return the error for a journal that no run wrote."""
         reason = one_line(str(error))
         return InputError(f"{str(self.journal)!r} holds rows that no run wrote ({reason}): do it again by --overwrite")
 
@@ -260,18 +260,17 @@ class Ledger:
 
 
 def row_order(cell: str, row: dict[str, Any]) -> tuple[Any, ...]:
-    """What rows are sorted by, whatever order Ray finished in; the union of clients comes after the clients."""
+    """Return the sort key of a row; the union of clients comes after the clients."""
     values = {name: row[name] for name in ORDER if name in row}
     return (cell, *(math.inf if (name, value) == ("client", ALL) else value for name, value in values.items()))
 
 
 def finished_cells(run_dir: Path, with_files: bool = True) -> set[str]:
-    """The cells of a run whose training and attacks are all in its journal, and whose files, where they are to be read,
-    are as they were."""
+    """Return the cells of a run that are done. with_files: whether their files are read and compared, too."""
     return inspect(run_dir / JOURNAL, with_files).done
 
 
 def out_of_time(found: Found) -> list[tuple[str, dict[str, Any]]]:
-    """(cell, row of the leakage table) of each attack of a journal's finished cells that ran out of time."""
+    """Return (cell, row of the leakage table) of each attack of a finished cell that ran out of time."""
     rows = [(entry["cell"], entry["row"]) for entry in found.entries if entry.get("table") == LEAKAGE.name]
     return [(cell, row) for cell, row in rows if cell in found.done and row.get("status") == "timeout"]

@@ -56,10 +56,7 @@ ARCHITECTURE_FILE = "architecture.json"
 
 
 class CellStore:
-    """The checkpoints, observations and reconstructions of one cell of a run, under `root`.
-
-    files: the checksums of what this process has written there, by their names below the run's folder.
-    """
+    """The checkpoints, observations and reconstructions of one cell of a run, under `root`."""
 
     def __init__(self, path: Path, cell: str = "", archive: bool = False):
         """path: of the run. cell: the name of a cell of a sweep, which has a folder of its own. archive: whether
@@ -70,9 +67,10 @@ class CellStore:
         self.truth = self.root / "truth"
         self.archive = archive
         self.files: dict[str, str] = {}
+        """Checksums of the files that this process has written, by their names below the run's folder."""
 
     def create(self, model: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> None:
-        """Make the folders and write down the architecture, which is all that an attack needs of the scenario."""
+        """Make the folders, and write the architecture."""
         for folder in (self.checkpoints, self.reconstructions):
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -81,18 +79,18 @@ class CellStore:
         self._note(self.checkpoints / ARCHITECTURE_FILE, architecture)
 
     def save_global(self, round: int, state: State) -> str:
-        """The global checkpoint after `round` (0: the one that starts the federation)."""
+        """Write the global checkpoint after `round` (0: the one that starts the federation); return its name."""
         return self._save(self.global_name(round), state)
 
     def save_sent(self, round: int, client: int, state: State) -> str:
-        """What a client was sent in a round, or all of them (ALL), where that is no global checkpoint of a round."""
+        """Write a checkpoint that a client was sent, or all of them (ALL), other than a round's global checkpoint."""
         return self._save(f"sent_{'all' if client == ALL else f'{client:02d}'}_round_{round:04d}.safetensors", state)
 
     def save_client(self, round: int, client: int, state: State) -> str:
         return self._save(self.client_name(round, client), state)
 
     def save_sum(self, round: int, state: State) -> str:
-        """What secure aggregation shows the server of a round: the mean of the checkpoints that clients returned."""
+        """Write what secure aggregation shows the server: the mean of the checkpoints that clients returned."""
         return self._save(self.sum_name(round), state)
 
     def global_name(self, round: int) -> str:
@@ -102,11 +100,12 @@ class CellStore:
         return f"sum_{round:04d}.safetensors"
 
     def client_name(self, round: int, client: int) -> str:
-        """The file of what a client returned."""
+        """Return the name of the file of the checkpoint that a client returned."""
         return f"client_{client:02d}_round_{round:04d}.safetensors"
 
     def save_distilled(self, round: int, client: int, images: Tensor) -> None:
-        """What a client trained on instead of its images, (M, C, H, W) in [0, 1]: for the scorer, not for an attack."""
+        """Write the images that a client trained on instead of its own, (M, C, H, W) in [0, 1]. The scorer reads them,
+        no attack does."""
         with writing(self.truth):
             self.truth.mkdir(exist_ok=True)
         self._note_state(self.distilled_path(round, client), {"images": images})
@@ -115,7 +114,7 @@ class CellStore:
         return inside(self.path, self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors")
 
     def load_distilled(self, round: int, clients: Sequence[int]) -> Tensor | None:
-        """The distilled images of all these clients; None where some trained on their own."""
+        """Return the distilled images of all these clients; None if some trained on their own."""
         paths = [self.distilled_path(round, client) for client in clients]
         if not all(path.exists() for path in paths):
             return None
@@ -129,7 +128,7 @@ class CellStore:
         return inside(self.path, self.checkpoints / "public_images.safetensors")
 
     def save_observation(self, recorded: RecordedObservation, knowledge: Knowledge) -> None:
-        """Write down which checkpoint files form an observation, whose images they hold, and what was granted."""
+        """Write the file of an observation. knowledge: what its adversary was granted."""
         content = recorded.model_copy(update={"knowledge": knowledge.given()})
         self._note(self.observation_path(recorded.key), content)
 
@@ -137,12 +136,12 @@ class CellStore:
         return inside(self.path, self.checkpoints / f"{key.name}.json")
 
     def observation_keys(self) -> list[ObservationKey]:
-        """Those of all observations, in the order of their files."""
+        """Return the keys of all observations, in the order of their files."""
         paths = [inside(self.path, path) for path in sorted(self.checkpoints.glob("round_*.json"))]
         return [read_model(path, RecordedObservation).key for path in paths]
 
     def recorded(self, key: ObservationKey) -> RecordedObservation:
-        """What was written down of an observation: the names of its files, and whose images they hold."""
+        """Read the file of an observation."""
         path = self.observation_path(key)
         if not os.path.exists(path):  # also where the name is too long for a disk
             known = ", ".join(other.name for other in self.observation_keys()[:6]) or "none"
@@ -150,22 +149,24 @@ class CellStore:
         return read_model(path, RecordedObservation).model_copy(update=key.columns)
 
     def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
-        """What the adversary saw and was granted; needs nothing but the checkpoints folder."""
+        """Load what the adversary saw and was granted; this needs nothing but the checkpoints folder."""
         recorded, architecture = self.recorded(key), self.architecture()
         like = architecture.build().state_dict()
         states = {name: self.checkpoint(name, like) for name in recorded.files}
         return architecture.observation(recorded, states), self.granted(key)
 
     def checkpoint_path(self, name: str) -> Path:
-        """name: as an observation has it. Audits name the checkpoints of their recording, by full paths: those have to
-        be files of a folder `checkpoints`."""
+        """Return the path of a checkpoint. name: as an observation has it.
+
+        Audits name the checkpoints of their recording by full paths, which have to lie in a folder `checkpoints`.
+        """
         path = self.checkpoints / name
         if os.path.isabs(name) and path.parent.name == self.checkpoints.name:
             return inside(path.parent, path)
         return inside(self.path, path)
 
     def checkpoint(self, name: str, like: State) -> State:
-        """The tensors of a checkpoint. name: as an observation has it. like: the model's state dict."""
+        """Load a checkpoint. name: as an observation has it. like: the model's state dict."""
         path = self.checkpoint_path(name)
         if not os.path.exists(path):  # also where the name is too long for a disk
             raise InputError(
@@ -174,24 +175,24 @@ class CellStore:
         return read_checkpoint(path, like)
 
     def remove_checkpoint(self, name: str) -> None:
-        """Where it can be removed: what stays costs room and nothing else."""
+        """Remove a checkpoint if that is possible: one that stays costs room and nothing else."""
         with contextlib.suppress(OSError):
             (self.checkpoints / name).unlink()
 
     def public_images(self) -> State:
-        """{"images": (P, C, H, W)}, those that adversaries were given."""
+        """Load the images that adversaries were given, as {"images": (P, C, H, W)}."""
         found = load_state(self.public_path)
         if "images" not in found:
             raise InputError(f"{str(self.public_path)!r} has no images: the run directory is damaged")
         return found
 
     def granted(self, key: ObservationKey) -> Knowledge:
-        """What the adversary of an observation was told."""
+        """Load the knowledge that the adversary of an observation was granted."""
         knowledge, public = self.told(key)
         return replace(knowledge, public_images=self.public_images()["images"]) if public else knowledge
 
     def told(self, key: ObservationKey) -> tuple[Knowledge, bool]:
-        """(what the adversary of an observation was told, but for public images; whether it has those)."""
+        """Read the granted knowledge without public images; return it, and whether the adversary has those."""
         given = self.recorded(key).knowledge
         knowledge = make_knowledge({name: value for name, value in given.items() if name != "public_images"})
         return knowledge, "public_images" in given
@@ -207,7 +208,7 @@ class CellStore:
         return inside(self.path, self.reconstructions / f"{key.name}_{attack}.npz")
 
     def membership_path(self, key: ObservationKey) -> Path:
-        """The scores of candidate images."""
+        """Return the path of the scores of candidate images."""
         return inside(self.path, self.root / "membership" / f"{key.name}.csv")
 
     def _save(self, name: str, state: State) -> str:
