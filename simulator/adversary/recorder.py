@@ -12,7 +12,7 @@ from simulator.evaluation.job import Job, JobResult, Setting, lost
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.observation_writer import ObservationWriter, Retention
 from simulator.results.storage import CellStore
-from simulator.results.threat_models import RoundFiles, Source, View
+from simulator.results.threat_models import CheckpointSource, RoundFiles, View
 from simulator.scenario.scenario import Cell
 
 AHEAD = 4  # rounds that training may be ahead of the attacks, counted in the checkpoints that wait for them
@@ -81,7 +81,7 @@ class CellRecorder:
         healthy: the clients whose update went in. final, summed: files of the global checkpoint and of the sum of
         secure aggregation; None where there is none.
         """
-        named = {Source.SUM: summed, Source.GLOBAL: final}
+        named = {CheckpointSource.SUM: summed, CheckpointSource.GLOBAL: final}
         of_all = {source: (self.initial, name) for source, name in named.items() if name is not None}
         visible = () if self.hides_clients else healthy
         returned = {client: (self.initial, self.store.client_name(round, client)) for client in visible}

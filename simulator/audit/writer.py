@@ -17,7 +17,7 @@ from simulator.results.formats import write_model
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.observation_writer import ObservationWriter, Retention, Series
 from simulator.results.storage import CellStore
-from simulator.results.threat_models import RoundFiles, Source, View, all_views
+from simulator.results.threat_models import CheckpointSource, RoundFiles, View, all_views
 
 VIEWS = all_views(("server", "observer", "history"), hides_clients=False)
 OF_ONE_ROUND = [view for view in VIEWS if not view.all_rounds]
@@ -58,7 +58,9 @@ class RecordedViews:
         self, view: View, seen: RecordedObservation, rounds: Sequence[RoundFiles]
     ) -> tuple[RecordedObservation, Knowledge]:
         """Grant the server the number of a client's images; an observer is told nothing."""
-        return seen, Knowledge(num_private=self.images.get(seen.client) if view.source is Source.RETURNED else None)
+        return seen, Knowledge(
+            num_private=self.images.get(seen.client) if view.source is CheckpointSource.RETURNED else None
+        )
 
     def _write_history(self, series: Series) -> None:
         before, rounds = self.histories.pop(series, None), self.observations.series[series]
@@ -216,7 +218,7 @@ class RecordingWriter:
         """Write what every threat model sees of the round. final: the file of the checkpoint after it, None for none.
         present: the clients that replied."""
         returned = {client: (saved.initial[client], name) for client, name in sorted(saved.returned.items())}
-        of_all = {} if final is None else {Source.GLOBAL: (saved.initial[ALL], final)}
+        of_all = {} if final is None else {CheckpointSource.GLOBAL: (saved.initial[ALL], final)}
         ended = self.views.observations.extend(saved.number, returned, of_all, present)
         self.views.write(saved.number, ended, present)
 

@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from attacks.interface.observation import State
 from attacks.interface.torch_tools import free_card, require_usable_card
 from simulator.evaluation.job import Finished, Job, JobResult, attack, fault, filed, lost
-from simulator.evaluation.job_inputs import Material, Source
+from simulator.evaluation.job_inputs import Material, TensorFile
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
 from simulator.results.storage import CellStore
 
@@ -39,7 +39,7 @@ class Shelf:
     def __init__(self) -> None:
         self.held: dict[Path, Any] = {}  # references
 
-    def put(self, sources: Mapping[str, Source]) -> list[Any]:
+    def put(self, sources: Mapping[str, TensorFile]) -> list[Any]:
         """References to the tensors, in the order of the sources; what is not there yet is read. InputError where a
         file is missing or damaged."""
         for source in sources.values():

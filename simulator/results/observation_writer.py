@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from attacks import Knowledge
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
-from simulator.results.threat_models import RoundFiles, Source, View
+from simulator.results.threat_models import CheckpointSource, RoundFiles, View
 
-Series = tuple[Source, int]
+Series = tuple[CheckpointSource, int]
 """What names a series of checkpoints: its source, and the client, or `ALL`."""
 
 Describe = Callable[[View, RecordedObservation, Sequence[RoundFiles]], tuple[RecordedObservation, Knowledge]]
@@ -26,7 +26,7 @@ class ObservationWriter:
         self,
         round: int,
         returned: Mapping[int, tuple[str, str]],
-        of_all: Mapping[Source, tuple[str, str]],
+        of_all: Mapping[CheckpointSource, tuple[str, str]],
         clients: tuple[int, ...],
     ) -> list[Series]:
         """Add a round to the series that have it, and return their names.
@@ -34,7 +34,10 @@ class ObservationWriter:
         returned: names of the files sent to and returned by each client. of_all: names of the files before and after
         the round, by source. clients: the clients whose update went in.
         """
-        ended = {(Source.RETURNED, client): RoundFiles(round, *pair, (client,)) for client, pair in returned.items()}
+        ended = {
+            (CheckpointSource.RETURNED, client): RoundFiles(round, *pair, (client,))
+            for client, pair in returned.items()
+        }
         ended |= {(source, ALL): RoundFiles(round, *pair, clients) for source, pair in of_all.items()}
         for series, files in ended.items():
             self.series.setdefault(series, []).append(files)

@@ -27,7 +27,7 @@ SECURE_AGGREGATION = (
 )
 
 
-class Source(Enum):
+class CheckpointSource(Enum):
     """A series of checkpoints, one for each round, that somebody can compare with the checkpoint sent."""
 
     RETURNED = "what a client returned"
@@ -37,7 +37,7 @@ class Source(Enum):
     @property
     def of_all(self) -> bool:
         """Whether it is one series of all clients together, rather than one for each client."""
-        return self is not Source.RETURNED
+        return self is not CheckpointSource.RETURNED
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class View:
     """One thing that a threat model looks at. hidden_by: what keeps the federation from showing it, or None."""
 
     threat_model: str
-    source: Source
+    source: CheckpointSource
     all_rounds: bool = False
     hidden_by: str | None = None
 
     @property
     def adversary(self) -> Adversary:
         """Whose eyes it is, as guarantees tell them apart."""
-        return "observer" if self.source is Source.GLOBAL else "server"
+        return "observer" if self.source is CheckpointSource.GLOBAL else "server"
 
     def shows(self, client: int) -> bool:
         return self.source.of_all == (client == ALL)
@@ -112,8 +112,11 @@ class Server(ThreatModel):
 
     def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
         if hides_clients:
-            return [View(self.name, Source.RETURNED, hidden_by=SECURE_AGGREGATION), View(self.name, Source.SUM)]
-        return [View(self.name, Source.RETURNED)]
+            return [
+                View(self.name, CheckpointSource.RETURNED, hidden_by=SECURE_AGGREGATION),
+                View(self.name, CheckpointSource.SUM),
+            ]
+        return [View(self.name, CheckpointSource.RETURNED)]
 
 
 class Observer(ThreatModel):
@@ -122,7 +125,7 @@ class Observer(ThreatModel):
     name = "observer"
 
     def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        return [View(self.name, Source.GLOBAL)]
+        return [View(self.name, CheckpointSource.GLOBAL)]
 
 
 class History(ThreatModel):
