@@ -154,7 +154,7 @@ def told(line: str) -> str:
 
 def without(value: object) -> object:
     if isinstance(value, dict):
-        return {key: without(item) for key, item in value.items() if key not in (*NEVER_ALIKE, "crc32", "time")}
+        return {key: without(item) for key, item in value.items() if key not in (*NEVER_ALIKE, "crc", "time")}
     return [without(item) for item in value] if isinstance(value, list) else value
 
 
