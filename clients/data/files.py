@@ -1,8 +1,6 @@
-"""Silence for libraries that talk on their own.
+"""Find and open the files that `data.root` names: npz files, and pictures that stay encoded until they are asked for.
 
-Finding and opening the files that `data.root` names; every failure is one line that says what is expected there.
-
-Images that stay encoded (PNG, JPEG, ...) until they are asked for.
+Every failure is one line that says what is expected there. `quiet` keeps libraries from talking on their own.
 """
 
 import logging
@@ -10,7 +8,7 @@ import math
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from torch import Tensor
 
 from attacks.interface.errors import InputError
 from clients.config import DataConfig
+from clients.data.bounds import check_unpacked, is_bomb
 
 LOGGERS = ("datasets", "flwr_datasets", "huggingface_hub", "fsspec", "httpx")
 
@@ -46,10 +45,6 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
         if had_bars:
             datasets.enable_progress_bars()
-
-
-SMALL = 2**28  # bytes that may be unpacked of anything
-MOST_PACKED = 100  # times; images become a tenth at best, a bomb a thousandth
 
 
 def one_line(error: object, limit: int = 200) -> str:
@@ -102,25 +97,11 @@ def members(path: Path, fields: list[str], scalars: bool = False) -> dict[str, n
     """These arrays of an npz file, as far as they are believed. scalars: whether single values are wanted too. The
     readers of zip, of deflate and of npy raise whatever they stumble over."""
     with zipfile.ZipFile(path) as archive:
-        check_packed([archive.getinfo(f"{field}.npy") for field in fields], path.stat().st_size)
+        check_unpacked(sum(archive.getinfo(f"{field}.npy").file_size for field in fields), path.stat().st_size)
         found = {field: _member(archive, field) for field in fields}
     if not scalars and (single := [field for field, array in found.items() if not array.ndim]):
         raise ValueError(f"{single[0]} is a single value, an array is expected")
     return found
-
-
-def out_of_proportion(unpacked: int, packed: int, most: int = MOST_PACKED) -> bool:
-    """Whether bytes of a file would become more memory than anybody's data do. most: how many times as much."""
-    return unpacked > SMALL and unpacked > most * packed
-
-
-def check_packed(infos: Sequence[zipfile.ZipInfo], size: int) -> None:
-    """ValueError where members of a zip file, one of them or all together, are out of proportion to what they unpack
-    to. size: of the file, in which members may lie over each other."""
-    members = [(info.filename, info.file_size, info.compress_size) for info in infos]
-    for name, unpacked, packed in (*members, ("the file", sum(info.file_size for info in infos), size)):
-        if out_of_proportion(unpacked, packed):
-            raise ValueError(f"{name} would unpack {packed:,} bytes to {unpacked:,}")
 
 
 def _member(archive: zipfile.ZipFile, field: str) -> np.ndarray:
@@ -161,7 +142,6 @@ COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # as Pillow calls them; PGM is one of the last
 MOST_PIXELS = 2**22  # of one image: 2048 x 2048
 MOST_BYTES = 2**32  # of the images that are asked for together, as floats
-MOST_PACKED_PICTURE = 200  # times, of bytes: drawings of a few lines become a hundredth, a bomb a thousandth
 
 
 @dataclass(frozen=True)
@@ -207,7 +187,7 @@ class PictureSplit:
         """InputError, before it is asked for, where these images take more memory than there may be, or than pictures
         in files of their size do. size: of their floats, in bytes."""
         stored = None if self.packed is None else sum(map(self.packed, chosen))
-        small_files = stored is not None and out_of_proportion(size, 4 * stored, MOST_PACKED_PICTURE)
+        small_files = stored is not None and is_bomb(size // 4, stored)
         if size > MOST_BYTES or small_files:
             wanted = (
                 f"{len(chosen)} images of {'x'.join(map(str, self.format.size))} pixels take {size / 2**30:.1f} GiB"

@@ -1,8 +1,6 @@
-"""Any checkpoint that people have, as a state dict: safetensors, PyTorch files, npz. No code in a file is run.
+"""Read any checkpoint that people have as a state dict, and load it into a network: safetensors, PyTorch files, npz.
 
-What a file is, its first bytes say; its name says nothing.
-
-Weights for a network from a file that the user names. Nothing is downloaded, no code is run.
+The first bytes of a file tell its format, not its name. Nothing is downloaded, and no code in a file is run.
 """
 
 import itertools
@@ -20,7 +18,8 @@ from torch import Tensor, nn
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State, check_tensor
-from clients.data.files import check_packed, members, npz_fields, out_of_proportion
+from clients.data.bounds import check_unpacked, is_bomb
+from clients.data.files import members, npz_fields
 
 # where training scripts put a state dict
 NESTED = ("state_dict", "model_state_dict", "model", "net", "module", "weights", "params")
@@ -66,7 +65,7 @@ def _read(path: Path) -> State:
         return load_file(path)
     if head.startswith(b"PK"):
         with zipfile.ZipFile(path) as archive:
-            check_packed(archive.infolist(), path.stat().st_size)
+            check_unpacked(sum(info.file_size for info in archive.infolist()), path.stat().st_size)
             if all(name.endswith(".npy") for name in archive.namelist()):
                 return _read_npz(path)
     elif head[:1] != b"\x80":  # of a pickle
@@ -78,7 +77,7 @@ def _check_views(state: State, size: int) -> None:
     """InputError where tensors look at the same bytes so often that copies of them would take gigabytes. size: of the
     file."""
     bytes_of = {name: math.prod(tensor.shape) * tensor.element_size() for name, tensor in state.items()}
-    if out_of_proportion(sum(bytes_of.values()), size):
+    if is_bomb(sum(bytes_of.values()), size):
         largest = max(bytes_of, key=bytes_of.__getitem__)
         raise InputError(
             f"has {size:,} bytes, and tensors of {sum(bytes_of.values()):,}: {largest!r} has the shape "

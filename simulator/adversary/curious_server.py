@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import Strategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from attacks.interface.torch_tools import derive_seed
-from simulator.adversary.recorder import Recorder
+from simulator.adversary.recorder import CellRecorder
 from simulator.adversary.reply import ClientReply, Participation
 from simulator.adversary.statistics import in_types_of
 from simulator.results.keys import ALL
@@ -23,7 +23,7 @@ class CuriousServer(Strategy):
         self,
         inner: Strategy,
         participation: Participation,
-        recorder: Recorder,
+        recorder: CellRecorder,
         note: Callable[[int, ClientReply], None],
     ):
         """note: called with the round and each reply, whether it is healthy or not."""

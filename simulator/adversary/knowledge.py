@@ -12,21 +12,21 @@ from clients.data.partition import FederatedData
 from clients.defenses.base import Sighting
 from clients.training import make_optimizer, planned_steps
 from simulator.results.knowledge_fields import make_knowledge
-from simulator.results.threat_models import Source, View
+from simulator.results.threat_models import CheckpointSource, View
 from simulator.scenario.scenario import Cell, Scenario
 
 
 def defense_facts(cell: Cell, data: FederatedData, view: View, clients: Sequence[int]) -> dict[str, Any]:
     """What an adaptive attacker is told of the defenses behind what `view` shows of the updates of `clients`."""
     scenario = cell.scenario
-    if view.source is Source.GLOBAL and not scenario.federation.strategy.plain_mean:
+    if view.source is CheckpointSource.GLOBAL and not scenario.federation.strategy.plain_mean:
         return scenario.defense_facts()  # what a server optimizer makes of noise is left open
     asks = any(attack.adaptive for attack in scenario.adversary.attacks)
     if not asks and "noise_std" not in scenario.adversary.knowledge:
         return scenario.defense_facts()  # to search the noise of a target ε takes seconds
     sizes = tuple(data.client_sizes[client] for client in clients)
     shares = tuple(size / sum(sizes) for size in sizes)
-    if view.source is Source.GLOBAL and scenario.poisson:
+    if view.source is CheckpointSource.GLOBAL and scenario.poisson:
         shares = (1 / (scenario.federation.clients * scenario.federation.fraction),) * len(sizes)
     return scenario.defense_facts(Sighting(cell.client_config(use_gpu=False), view.adversary, sizes, shares))
 

@@ -1,76 +1,24 @@
-"""Which checkpoints stay on the disk while a run goes on.
+"""What the adversary writes down of a federation: checkpoints, and the observations that threat models make of them."""
 
-What the adversary writes down of a federation: checkpoints, and the observations that threat models make of them.
-"""
+from collections.abc import Callable, Sequence
 
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-
+from attacks import Knowledge
 from attacks.interface.observation import State
 from clients.data.partition import FederatedData
 from clients.defenses.differential_privacy.guarantee import Guarantee, worst
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.adversary.reply import ClientReply
 from simulator.evaluation.job import Job, JobResult, Setting, lost
-from simulator.results.keys import ALL, ObservationKey
+from simulator.results.keys import ALL, ObservationKey, RecordedObservation
+from simulator.results.observation_writer import ObservationWriter, Retention
 from simulator.results.storage import CellStore
-from simulator.results.threat_models import Round, Source, View
-from simulator.scenario.scenario import Cell, Scenario
+from simulator.results.threat_models import CheckpointSource, RoundFiles, View
+from simulator.scenario.scenario import Cell
 
 AHEAD = 4  # rounds that training may be ahead of the attacks, counted in the checkpoints that wait for them
 
 
-class Retention:
-    """Removes what `output.keep: {last: K}` does not keep: checkpoints of older rounds, as soon as no attack will read
-    them. Otherwise it removes nothing."""
-
-    def __init__(self, scenario: Scenario, store: CellStore):
-        self.scenario, self.store = scenario, store
-        self.round = 0  # the last one that has ended
-        self.written: dict[str, int] = {}  # by file, the last round that it is a part of
-        self.readers: Counter[str] = Counter()  # attacks that have not ended, by file
-        self.files: dict[str, tuple[str, ...]] = {}  # of each of these attacks, by its name
-
-    def note(self, name: str, round: int) -> str:
-        """A checkpoint was written that is a part of `round` and of none after it. Returns the file."""
-        self.written[name] = round
-        return name
-
-    def begin(self, attack: str, files: Iterable[str]) -> None:
-        """An attack will read these."""
-        self.files[attack] = tuple(files)
-        self.readers.update(self.files[attack])
-
-    def end(self, attack: str) -> None:
-        """An attack reads nothing any more."""
-        self.readers.subtract(self.files.pop(attack, ()))
-        self._remove()
-
-    def end_round(self, round: int) -> None:
-        self.round = round
-        self._remove()
-
-    @property
-    def waiting(self) -> int:
-        """Checkpoints of rounds that are not kept, which attacks will still read."""
-        return len(self._old())
-
-    def _old(self) -> list[str]:
-        """Checkpoints of rounds that are not kept."""
-        last = self.scenario.kept_rounds
-        if last is None or self.scenario.looks_back_after(self.round):
-            return []
-        return [name for name, round in self.written.items() if round <= self.round - last]
-
-    def _remove(self) -> None:
-        for name in self._old():
-            if not self.readers[name]:
-                self.store.remove_checkpoint(name)
-                del self.written[name], self.readers[name]
-
-
-class Recorder:
+class CellRecorder:
     """The adversary of one cell: it records first, and attacks what is recorded."""
 
     def __init__(
@@ -86,8 +34,8 @@ class Recorder:
         self.hides_clients = cell.scenario.hides_clients
         self.views = cell.scenario.views
         self.initial = ""  # file of the checkpoint sent in this round
-        self.series: dict[tuple[Source, int], list[Round]] = {}
-        self.retention = Retention(cell.scenario, store)
+        self.observations = ObservationWriter(store, self._describe)
+        self.retention = Retention(store)
         self.spent: dict[int, tuple[Guarantee, ...]] = {}  # by client, after its last reply
 
     def begin(self, state: State) -> None:
@@ -133,7 +81,11 @@ class Recorder:
         healthy: the clients whose update went in. final, summed: files of the global checkpoint and of the sum of
         secure aggregation; None where there is none.
         """
-        seen = self._extend(round, healthy, final, summed)
+        named = {CheckpointSource.SUM: summed, CheckpointSource.GLOBAL: final}
+        of_all = {source: (self.initial, name) for source, name in named.items() if name is not None}
+        visible = () if self.hides_clients else healthy
+        returned = {client: (self.initial, self.store.client_name(round, client)) for client in visible}
+        seen = self.observations.extend(round, returned, of_all, healthy)
         self.initial = self.retention.note(final or self.initial, round + 1)
         # attacks on everybody's images take longest: begun first, none of them is left to run alone at the end
         everybody = (ALL, *healthy) if healthy else ()  # where the coins chose nobody, what is released is noise
@@ -142,42 +94,34 @@ class Recorder:
                 self._note(key, view, "skipped", view.hidden_by)
             elif (view.source, key.client) in seen:
                 self._observe(key, view, healthy)
-        self.retention.end_round(round)
+        self._forget_old_rounds(round)
+
+    def _forget_old_rounds(self, round: int) -> None:
+        """Remove what `output.keep: {last: K}` does not keep after `round`, unless attacks look back further."""
+        last = self.cell.scenario.kept_rounds
+        if last is not None and not self.cell.scenario.looks_back_after(round):
+            self.retention.keep_from(round - last + 1)
 
     def _views(self, round: int, client: int) -> list[tuple[ObservationKey, View]]:
         """What is looked at of a client, or of all, by the key of the observation; nothing in a round left out."""
         views = self.views if self.cell.scenario.adversary.attacks_in(round) else []
         return [(ObservationKey(round, client, view.threat_model), view) for view in views if view.shows(client)]
 
-    def _extend(
-        self, round: int, healthy: tuple[int, ...], final: str | None, summed: str | None
-    ) -> set[tuple[Source, int]]:
-        """Extend the series by this round; returns those that have it."""
-        ended: dict[tuple[Source, int], Round] = {}
-        for client in healthy if not self.hides_clients else ():
-            returned = self.store.client_name(round, client)
-            ended[Source.RETURNED, client] = Round(self.initial, returned, (client,))
-        for source, name in ((Source.SUM, summed), (Source.GLOBAL, final)):
-            if name is not None:
-                ended[source, ALL] = Round(self.initial, name, healthy)
-        for key, end in ended.items():
-            self.series.setdefault(key, []).append(end)
-        return set(ended)
-
     def _observe(self, key: ObservationKey, view: View, healthy: tuple[int, ...]) -> None:
-        """Write down what a view shows, with whose images it holds, and start its attacks."""
-        series = self.series[view.source, key.client]
-        seen = view.observation(key, series, healthy)
-        recorded = replace(
-            seen,
-            defense_facts=defense_facts(self.cell, self.data, view, series[-1].clients),
-            guarantees=worst(self.spent[client] for client in seen.clients),
-        )
-        granted = grant(self.cell.scenario, self.data, recorded.clients, recorded.defense_facts)
-        self.store.save_observation(recorded, granted)
+        """Write down what a view shows, and start its attacks."""
+        recorded = self.observations.write(key, view, healthy)
         for job in self._jobs(key, view):
             self.retention.begin(job.name, recorded.files)
             self.submit(job)
+
+    def _describe(
+        self, view: View, seen: RecordedObservation, rounds: Sequence[RoundFiles]
+    ) -> tuple[RecordedObservation, Knowledge]:
+        """Add what an adaptive attacker is told and what the clients have spent; grant what the scenario grants."""
+        facts = defense_facts(self.cell, self.data, view, rounds[-1].clients)
+        guarantees = worst(self.spent[client] for client in seen.clients)
+        recorded = seen.model_copy(update={"defense_facts": facts, "guarantees": guarantees})
+        return recorded, grant(self.cell.scenario, self.data, seen.clients, facts)
 
     def _jobs(self, key: ObservationKey, view: View) -> list[Job]:
         attacks, setting = self.cell.scenario.attacks_by(view.adversary), Setting.of(self.cell)

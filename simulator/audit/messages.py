@@ -1,8 +1,7 @@
-"""What goes wrong beside a federation: caught, logged once for each kind, and kept as lines.
+"""Read the messages of somebody's federation (checkpoints, numbers of images, names of clients) without disturbing it.
 
-What a strange federation's messages hold: the checkpoint, the number of images, the client's name.
-
-Work beside a federation, in a thread of its own: a round does not wait for the disk.
+`Problems` logs each kind of error once and keeps it as a line; `Background` writes in a thread of its own, so that a
+round does not wait for the disk.
 """
 
 import logging
@@ -62,24 +61,35 @@ Arrays = dict[str, Array]  # of a checkpoint, by name; strategies replace arrays
 
 @dataclass(frozen=True)
 class Reply:
-    """A checkpoint that came back. node: whose. images, name: what the client says of itself."""
+    """A checkpoint that came back."""
 
     node: int
+
     arrays: Arrays
+
     images: int | None
+    """The number of images that the client says it trained on."""
+
     name: str | int | None
+    """The client's own name for itself."""
 
 
 @dataclass
-class SeenRound:
-    """All that the server saw of a round, as Flower's arrays. sent: the global checkpoint. to: what each node was sent.
-    final: the global checkpoint after the round, None where the strategy made none."""
+class ServerRound:
+    """All that the server saw of a round, as Flower's arrays."""
 
     server_round: int
+
     sent: Arrays
+    """The global checkpoint before the round."""
+
     to: dict[int, Arrays] = field(default_factory=dict)
+    """By node, the checkpoint that it was sent."""
+
     replies: list[Reply] = field(default_factory=list)
+
     final: Arrays | None = None
+    """The global checkpoint after the round, None if the strategy made none."""
 
 
 class MessageReader:
@@ -91,16 +101,16 @@ class MessageReader:
         self.images = setting(strategy, "weighted_by_key", WEIGHT)
         self.problems = problems
 
-    def sent(self, server_round: int, arrays: ArrayRecord, messages: Iterable[Message]) -> SeenRound:
+    def sent(self, server_round: int, arrays: ArrayRecord, messages: Iterable[Message]) -> ServerRound:
         """A round that begins."""
-        seen = SeenRound(server_round, dict(arrays))
+        seen = ServerRound(server_round, dict(arrays))
         for message in messages:
             node = message.metadata.dst_node_id
             with self.problems.caught("a message could not be read", f"round {server_round}, to node {node}"):
                 seen.to[node] = self._checkpoint(message, seen.sent)
         return seen
 
-    def returned(self, seen: SeenRound, messages: Iterable[Message]) -> None:
+    def returned(self, seen: ServerRound, messages: Iterable[Message]) -> None:
         """The replies of a round; those with an error are no update."""
         for message in messages:
             node = message.metadata.src_node_id

@@ -17,21 +17,21 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from attacks.interface.errors import InputError
 from simulator.adversary.statistics import Wrapped
-from simulator.audit.messages import Background, MessageReader, Problems, SeenRound, log
+from simulator.audit.messages import Background, MessageReader, Problems, ServerRound, log
 from simulator.audit.writer import Kept, RecordingWriter
 
 NOT_RECORDED = "a round could not be recorded"
 
 
-class Recorder:
-    """What `Record` does beside the strategy. The federation's thread reads messages, another one writes files."""
+class MessageRecorder:
+    """The work of `Record` beside the strategy. The federation's thread reads messages, another one writes files."""
 
     def __init__(self, strategy: Strategy, path: Path, kept: Kept):
         self.problems = Problems()
         self.reader = MessageReader(strategy, self.problems)
         self.writer = RecordingWriter(path, type(strategy).__name__, kept, self.problems)
         self.background = Background()
-        self.seen: SeenRound | None = None
+        self.seen: ServerRound | None = None
 
     def sent(self, server_round: int, arrays: ArrayRecord, messages: Iterable[Message]) -> None:
         self.seen = None
@@ -93,7 +93,7 @@ class Record(Wrapped):
             raise InputError(f"Record: clients is {clients}, it has to hold numbers from 0")
         super().__init__(strategy)
         kept = Kept(keep_rounds, None if clients is None else frozenset(clients), int(keep_free * 1e9))
-        self.recorder = Recorder(strategy, Path(path), kept)
+        self.recorder = MessageRecorder(strategy, Path(path), kept)
         self.own_configure_train, self.own_aggregate_train = strategy.configure_train, strategy.aggregate_train
 
     def start(self, *args: Any, **options: Any) -> Result:

@@ -8,19 +8,18 @@ There is no architecture in it: what the checkpoints belong to is told to whoeve
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from attacks import InputError, Knowledge
 from attacks.interface.observation import State
 from clients.models.checkpoint import read_checkpoint
 from simulator.results.disk import inside
-from simulator.results.formats import read_json
+from simulator.results.formats import read_json, read_model
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 
@@ -28,46 +27,49 @@ FORMAT = 1
 CONTENTS = "recording.json"
 
 
-@dataclass(frozen=True)
-class SeenClient:
-    """A client as the server knows it. node: its node id. name: what it called itself in a reply, None if nothing."""
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
-    __pydantic_config__ = ConfigDict(extra="ignore")
+
+class SeenClient(_Part):
+    """A client as the server knows it."""
 
     node: int
+    """Its node id."""
+
     name: str | int | None = None
+    """What it called itself in a reply, None if nothing."""
 
 
-@dataclass(frozen=True)
-class RecordedRound:
-    """A round that is kept. clients: those whose checkpoint is. images: how many each of them said it trained on."""
-
-    __pydantic_config__ = ConfigDict(extra="ignore")
+class RecordedRound(_Part):
+    """A round that is kept."""
 
     round: int
+
     clients: tuple[int, ...]
-    images: dict[int, int]
+    """The clients whose checkpoint is kept."""
+
+    images: dict[int, int] = {}
+    """The number of images that a client said it trained on."""
 
 
-@dataclass(frozen=True)
-class Contents:
-    """`recording.json`. clients: by the number that files and tables have for them, in the order they were first seen.
-    problems: what could not be written down, and why."""
+class RecordingContents(_Part):
+    """The content of `recording.json`."""
 
-    __pydantic_config__ = ConfigDict(extra="ignore")
+    format: int = FORMAT
 
-    format: int
-    fedspill: str
+    fedspill: str = Field(default_factory=partial(version, "fedspill"))
+    """The version that wrote it."""
+
     strategy: str
+
     clients: dict[int, SeenClient]
+    """By the number that files and tables have for a client, in the order in which clients were first seen."""
+
     rounds: tuple[RecordedRound, ...]
+
     problems: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        return CONTENTS_TYPE.dump_python(self, mode="json")
-
-
-CONTENTS_TYPE = TypeAdapter(Contents)
+    """What could not be written down, and why."""
 
 
 class Recording:
@@ -90,14 +92,7 @@ class Recording:
                 f"recording {str(path)!r} has format {content.get('format')!r}, this fedspill reads {FORMAT}: "
                 f"it was made by fedspill {content.get('fedspill')}, use that one"
             )
-        try:
-            self.contents = CONTENTS_TYPE.validate_python(content)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            where = ".".join(map(str, wrong["loc"]))
-            raise InputError(
-                f"recording {str(path)!r} is damaged: {CONTENTS}, {where}: {wrong['msg'].lower()}"
-            ) from None
+        self.contents = read_model(inside(self.path, self.path / CONTENTS), RecordingContents)
 
     def __repr__(self) -> str:
         rounds, clients = len(self.contents.rounds), len(self.clients)

@@ -12,7 +12,6 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +20,12 @@ from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator import gc_tuning
 from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan, absolute, attack_of, digest_of
-from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, Recording, SeenClient
+from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
 from simulator.evaluation.image_files import Shape
 from simulator.evaluation.job import Job, JobResult, finish_job, lost, run_job
 from simulator.evaluation.truth import Attacked
 from simulator.results.disk import make_out
-from simulator.results.formats import write_json
+from simulator.results.formats import write_model
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.ledger import JOURNAL, Ledger, inspect, out_of_time
 from simulator.results.storage import CellStore
@@ -151,7 +150,7 @@ def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
     for key in plan.keys:
         recorded, folder = plan.recording.recorded(key), plan.recording.store.checkpoints.resolve()
         pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in recorded.pairs)
-        store.save_observation(replace(recorded, pairs=pairs), plan.knowledge(key))
+        store.save_observation(recorded.model_copy(update={"pairs": pairs}), plan.knowledge(key))
     return [Job(setting, plan.out, key, attack) for key in plan.keys for attack in plan.attacks]
 
 
@@ -241,7 +240,7 @@ def write_recording(folder: Path, observation: Observation, knowledge: Knowledge
     store, (initial, final) = CellStore(folder), observation.pairs[0]
     store.checkpoints.mkdir(parents=True, exist_ok=True)
     pair = (store.save_global(0, initial), store.save_client(1, 0, final))
-    store.save_observation(RecordedObservation(KEY, (pair,), (0,), (0,)), knowledge)
-    round = RecordedRound(1, (0,), {})  # how many images there are nobody reported: what is known may be a belief
-    contents = Contents(FORMAT, version("fedspill"), "two checkpoints", {0: SeenClient(0)}, (round,))
-    write_json(folder / CONTENTS, contents.as_json())
+    store.save_observation(RecordedObservation.of(KEY, (pair,), (0,), (0,)), knowledge)
+    round = RecordedRound(round=1, clients=(0,))  # nobody reported how many images there are
+    contents = RecordingContents(strategy="two checkpoints", clients={0: SeenClient(node=0)}, rounds=(round,))
+    write_model(folder / CONTENTS, contents)

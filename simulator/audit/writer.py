@@ -1,245 +1,197 @@
-"""The observations of a recording on disk: those of a scenario, and of all rounds together one for each client.
-
-Writing a recording: one round after the other, each as the server saw it.
-"""
+"""Write a recording: one round after the other, each as the server saw it."""
 
 import errno
-import os
-import re
 import shutil
-from dataclasses import dataclass, field, replace
-from importlib.metadata import version
-from itertools import count
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from filelock import BaseFileLock
 
-from attacks.interface.errors import InputError
+from attacks import Knowledge
 from attacks.interface.observation import State
-from simulator.audit.messages import Arrays, Problems, Reply, SeenRound, log, same
-from simulator.audit.recording import CONTENTS, FORMAT, Contents, RecordedRound, Recording, SeenClient
-from simulator.results.disk import LOCK, acquired, is_occupied
-from simulator.results.formats import write_json
-from simulator.results.keys import ALL, ObservationKey
-from simulator.results.knowledge_fields import make_knowledge
+from simulator.audit.messages import Arrays, Problems, Reply, ServerRound, log, same
+from simulator.audit.recording import CONTENTS, RecordedRound, RecordingContents, SeenClient
+from simulator.audit.recording_folder import RecordingFolder
+from simulator.results.formats import write_model
+from simulator.results.keys import ALL, ObservationKey, RecordedObservation
+from simulator.results.observation_writer import ObservationWriter, Retention, Series
 from simulator.results.storage import CellStore
-from simulator.results.threat_models import Round, Source, all_views
+from simulator.results.threat_models import CheckpointSource, RoundFiles, View, all_views
 
 VIEWS = all_views(("server", "observer", "history"), hides_clients=False)
+OF_ONE_ROUND = [view for view in VIEWS if not view.all_rounds]
 HISTORY = {view.source: view for view in VIEWS if view.all_rounds}
+NOT_WRITTEN = "a checkpoint could not be written down"
 
-Seen = tuple[Source, int]  # a series of checkpoints: of a client, or of all (`ALL`)
 
+class RecordedViews:
+    """The observations of the rounds that are kept.
 
-class Observations:
-    """What threat models see of the rounds that are kept.
-
-    `history` has one observation of each series, up to its last round, and none while that is its only one. It holds
-    all earlier ones, which together would grow with the square of the rounds.
+    `history` has one observation of each series, up to its last round, and none while that is its only one: one for
+    every round would grow with the square of the rounds.
     """
 
     def __init__(self, store: CellStore):
-        self.store = store
-        self.series: dict[Seen, dict[int, Round]] = {}  # by the number of the round
-        self.images: dict[int, int] = {}  # of a client, as it said last
-        self.histories: dict[Seen, ObservationKey] = {}
+        self.observations = ObservationWriter(store, self._describe)
+        self.images: dict[int, int] = {}
+        """By client, the number of images that it reported last."""
+        self.histories: dict[Series, ObservationKey] = {}
 
-    def add(self, number: int, seen: Seen, ended: Round, present: list[int]) -> None:
-        """Extend a series by a round, and write down what is seen of it. present: all clients of the round."""
-        source, client = seen
-        self.series.setdefault(seen, {})[number] = ended
-        for view in VIEWS:
-            if view.source is source and not view.all_rounds:
-                key = ObservationKey(number, client, view.threat_model)
-                self.store.save_observation(view.observation(key, [ended], present), self._knowledge(seen))
-        self._write_history(seen)
+    def write(self, number: int, ended: Sequence[Series], present: Sequence[int]) -> None:
+        """Write what is seen of a round. ended: the series that have it. present: all clients of the round."""
+        for series in ended:
+            for view in OF_ONE_ROUND:
+                if view.source is series[0]:
+                    self.observations.write(ObservationKey(number, series[1], view.threat_model), view, present)
+            self._write_history(series)
 
-    def forget(self, number: int) -> set[str]:
-        """Take a round away; returns the names of its checkpoint files."""
-        files: set[str] = set()
-        for seen in [seen for seen, rounds in self.series.items() if number in rounds]:
-            gone = self.series[seen].pop(number)
-            files |= {gone.initial, gone.final}
-            for view in VIEWS:
-                if not view.all_rounds:
-                    self._unlink(ObservationKey(number, seen[1], view.threat_model))
-            self._write_history(seen)
-            if not self.series[seen]:
-                del self.series[seen]
-        return files
+    def forget_before(self, first: int) -> None:
+        """Remove the observations of rounds before `first`."""
+        for series, rounds in self.observations.forget_before(first):
+            for number in rounds:
+                for view in OF_ONE_ROUND:
+                    self._remove(ObservationKey(number, series[1], view.threat_model))
+            self._write_history(series)
 
-    @property
-    def files(self) -> set[str]:
-        """The checkpoint files that some observation needs."""
-        return {name for rounds in self.series.values() for r in rounds.values() for name in (r.initial, r.final)}
+    def _describe(
+        self, view: View, seen: RecordedObservation, rounds: Sequence[RoundFiles]
+    ) -> tuple[RecordedObservation, Knowledge]:
+        """Grant the server the number of a client's images; an observer is told nothing."""
+        return seen, Knowledge(
+            num_private=self.images.get(seen.client) if view.source is CheckpointSource.RETURNED else None
+        )
 
-    def _knowledge(self, seen: Seen):
-        """What the server is told beside the checkpoints; an observer is told nothing."""
-        told = {"num_private": self.images[seen[1]]} if seen[1] in self.images else {}
-        return make_knowledge(told if seen[0] is Source.RETURNED else {})
-
-    def _write_history(self, seen: Seen) -> None:
-        before, rounds, view = self.histories.pop(seen, None), self.series[seen], HISTORY[seen[0]]
+    def _write_history(self, series: Series) -> None:
+        before, rounds = self.histories.pop(series, None), self.observations.series[series]
         if len(rounds) > 1:
-            self.histories[seen] = key = ObservationKey(max(rounds), seen[1], view.threat_model)
-            self.store.save_observation(view.observation(key, list(rounds.values())), self._knowledge(seen))
-        if before is not None and before != self.histories.get(seen):
-            self._unlink(before)
+            view = HISTORY[series[0]]
+            self.histories[series] = key = ObservationKey(rounds[-1].round, series[1], view.threat_model)
+            self.observations.write(key, view)
+        if before is not None and before != self.histories.get(series):
+            self._remove(before)
 
-    def _unlink(self, key: ObservationKey) -> None:
-        self.store.observation_path(key).unlink(missing_ok=True)
-
-
-OWN = re.compile(  # what a recording writes, below its folder
-    r"\.lock|\.?recording\.json(\.partial)?|checkpoints"
-    r"|checkpoints/\.?((global|sent|client)_\w+\.safetensors|round_\w+\.json)(\.partial)?"
-)
-NOT_WRITTEN = "a checkpoint could not be written down"
+    def _remove(self, key: ObservationKey) -> None:
+        self.observations.store.observation_path(key).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What of a federation is kept. rounds: how many of the last, clients: which, None for all. free: bytes of the disk
-    that have to stay free."""
+    """The part of a federation that is kept."""
 
     rounds: int | None = None
+    """How many of the last rounds, None for all."""
+
     clients: frozenset[int] | None = None
+    """The numbers of the clients, None for all."""
+
     free: int = 10**9
+    """Bytes of the disk that have to stay free."""
 
 
 @dataclass
-class WrittenRound:
-    """The files of a round. initial: of what was sent, by client; ALL: the global checkpoint. returned: of what came
-    back, by client."""
+class SavedRound:
+    """The checkpoint files of a round."""
 
     number: int
+
     initial: dict[int, str] = field(default_factory=dict)
+    """By client, the file of what it was sent; `ALL`: of the global checkpoint."""
+
     returned: dict[int, str] = field(default_factory=dict)
+    """By client, the file of what it returned."""
 
 
 class RecordingWriter:
-    """A recording under way. What cannot be written is a problem, and the rest is written all the same."""
+    """A recording under way. A file that cannot be written becomes a problem, and the rest is written all the same."""
 
     def __init__(self, path: Path, strategy: str, kept: Kept, problems: Problems):
-        """strategy: its name. InputError where `path` is somebody else's folder, or another recording is under way
-        there; nothing is made yet."""
-        self.path = Path(os.path.realpath(path))  # a link that moves away leaves the folder where it was
+        """strategy: its name. Make nothing yet; raise InputError if `RecordingFolder` does."""
+        self.folder = RecordingFolder(path)  # locked from the first round to the end
+        self.path = self.folder.path
         self.strategy, self.kept, self.problems = strategy, kept, problems
-        _check_folder(self.path)
-        if is_occupied(self.path):
-            raise InputError(f"Record: {_occupied(self.path)}")
-        self.lock: BaseFileLock | None = None  # of the folder, from the first round to the end
         self.store = CellStore(self.path, archive=True)
-        self.observations = Observations(self.store)
+        self.views, self.retention = RecordedViews(self.store), Retention(self.store)
         self.clients: dict[int, SeenClient] = {}
         self.numbers: dict[int, int] = {}  # of clients, by node id
         self.rounds: list[RecordedRound] = []
         self.latest: tuple[Arrays, str] | None = None  # the last global checkpoint written, and its file
         self.last_round, self.begun = 0, False
 
-    def write(self, seen: SeenRound) -> None:
-        """One round: its checkpoints, what each threat model sees of them, and who was in it."""
+    def write(self, seen: ServerRound) -> None:
+        """Write one round: its checkpoints, what each threat model sees of them, and who was in it."""
         with self.problems.caught("a round could not be recorded", f"round {seen.server_round}"):
             self._begin()
             # a strategy that is started again counts from 1 again
             after = seen.server_round > self.last_round
-            written = WrittenRound(seen.server_round if after else self.last_round + 1)
-            written.initial[ALL] = self._global_file(written.number, seen.sent)
-            self._write_sent(written, seen)
+            saved = SavedRound(seen.server_round if after else self.last_round + 1)
+            saved.initial[ALL] = self.retention.note(self._global_file(saved.number, seen.sent), saved.number)
+            self._write_sent(saved, seen)
             if seen.replies:
-                self._write_returned(written, seen)
+                self._write_returned(saved, seen)
         if self.begun:
             self.write_contents()
 
     def write_contents(self) -> None:
-        """recording.json, as it is now."""
+        """Write recording.json as it is now."""
         with self.problems.caught(f"{CONTENTS} could not be written"):
-            write_json(self.path / CONTENTS, self._contents())
+            write_model(self.path / CONTENTS, self._contents())
+
+    def end(self) -> None:
+        """Let others into the folder."""
+        self.folder.release()
 
     def _begin(self) -> None:
-        """Make the folder, once; where that fails, the next round tries again."""
-        if self.lock is None:
-            self._lock()
+        """Claim the folder, once; if that fails, the next round tries again."""
+        self.folder.claim(is_ours=self.begun)
         if self.begun:
             return
-        write_json(self.path / CONTENTS, self._contents())  # first: it says whose folder this is
+        write_model(self.path / CONTENTS, self._contents())  # first: it says whose folder this is
         self.store.checkpoints.mkdir(exist_ok=True)
         self.begun = True
         log.info("fedspill: what the server sees is recorded in %s", self.path)
 
-    def _lock(self) -> None:
-        """Keep others out of the folder, whose checkpoints would mix with these; an earlier recording moves away."""
-        if not self.begun and (self.path / CONTENTS).exists():
-            with acquired(self.path, _occupied(self.path)):
-                self._move_away()
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.lock = acquired(self.path, _occupied(self.path))
-
-    def end(self) -> None:
-        """Let others into the folder."""
-        if self.lock is not None:
-            self.lock.release()
-            self.lock = None
-
-    def _move_away(self) -> None:
-        """An earlier recording, beside this one. Of two the longer stays: a server that is started over and over
-        neither fills the disk nor takes away the days that went before. A folder with something of the user's in it
-        stays in any case."""
-        ends = (f".previous-{number}" if number > 1 else ".previous" for number in count(1))
-        beside = (self.path.with_name(self.path.name + end) for end in ends)
-        previous = next(path for path in beside if not os.path.lexists(path) or _is_ours(path))
-        if previous.exists() and _rounds_of(previous) > _rounds_of(self.path):
-            if _is_ours(self.path):
-                shutil.rmtree(self.path)
-                log.info(
-                    "fedspill: the recording that was there has made way; the longer one before it is %s", previous
-                )
-                return
-            previous = next(path for path in beside if not os.path.lexists(path))
-        elif previous.exists():
-            shutil.rmtree(previous)
-        self.path.rename(previous)
-        log.info("fedspill: the recording that was there is now %s", previous)
-
-    def _write_sent(self, written: WrittenRound, seen: SeenRound) -> None:
-        """What clients are sent: its own file where a strategy sends one of them another checkpoint than the global."""
+    def _write_sent(self, saved: SavedRound, seen: ServerRound) -> None:
+        """Write what clients are sent, if the strategy sends one of them another checkpoint than the global one."""
         for node in sorted(seen.to):
             client = self.numbers.setdefault(node, len(self.numbers))
-            self.clients.setdefault(client, SeenClient(node))
-            written.initial[client] = written.initial[ALL]
+            self.clients.setdefault(client, SeenClient(node=node))
+            saved.initial[client] = saved.initial[ALL]
             if self._keeps(client) and not same(seen.to[node], seen.sent):
-                del written.initial[client]
-                with self.problems.caught(NOT_WRITTEN, f"round {written.number}, sent to client {client}"):
-                    written.initial[client] = self.store.save_sent(written.number, client, self._state(seen.to[node]))
+                del saved.initial[client]
+                with self.problems.caught(NOT_WRITTEN, f"round {saved.number}, sent to client {client}"):
+                    name = self.store.save_sent(saved.number, client, self._state(seen.to[node]))
+                    saved.initial[client] = self.retention.note(name, saved.number)
 
-    def _write_returned(self, written: WrittenRound, seen: SeenRound) -> None:
-        """What came back, the checkpoint after the round, and what is seen of both."""
-        self.last_round = written.number
+    def _write_returned(self, saved: SavedRound, seen: ServerRound) -> None:
+        """Write what came back, the checkpoint after the round, and what is seen of both."""
+        self.last_round = saved.number
         for reply in seen.replies:
             client = self.numbers[reply.node]
-            with self.problems.caught(NOT_WRITTEN, f"round {written.number}, returned by client {client}"):
-                self._write_reply(written, client, reply)
+            with self.problems.caught(NOT_WRITTEN, f"round {saved.number}, returned by client {client}"):
+                self._write_reply(saved, client, reply)
         final = None
         if seen.final is not None:
-            with self.problems.caught(NOT_WRITTEN, f"round {written.number}, the global one after it"):
-                final = self._save_global(written.number, seen.final)
+            with self.problems.caught(NOT_WRITTEN, f"round {saved.number}, the global one after it"):
+                # the next round starts from it
+                final = self.retention.note(self._save_global(saved.number, seen.final), saved.number + 1)
         images = {self.numbers[reply.node]: reply.images for reply in seen.replies if reply.images is not None}
-        self.rounds.append(RecordedRound(written.number, tuple(sorted(written.returned)), dict(sorted(images.items()))))
-        self._observe(written, final, [self.numbers[reply.node] for reply in seen.replies])
+        clients = tuple(sorted(saved.returned))
+        self.rounds.append(RecordedRound(round=saved.number, clients=clients, images=dict(sorted(images.items()))))
+        self._observe(saved, final, tuple(sorted(self.numbers[reply.node] for reply in seen.replies)))
         self._forget_old_rounds()
 
-    def _write_reply(self, written: WrittenRound, client: int, reply: Reply) -> None:
+    def _write_reply(self, saved: SavedRound, client: int, reply: Reply) -> None:
         if reply.images is not None:
-            self.observations.images[client] = reply.images
+            self.views.images[client] = reply.images
         if reply.name is not None:
-            self.clients[client] = replace(self.clients[client], name=reply.name)
-        if client in written.initial and self._keeps(client):
-            written.returned[client] = self.store.save_client(written.number, client, self._state(reply.arrays))
+            self.clients[client] = SeenClient(node=reply.node, name=reply.name)
+        if client in saved.initial and self._keeps(client):
+            name = self.store.save_client(saved.number, client, self._state(reply.arrays))
+            saved.returned[client] = self.retention.note(name, saved.number)
 
     def _global_file(self, number: int, arrays: Arrays) -> str:
-        """The file of the checkpoint that a round starts from: most often the one that the last round ended with."""
+        """Return the file of the checkpoint that a round starts from: often the one that the last round ended with."""
         if self.latest is None:
             return self._save_global(number - 1, arrays)
         if not same(self.latest[0], arrays):  # the user's own code has changed it, or it was not written
@@ -254,68 +206,33 @@ class RecordingWriter:
         return self.kept.clients is None or client in self.kept.clients
 
     def _state(self, arrays: Arrays) -> State:
-        """Flower's arrays as a state dict to be written; a list of them has the names "0", "1", … OSError where that
-        would leave less of the disk than has to stay free."""
+        """Return Flower's arrays as a state dict to be written; a list of them has the names "0", "1", … Raise OSError
+        if that would leave less of the disk than has to stay free."""
         free = shutil.disk_usage(self.store.checkpoints).free - sum(len(array.data) for array in arrays.values())
         if free < self.kept.free:
             left = f"less than {self.kept.free / 1e9:g} GB (keep_free) would stay free"
             raise OSError(errno.ENOSPC, left, str(self.store.checkpoints))
         return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
 
-    def _observe(self, written: WrittenRound, final: str | None, healthy: list[int]) -> None:
-        """What every threat model sees of the round. final: the file of the checkpoint after it, None for none."""
-        for client, returned in sorted(written.returned.items()):
-            ended = Round(written.initial[client], returned, (client,))
-            self.observations.add(written.number, (Source.RETURNED, client), ended, healthy)
-        if final is not None:
-            ended = Round(written.initial[ALL], final, tuple(sorted(healthy)))
-            self.observations.add(written.number, (Source.GLOBAL, ALL), ended, healthy)
+    def _observe(self, saved: SavedRound, final: str | None, present: tuple[int, ...]) -> None:
+        """Write what every threat model sees of the round. final: the file of the checkpoint after it, None for none.
+        present: the clients that replied."""
+        returned = {client: (saved.initial[client], name) for client, name in sorted(saved.returned.items())}
+        of_all = {} if final is None else {CheckpointSource.GLOBAL: (saved.initial[ALL], final)}
+        ended = self.views.observations.extend(saved.number, returned, of_all, present)
+        self.views.write(saved.number, ended, present)
 
     def _forget_old_rounds(self) -> None:
-        """Take away what only rounds before the last ones need."""
-        gone: set[str] = set()
-        while self.kept.rounds is not None and len(self.rounds) > self.kept.rounds:
-            gone |= self.observations.forget(self.rounds.pop(0).round)
-        needed = self.observations.files | ({self.latest[1]} if self.latest is not None else set())
-        for name in gone - needed:
-            (self.store.checkpoints / name).unlink(missing_ok=True)
+        """Remove what only rounds before the last ones need."""
+        if self.kept.rounds is not None and len(self.rounds) > self.kept.rounds:
+            self.rounds = self.rounds[-self.kept.rounds :]
+            self.views.forget_before(self.rounds[0].round)
+            self.retention.keep_from(self.rounds[0].round)
 
-    def _contents(self) -> dict[str, Any]:
-        lines = self.problems.lines()
-        return Contents(FORMAT, version("fedspill"), self.strategy, self.clients, tuple(self.rounds), lines).as_json()
-
-
-def _occupied(path: Path) -> str:
-    return (
-        f"another process records into {str(path)!r}, or a Record of this one whose finish() was not called: "
-        "name another folder"
-    )
-
-
-def _rounds_of(recording: Path) -> int:
-    """How many it has; none where it is damaged."""
-    try:
-        return len(Recording(recording).rounds)
-    except (InputError, OSError, ValueError):
-        return 0
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether nothing but a recording is in a folder, so that nobody misses more than that."""
-    return (folder / CONTENTS).is_file() and all(
-        OWN.fullmatch(path.relative_to(folder).as_posix()) and not path.is_symlink() for path in folder.rglob("*")
-    )
-
-
-def _check_folder(path: Path) -> None:
-    """Raise InputError where a recording would go into a folder that holds something else, or an earlier recording that
-    cannot make way."""
-    if path.is_dir() and (path / CONTENTS).exists():
-        if path.is_mount() or not os.access(path.parent, os.W_OK | os.X_OK):
-            raise InputError(
-                f"Record: {str(path)!r} holds an earlier recording and cannot be renamed (what it lies in cannot be "
-                "written, or it is a volume of its own): name another folder, below it for example"
-            )
-        return
-    if path.exists() and not (path.is_dir() and all(inside.name == LOCK for inside in path.iterdir())):
-        raise InputError(f"Record: {str(path)!r} holds something else than a recording: name another folder")
+    def _contents(self) -> RecordingContents:
+        return RecordingContents(
+            strategy=self.strategy,
+            clients=self.clients,
+            rounds=tuple(self.rounds),
+            problems=self.problems.lines(),
+        )

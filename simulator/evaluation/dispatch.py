@@ -22,7 +22,7 @@ from attacks.interface.observation import State
 from attacks.interface.torch_tools import free_card, require_usable_card
 from clients.time_limit import last_resort
 from simulator.evaluation.job import Finished, Job, JobResult, attack, fault, filed, lost
-from simulator.evaluation.job_inputs import Material, Source
+from simulator.evaluation.job_inputs import Material, TensorFile
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
 from simulator.results.storage import CellStore
 
@@ -37,7 +37,7 @@ class Shelf:
     def __init__(self) -> None:
         self.held: dict[Path, Any] = {}  # references
 
-    def put(self, sources: Mapping[str, Source]) -> list[Any]:
+    def put(self, sources: Mapping[str, TensorFile]) -> list[Any]:
         """References to the tensors, in the order of the sources; what is not there yet is read. InputError where a
         file is missing or damaged."""
         for source in sources.values():

@@ -40,16 +40,16 @@ class Material:
         distilled = [client for client in clients if store.distilled_path(key.round, client).exists()]
         return cls(recorded, store.architecture(), told, public, tuple(distilled))
 
-    def sources(self, store: CellStore) -> dict[str, "Source"]:
+    def sources(self, store: CellStore) -> dict[str, "TensorFile"]:
         """Where the tensors lie, by label."""
         round, like = self.recorded.key.round, partial(state_of, self.architecture)
         found = {
-            name: Source(store.checkpoint_path(name), partial(_checkpoint, store, name, like))
+            name: TensorFile(store.checkpoint_path(name), partial(_checkpoint, store, name, like))
             for name in self.recorded.files
         }
-        public = {PUBLIC: Source(store.public_path, store.public_images)} if self.public else {}
+        public = {PUBLIC: TensorFile(store.public_path, store.public_images)} if self.public else {}
         paths = {distilled_label(client): store.distilled_path(round, client) for client in self.distilled}
-        return found | public | {label: Source(path, partial(load_state, path)) for label, path in paths.items()}
+        return found | public | {label: TensorFile(path, partial(load_state, path)) for label, path in paths.items()}
 
     def observation(self, contents: Contents) -> Observation:
         return self.architecture.observation(self.recorded, contents)
@@ -65,7 +65,7 @@ class Material:
 
 
 @dataclass(frozen=True)
-class Source:
+class TensorFile:
     """A file of a run, and how it is read. InputError from `read` where it is missing or damaged."""
 
     path: Path
@@ -83,4 +83,4 @@ def _checkpoint(store: CellStore, name: str, like: Callable[[], State]) -> State
 @lru_cache(maxsize=1)  # of the cell whose jobs are being sent
 def state_of(architecture: Architecture) -> State:
     """The model's state dict, for the names in it."""
-    return architecture.model().state_dict()
+    return architecture.build().state_dict()

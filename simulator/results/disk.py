@@ -1,9 +1,7 @@
-"""What keeps the readers of a run directory inside it: it may come by mail, with names of files in it.
+"""Read and write the files of a run directory safely.
 
-Who may write into a folder: one at a time.
-
-The one door through which files of a run are written: a file is there as a whole or not at all, its checksum is
-known, and a disk that does not take it is one line.
+Readers stay inside the directory, which may come by mail, with names of files in it. One process writes at a time. A
+file is there as a whole or not at all, its checksum is known, and a disk that does not take it is one line.
 """
 
 import contextlib
@@ -16,13 +14,13 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 
 from attacks.interface.errors import InputError
-from simulator.errors import NO_PATH, DiskError, RunError, one_line
+from simulator.errors import DiskError, RunError, one_line
 
 
 def inside(folder: Path, path: Path) -> Path:
-    """The path of a file below `folder`, as it is.
+    """Return the path of a file below `folder`, unchanged.
 
-    InputError where it leaves the folder, by its name or by a link, and where something is there that is no regular
+    Raise InputError if it leaves the folder, by its name or by a link, or if something is there that is no regular
     file: /dev/zero has no end, and a pipe waits for somebody who writes.
     """
     path = below(folder, path)
@@ -32,7 +30,7 @@ def inside(folder: Path, path: Path) -> Path:
 
 
 def below(folder: Path, path: Path) -> Path:
-    """As `inside`, of a file or a folder."""
+    """Do as `inside`, for a file or a folder."""
     try:
         leaves = ".." in path.relative_to(folder).parts
         leaves = leaves or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
@@ -47,8 +45,8 @@ LOCK = ".lock"
 
 
 def acquired(folder: Path, occupied: str) -> BaseFileLock:
-    """The lock of a folder, held until it is released, or this process ends. RunError, which says `occupied`, where
-    another one holds it."""
+    """Acquire the lock of a folder until it is released, or this process ends. Raise RunError with the text `occupied`
+    if another process holds it."""
     lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
     try:
         lock.acquire()
@@ -58,7 +56,7 @@ def acquired(folder: Path, occupied: str) -> BaseFileLock:
 
 
 def is_occupied(folder: Path) -> bool:
-    """Whether somebody holds the lock of a folder, who may be a part of this process. Writes nothing."""
+    """Return whether somebody holds the lock of a folder, this process included. Write nothing."""
     if (folder / LOCK).exists():
         try:
             acquired(folder, "").release()
@@ -70,13 +68,12 @@ def is_occupied(folder: Path) -> bool:
 
 
 BLOCK = 2**22  # bytes that are read at a time
-LARGE = 2**20  # bytes of a file whose memory is worth giving back
+LARGE = 2**20  # bytes of a file that is worth dropping from the page cache
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the system says against writing `path` becomes one DiskError: a full disk, a folder that is read-only or
-    gone."""
+    """Turn an OSError inside into a DiskError about `path`, in one line: a full disk, a read-only folder."""
     try:
         yield
     except OSError as error:
@@ -89,9 +86,9 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what `path` is to hold: a reader finds the old file or the new one, never half of one.
+    """Yield the path to write the new content of `path` to: a reader finds the old file or the new one, never half.
 
-    Raises DiskError, and then leaves nothing of the new one.
+    Raise DiskError if that does not work; nothing of the new file is left then.
     """
     partial = path.with_name(f".{path.name}.partial")
     with writing(path):
@@ -105,16 +102,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> str:
-    """As `replacing` does it. Returns the checksum of the content."""
+    """Replace a file as `replacing` does; return the checksum of its content."""
     with replacing(path) as partial:
         partial.write_bytes(content)
     return checksum(content)
 
 
-def give_back_memory(path: Path) -> None:
-    """Have a large file on the disk now and out of the system's memory, which then has pages at hand for the next one:
-    to find new ones costs several times what copying into them does. For files that nobody reads soon. OSError where
-    the disk does not take it."""
+def drop_from_page_cache(path: Path) -> None:
+    """Flush a large file to the disk and drop it from the page cache, so that the next write finds free pages. Raise
+    OSError if the disk does not take it."""
     if path.stat().st_size < LARGE:
         return
     with path.open("rb") as file:
@@ -124,17 +120,17 @@ def give_back_memory(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> str:
-    """`write_bytes` of a text, in UTF-8."""
+    """Replace a file by a text, in UTF-8; return its checksum."""
     return write_bytes(path, text.encode())
 
 
 def checksum(content: bytes) -> str:
-    """CRC-32, eight hexadecimal digits: against accidents, not against an enemy, who would write a fitting one."""
+    """Return the CRC-32 as eight hexadecimal digits: against accidents, not against an enemy, who would forge it."""
     return f"{zlib.crc32(content):08x}"
 
 
 def checksum_of(path: Path) -> str:
-    """That of a file's content, which need not fit into memory."""
+    """Return the checksum of a file, which need not fit into memory."""
     found = 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -143,14 +139,14 @@ def checksum_of(path: Path) -> str:
 
 
 def contents_digest(path: Path) -> str:
-    """SHA-256 of what a file holds, whatever its size: it is read in pieces."""
+    """Return the SHA-256 of a file, which need not fit into memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_changed(path: Path, expected: str) -> bool:
-    """Whether a file is another than the one with this checksum: cut off, or changed. One that is gone is not: people
-    delete checkpoints when they have seen their tables."""
+    """Return whether a file was cut off or changed. One that is gone was not: people delete checkpoints when they have
+    seen their tables."""
     try:
         return checksum_of(path) != expected
     except FileNotFoundError:
@@ -160,9 +156,15 @@ def is_changed(path: Path, expected: str) -> bool:
 
 
 def check_out(path: Path) -> None:
-    """Raise InputError where no folder can be at `path`. Nothing is made: what follows may still find bad input."""
-    if wrong := _no_place(path):
-        raise InputError(f"{str(path)[:100]!r} is no path ({wrong}): choose another --out")
+    """Raise InputError if no folder can be at `path`. Make nothing: later checks may still find bad input."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # one of its parents tells
+    except (OSError, ValueError) as error:  # too long, a circle of links, a zero byte
+        raise InputError(
+            f"{str(path)[:100]!r} is no path ({getattr(error, 'strerror', error)}): choose another --out"
+        ) from None
     there = next(part for part in (path.absolute(), *path.absolute().parents) if os.path.lexists(part))
     if not there.is_dir():
         raise InputError(f"{str(there)!r} is a file: choose another --out")
@@ -170,19 +172,8 @@ def check_out(path: Path) -> None:
         raise InputError(f"{str(there)!r} cannot be written: choose another --out")
 
 
-def _no_place(path: Path) -> str:
-    """Why nothing can be at `path`, whatever it is; empty where something can."""
-    try:
-        os.lstat(path)
-    except ValueError as error:  # a zero byte
-        return str(error)
-    except OSError as error:
-        return (error.strerror or "") if error.errno in NO_PATH else ""
-    return ""
-
-
 def make_out(path: Path) -> None:
-    """The folder, where it is not there yet; InputError where that does not work."""
+    """Make a folder that is not there yet; raise InputError if that does not work."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

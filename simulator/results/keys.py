@@ -1,12 +1,19 @@
-"""How an observation is named: its round, whose update it is, and the threat model that sees it."""
+"""Name an observation by its round, whose update it is and the threat model that sees it.
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+The fields of a recorded observation are declared here, and nowhere else.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
 
 ALL = -1  # `client` of the union of a round's clients, in tables, in files and on the command line
+
+Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -34,25 +41,51 @@ class ObservationKey:
         return f"round_{self.round:04d}_client_{client}_{self.threat_model}"
 
 
-@dataclass(frozen=True)
-class RecordedObservation:
-    """An observation as its file has it.
+class RecordedObservation(BaseModel):
+    """An observation as its file has it. It is checked when it is read: a run directory may come by mail."""
 
-    pairs: names of the checkpoint files sent and returned, one pair for each round. clients: those whose images are
-    the private set. round_clients: those among whose images a reconstruction has to single out its own. defense_facts:
-    what an adaptive attacker is told, fields of `Knowledge`. adversary: whose eyes it is. guarantees: of differential
-    privacy, the worst of those clients, whoever they hold against.
-    """
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
 
-    key: ObservationKey
-    pairs: tuple[tuple[str, str], ...]
+    round: int
+
+    client: int
+
+    threat_model: str
+
     clients: tuple[int, ...]
+    """The clients whose images are the private set."""
+
     round_clients: tuple[int, ...]
-    defense_facts: dict[str, Any] = field(default_factory=dict)
+    """The clients among whose images a reconstruction has to single out its own."""
+
+    pairs: tuple[tuple[str, str], ...] = Field(min_length=1)
+    """Names of the checkpoint files sent and returned, one pair for each round."""
+
+    knowledge: dict[str, Any]
+    """Fields of `Knowledge` that the adversary was granted, as `Knowledge.given` returns them."""
+
+    defense_facts: dict[str, Any] = {}
+    """Fields of `Knowledge` that an adaptive attacker is told of the defenses."""
+
     adversary: Adversary = "server"
+    """Whose eyes see it."""
+
     guarantees: tuple[Guarantee, ...] = ()
+    """Of differential privacy, the worst of `clients`, whoever they hold against."""
+
+    @classmethod
+    def of(
+        cls, key: ObservationKey, pairs: Pairs, clients: Sequence[int], round_clients: Sequence[int], **more: Any
+    ) -> "RecordedObservation":
+        """Return the observation with this key. more: the other fields."""
+        more = {"knowledge": {}, **key.columns, **more}
+        return cls(pairs=pairs, clients=clients, round_clients=round_clients, **more)
+
+    @property
+    def key(self) -> ObservationKey:
+        return ObservationKey(self.round, self.client, self.threat_model)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Those of `pairs`, each once: rounds share global checkpoints."""
+        """The files of `pairs`, each once: rounds share global checkpoints."""
         return tuple(dict.fromkeys(name for pair in self.pairs for name in pair))

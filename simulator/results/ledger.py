@@ -1,22 +1,19 @@
-"""The lines of a run's journal: one JSON object each, with its checksum at the end.
+"""The journal of a run, and the tables made of it.
 
-    {"table": "leakage", "cell": "seed=0", "row": {…}, "crc32": "89abcdef"}
-    {"done": "seed=0", "rows": 12, "files": {"cells/seed=0/checkpoints/global_0000.safetensors": "01234567"},
-     "crc32": "…"}
+Rows are appended to the journal as they come, one JSON object a line, and written as parquet and CSV at the end.
 
-A line that was torn, or changed afterwards, is left out. What it belonged to need not be known: the line that says that
-a cell is done says how many rows it has.
+    {"table": "leakage", "cell": "seed=0", "row": {…}}
+    {"done": "seed=0", "rows": 12, "files": {"cells/seed=0/checkpoints/global_0000.safetensors": "01234567"}}
 
-The tables of a run: rows are appended to a journal as they come, and written as parquet and CSV at the end.
+A line that was torn does not parse and is left out. The line that says that a cell is done has the number of its rows,
+so that a missing row is noticed.
 """
 
 import contextlib
-import errno
 import io
 import json
 import math
 import os
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,45 +23,36 @@ from typing import Any
 import pandas as pd
 
 from simulator.errors import DiskError, InputError, one_line
-from simulator.results.disk import checksum, inside, is_changed, write_atomically, write_bytes, writing
+from simulator.results.disk import inside, is_changed, write_atomically, write_bytes, writing
 from simulator.results.keys import ALL
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
 
 Entry = dict[str, Any]
 JOURNAL = "ledger.jsonl"  # in a run's directory
-TAIL = len(', "crc32": "00000000"}')
 MOST_NAMED = 3  # lines or files of a kind that are named
 
 
 def encode(entry: Entry) -> str:
-    """A line of the journal."""
-    text = json.dumps(entry)
-    return f'{text[:-1]}, "crc32": "{checksum(text.encode())}"}}\n'
+    """Return the line of the journal that holds `entry`."""
+    return json.dumps(entry) + "\n"
 
 
 def decode(line: str) -> Entry | None:
-    """The entry of a line; None where it is not as it was written."""
-    text = line[:-TAIL] + "}"
-    if line[-TAIL:] != f', "crc32": "{checksum(text.encode(errors="replace"))}"}}':
-        return None
+    """Return the entry of a line; None if the line is damaged, or nothing that `Ledger` writes."""
     try:
-        entry = json.loads(text)
-    except (ValueError, RecursionError):  # somebody else's text with a fitting checksum
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
         return None
-    return entry if _is_entry(entry) else None
-
-
-def _is_entry(value: Any) -> bool:
-    """Whether it is what `Ledger` writes, as far as its readers lean on it."""
-    if not isinstance(value, dict):
-        return False
-    if "done" in value:
-        return isinstance(value["done"], str) and "cell" not in value
-    return [type(value.get(name)) for name in ("table", "cell", "row")] == [str, str, dict]
+    if not isinstance(entry, dict):
+        return None
+    if "done" in entry:
+        return entry if isinstance(entry["done"], str) and "cell" not in entry else None
+    kinds = [type(entry.get(name)) for name in ("table", "cell", "row")]
+    return entry if kinds == [str, str, dict] else None
 
 
 def entries_of(text: str) -> tuple[list[Entry], list[int]]:
-    """(every entry, the numbers of the lines that are damaged)."""
+    """Return every entry, and the numbers of the lines that are damaged."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line]
     decoded = [(number, decode(line)) for number, line in lines]
     return [entry for _, entry in decoded if entry is not None], [number for number, entry in decoded if entry is None]
@@ -72,18 +60,21 @@ def entries_of(text: str) -> tuple[list[Entry], list[int]]:
 
 @dataclass(frozen=True)
 class Found:
-    """What a journal holds. done: the cells whose rows and files are all as they were written. problems: lines for
-    people, that name what is damaged."""
+    """The contents of a journal."""
 
     entries: list[Entry]
+
     done: set[str]
+    """The cells whose rows and files are all as they were written."""
+
     problems: list[str]
+    """A line for the user about each damage."""
 
 
 def inspect(journal: Path, with_files: bool = True) -> Found:
-    """A run's journal, its own checksums and those of the files that it names checked; empty where there is none.
+    """Read a run's journal and check it; the result is empty if there is none.
 
-    with_files: False reads none of those files, of which there may be many gigabytes.
+    with_files: whether to compare the checksums of the files that it names, which may hold many gigabytes.
     """
     try:
         text = inside(journal.parent, journal).read_bytes().decode(errors="replace")
@@ -109,7 +100,7 @@ def inspect(journal: Path, with_files: bool = True) -> Found:
 
 
 def files_of(journal: Path) -> dict[str, str]:
-    """The checksums of files by their names below the run's folder, as far as cells are done."""
+    """Return the checksums of the files of finished cells, by their names below the run's folder."""
     try:
         text = inside(journal.parent, journal).read_bytes().decode(errors="replace")
     except OSError:
@@ -119,7 +110,7 @@ def files_of(journal: Path) -> dict[str, str]:
 
 
 def _wrong(done: Entry, rows: int, folder: Path, with_files: bool) -> str:
-    """What keeps a cell from being done; empty where nothing does."""
+    """Return the reason why a cell is not done; empty if it is."""
     if rows != done.get("rows"):
         return f"the journal has {rows} of its {done.get('rows')} rows"
     files = done.get("files") if with_files else {}
@@ -135,19 +126,10 @@ def _wrong(done: Entry, rows: int, folder: Path, with_files: bool) -> str:
 
 
 def _some(found: Iterable[Any], shown: Callable[[Any], str]) -> str:
-    """The first ones, and how many more there are, with the verb that follows."""
+    """Return the first ones and the number of the others, with the verb that follows."""
     every = list(map(shown, found))
     more = f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else ""
     return ", ".join(every[:MOST_NAMED]) + more + (" is" if len(every) == 1 else " are")
-
-
-def read_all(descriptor: int) -> str:
-    """The text behind an open file, from its beginning, wherever it is written next."""
-    parts, offset = [], 0
-    while part := os.pread(descriptor, 2**22, offset):
-        parts.append(part)
-        offset += len(part)
-    return b"".join(parts).decode(errors="replace")
 
 
 ORDER = ("round", "client", "threat_model", "attack", "target", "image")  # the columns that rows are sorted by
@@ -155,11 +137,13 @@ TABLES = {table.name: table for table in (LEAKAGE, SAMPLES, UTILITY, CLIENTS)}
 
 
 class Ledger:
-    """Append-only journal of a run directory, one JSON object a line, and the tables made of it.
+    """Append-only journal of a run directory, and the tables made of it.
 
-    A cell of a sweep, or a job of an audit, counts once it is marked done: reopening an interrupted run keeps what is
-    done and drops the rest, and a cell of which a row or a file is damaged. `problems` has a line about each of those.
-    `out_of_time` has the attacks of what was done then that are worth another try, as `out_of_time` finds them.
+    A cell of a sweep, or a job of an audit, counts once it is marked done. Reopening an interrupted run keeps the cells
+    that are done and undamaged, and drops the rest.
+
+    problems: a line about each damage that was found.
+    out_of_time: the attacks of finished cells that ran out of time, as the function of that name returns them.
     """
 
     def __init__(self, run_dir: Path, swept: Iterable[str] = ()):
@@ -169,23 +153,16 @@ class Ledger:
         found = inspect(self.journal)
         self.done, self.problems = found.done, found.problems
         self.out_of_time = out_of_time(found)
-        kept = [entry for entry in found.entries if entry.get("cell", entry.get("done")) in self.done]
-        self._rows = Counter(entry["cell"] for entry in kept if "cell" in entry)
-        write_atomically(self.journal, "".join(map(encode, kept)))
-        with writing(self.journal):  # held open: its rows can be read even when somebody has removed the folder
-            self._file = os.open(self.journal, os.O_RDWR | os.O_APPEND)
-        weakref.finalize(self, os.close, self._file)
+        self._rewrite([entry for entry in found.entries if entry.get("cell", entry.get("done")) in self.done])
 
     def add(self, cell: str, **tables: list[dict[str, Any]]) -> None:
-        """Rows of a cell, by the name of their table, in one write.
+        """Add rows of a cell, by the name of their table, in one write.
 
-        Raises SchemaError where one has a column that is neither declared nor swept.
+        Raise SchemaError if one has a column that is neither declared nor swept.
         """
-        entries = self._entries(cell, tables)
-        self._append(*entries)
-        self._rows[cell] += len(entries)
+        self._append(*self._of_tables(cell, tables))
 
-    def _entries(self, cell: str, tables: Mapping[str, list[dict[str, Any]]]) -> list[Entry]:
+    def _of_tables(self, cell: str, tables: Mapping[str, list[dict[str, Any]]]) -> list[Entry]:
         entries = []
         for name, rows in tables.items():
             for row in rows:
@@ -194,35 +171,28 @@ class Ledger:
         return entries
 
     def replace(self, cell: str, attack: Mapping[str, Any], **tables: list[dict[str, Any]]) -> None:
-        """Rows of a cell that is done, as `add` takes them, in the place of an attack's rows there, in one step.
+        """Replace an attack's rows of a finished cell by others, in one step. tables: as `add` takes them.
 
         attack: the columns that tell its rows from all others of the cell.
         """
-        before = entries_of(read_all(self._file))[0]
-        mark = next(entry for entry in before if entry.get("done") == cell)
+        mark = next(entry for entry in self._entries if entry.get("done") == cell)
         kept = [
             entry
-            for entry in before
+            for entry in self._entries
             if entry is not mark and not (entry.get("cell") == cell and attack.items() <= entry["row"].items())
         ]
-        kept += self._entries(cell, tables)
-        self._rows[cell] = sum(entry.get("cell") == cell for entry in kept)
-        write_atomically(self.journal, "".join(map(encode, [*kept, mark | {"rows": self._rows[cell]}])))
-        with writing(self.journal):
-            written = os.open(self.journal, os.O_RDWR | os.O_APPEND)
-            os.dup2(written, self._file)
-            os.close(written)
+        kept += self._of_tables(cell, tables)
+        self._rewrite([*kept, mark | {"rows": sum(entry.get("cell") == cell for entry in kept)}])
 
     def mark_done(self, cell: str, files: Mapping[str, str] = {}) -> None:
-        """files: the checksums of what was written for the cell, by their names below the run's folder."""
+        """Note that a cell is done. files: the checksums of its files, by their names below the run's folder."""
         self._append({"done": cell, "rows": self._rows[cell], "files": dict(files)})
         self.done.add(cell)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Every table, sorted, with its declared columns first and those of a sweep after them."""
-        entries = [entry for entry in entries_of(read_all(self._file))[0] if "table" in entry]
+        """Return every table, sorted, with its declared columns first and those of a sweep after them."""
         try:
-            return self._frames(entries)
+            return self._frames([entry for entry in self._entries if "table" in entry])
         except (TypeError, ValueError, LookupError, OverflowError) as error:
             raise self._no_rows(error) from None
 
@@ -235,8 +205,8 @@ class Ledger:
         return frames
 
     def write_tables(self) -> dict[str, pd.DataFrame]:
-        """leakage.csv and one parquet file per table, each replaced in one step. DiskError, which has them, where that
-        does not work."""
+        """Write leakage.csv and one parquet file per table, each replaced in one step. Raise a DiskError that holds the
+        tables if that does not work."""
         frames = self.tables()
         try:
             for name, frame in frames.items():
@@ -255,45 +225,52 @@ class Ledger:
         return content.getvalue()
 
     def _no_rows(self, error: Exception) -> InputError:
-        """Of a journal that came by mail."""
+        """Return the error for a journal that no run wrote."""
         reason = one_line(str(error))
         return InputError(f"{str(self.journal)!r} holds rows that no run wrote ({reason}): do it again by --overwrite")
 
+    def _rewrite(self, entries: list[Entry]) -> None:
+        """Replace the journal by these entries, in one step."""
+        write_atomically(self.journal, "".join(map(encode, entries)))
+        self._entries: list[Entry] = []
+        self._rows = Counter[str]()
+        self._note(entries)
+
     def _append(self, *entries: Entry) -> None:
-        """In one write. DiskError where it does not work; then nothing of it is left, so that a next line is whole."""
+        """Append entries in one write. If the disk does not take it, raise DiskError and leave none of it, so that the
+        next line is whole."""
         content = "".join(map(encode, entries)).encode()
-        with writing(self.journal):
-            before = os.fstat(self._file)
-            if not before.st_nlink:
-                raise FileNotFoundError(errno.ENOENT, "somebody has removed it")
+        # a journal that somebody has removed is not made anew: it would lack the rows before
+        with writing(self.journal), self.journal.open("r+b", 0) as file:
+            size = file.seek(0, os.SEEK_END)
             try:
                 while content:
-                    content = content[os.write(self._file, content) :]
-                os.fsync(self._file)
+                    content = content[os.write(file.fileno(), content) :]
+                os.fsync(file.fileno())
             except OSError:
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._file, before.st_size)
+                    file.truncate(size)
                 raise
+        self._note(entries)
+
+    def _note(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._entries.append(entry)
+            self._rows.update([entry["cell"]] if "cell" in entry else [])
 
 
 def row_order(cell: str, row: dict[str, Any]) -> tuple[Any, ...]:
-    """What rows are sorted by, whatever order Ray finished in; the union of clients comes after the clients."""
+    """Return the sort key of a row; the union of clients comes after the clients."""
     values = {name: row[name] for name in ORDER if name in row}
     return (cell, *(math.inf if (name, value) == ("client", ALL) else value for name, value in values.items()))
 
 
 def finished_cells(run_dir: Path, with_files: bool = True) -> set[str]:
-    """The cells of a run whose training and attacks are all in its journal, and whose files, where they are to be read,
-    are as they were."""
+    """Return the cells of a run that are done. with_files: whether their files are read and compared, too."""
     return inspect(run_dir / JOURNAL, with_files).done
 
 
 def out_of_time(found: Found) -> list[tuple[str, dict[str, Any]]]:
-    """(cell, row of the leakage table) of each attack of a journal's finished cells that ran out of time."""
+    """Return (cell, row of the leakage table) of each attack of a finished cell that ran out of time."""
     rows = [(entry["cell"], entry["row"]) for entry in found.entries if entry.get("table") == LEAKAGE.name]
     return [(cell, row) for cell, row in rows if cell in found.done and row.get("status") == "timeout"]
-
-
-def read_journal(path: Path) -> list[Entry]:
-    """Every entry that is not damaged; none where there is no journal yet."""
-    return inspect(path).entries

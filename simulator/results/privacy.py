@@ -1,7 +1,7 @@
-"""Guarantees of differential privacy as columns of a table.
+"""Write guarantees of differential privacy into the columns of a table.
 
-The columns show the first guarantee of the chain, in the order in which its defenses apply, that is for the eyes of the
-row; `guarantees` has all of them. No figure is made of two unlike ones.
+The columns show one guarantee: the first of the chain, in the order in which its defenses apply, that holds against the
+adversary of the row. The column `guarantees` has all of them. Guarantees of different kinds are never combined.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ SHOWN = ["epsilon", "delta", "privacy_unit", "privacy_against", "adjacency", "no
 
 
 def privacy_columns(guarantees: Sequence[Guarantee], against: Adversary | None = None) -> dict[str, Any]:
-    """The columns of a row; none of them where there is no guarantee at all.
+    """Return the columns of a row; none if there is no guarantee at all.
 
-    against: whose eyes the row is about; only what holds against it is shown. None: a row about no adversary.
+    against: the adversary of the row; only a guarantee that holds against it is shown. None: a row about no adversary.
     """
     if not guarantees:
         return {}
@@ -32,7 +32,7 @@ def privacy_columns(guarantees: Sequence[Guarantee], against: Adversary | None =
 
 
 def privacy_notes(guarantees: Sequence[Guarantee], against: Adversary) -> list[str]:
-    """What `detail` says of guarantees: why none is shown, or all of them where there are several."""
+    """Return the remark for `detail`: why no guarantee is shown, or all of them if there are several."""
     all_of_them = ", ".join(map(str, guarantees))
     if guarantees and not any(one.holds_against(against) for one in guarantees):
         return [f"no guarantee against the {against} ({all_of_them})"]
@@ -40,10 +40,9 @@ def privacy_notes(guarantees: Sequence[Guarantee], against: Adversary) -> list[s
 
 
 def worst_columns(replies: "pd.DataFrame", against: Adversary) -> dict[str, Any]:
-    """The columns of the most exposed of all clients that a federation has had so far, asked again since or not.
+    """Return the columns of the most exposed client of all rounds so far.
 
-    replies: rows of the clients table, of all rounds so far. Where one has no guarantee, all of them together have
-    none.
+    replies: rows of the clients table, of all rounds so far. If one has no guarantee, all of them together have none.
     """
     if "guarantees" not in replies or replies.empty or replies.guarantees.isna().any():
         return {}

@@ -27,7 +27,7 @@ SECURE_AGGREGATION = (
 )
 
 
-class Source(Enum):
+class CheckpointSource(Enum):
     """A series of checkpoints, one for each round, that somebody can compare with the checkpoint sent."""
 
     RETURNED = "what a client returned"
@@ -37,16 +37,23 @@ class Source(Enum):
     @property
     def of_all(self) -> bool:
         """Whether it is one series of all clients together, rather than one for each client."""
-        return self is not Source.RETURNED
+        return self is not CheckpointSource.RETURNED
 
 
 @dataclass(frozen=True)
-class Round:
-    """One round of a series: names of the checkpoint files sent and returned, and the clients whose update it is."""
+class RoundFiles:
+    """The files of one round of a series."""
+
+    round: int
 
     initial: str
+    """Name of the checkpoint file sent."""
+
     final: str
+    """Name of the checkpoint file returned."""
+
     clients: tuple[int, ...]
+    """The clients whose update it is."""
 
 
 @dataclass(frozen=True)
@@ -54,31 +61,31 @@ class View:
     """One thing that a threat model looks at. hidden_by: what keeps the federation from showing it, or None."""
 
     threat_model: str
-    source: Source
+    source: CheckpointSource
     all_rounds: bool = False
     hidden_by: str | None = None
 
     @property
     def adversary(self) -> Adversary:
         """Whose eyes it is, as guarantees tell them apart."""
-        return "observer" if self.source is Source.GLOBAL else "server"
+        return "observer" if self.source is CheckpointSource.GLOBAL else "server"
 
     def shows(self, client: int) -> bool:
         return self.source.of_all == (client == ALL)
 
-    def rounds(self, series: Sequence[Round]) -> Sequence[Round]:
+    def rounds(self, series: Sequence[RoundFiles]) -> Sequence[RoundFiles]:
         """The rounds of a series that it goes over; their clients' images are the private set."""
         return series if self.all_rounds else series[-1:]
 
     def observation(
-        self, key: ObservationKey, series: Sequence[Round], present: Sequence[int] = ()
+        self, key: ObservationKey, series: Sequence[RoundFiles], present: Sequence[int] = ()
     ) -> RecordedObservation:
         """What it shows of a series, and whose images that holds. present: the clients of the round."""
         rounds = self.rounds(series)
-        clients = {client for round in rounds for client in round.clients}
-        return RecordedObservation(
+        clients = {client for files in rounds for client in files.clients}
+        return RecordedObservation.of(
             key,
-            pairs=tuple((round.initial, round.final) for round in rounds),
+            pairs=tuple((files.initial, files.final) for files in rounds),
             clients=tuple(sorted(clients)),
             round_clients=tuple(sorted(clients.union(present))),
             adversary=self.adversary,
@@ -105,8 +112,11 @@ class Server(ThreatModel):
 
     def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
         if hides_clients:
-            return [View(self.name, Source.RETURNED, hidden_by=SECURE_AGGREGATION), View(self.name, Source.SUM)]
-        return [View(self.name, Source.RETURNED)]
+            return [
+                View(self.name, CheckpointSource.RETURNED, hidden_by=SECURE_AGGREGATION),
+                View(self.name, CheckpointSource.SUM),
+            ]
+        return [View(self.name, CheckpointSource.RETURNED)]
 
 
 class Observer(ThreatModel):
@@ -115,7 +125,7 @@ class Observer(ThreatModel):
     name = "observer"
 
     def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        return [View(self.name, Source.GLOBAL)]
+        return [View(self.name, CheckpointSource.GLOBAL)]
 
 
 class History(ThreatModel):

@@ -21,7 +21,7 @@ from ray._private.node import Node
 from attacks.interface.code_trust import VARIABLE
 from simulator.errors import InputError, one_line
 from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share, room_on_gpus
-from simulator.run.janitor import marking, retire
+from simulator.run.orphan_reaper import reap, reaped
 from simulator.scenario.sections import EngineConfig
 
 ANSWER = 10.0  # seconds that a cluster has to accept a connection
@@ -45,7 +45,7 @@ def start_ray(engine: EngineConfig) -> None:
         kept = {"num_workers_soft_limit": workers}
         require_token()
         # "local": whatever Ray runs on this machine already, or RAY_ADDRESS names, is left alone
-        with marking(), inherited(variables), own_signals(), without_unused():
+        with reaped(), inherited(variables), own_signals(), without_unused():
             slots: dict[str, float] = {ATTACK_RESOURCE: workers}
             gpus = torch.cuda.device_count()  # Ray would count cards that this build of PyTorch cannot use
             ray.init("local", num_gpus=gpus, include_dashboard=False, resources=slots, _system_config=kept, **common)
@@ -210,4 +210,4 @@ def stop_ray() -> None:
     with contextlib.suppress(Exception):
         ray.shutdown()
         if not ray.is_initialized():
-            retire()
+            reap()

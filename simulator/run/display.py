@@ -222,7 +222,7 @@ def interruptible(display: Display) -> Iterator[None]:
 
     Flower would wait for its server's thread, that is until the run is done, and Ray for locks that the interrupted
     call holds. Rows and files are complete when they are written, so leaving at any time loses nothing but the attacks
-    and the rounds in progress; `janitor` ends what was started.
+    and the rounds in progress; `orphan_reaper` ends what was started.
     """
 
     def leave(signum: int, frame: Any) -> None:

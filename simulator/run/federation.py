@@ -22,7 +22,7 @@ from clients.local_update import code_version, load_data, load_targets, make_mod
 from clients.losses import accuracy, training_loss
 from simulator import gc_tuning
 from simulator.adversary.curious_server import CuriousServer
-from simulator.adversary.recorder import AHEAD, Recorder
+from simulator.adversary.recorder import AHEAD, CellRecorder
 from simulator.adversary.reply import ClientReply, Participation
 from simulator.adversary.statistics import StatisticsApart, buffers_of
 from simulator.errors import CellsFailed, DiskError, RunError, one_line, said_by
@@ -170,7 +170,7 @@ class AttackQueue:
         self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers, beside=beside), expected)
         self.ledger, self.display = ledger, display
         self.trained: dict[str, Mapping[str, str]] = {}  # the checksums of what was written, by cell
-        self.recorders: dict[str, Recorder] = {}  # by cell
+        self.recorders: dict[str, CellRecorder] = {}  # by cell
 
     def note(self, job: Job, result: JobResult) -> None:
         """The rows of a job that is over, or was not started at all."""
@@ -238,7 +238,7 @@ def run_cell(
     utility = Utility(cell, data, model, queue.ledger)
     participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)})
     store = make_store(plan, cell, data)
-    recorder = Recorder(cell, store, data, queue.dispatcher.submit, queue.note)
+    recorder = CellRecorder(cell, store, data, queue.dispatcher.submit, queue.note)
     queue.recorders[cell.name] = recorder
     aggregation = StatisticsApart(defended_strategy(scenario), buffers_of(model))
     strategy = CuriousServer(aggregation, participation, recorder, utility.note)

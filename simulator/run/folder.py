@@ -1,7 +1,4 @@
-"""What a run directory says of its run: the scenario, what it reads, and what it ran on, begun and resumed.
-
-The run directory: whether a run may start in it, and the lock that keeps others out.
-"""
+"""The run directory: its description, whether a run may start in it, and the lock that keeps others out."""
 
 import contextlib
 import datetime
@@ -45,17 +42,17 @@ RECORDED_VERSIONS = ("fedspill", "torch", "numpy", "flwr", "ray", "flwr-datasets
 
 
 def describe(plan: "RunPlan") -> dict[str, Any]:
-    """The resolved scenario, its digest, what it ran on, and what it reads."""
+    """Describe a run: the resolved scenario, its digest, versions and machine, and digests of its input files."""
     return {**describe_scenario(plan.scenario), "inputs": inputs_of(plan)}
 
 
 def describe_scenario(scenario: Scenario) -> dict[str, Any]:
-    """The same without what it reads, which may be gone."""
+    """Describe a run without its input files, which may be gone."""
     return {"scenario": scenario.model_dump(mode="json"), "digest": scenario.digest, **surroundings()}
 
 
 def inputs_of(plan: "RunPlan") -> dict[str, str]:
-    """Digests of the images that the cells of a run use, and of the files of code that it names, by what they are."""
+    """Return digests of the images, the files of code and the checkpoints that a run uses, by what they are."""
     found = {}
     for cell in plan.cells:
         pretrain = cell.scenario.model.pretrain
@@ -76,7 +73,7 @@ def inputs_of(plan: "RunPlan") -> dict[str, str]:
 
 
 def surroundings() -> dict[str, object]:
-    """When and on what something ran."""
+    """Return the time, the versions and the machine of this process."""
     versions = {name: metadata.version(name) for name in RECORDED_VERSIONS}
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -90,8 +87,7 @@ def surroundings() -> dict[str, object]:
 
 
 def resumed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The description of a run that goes on: what it was begun with stays, and what it goes on with stands beside it
-    where that is something else."""
+    """Return the description of a run that is resumed: versions and machine of now are added if they have changed."""
     others = before.get("resumed")
     earlier = others if isinstance(others, list) else []
     made = {name: now[name] for name in SURROUNDINGS}
@@ -101,7 +97,7 @@ def resumed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(before: Any, now: dict[str, Any]) -> list[str]:
-    """A line where two descriptions were not made by the same versions; none where they were."""
+    """Return a line if two descriptions were made by different versions, else none."""
     old, new = (one.get("versions") if isinstance(one, dict) else None for one in (before, now))
     old, new = (one if isinstance(one, dict) else {} for one in (old, new))
     changed = [f"{name} {old.get(name, 'unknown')}, now {new[name]}" for name in new if old.get(name) != new[name]]
@@ -110,20 +106,16 @@ def differences(before: Any, now: dict[str, Any]) -> list[str]:
     return [f"begun with {'; '.join(changed)}: its tables will hold rows of both"]
 
 
-if TYPE_CHECKING:
-    from simulator.run.plan import RunPlan
-
-NO_MATTER = ("output.", "engine.", "adversary.timeout")  # of a scenario: what has keys that change no table
+NO_MATTER = ("output.", "engine.", "adversary.timeout")  # keys of a scenario that change no table
 TABLE_FILES = ("leakage.csv", *(f"{table}.parquet" for table in TABLES))
 
 
 def needs_run(plan: "RunPlan", overwrite: bool = False) -> bool:
-    """Whether the run directory is free, or holds this scenario unfinished, or with attacks that ran out of time and
-    can be tried again.
+    """Return whether there is something to run: the directory is free, or this scenario is not finished there, or
+    attacks ran out of time and can be tried again.
 
-    False where this scenario already finished there and is to be kept; InputError where something else lies there, or
-    where the data are others than those it began with. Nothing is written but tables that are missing: those of a run
-    that ended between its last row and them.
+    Raise InputError if something else lies there, or if the data have changed since the run began. Tables that are
+    missing are written: those of a run that ended between its last row and them.
     """
     why = partial(_difference, plan.scenario.content)
     if is_free(plan.run_dir, DESCRIPTION, plan.scenario.digest, "run", "scenario's run", why) or overwrite:
@@ -144,10 +136,11 @@ def needs_run(plan: "RunPlan", overwrite: bool = False) -> bool:
 def is_free(
     folder: Path, description: str, digest: str, what: str, of: str, why: Callable[[dict[str, Any]], str] = lambda _: ""
 ) -> bool:
-    """Whether nothing lies there yet; False where it is what has this digest, of which the file `description` tells.
+    """Return True if `folder` is empty, False if it holds the run with this digest. Raise InputError if it holds
+    anything else.
 
-    InputError where it is anything else. what, of: what errors call it, and another one. why: what is other in that
-    one's description.
+    description: the name of the file that describes a run. what, of: nouns for the error messages, such as "run" and
+    "scenario's run". why: returns the difference to the description of another run, for the error message.
     """
     check_out(folder)
     if not folder.exists() or not any(path.name != LOCK for path in folder.iterdir()):
@@ -162,8 +155,8 @@ def is_free(
 
 
 def _difference(content: dict[str, Any], description: dict[str, Any]) -> str:
-    """The first value of a scenario that a run was begun with another of, in brackets; empty where it is none of its
-    values, but of what a file holds that it names."""
+    """Return the first value of a scenario that has changed since a run was begun, in brackets; empty if only the
+    content of a file that it names has."""
     begun = description.get("scenario", {})
     before, now = ({".".join(map(str, key)): value for key, value in leaves(one)} for one in (begun, content))
     changed = [key for key in now if key in before and before[key] != now[key]]
@@ -179,7 +172,7 @@ def _shown(values: dict[str, Any], key: str) -> str:
 
 
 def check_inputs(plan: "RunPlan") -> None:
-    """InputError where the images or the code of a scenario are others than when its run directory was begun."""
+    """Raise InputError if the images or the code of a scenario have changed since its run directory was begun."""
     before, now = read_description(plan.run_dir / DESCRIPTION).get("inputs"), inputs_of(plan)
     changed = [name for name, digest in now.items() if not isinstance(before, dict) or before.get(name) != digest]
     if changed:
@@ -191,9 +184,9 @@ def check_inputs(plan: "RunPlan") -> None:
 
 @contextlib.contextmanager
 def claimed(plan: "RunPlan", overwrite: bool = False) -> Iterator[list[str]]:
-    """Make the run directory and describe the run in it; with `overwrite`, forget the tables of an earlier one.
+    """Make the run directory, describe the run in it and keep other processes out; yield lines for the user.
 
-    Inside, other processes are kept out. RunError where one is in. Yields what a user has to know, as lines.
+    overwrite: remove the tables of an earlier run. Raise RunError if another process runs there.
     """
     with claimed_folder(plan.run_dir, DESCRIPTION, describe(plan), overwrite) as notes:
         yield notes
@@ -201,8 +194,8 @@ def claimed(plan: "RunPlan", overwrite: bool = False) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def claimed_folder(folder: Path, name: str, description: dict[str, Any], overwrite: bool) -> Iterator[list[str]]:
-    """The folder, made and described in the file `name`, for this process alone: two runs would write over each
-    other's journal. Yields what a user has to know, as lines: that it was begun with other versions."""
+    """Make a folder, describe it in the file `name` and keep other processes out: two runs would write over each
+    other's journal. Yield lines for the user: that the run was begun with other versions."""
     make_out(folder)
     with locked(folder):
         before = read_description(folder / name) if (folder / name).exists() else {}
@@ -217,14 +210,14 @@ def claimed_folder(folder: Path, name: str, description: dict[str, Any], overwri
 
 
 def check_unused(run_dir: Path) -> None:
-    """RunError where another process is in a run directory: known at once, and not when Ray is up. Writes nothing."""
+    """Raise RunError if another process runs in a run directory, before Ray is started. Write nothing."""
     if is_occupied(run_dir):
         raise RunError(_occupied(run_dir))
 
 
 @contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Keep other processes out of a run directory; RunError where one is in."""
+    """Keep other processes out of a run directory; raise RunError if one runs there."""
     with writing(run_dir / LOCK):
         lock = acquired(run_dir, _occupied(run_dir))
     with lock:
@@ -233,8 +226,8 @@ def locked(run_dir: Path) -> Iterator[None]:
 
 
 def _check_files(run_dir: Path) -> None:
-    """InputError where something in a run directory is neither file nor folder: what is written there would go where a
-    link leads, and a pipe would be waited for."""
+    """Raise InputError if something in a run directory is neither file nor folder: a link would be followed, and a pipe
+    waited for."""
     for folder, folders, files in os.walk(run_dir):
         for path in (Path(folder, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):

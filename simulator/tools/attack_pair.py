@@ -206,7 +206,7 @@ def _copy_observation(source: CellStore, store: CellStore, recorded: RecordedObs
     if granted.public_images is not None:
         store.save_public_images(granted.public_images)
     pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in recorded.pairs)
-    store.save_observation(replace(recorded, pairs=pairs), granted)
+    store.save_observation(recorded.model_copy(update={"pairs": pairs}), granted)
     if source.truth.exists():  # what clients trained on instead
         store.truth.mkdir(exist_ok=True)
         for path in source.truth.iterdir():

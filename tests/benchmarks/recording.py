@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from simulator.audit.messages import SeenRound
+from simulator.audit.messages import ServerRound
 from simulator.audit.record import Record
 from tests.benchmarks import stranger
 
@@ -57,7 +57,7 @@ def timed(record: Record) -> list[float]:
     writer, seconds = record.recorder.writer, []
     write = writer.write
 
-    def call(seen: SeenRound) -> None:
+    def call(seen: ServerRound) -> None:
         start = time.thread_time()
         write(seen)
         seconds.append(time.thread_time() - start)

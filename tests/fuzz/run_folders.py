@@ -53,14 +53,14 @@ def _make_run(root: Path) -> None:
     (root / "scenario.yaml").write_text(yaml.safe_dump(description))
     store, ledger, (cell,) = CellStore(root), Ledger(root), scenario.cells()
     store.create(scenario.model, (1, 8, 8), 10, 0)
-    initial = store.architecture().model().state_dict()
+    initial = store.architecture().build().state_dict()
     sent = store.save_global(0, initial)
     public = load_data(cell.client_config(use_gpu=False)).public()[0]
     store.save_public_images(public - 0.3)
     for client in (0, 1):
         final = {name: value + 0.01 * (client + 1) for name, value in initial.items()}
         key = ObservationKey(1, client, "server")
-        seen = RecordedObservation(key, ((sent, store.save_client(1, client, final)),), (client,), (0, 1))
+        seen = RecordedObservation.of(key, ((sent, store.save_client(1, client, final)),), (client,), (0, 1))
         store.save_observation(seen, Knowledge(num_private=3, pixel_mean=(0.3,), public_images=public - 0.3))
         result = run_job(Job(Setting.of(cell), root, key, scenario.adversary.attacks[0]))
         ledger.add("", **result._asdict())
@@ -76,8 +76,8 @@ def write_recording(root: Path) -> None:
     state = {"0.weight": torch.zeros(3, 4), "0.bias": torch.zeros(3)}
     key = ObservationKey(1, 0, "server")
     pair = (store.save_global(0, state), store.save_client(1, 0, state))
-    store.save_observation(RecordedObservation(key, (pair,), (0,), (0,)), Knowledge(num_private=3))
-    observer = RecordedObservation(ObservationKey(1, ALL, "observer"), (pair,), (0,), (0,), {}, "observer")
+    store.save_observation(RecordedObservation.of(key, (pair,), (0,), (0,)), Knowledge(num_private=3))
+    observer = RecordedObservation.of(ObservationKey(1, ALL, "observer"), (pair,), (0,), (0,), adversary="observer")
     store.save_observation(observer, Knowledge())
     clients, rounds = {"0": {"node": 7, "name": None}}, [{"round": 1, "clients": [0], "images": {"0": 3}}]
     content = {"format": 1, "fedspill": "0", "strategy": "FedAvg", "clients": clients, "rounds": rounds, "problems": []}

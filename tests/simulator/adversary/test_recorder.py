@@ -11,7 +11,7 @@ from attacks import InputError
 from clients.defenses.differential_privacy.guarantee import Guarantee, to_json
 from clients.local_update import load_data
 from simulator.adversary.curious_server import CuriousServer
-from simulator.adversary.recorder import Recorder
+from simulator.adversary.recorder import CellRecorder
 from simulator.adversary.reply import Participation
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
@@ -90,7 +90,7 @@ def federate(tmp_path, monkeypatch):
         cell = validate(Source(content)).cells()[0]
         store, queue = CellStore(tmp_path), NoAttacks()
         store.create(cell.scenario.model, (1, 8, 8), 10, 0)
-        recorder = Recorder(cell, store, load_data(cell.client_config(use_gpu=False)), queue.submit, queue.note)
+        recorder = CellRecorder(cell, store, load_data(cell.client_config(use_gpu=False)), queue.submit, queue.note)
         participation = Participation(cell.scenario, NODES)
         server = CuriousServer(defended_strategy(cell.scenario), participation, recorder, lambda round, reply: None)
         grid = SimpleNamespace(get_node_ids=lambda: list(NODES.values()))

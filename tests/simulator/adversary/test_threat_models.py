@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator.results.threat_models import SECURE_AGGREGATION, History, Source, all_views
+from simulator.results.threat_models import SECURE_AGGREGATION, CheckpointSource, History, all_views
 
-RETURNED, SUM, GLOBAL = Source.RETURNED, Source.SUM, Source.GLOBAL
+RETURNED, SUM, GLOBAL = CheckpointSource.RETURNED, CheckpointSource.SUM, CheckpointSource.GLOBAL
 
 
 def seen(named, hides_clients):

@@ -59,10 +59,14 @@ def record(folder, clients=(0, 1, 2), names=None, told=True):
     for number, state in enumerate(replies):
         pair = (initial, store.save_client(1, number, state))
         key = ObservationKey(1, number, "server")
-        store.save_observation(RecordedObservation(key, (pair,), (number,), numbers), knowledge)
+        store.save_observation(RecordedObservation.of(key, (pair,), (number,), numbers), knowledge)
     mean = {name: torch.stack([state[name] for state in replies]).mean(0) for name in start}
-    observer = RecordedObservation(
-        ObservationKey(1, ALL, "observer"), ((initial, store.save_global(1, mean)),), numbers, numbers, {}, "observer"
+    observer = RecordedObservation.of(
+        ObservationKey(1, ALL, "observer"),
+        ((initial, store.save_global(1, mean)),),
+        numbers,
+        numbers,
+        adversary="observer",
     )
     store.save_observation(observer, Knowledge())
     images = {str(number): 10 for number in numbers} if told else {}

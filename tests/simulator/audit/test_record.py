@@ -229,7 +229,7 @@ def test_a_disk_that_is_full_costs_the_recording_and_not_the_federation(tmp_path
     [
         "Path.mkdir",
         "CellStore.save_observation",
-        "writer.write_json",
+        "writer.write_model",
         "MessageReader._checkpoint",
         "MessageReader.sent",
     ],

@@ -27,15 +27,15 @@ def test_what_is_in_it(tmp_path):
     assert found.clients[0].node == 17 and found.clients[0].name == "north"
     assert found.rounds[0].round == 3 and found.rounds[0].images == {0: 8}
     assert found.observations() == [] and found.contents.problems == ("a line",)
-    assert json.loads(json.dumps(found.contents.as_json())) == WHOLE
+    assert found.contents.model_dump(mode="json") == WHOLE
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
         ({"format": 2, "fedspill": "9.1"}, "has format 2, this fedspill reads 1: it was made by fedspill 9.1"),
-        ({"rounds": [{"round": "x", "clients": [], "images": {}}]}, "damaged: recording.json, rounds.0.round"),
-        ({"clients": {"0": {}}}, "damaged: recording.json, clients.0.node: field required"),
+        ({"rounds": [{"round": "x", "clients": [], "images": {}}]}, "recording.json' is damaged: rounds.0.round"),
+        ({"clients": {"0": {}}}, "recording.json' is damaged: clients.0.node: field required"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, changed, says):

@@ -142,7 +142,7 @@ def recorded(pair, scenario, tmp_path):
         store.create(plan.scenario.model, (1, 8, 8), 10, 0)
         states = [load_file(tmp_path / f"{name}.safetensors") for name in "ab"]
         names = store.save_global(0, states[0]), store.save_client(1, 0, states[1])
-        recorded = RecordedObservation(ObservationKey(1, 0, "server"), (names,), (0,), (0,))
+        recorded = RecordedObservation.of(ObservationKey(1, 0, "server"), (names,), (0,), (0,))
         store.save_observation(recorded, Knowledge(num_private=3))
     return store
 

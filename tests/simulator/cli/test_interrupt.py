@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from simulator.results.ledger import JOURNAL, finished_cells, read_journal
+from simulator.results.ledger import JOURNAL, finished_cells, inspect
 from simulator.rundir.run import Run
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def test_an_interrupted_command_exits_130_and_goes_on(tmp_path):
     assert process.returncode == 130 and "the same command goes on from here" in said and "Traceback" not in said
     assert 3 <= len(done) < 12
 
-    rows = [entry["row"] for entry in read_journal(out / JOURNAL) if entry.get("table") == "leakage"]
+    rows = [entry["row"] for entry in inspect(out / JOURNAL).entries if entry.get("table") == "leakage"]
     seconds = pd.DataFrame(rows).set_index("cell").seconds
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr

@@ -20,11 +20,11 @@ def observed_run(folder):
     """The store of a run in which the server saw what clients 0 to 2 returned."""
     store = CellStore(folder)
     store.create(ModelConfig(width=8, depth=1), (1, 8, 8), 10, seed=0)
-    state = store.architecture().model().state_dict()
+    state = store.architecture().build().state_dict()
     initial = store.save_global(0, state)
     for client in range(3):
         returned = store.save_client(1, client, {name: value + 0.01 * (client + 1) for name, value in state.items()})
         key = ObservationKey(1, client, "server")
-        recorded = RecordedObservation(key, ((initial, returned),), (client,), (0, 1, 2))
+        recorded = RecordedObservation.of(key, ((initial, returned),), (client,), (0, 1, 2))
         store.save_observation(recorded, Knowledge(num_private=3, pixel_mean=(0.3,)))
     return store

@@ -43,7 +43,7 @@ def make_job(tmp_path, model="{width: 16, depth: 1}", attack="{name: ntk, iterat
 
 def write_observation(store, pair, client):
     """The update of client 0, as if its private images were those of `client`; both clients took part in the round."""
-    store.save_observation(RecordedObservation(KEY, (pair,), (client,), (0, 1)), Knowledge(num_private=3))
+    store.save_observation(RecordedObservation.of(KEY, (pair,), (client,), (0, 1)), Knowledge(num_private=3))
 
 
 def test_a_job_stores_its_reconstruction_and_returns_its_rows(tmp_path):
@@ -137,7 +137,7 @@ def test_a_row_has_the_guarantee_against_its_adversary_and_says_where_there_is_n
     pairs = store.recorded(KEY).pairs
     found = {}
     for adversary in ("server", "observer"):
-        recorded = RecordedObservation(KEY, pairs, (0,), (0, 1), adversary=adversary, guarantees=(central,))
+        recorded = RecordedObservation.of(KEY, pairs, (0,), (0, 1), adversary=adversary, guarantees=(central,))
         store.save_observation(recorded, Knowledge(num_private=3, pixel_mean=(0.1,)))
         (found[adversary],), _ = run_job(job)
     assert "epsilon" not in found["server"] and "no guarantee against the server" in found["server"]["detail"]

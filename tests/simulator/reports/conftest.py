@@ -51,10 +51,10 @@ def record(tmp_path):
     scenario = validate(Source(CONTENT))
     store = CellStore(tmp_path)
     store.create(scenario.model, (1, 8, 8), 10, 0)
-    initial = store.architecture().model().state_dict()
+    initial = store.architecture().build().state_dict()
     final = {name: value + 0.01 for name, value in initial.items()}
     key, pair = ObservationKey(1, 0, "server"), (store.save_global(0, initial), store.save_client(1, 0, final))
-    store.save_observation(RecordedObservation(key, (pair,), (0,), (0,)), Knowledge(num_private=3))
+    store.save_observation(RecordedObservation.of(key, (pair,), (0,), (0,)), Knowledge(num_private=3))
     store.save_distilled(1, 0, DISTILLED)
     result = run_job(Job(Setting.of(scenario.cells()[0]), tmp_path, key, scenario.adversary.attacks[0]))
     utility = UTILITY.frame([utility_row(round) for round in (0, 1)])

@@ -30,13 +30,13 @@ def run(tmp_path):
     (tmp_path / "scenario.yaml").write_text(yaml.safe_dump({"scenario": scenario.model_dump(mode="json")}))
     store, ledger = CellStore(tmp_path), Ledger(tmp_path)
     store.create(scenario.model, (1, 8, 8), 10, 0)
-    initial = store.architecture().model().state_dict()
+    initial = store.architecture().build().state_dict()
     sent = store.save_global(0, initial)
     public = load_data(scenario.cells()[0].client_config(use_gpu=False)).public()[0]
     for client in (0, 1):
         final = {name: value + 0.01 * (client + 1) for name, value in initial.items()}
         key = ObservationKey(1, client, "server")
-        seen = RecordedObservation(key, ((sent, store.save_client(1, client, final)),), (client,), (0, 1))
+        seen = RecordedObservation.of(key, ((sent, store.save_client(1, client, final)),), (client,), (0, 1))
         store.save_observation(seen, Knowledge(num_private=3, pixel_mean=(0.3,), public_images=public - 0.3))
         store.save_public_images(public - 0.3)
         result = run_job(Job(Setting.of(scenario.cells()[0]), tmp_path, key, scenario.adversary.attacks[0]))

@@ -13,7 +13,7 @@ from clients.models import build_model
 from simulator.errors import DiskError
 from simulator.results import storage as storage_module
 from simulator.results.disk import check_out, make_out, write_bytes
-from simulator.results.formats import archive_state, load_images, load_state, reconstruction_file, save_state
+from simulator.results.formats import load_images, load_state, reconstruction_file, save_state
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.knowledge_fields import make_knowledge
 from simulator.results.storage import CellStore
@@ -36,14 +36,15 @@ def test_an_observation_comes_back_as_it_was_written(store):
     initial, final = states()
     pair = (store.save_global(0, initial), store.save_client(1, 3, final))
     key = ObservationKey(1, 3, "server")
-    recorded = RecordedObservation(key, (pair,), clients=(3,), round_clients=(0, 3))
+    recorded = RecordedObservation.of(key, (pair,), clients=(3,), round_clients=(0, 3))
     store.save_observation(recorded, Knowledge(num_private=7, pixel_mean=(0.25,)))
     observation, knowledge = store.load(key)
     assert (observation.round, observation.client, observation.threat_model) == (1, 3, "server")
     assert all(torch.equal(observation.initial[name], initial[name]) for name in initial)
     assert all(torch.equal(observation.final[name], final[name]) for name in final)
     assert knowledge == Knowledge(num_private=7, pixel_mean=(0.25,))
-    assert store.observation_keys() == [key] and store.recorded(key) == recorded
+    assert store.observation_keys() == [key]
+    assert store.recorded(key) == recorded.model_copy(update={"knowledge": {"num_private": 7, "pixel_mean": [0.25]}})
 
 
 def test_public_images_travel_beside_the_checkpoints(store):
@@ -51,7 +52,7 @@ def test_public_images_travel_beside_the_checkpoints(store):
     pair = tuple(store.save_global(i, state) for i, state in enumerate(states()))
     store.save_public_images(images)
     key = ObservationKey(1, ALL, "observer")
-    store.save_observation(RecordedObservation(key, (pair,), (0, 1), (0, 1)), Knowledge(public_images=images))
+    store.save_observation(RecordedObservation.of(key, (pair,), (0, 1), (0, 1)), Knowledge(public_images=images))
     assert torch.equal(store.load(key)[1].public_images, images)
     written = json.loads((store.checkpoints / "round_0001_client_all_observer.json").read_text())
     assert written["knowledge"] == {"public_images": 3}
@@ -84,20 +85,20 @@ def test_states_keep_their_bits(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]  # no partial file is left
 
 
-@pytest.mark.parametrize("save", [save_state, archive_state])
-def test_what_the_system_says_against_a_checkpoint_is_one_line_and_nothing_is_left(tmp_path, save):
+@pytest.mark.parametrize("archive", [False, True])
+def test_what_the_system_says_against_a_checkpoint_is_one_line_and_nothing_is_left(tmp_path, archive):
     path, megabytes = tmp_path / "s.safetensors", {"a": torch.zeros(2**19)}
-    save(path, {"a": torch.ones(1)})
+    save_state(path, {"a": torch.ones(1)}, archive)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limits[1]))
     try:
         with pytest.raises(DiskError, match=r"^'.*s.safetensors' cannot be written \(File too large\): [^\n]*$"):
-            save(path, megabytes)
+            save_state(path, megabytes, archive)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]
     assert load_state(path)["a"].tolist() == [1.0]  # the file that was there
-    save(path, megabytes)
+    save_state(path, megabytes, archive)
     assert torch.equal(load_state(path)["a"], megabytes["a"])
 
 
@@ -137,7 +138,7 @@ def test_a_history_names_the_checkpoints_of_its_rounds_and_reads_each_once(store
     states = [build_model(ModelConfig(width=8, depth=1), SHAPE, 10, seed).state_dict() for seed in range(3)]
     names = [store.save_global(i, state) for i, state in enumerate(states)]
     key = ObservationKey(2, ALL, "history")
-    store.save_observation(RecordedObservation(key, tuple(itertools.pairwise(names)), (0,), (0,)), Knowledge())
+    store.save_observation(RecordedObservation.of(key, tuple(itertools.pairwise(names)), (0,), (0,)), Knowledge())
     read = []
     monkeypatch.setattr(
         storage_module, "read_checkpoint", lambda path, like: read.append(path.name) or load_state(path)

@@ -18,7 +18,6 @@ from simulator.errors import InputError
 from simulator.evaluation.dispatch import ATTACK_RESOURCE
 from simulator.run import cluster
 from simulator.run.cluster import UNUSED, start_ray, stop_ray, worker_environment
-from simulator.run.janitor import MARK
 from simulator.scenario.sections import EngineConfig
 
 
@@ -61,7 +60,7 @@ def test_workers_have_our_packages_and_their_share_of_threads_and_this_process_s
     names = ("PYTHONPATH", "OMP_NUM_THREADS")
     there = ray.get(ray.remote(num_cpus=0)(lambda: [os.environ[name] for name in names]).remote())
     assert there == [worker_environment(EngineConfig().threads)[name] for name in names]
-    assert MARK not in os.environ and os.environ.get("PYTHONPATH") != there[0]
+    assert os.environ.get("PYTHONPATH") != there[0]
 
 
 @pytest.mark.slow
@@ -104,7 +103,7 @@ def test_sigterm_stays_ours_while_ray_starts(monkeypatch):
     stop_ray()
     during, before = [], signal.signal(signal.SIGTERM, handler)
     monkeypatch.setattr(ray, "init", start)
-    monkeypatch.setattr("simulator.run.cluster.marking", contextlib.nullcontext)
+    monkeypatch.setattr("simulator.run.cluster.reaped", contextlib.nullcontext)
     try:
         start_ray(EngineConfig())
         assert during == [handler] and signal.getsignal(signal.SIGTERM) is handler

@@ -11,7 +11,7 @@ from attacks import InputError
 from clients.client_app import trained
 from clients.local_update import load_data, make_model
 from simulator.adversary.curious_server import CuriousServer
-from simulator.adversary.recorder import Recorder
+from simulator.adversary.recorder import CellRecorder
 from simulator.adversary.reply import Participation
 from simulator.adversary.statistics import StatisticsApart, buffers_of
 from simulator.results.keys import ALL, ObservationKey
@@ -56,7 +56,7 @@ def federate(tmp_path):
         data, config = load_data(cell.client_config(use_gpu=False)), cell.client_config(use_gpu=False)
         model, store = make_model(config, data), CellStore(tmp_path)
         store.create(cell.scenario.model, data.shape, 10, 0)
-        recorder = Recorder(cell, store, data, lambda job: None, lambda job, result: None)
+        recorder = CellRecorder(cell, store, data, lambda job: None, lambda job, result: None)
         aggregation = StatisticsApart(defended_strategy(cell.scenario), buffers_of(model))
         server = CuriousServer(aggregation, Participation(cell.scenario, NODES), recorder, lambda round, reply: None)
         arrays, client_json = ArrayRecord(model.state_dict()), ConfigRecord({"client-json": config.model_dump_json()})
