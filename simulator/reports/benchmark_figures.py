@@ -32,6 +32,7 @@ from simulator.reports.strips import show, who
 from simulator.results.disk import below
 from simulator.results.formats import load_images
 from simulator.results.keys import ALL, ObservationKey
+from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run
 
 COLUMNS = 8  # of images
@@ -52,16 +53,16 @@ class Line:
 def defense_grid(record: Run, path: Path) -> Drawn | None:
     """The same private images of one client for every defense, above what the best attack makes of them.
 
-    At the first seed and the last attacked round: the client from which most is recovered without a defense.
+    At the first seed and the last attacked round: the client that is exposed worst without a defense.
     """
     good = record.leakage[(record.leakage.status == "ok") & (record.leakage.target == "private")]
     good = good[(good.seed == good.seed.min()) & (good["round"] == good["round"].max())]
     if good.empty:
         return None
-    ranked = good.sort_values(["recovered_fraction", "leakage"], kind="stable", na_position="first")
+    ranked = worst_first(good)
     single = ranked[ranked.client != ALL]
     plain = single[single.defense == UNDEFENDED]
-    first = next(rows for rows in (plain, single, ranked) if len(rows)).iloc[-1]
+    first = next(rows for rows in (plain, single, ranked) if len(rows)).iloc[0]
     client, order = int(first["client"]), list(dict.fromkeys(cell.scenario.defense for cell in record.cells.values()))
     images = matches(record, first).sort_values("l2", kind="stable").image.head(COLUMNS).tolist()
     private = _private(record, str(first.get("cell", "")), [client] if client != ALL else _clients(record, first))
@@ -88,13 +89,13 @@ def matches(record: Run, row: pd.Series) -> pd.DataFrame:
 
 
 def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -> Line | None:
-    """Of one defense, from its rows, the strongest attack last. A defense that hides the client is attacked as the
+    """Of one defense, from its rows, the worst first. A defense that hides the client is attacked as the
     union of its round, where the client's images have other places."""
     own = rows[rows.client == client]
     own = own if len(own) else rows[rows.client == ALL]
     if own.empty:
         return None
-    row = own.iloc[-1]
+    row = own.iloc[0]
     cell = str(row.get("cell", ""))
     clients = _clients(record, row)
     before = clients[: clients.index(client)] if row["client"] == ALL and client in clients else []

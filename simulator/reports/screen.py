@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pandas as pd
 from rich.table import Table
 
-from simulator.reports.exposure_rows import exposure_rows, ranked
 from simulator.reports.tables import Layout, Show, text_table, visible_columns
 from simulator.reports.verdict import Verdict
 from simulator.results.columns import TEXT
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
+from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
 
 MAX_LINES = 60
 CAVEATS = 6  # on the screen without --all
@@ -53,8 +53,7 @@ def client_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
 def worst_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     """The row of each client, and of a sweep of each setting, that exposes most; the most exposed client first."""
     order = ranked(exposure_rows(leakage)).drop_duplicates(["setting", "client"])
-    private = leakage[leakage.target.isna() | (leakage.target == "private")].reset_index(drop=True)
-    return private.loc[order.index]
+    return about_private(leakage).iloc[order.index]
 
 
 def full_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:

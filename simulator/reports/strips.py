@@ -14,6 +14,7 @@ from attacks.interface.pictures import stretched
 from simulator.reports.drawing import Drawn, panels, save
 from simulator.results.formats import load_images
 from simulator.results.keys import ObservationKey
+from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run
 
 GRID_COLUMNS, FEWEST_COLUMNS = 10, 6  # fewer would cut the titles
@@ -103,11 +104,6 @@ def title_of(row: pd.Series) -> str:
     held, recovered = row.get("held"), row["recovered"]
     more = f", {held} held" if not pd.isna(held) and held > recovered else ""
     return f"{where_of(row)}: {recovered} of {row['num_private']} recovered{more}, leakage {row['leakage']:.2f}"
-
-
-def worst_first(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the leakage table, those in which most was recovered first; ties as they stand."""
-    return rows.sort_values(["recovered_fraction", "leakage"], ascending=False, kind="stable", na_position="last")
 
 
 def image_grid(record: Run, rows: pd.DataFrame, path: Path) -> Drawn:

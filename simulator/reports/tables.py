@@ -14,9 +14,9 @@ from rich import box
 from rich.table import Table
 
 from simulator.reports.benchmark_table import strongest
-from simulator.reports.exposure_rows import EXPLAINED, TESTED, likely_right
 from simulator.results.columns import NUMBER, TEXT, Column, better_floor
 from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, benchmark
+from simulator.rundir.exposure_rows import EXPLAINED, TESTED, likely_right
 from simulator.scenario.sweep import short_keys
 
 FOLDED = 8  # letters that a column of text has at least

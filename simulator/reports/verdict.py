@@ -14,14 +14,6 @@ import pandas as pd
 
 from attacks import ATTACKS
 from simulator.evaluation.truth import CANDIDATES
-from simulator.reports.exposure_rows import (
-    EXPLAINED,
-    EXPOSED,
-    are_candidates,
-    exposure_rows,
-    in_this_setting,
-    worst_of,
-)
 from simulator.reports.verdict_membership import (
     chance_lines,
     membership_headline,
@@ -46,6 +38,14 @@ from simulator.reports.verdict_words import (
 )
 from simulator.results.keys import ALL
 from simulator.results.threat_models import THREAT_MODELS
+from simulator.rundir.exposure_rows import (
+    EXPLAINED,
+    EXPOSED,
+    are_candidates,
+    exposure_rows,
+    in_this_setting,
+    worst_of,
+)
 
 GAVE_UP = "nothing returned: "
 STATUSES = {"skipped": "not tried", "timeout": "out of time", "failed": "failed"}

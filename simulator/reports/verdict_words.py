@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from simulator.results.keys import ALL
+from simulator.rundir.exposure_rows import PARTICIPANTS
 
-# of pixels: whoever takes part knows them
-PARTICIPANTS = {"pixel_mean": "the mean", "pixel_std": "the deviation", "pixel_range": "the range"}
+OF_PIXELS = dict(zip(PARTICIPANTS, ("the mean", "the deviation", "the range"), strict=True))
 FIELDS = {
     "num_private": "the number of private images",
     "labels": "their labels",
@@ -59,7 +59,7 @@ def told(knowledge: Any) -> str:
     """What the column `knowledge` grants, as the end of a sentence: "told nothing but the mean of the pixels, …"."""
     fields = json.loads(knowledge) if isinstance(knowledge, str) and knowledge else {}
     more = [FIELDS.get(name, name) for name in fields if name not in PARTICIPANTS]
-    usual = [words for name, words in PARTICIPANTS.items() if name in fields]
+    usual = [words for name, words in OF_PIXELS.items() if name in fields]
     pixels = f"{listed(usual)} of the pixels, which every participant knows" if usual else ""
     if more:
         return f"told {listed(more)}" + (f", and {pixels}" if pixels else "")

@@ -28,6 +28,7 @@ from simulator.results.keys import ALL, ObservationKey
 from simulator.results.ledger import JOURNAL, files_of
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
 from simulator.results.storage import CellStore
+from simulator.rundir.exposure_rows import worst_first
 from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Dumped, Source, read_document
@@ -46,12 +47,6 @@ class Tables(Protocol):
     def store(self, cell: str = "") -> CellStore: ...
 
     def private_images(self, key: ObservationKey, cell: str = "") -> Tensor | None: ...
-
-
-def worst_first(leakage: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the leakage table, those in which most leaked first: without the truth, those that returned most."""
-    columns = ["recovered_fraction", "leakage", "num_reconstructed"]
-    return leakage.sort_values(columns, ascending=False, kind="stable", na_position="last")
 
 
 def worst_table(leakage: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,6 @@ import yaml
 from attacks import InputError
 from simulator.reports.benchmark_table import strongest
 from simulator.reports.drawing import Drawn
-from simulator.reports.exposure_rows import exposure_rows, worst_of
 from simulator.reports.page.pictures import (
     OTHERS,
     SCENARIO,
@@ -28,10 +27,10 @@ from simulator.reports.page.pictures import (
 )
 from simulator.reports.page.rows import NUMERIC, exposure_grid, leakage_grid, legend_of, utility_grid
 from simulator.reports.page.view import Grid, Heading, Others, Page, Picture
-from simulator.reports.strips import worst_first
 from simulator.reports.verdict import verdict
 from simulator.results.columns import NUMBER, Column
 from simulator.results.schema import EQUAL_UTILITY, benchmark
+from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run
 
 MOST_PICTURES = 12  # clients shown beside the one that is exposed worst
@@ -60,16 +59,11 @@ def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
     good = run.leakage[run.leakage.status == "ok"]
     if good.empty:
         return None, Others()
-    ranked = exposure_rows(run.leakage)
-    first = worst_of(ranked[ranked.status == "ok"])
-    keys = ["round", "client", "threat_model", "attack", *(["cell"] if "cell" in good else [])]
-    same = (good[keys] == first[keys].tolist()).all(axis=1) & (good.target == "private")
-    others = worst_first(good[good.target == "private"])
     groups = ["client", "defense"] if good.defense.nunique() > 1 else ["client"]
-    alike = (others[groups] == [first[name] for name in groups]).all(axis=1)
-    others = others[~alike].drop_duplicates(groups)
+    rows = worst_first(good[good.target == "private"]).drop_duplicates(groups)
+    first, others = rows.iloc[0], rows.iloc[1:]
     shown = others.head(MOST_PICTURES)
-    worst = _attempt(run, good[same].iloc[0], WORST, noun, say)
+    worst = _attempt(run, first, WORST, noun, say)
     tried = [_attempt(run, row, OTHERS, noun, say) for _, row in shown.iterrows()]
     more = [one for one in tried if one is not None]
     left = len(others) - len(shown)

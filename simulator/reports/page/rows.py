@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 
 from simulator.reports.drawing import UNDEFENDED, short, swept_keys
-from simulator.reports.exposure_rows import exposure_rows, settings_of, worst_of
 from simulator.reports.page.view import Grid, Heading
-from simulator.reports.strips import who, worst_first
+from simulator.reports.strips import who
 from simulator.reports.tables import LEAKAGE_CELLS
 from simulator.reports.verdict_words import at_worst, sentence, told, viewer
 from simulator.results.columns import COUNT, FLOORS, INTEGER, NUMBER, Column, better_floor
 from simulator.results.schema import LEAKAGE
+from simulator.rundir.exposure_rows import exposure_rows, settings_of, worst_first, worst_of
 
 MOST_ROWS = 2000
 LONGEST_REMARK = 140  # letters

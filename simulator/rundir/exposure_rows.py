@@ -1,4 +1,4 @@
-"""The rows of a leakage table, ranked by what they expose: what the verdict and the screen call the worst."""
+"""The rows of a leakage table, ranked by what they expose. `worst_first` is the one order of reports and notebooks."""
 
 import json
 from typing import Any, NamedTuple
@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from simulator.evaluation.truth import CANDIDATES
-from simulator.reports.verdict_words import PARTICIPANTS
 from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
 
+PARTICIPANTS = ("pixel_mean", "pixel_std", "pixel_range")  # knowledge of whoever takes part
 # of equally many images, the first counts
 MEASURES = ("recovered", "recovered_group", "recovered_affine", "recognized", "held")
 DERIVED = (
@@ -47,8 +47,18 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     is above chance, tells_candidates: whether more candidates are told to be members than chance explains. setting: in
     words, which point of a sweep or which defense it is.
     """
+    return _judged(about_private(leakage))
+
+
+def about_private(leakage: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a leakage table about private images; all of them where it does not say what they are about."""
+    return leakage[leakage.target.isna() | (leakage.target == "private")] if "target" in leakage else leakage
+
+
+def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
+    """The columns of `exposure_rows`, of all rows."""
     rows = leakage.reindex(columns=[*LEAKAGE.columns, *(name for name in leakage if name not in LEAKAGE.columns)])
-    rows = rows[rows.target.isna() | (rows.target == "private")].reset_index(drop=True)
+    rows = rows.reset_index(drop=True)
     numbers = [column.name for column in LEAKAGE.columns.values() if column.dtype in (COUNT, NUMBER)]
     rows[numbers] = rows[numbers].apply(pd.to_numeric).astype("float64")
     rows["detail"] = rows.detail.astype("string")
@@ -87,6 +97,11 @@ def likely_right(rows: pd.DataFrame) -> pd.Series:
     return passed | (rows.relative_residual < EXPLAINED)
 
 
+def worst_first(leakage: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a leakage table, those that expose most first, as `ranked` orders them."""
+    return leakage.iloc[ranked(_judged(leakage)).index]
+
+
 def ranked(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of `exposure_rows`, those that expose most first, those without a result last.
 
@@ -121,7 +136,7 @@ def in_this_setting(row: pd.Series, rows: pd.DataFrame) -> str:
 
 def _grants(knowledge: Any) -> int:
     """How many fields the column `knowledge` grants beyond those that every participant knows."""
-    return len(json.loads(knowledge).keys() - PARTICIPANTS) if isinstance(knowledge, str) and knowledge else 0
+    return len(json.loads(knowledge).keys() - set(PARTICIPANTS)) if isinstance(knowledge, str) and knowledge else 0
 
 
 def _setting(rows: pd.DataFrame) -> pd.Series:
