@@ -8,8 +8,9 @@ told to be members, at a false-positive rate that images held out calibrate; and
 
 import pandas as pd
 
+from attacks.calibration import CHANCE
 from simulator.reports.verdict_words import LOOSER, counted, percent, trainer, whose
-from simulator.rundir.exposure_rows import CHANCE, MEASURES, TELLING, in_this_setting, settings_of
+from simulator.rundir.exposure_rows import MEASURES, TELLING, in_this_setting, settings_of
 
 NOTABLE = 0.05  # of leakage above both floors, from which on it is explained at all
 

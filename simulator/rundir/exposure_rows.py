@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from attacks.calibration import CHANCE
 from simulator.evaluation.truth import CANDIDATES
 from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import ALL
@@ -33,8 +34,6 @@ class Telling(NamedTuple):
 
 
 TELLING = Telling()
-# probability of as many by chance, up to which images count, and updates tell candidates, of all updates of a table
-CHANCE = 0.05
 
 
 def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
