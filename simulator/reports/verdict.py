@@ -36,10 +36,10 @@ from simulator.reports.verdict_words import (
     viewer,
     whose,
 )
+from simulator.results.cells import EXPLAINED
 from simulator.results.keys import ALL
 from simulator.results.threat_models import THREAT_MODELS
 from simulator.rundir.exposure_rows import (
-    EXPLAINED,
     EXPOSED,
     are_candidates,
     exposure_rows,

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from simulator.results.keys import ALL
-from simulator.rundir.exposure_rows import PARTICIPANTS
+from simulator.rundir.exposure_rows import COUNTS, PARTICIPANTS
 
 OF_PIXELS = dict(zip(PARTICIPANTS, ("the mean", "the deviation", "the range"), strict=True))
 FIELDS = {
@@ -46,12 +46,8 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
      r"the uninformed baseline is (\d+) public images for (\d+) returned: (.*)",  # earlier runs
      "the floor has {} of the {} public images that it needs, one for each returned, and so is too weak; {}"),
 )  # fmt: skip
-LOOSER = {  # how an image counts that `recovered` leaves out, and what `recovered` asks
-    "recovered_group": ("up to the shifts and flips that clients augment by", "as they are"),
-    "recovered_affine": ("up to brightness and contrast", "as they are"),
-    "recognized": ("up to what an eye overlooks (`recognized`)", "as they are"),
-    "held": ("in candidates that the attack would not vouch for", "returned"),
-}
+# how an image counts that `recovered` leaves out, and what `recovered` asks
+LOOSER = {name: (counts.how, counts.strictly) for name, counts in COUNTS.items() if counts.how}
 LONGEST = 320  # letters of one reason
 
 

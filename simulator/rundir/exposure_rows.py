@@ -7,23 +7,19 @@ import pandas as pd
 
 from attacks.calibration import CHANCE
 from simulator.evaluation.truth import CANDIDATES
+from simulator.results.cells import likely_right
 from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
 
 PARTICIPANTS = ("pixel_mean", "pixel_std", "pixel_range")  # knowledge of whoever takes part
-# of equally many images, the first counts
-MEASURES = ("recovered", "recovered_group", "recovered_affine", "recognized", "held")
+COUNTS = {column.name: column.counts for column in LEAKAGE.columns.values() if column.counts is not None}
+MEASURES = sorted(COUNTS, key=lambda name: COUNTS[name].rank)
 DERIVED = (
     *("scored", "best", "measure", "share", "sure", "chance", "explained"),
     *("tells_members", "tells_candidates", "setting"),
 )
 EXPOSED = 0.5  # share of a client's private images
-# Shares of an update that images may leave unexplained and be very likely right all the same. A search that has no test
-# of its own and leaves a third of it may have found noise. Images that passed a test against decoys may leave more:
-# exact ones do the longer the training was (0.15 measured), where all were strays they left 0.83 (docs/benchmarks.md).
-TESTED = 0.5
-EXPLAINED = 0.1
 
 
 class Telling(NamedTuple):
@@ -63,7 +59,7 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
     rows["detail"] = rows.detail.astype("string")
     rows = rows.assign(scored=rows.recovered.notna(), setting=_setting(rows))
     explained = pd.DataFrame({name: _explained(rows, name) for name in MEASURES}, index=rows.index)
-    plain = rows[list(MEASURES)].fillna(0.0)
+    plain = rows[MEASURES].fillna(0.0)
     counts = plain.where(explained == "", 0.0)
     likely = likely_right(rows)
     found = rows[["num_reconstructed", "num_inferred"]].min(axis=1).where(likely, 0.0)
@@ -86,14 +82,6 @@ def are_candidates(rows: pd.DataFrame) -> pd.Series:
     """Whether the images that a row was given are nobody's private set, so that nothing is scored on them."""
     details = rows.detail.astype("string") if "detail" in rows else pd.Series("", index=rows.index)
     return details.str.contains(CANDIDATES, regex=False, na=False).astype(bool)
-
-
-def likely_right(rows: pd.DataFrame) -> pd.Series:
-    """Whether images that nobody compared with the truth are very likely right: they passed the attack's own test
-    against decoys and explain half of the update, or explain nearly all of it."""
-    tested = rows.num_vouched if "num_vouched" in rows else pd.Series(float("nan"), index=rows.index)
-    passed = (pd.to_numeric(tested).astype("float64") > 0) & ~(rows.relative_residual >= TESTED)
-    return passed | (rows.relative_residual < EXPLAINED)
 
 
 def worst_first(leakage: pd.DataFrame) -> pd.DataFrame:

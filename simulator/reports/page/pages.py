@@ -11,7 +11,6 @@ import pandas as pd
 import yaml
 
 from attacks import InputError
-from simulator.reports.benchmark_table import strongest
 from simulator.reports.drawing import Drawn
 from simulator.reports.page.pictures import (
     OTHERS,
@@ -25,11 +24,11 @@ from simulator.reports.page.pictures import (
     picture_of,
     summary_of,
 )
-from simulator.reports.page.rows import NUMERIC, exposure_grid, leakage_grid, legend_of, utility_grid
-from simulator.reports.page.view import Grid, Heading, Others, Page, Picture
+from simulator.reports.page.rows import exposure_grid, leakage_grid, legend_of, utility_grid
+from simulator.reports.page.view import Others, Page, Picture
+from simulator.reports.tables import Grid, defenses_grid, equal_utility_grid, grid_of
 from simulator.reports.verdict import verdict
-from simulator.results.columns import NUMBER, Column
-from simulator.results.schema import EQUAL_UTILITY, benchmark
+from simulator.results.schema import benchmark
 from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run
 
@@ -108,48 +107,22 @@ def source(run: Run, kind: str) -> tuple[str, str]:
     return ("scenario" if kind == "run" else "audit.yaml"), text
 
 
-INTERVALS = ("recovered_fraction", "test_accuracy")  # columns with `_low` and `_high` beside them
-
-
 def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Sequence[Drawn], say: Say) -> Page:
     """table, equal: benchmark.csv and equal_utility.csv. The pictures of other clients give way to the figure that
     compares all defenses on the same images."""
     own = run_page(run, (), say)
-    columns = [*benchmark().printed, benchmark().columns["not_attacked_by"]]
-    defenses = grid_of("Defenses", strongest(table), columns)
+    defenses = defenses_grid(table, benchmark().columns["not_attacked_by"])
     note = (
-        "The attack that recovers most in the last attacked round, means over seeds and clients; in brackets the 95 % "
-        "interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, a low "
-        "share says little: it may have been the strongest."
+        "The attack that recovers most in the last attacked round, means over seeds and clients; beside them "
+        "the 95 % interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, a "
+        "low share says little: it may have been the strongest."
     )
-    folded = [grid_of("All rows of benchmark.csv", table, [c for c in benchmark().columns.values() if c.name in table])]
+    folded = [grid_of("All rows of benchmark.csv", table, list(benchmark().columns.values()))]
     if len(equal):
-        folded.insert(0, grid_of("Defenses at equal utility", equal, EQUAL_UTILITY.printed))
+        folded.insert(0, equal_utility_grid(equal))
     return replace(
         own, kind="benchmark", utility=replace(defenses, note=note), others=Others(),
         charts=tuple(map(chart_of, drawn)), tables=(*folded, *own.tables),
         repeat=f"fedspill benchmark FILE --out runs/{run.path.name}-again",
         repeat_needs="FILE is the benchmark file; the scenario above lists every row and seed of it as a sweep.",
     )  # fmt: skip
-
-
-def grid_of(title: str, frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
-    """A table as its schema declares it; columns without any value are left out."""
-    used = [column for column in columns if column.name in frame and frame[column.name].notna().any()]
-    headings = tuple(Heading(column.heading, column.dtype in NUMERIC, column.meaning) for column in used)
-    rows = tuple(tuple(_text(row, column) for column in used) for _, row in frame.iterrows())
-    return Grid(title, headings, rows)
-
-
-def _text(row: pd.Series, column: Column) -> str:
-    value = row[column.name]
-    if pd.isna(value):
-        return ""
-    if column.dtype != NUMBER:
-        return str(value)
-    if column.heading == "kB":
-        return f"{value / 1000:.0f}"
-    low, high = (row.get(f"{column.name}_{end}") for end in ("low", "high"))
-    if column.name not in INTERVALS or pd.isna(low) or pd.isna(high):
-        return f"{value:.{column.digits}f}"
-    return f"{value:.2f} ({low:.2f}–{high:.2f})"

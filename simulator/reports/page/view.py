@@ -13,6 +13,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from simulator.reports.tables import Grid
 from simulator.reports.verdict import Verdict
 
 
@@ -52,25 +53,6 @@ class Chart:
     alt: str
     source: str
     width: int
-
-
-@dataclass(frozen=True)
-class Heading:
-    """Of a column. numeric: its cells stand right and sort by number. meaning: what it holds, in a sentence."""
-
-    name: str
-    numeric: bool = False
-    meaning: str = ""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table; rows of as many cells as there are columns. title: for who cannot see it; note: what is left out."""
-
-    title: str
-    columns: tuple[Heading, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
 
 
 @dataclass(frozen=True)
