@@ -28,12 +28,13 @@ from simulator.reports.drawing import (
     styles,
     themed,
 )
-from simulator.reports.strips import show, who
+from simulator.reports.strips import show
 from simulator.results.disk import below
 from simulator.results.formats import load_images
-from simulator.results.keys import ALL, ObservationKey
+from simulator.results.keys import ALL, ObservationKey, owner
 from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run
+from simulator.rundir.strip import cell_of
 
 COLUMNS = 8  # of images
 ACROSS, MOST_IN_ONE = 2, 5  # columns of lines where there are more lines than that
@@ -64,12 +65,12 @@ def defense_grid(record: Run, path: Path) -> Drawn | None:
     plain = single[single.defense == UNDEFENDED]
     first = next(rows for rows in (plain, single, ranked) if len(rows)).iloc[0]
     client, order = int(first["client"]), list(dict.fromkeys(cell.scenario.defense for cell in record.cells.values()))
-    images = matches(record, first).sort_values("l2", kind="stable").image.head(COLUMNS).tolist()
-    private = _private(record, str(first.get("cell", "")), [client] if client != ALL else _clients(record, first))
+    images = record.samples_of(first).sort_values("l2", kind="stable").image.head(COLUMNS).tolist()
+    private = _private(record, cell_of(first), [client] if client != ALL else _clients(record, first))
     tried = (_line(record, ranked[ranked.defense == defense], client, images) for defense in order)
     lines = [line for line in tried if line is not None]
     _draw(private[images], lines, path)
-    of = f"{who(client)}, round {first['round']}, seed {first['seed']}"
+    of = f"{owner(client)}, round {first['round']}, seed {first['seed']}"
     return Drawn(
         path,
         "The same images under every defense",
@@ -77,15 +78,6 @@ def defense_grid(record: Run, path: Path) -> Drawn | None:
         "each defense. An empty frame: nothing returned that matches the image.",
         f"{of}: {'; '.join(f'{line.defense}: {line.outcome}' for line in lines)}.",
     )
-
-
-def matches(record: Run, row: pd.Series) -> pd.DataFrame:
-    """The private images of a row of the leakage table, one line for each: `image`, `match` and `l2`."""
-    keys = ["round", "client", "threat_model", "attack", "target", *(["cell"] if row.get("cell") else [])]
-    own = record.samples
-    for name in keys:
-        own = own[own[name] == row[name]]
-    return own
 
 
 def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -> Line | None:
@@ -96,11 +88,11 @@ def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -
     if own.empty:
         return None
     row = own.iloc[0]
-    cell = str(row.get("cell", ""))
+    cell = cell_of(row)
     clients = _clients(record, row)
     before = clients[: clients.index(client)] if row["client"] == ALL and client in clients else []
     start = len(_private(record, cell, before)) if before else 0
-    match = matches(record, row).set_index("image").match
+    match = record.samples_of(row).set_index("image").match
     found = load_images(record.store(cell).reconstruction_path(ObservationKey.of(row), row["attack"]))
     places = [int(match.get(start + image, -1)) for image in images]
     guesses = [found[place] if place >= 0 else None for place in places]
@@ -109,7 +101,7 @@ def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -
 
 
 def _clients(record: Run, row: pd.Series) -> list[int]:
-    return list(record.store(str(row.get("cell", ""))).recorded(ObservationKey.of(row)).clients)
+    return list(record.store(cell_of(row)).recorded(ObservationKey.of(row)).clients)
 
 
 def _private(record: Run, cell: str, clients: Sequence[int]) -> Tensor:

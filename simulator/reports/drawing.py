@@ -20,6 +20,7 @@ import pandas as pd
 from cycler import cycler
 
 from clients.defenses import DEFENSES
+from simulator.errors import said_by
 from simulator.results.disk import inside
 from simulator.results.schema import LEAKAGE, SAMPLES
 
@@ -62,7 +63,7 @@ def attempt(draw: Callable[[Path], Drawn | None], folder: Path, name: str, say: 
         return draw(inside(folder, folder / f"{name}.png"))
     except Exception as error:
         plt.close("all")
-        say(f"figure {name}.png could not be drawn: {type(error).__name__}: {' '.join(str(error).split())}")
+        say(f"figure {name}.png could not be drawn: {said_by(error)}")
         return None
 
 

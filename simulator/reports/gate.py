@@ -15,7 +15,7 @@ import pandas as pd
 from attacks.interface.errors import InputError, nearest
 from simulator.errors import RunError
 from simulator.results.columns import COUNT, NUMBER
-from simulator.results.keys import ALL
+from simulator.results.keys import owner
 from simulator.results.schema import LEAKAGE
 from simulator.rundir.exposure_rows import about_private, are_candidates
 
@@ -124,6 +124,6 @@ def judge(leakage: pd.DataFrame, limits: Sequence[Limit]) -> Judgement:
 
 def _row(row: pd.Series) -> str:
     """What tells a row from others."""
-    client = "all clients" if row["client"] == ALL else f"client {row['client']}"
     defense = "" if row["defense"] == "none" or pd.isna(row["defense"]) else f", {row['defense']}"
-    return f"round {row['round']}, {client}, {row['threat_model']}, {row['attack']}{defense}, seed {row['seed']}"
+    who = f"{owner(row['client'])}, {row['threat_model']}, {row['attack']}"
+    return f"round {row['round']}, {who}{defense}, seed {row['seed']}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from simulator.results.keys import ALL
+from simulator.results.keys import owner
 from simulator.rundir.exposure_rows import COUNTS, PARTICIPANTS
 
 OF_PIXELS = dict(zip(PARTICIPANTS, ("the mean", "the deviation", "the range"), strict=True))
@@ -67,11 +67,11 @@ def viewer(threat_model: str) -> str:
 
 
 def whose(client: int) -> str:
-    return "all clients of a round together" if client == ALL else f"client {client}"
+    return owner(client, "all clients of a round together")
 
 
 def trainer(client: int) -> str:
-    return "any client of the round" if client == ALL else f"client {client}"
+    return owner(client, "any client of the round")
 
 
 def listed(names: Sequence[str]) -> str:

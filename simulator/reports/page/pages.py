@@ -11,6 +11,7 @@ import pandas as pd
 import yaml
 
 from attacks import InputError
+from simulator.errors import one_line
 from simulator.reports.drawing import Drawn
 from simulator.reports.page.pictures import (
     OTHERS,
@@ -77,7 +78,7 @@ def _attempt(run: Run, row: pd.Series, most: int, noun: str, say: Say) -> Pictur
     try:
         return picture_of(run, row, most, noun)
     except (InputError, OSError, LookupError) as error:
-        say(f"pictures of {row['attack']} on client {row['client']} cannot be shown: {' '.join(str(error).split())}")
+        say(f"pictures of {row['attack']} on client {row['client']} cannot be shown: {one_line(str(error))}")
         return None
 
 
@@ -114,8 +115,8 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     defenses = defenses_grid(table, benchmark().columns["not_attacked_by"])
     note = (
         "The attack that recovers most in the last attacked round, means over seeds and clients; beside them "
-        "the 95 % interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, a "
-        "low share says little: it may have been the strongest."
+        "the 95 % interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, "
+        "a low share says little: it may have been the strongest."
     )
     folded = [grid_of("All rows of benchmark.csv", table, list(benchmark().columns.values()))]
     if len(equal):

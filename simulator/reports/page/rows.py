@@ -5,9 +5,9 @@ from dataclasses import replace
 import pandas as pd
 
 from simulator.reports.drawing import UNDEFENDED, short, swept_keys
-from simulator.reports.strips import who
 from simulator.reports.tables import FLOOR, FOUND, Grid, Heading, grid, headed, key_cells
 from simulator.reports.verdict_words import at_worst, sentence, told, viewer
+from simulator.results.keys import owner
 from simulator.results.schema import LEAKAGE
 from simulator.rundir.exposure_rows import exposure_rows, settings_of, worst_first, worst_of
 
@@ -58,7 +58,7 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
     lines = []
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst = worst_of(own)
-        where = f"{who(int(worst.client))}, round {worst['round']}" + (f", {worst.setting}" if worst.setting else "")
+        where = f"{owner(int(worst.client))}, round {worst['round']}" + (f", {worst.setting}" if worst.setting else "")
         auc = own.membership_auc.max()
         known = told(worst.knowledge)
         lines.append(

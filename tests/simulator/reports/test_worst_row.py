@@ -9,12 +9,12 @@ from simulator.reports.page import pages
 from simulator.reports.page.rows import leakage_grid
 from simulator.reports.page.view import Picture
 from simulator.reports.screen import worst_rows
-from simulator.reports.strips import Strip
 from simulator.reports.verdict import verdict
 from simulator.results.schema import LEAKAGE
 from simulator.rundir import run as rundir
 from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run, worst_table
+from simulator.rundir.strip import Strip
 from tests.simulator.reports.conftest import leakage_row
 
 BLIND = {"recovered": None, "recovered_fraction": None, "leakage": None, "num_private": None, "num_inferred": 8}
@@ -38,7 +38,7 @@ def two(request, large, monkeypatch):
     """A run of two rows of which the second is the worst, with everything but pictures."""
     large.leakage = LEAKAGE.frame(CASES[request.param])
     monkeypatch.setattr(pages, "picture_of", lambda run, row, *_: Picture(f"client {row.client}", "", "", ()))
-    monkeypatch.setattr(rundir, "matched_pictures", lambda run, row, most: row)
+    monkeypatch.setattr(rundir, "worst_pictures", lambda run, row, most: row)
     monkeypatch.setattr(strips, "strip_of", lambda run, row, title, label: strip(f"client {row.client}"))
     return large
 

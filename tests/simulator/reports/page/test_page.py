@@ -16,8 +16,8 @@ from simulator.reports.page.pages import run_page
 from simulator.reports.page.pictures import distance, in_words, picture_of, tile
 from simulator.reports.page.rows import leakage_grid, utility_grid
 from simulator.reports.page.view import render
-from simulator.reports.strips import Strip
 from simulator.results.schema import LEAKAGE, UTILITY
+from simulator.rundir.strip import Strip
 from tests.simulator.reports.conftest import leakage_row, utility_row
 
 FIVE_MEGABYTES = 5 * 1000 * 1000
