@@ -1,6 +1,5 @@
-"""What is left of the same private images under each defense: one line of pictures for every defense.
-
-Pictures of a benchmark: what a defense protects against what it costs, and what each one lets through.
+"""Figures of a benchmark: what a defense protects against what it costs, what each lets through, and the same private
+images under each of them.
 """
 
 from collections.abc import Callable, Sequence

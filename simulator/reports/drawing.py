@@ -1,8 +1,5 @@
-"""What all figures share: the theme, panels, files, and one style for each name.
-
-Names beside a panel, each with its marker and joined to its point by a thin line: colours alone name nothing.
-
-What tells one row of a run's tables from another, in words.
+"""What all figures share: theme, panels and files, one style for each name, names beside their points, and titles that
+tell one panel from another.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""Leakage of every update: over rounds, over what a sweep moves, or, of a single round, over its clients.
-
-Pictures of a run: reconstruction curves against the floor, leakage by round, and the images.
-"""
+"""Figures of a run: reconstruction curves against the floor, leakage of every update, and the images."""
 
 import itertools
 import textwrap

@@ -1,10 +1,9 @@
-"""What a verdict does not say: what was not tried, what failed or gave up, and what was assumed.
+"""The verdict: what a leakage table means, in sentences for somebody who has to decide, and what it does not say.
 
-The verdict: what a leakage table means, in sentences for somebody who has to decide.
-
-One function for the screen, the page and JSON. It needs the table alone: where the true images are known, it counts
-what was recovered of them, and where they are not, as in an audit of somebody else's federation, what was found and
-how much of the update that explains.
+One function for the screen, the page and JSON. It needs the table alone. Where the true images are known, it counts
+what was recovered of them. Where they are not, as in an audit of somebody else's federation, it counts what was found,
+and says how much of the update that explains. Its caveats: what was not tried, what failed or gave up, what was
+assumed.
 """
 
 from dataclasses import asdict, dataclass

@@ -1,9 +1,8 @@
-"""What a verdict says of scores that it does not count: those that chance, or a guess at the classes, explains.
+"""What a verdict says of membership, and of counts that chance or a guess at the classes explains.
 
-What a verdict says of membership: whether an update tells who was in it.
-
-With the truth, how well private images are told from others (AUC); without it, how many candidates of the user's are
-told to be members, at a false-positive rate that images held out calibrate; and where neither was tried, that.
+Membership: whether an update tells who was in it. With the truth, how well private images are told from others (AUC).
+Without it, how many candidates of the user's are told to be members, at a false-positive rate that images held out
+calibrate. Where neither was tried, that.
 """
 
 import pandas as pd

@@ -1,7 +1,4 @@
-"""The page on a run or an audit: its tables and description in, a `Page` out.
-
-The page on a benchmark: defenses compared, then everything that a run's page has.
-"""
+"""Pages: of a run or an audit, and of a benchmark, which compares defenses and then has all that a run's page has."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -47,11 +44,25 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
     name = str(asked.get("name") or (run.path.name if recording.parent == run.path.resolve() else recording.name))
     rows = leakage_grid(leakage)
     worst, others = pictures(run, noun_of(description), say)
-    charts = tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS))
+    command, needs = repeat(run, kind, name)
     return Page(
-        kind, name, summary_of(description), verdict(leakage), worst, exposure_grid(leakage), utility_of(run), charts,
-        others, facts_of(description), (rows,), legend_of(rows), *repeat(run, kind, name), *source(run, kind),
-    )  # fmt: skip
+        kind=kind,
+        title=name,
+        summary=summary_of(description),
+        verdict=verdict(leakage),
+        worst=worst,
+        exposures=exposure_grid(leakage),
+        utility=utility_of(run),
+        charts=tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS)),
+        others=others,
+        facts=facts_of(description),
+        tables=(rows,),
+        legend=legend_of(rows),
+        repeat=command,
+        repeat_needs=needs,
+        source_name="scenario" if kind == "run" else "audit.yaml",
+        source=yaml.safe_dump(asked, sort_keys=False, allow_unicode=True),
+    )
 
 
 def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
@@ -102,12 +113,6 @@ def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
     )
 
 
-def source(run: Run, kind: str) -> tuple[str, str]:
-    """(name of the file that says what was done, its text)."""
-    text = yaml.safe_dump(asked_for(run.description), sort_keys=False, allow_unicode=True)
-    return ("scenario" if kind == "run" else "audit.yaml"), text
-
-
 def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Sequence[Drawn], say: Say) -> Page:
     """table, equal: benchmark.csv and equal_utility.csv. The pictures of other clients give way to the figure that
     compares all defenses on the same images."""
@@ -122,8 +127,12 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     if len(equal):
         folded.insert(0, equal_utility_grid(equal))
     return replace(
-        own, kind="benchmark", utility=replace(defenses, note=note), others=Others(),
-        charts=tuple(map(chart_of, drawn)), tables=(*folded, *own.tables),
+        own,
+        kind="benchmark",
+        utility=replace(defenses, note=note),
+        others=Others(),
+        charts=tuple(map(chart_of, drawn)),
+        tables=(*folded, *own.tables),
         repeat=f"fedspill benchmark FILE --out runs/{run.path.name}-again",
         repeat_needs="FILE is the benchmark file; the scenario above lists every row and seed of it as a sweep.",
-    )  # fmt: skip
+    )

@@ -1,7 +1,4 @@
-"""What was done, from the description in a run directory: names and values, whoever wrote them.
-
-Images of a page: strips of private images above reconstructions, and figures, as data URIs.
-"""
+"""Images of a page as data URIs, strips and figures, and what was done, from the description in a run directory."""
 
 import base64
 import io
