@@ -3,11 +3,11 @@ images under each of them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -27,27 +27,17 @@ from simulator.reports.drawing import (
     styles,
     themed,
 )
-from simulator.reports.strips import show
+from simulator.reports.strips import blank_sheet, draw_images
 from simulator.results.disk import below
 from simulator.results.formats import load_images
 from simulator.results.keys import ALL, ObservationKey, owner
 from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run
-from simulator.rundir.strip import cell_of
+from simulator.rundir.strip import Strip, cell_of
 
 COLUMNS = 8  # of images
 ACROSS, MOST_IN_ONE = 2, 5  # columns of lines where there are more lines than that
 IMAGE, GAP, NAMES = 0.5, 0.03, 1.55  # inches; NAMES: of the text left of a line
-
-
-@dataclass(frozen=True, eq=False)
-class Line:
-    """A defense, what became of the images under it, and its reconstructions: (C, H, W), or None where none was
-    returned that matches the image."""
-
-    defense: str
-    outcome: str
-    guesses: Sequence[Tensor | None]
 
 
 def defense_grid(record: Run, path: Path) -> Drawn | None:
@@ -75,13 +65,13 @@ def defense_grid(record: Run, path: Path) -> Drawn | None:
         "The same images under every defense",
         f"The same {len(images)} of {len(private)} private images ({of}) and what the best attack makes of them under "
         "each defense. An empty frame: nothing returned that matches the image.",
-        f"{of}: {'; '.join(f'{line.defense}: {line.outcome}' for line in lines)}.",
+        f"{of}: {'; '.join(f'{line.title}: {line.label}' for line in lines)}.",
     )
 
 
-def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -> Line | None:
-    """Of one defense, from its rows, the worst first. A defense that hides the client is attacked as the
-    union of its round, where the client's images have other places."""
+def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -> Strip | None:
+    """Of one defense, from its rows, the worst first; NaN where nothing was returned that matches the image. A defense
+    that hides the client is attacked as the union of its round, where the client's images have other places."""
     own = rows[rows.client == client]
     own = own if len(own) else rows[rows.client == ALL]
     if own.empty:
@@ -91,12 +81,15 @@ def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -
     clients = _clients(record, row)
     before = clients[: clients.index(client)] if row["client"] == ALL and client in clients else []
     start = len(_private(record, cell, before)) if before else 0
-    match = record.samples_of(row).set_index("image").match
+    matches = record.samples_of(row).set_index("image").reindex([start + image for image in images])
     found = load_images(record.store(cell).reconstruction_path(ObservationKey.of(row), row["attack"]))
-    places = [int(match.get(start + image, -1)) for image in images]
-    guesses = [found[place] if place >= 0 else None for place in places]
+    guesses = torch.full((len(images), *found.shape[1:]), torch.nan)
+    for place, match in enumerate(matches.match.fillna(-1).astype(int)):
+        if match >= 0:
+            guesses[place] = found[match]
     union = "all clients, " if row["client"] == ALL and client != ALL else ""
-    return Line(row["defense"], f"{row['recovered']} of {row['num_private']} ({union}{row['attack']})", guesses)
+    outcome = f"{row['recovered']} of {row['num_private']} ({union}{row['attack']})"
+    return Strip(row["defense"], None, guesses, matches.l2.to_numpy(), outcome)
 
 
 def _clients(record: Run, row: pd.Series) -> list[int]:
@@ -107,38 +100,23 @@ def _private(record: Run, cell: str, clients: Sequence[int]) -> Tensor:
     return Truth.of(record.cells[cell].scenario, clients, clients).private
 
 
-def _draw(private: Tensor, lines: Sequence[Line], path: Path) -> None:
+def _draw(private: Tensor, lines: Sequence[Strip], path: Path) -> None:
     """A line of private images above each column of lines."""
     across = ACROSS if len(lines) > MOST_IN_ONE else 1
     tall = -(-len(lines) // across)
-    width, step = NAMES + private.shape[0] * (IMAGE + GAP) + 0.2, IMAGE + 2 * GAP
-    figure = plt.figure(figsize=(width * across, step * (tall + 1) + 0.1))
+    above = Strip("private", None, private, np.zeros(len(private)), label="")
+    width, step = NAMES + len(private) * (IMAGE + GAP) + 0.2, IMAGE + 2 * GAP
+    height = step * (tall + 1) + 0.1
+    figure, sheet = blank_sheet(width * across, height)
     for number in range(across):
-        left = number * width
-        _row(figure, (left, 0.0), "private", "", list(private))
-        for place, line in enumerate(lines[number * tall : (number + 1) * tall]):
-            _row(figure, (left, step * (place + 1) + 0.06), line.defense, line.outcome, line.guesses)
+        left = number * width + NAMES
+        for place, line in enumerate([above, *lines[number * tall : (number + 1) * tall]]):
+            top = height - step * place - (0.06 if place else 0.0)
+            middle, lift = top - IMAGE / 2, 0.09 if line.label else 0.0
+            sheet.text(left - 0.08, middle + lift, line.title, fontsize=9, weight="bold", ha="right", va="center")
+            sheet.text(left - 0.08, middle - 0.09, line.label, fontsize=9, color="0.3", ha="right", va="center")
+            draw_images(sheet, line.guesses, (left, top), IMAGE, GAP)
     save(figure, path)
-
-
-def _row(
-    figure: plt.Figure, corner: tuple[float, float], name: str, outcome: str, images: Sequence[Tensor | None]
-) -> None:
-    """Name and outcome, and images right of them; corner: (from the left, from the top), in inches."""
-    width, height = figure.get_size_inches()
-    left, bottom = corner[0] + NAMES, height - corner[1] - IMAGE
-    middle, lift = (bottom + IMAGE / 2) / height, 0.09 / height if outcome else 0.0
-    edge = (left - 0.08) / width
-    figure.text(edge, middle + lift, name, fontsize=9, weight="bold", ha="right", va="center")
-    figure.text(edge, middle - 0.09 / height, outcome, fontsize=9, color="0.3", ha="right", va="center")
-    for column, image in enumerate(images):
-        place = (left + column * (IMAGE + GAP), bottom)
-        axis = figure.add_axes((place[0] / width, place[1] / height, IMAGE / width, IMAGE / height))
-        show(axis, torch.ones(1, 1, 1) if image is None else image)
-        if image is None:
-            axis.axis("on")
-            axis.set(xticks=[], yticks=[])
-            plt.setp(axis.spines.values(), visible=True, color="0.75")
 
 
 ACCURACY, RECOVERED = "test accuracy", "share of private images recovered"

@@ -59,9 +59,7 @@ def draw_strips(
     heights = [max(_height(line, image, captions) for line in row) for row in rows]
     wide = LABEL + columns * (image + GAP) + 0.15
     width, height = wide * across, sum(heights) + (0.35 if title else 0.05)
-    figure = plt.figure(figsize=(width, height))
-    sheet = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))  # in inches: axes of its own cost 20 ms
-    sheet.axis("off")
+    figure, sheet = blank_sheet(width, height)
     if title:
         sheet.text(LABEL, height - 0.2, title, fontsize=10, va="center", weight="bold")
     top = height - (0.35 if title else 0.05)
@@ -70,6 +68,26 @@ def draw_strips(
             _draw_line(sheet, line, (place * wide, top), image, captions)
         top -= tall
     return save(figure, path)
+
+
+def blank_sheet(width: float, height: float) -> tuple[plt.Figure, plt.Axes]:
+    """A figure with one axes whose units are inches: axes of its own for each image would cost 20 ms."""
+    figure = plt.figure(figsize=(width, height))
+    sheet = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
+    sheet.axis("off")
+    return figure, sheet
+
+
+def draw_images(sheet: plt.Axes, images: Tensor, corner: tuple[float, float], image: float, gap: float = GAP) -> None:
+    """Images (K, C, H, W) beside each other, the upper left corner of the first at `corner`; an empty frame for NaN."""
+    left, top = corner
+    for column, one in enumerate(images):
+        start = left + column * (image + gap)
+        if one.isnan().any():
+            frame = plt.Rectangle((start, top - image), image, image, fill=False, edgecolor="0.75", linewidth=0.8)
+            sheet.add_patch(frame)
+        else:
+            show(sheet, one, extent=(start, start + image, top - image, top), aspect="auto")
 
 
 def _height(line: Strip, image: float, captions: bool) -> float:
@@ -94,9 +112,7 @@ def _draw_line(sheet: plt.Axes, line: Strip, corner: tuple[float, float], image:
     images["reconstructed"] = line.guesses
     for label, pixels in images.items():
         sheet.text(left - 0.04, top - image / 2, label, fontsize=9, rotation=90, va="center", ha="right")
-        for column, one in enumerate(pixels):
-            start = left + column * (image + GAP)
-            show(sheet, one, extent=(start, start + image, top - image, top), aspect="auto")
+        draw_images(sheet, pixels, (left, top), image)
         top -= image + GAP
     for column, l2 in enumerate(line.l2 if captions and line.private is not None else ()):
         middle = left + column * (image + GAP) + image / 2

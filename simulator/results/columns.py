@@ -113,7 +113,6 @@ class Table:
             if name not in self.columns and name not in swept:
                 raise SchemaError(
                     f"table {self.name!r} has no column {name!r}: declare it in simulator/results/schema.py"
-                    " (a benchmark's in benchmark_schema.py)"
                 )
 
     def plain(self, row: dict[str, Any]) -> dict[str, Any]:
