@@ -18,6 +18,10 @@ from torch import Tensor
 
 RATES = (0.001, 0.01, 0.1)  # of false alarms, the strictest first
 FEWEST_OUTSIDERS = round(1 / RATES[-1]) - 1  # that calibrate any of them
+CHANCE = 0.05  # probability of as many by chance, up to which candidates are told, over all updates that were tested
+# ρ of a candidate, up to which it lies in the span of an update of a clear rank. The update's own images leave rounding
+# alone, 1e-9 and less, and others some hundredths at least.
+OUTSIDE = 0.01
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,11 @@ class Calibrated:
         told = int(members.sum())
         p = float(scipy.stats.betabinom.sf(told - 1, len(scores), passed[rate] + 1, number - passed[rate]))
         return cls(len(scores), number, rate, threshold, passed[rate], told, p, tuple(members.tolist()))
+
+    @property
+    def tells(self) -> bool:
+        """Whether this update, the only one that was tested, tells members from others."""
+        return self.p <= CHANCE
 
     def columns(self) -> dict[str, float | int]:
         """Of the leakage table."""

@@ -181,12 +181,12 @@ def attack(
 @command
 @with_observation_options
 def member(
-    candidates: Annotated[Path, typer.Option(metavar="FILE.npz", help="with an array `images`, (Q, C, H, W)")],
+    candidates: Annotated[Path, typer.Option(metavar="PATH", help="an npz file with `images`, or a folder of them")],
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for membership.csv")],
     which: ObservationOptions,
     public: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.npz", help="with an array `images`, no members: calibrates the false-positive rate"),
+        typer.Option(metavar="PATH", help="the same of images that are no members: calibrates false alarms"),
     ] = None,
 ) -> Answer:
     """Say which candidate images an update was trained on; a higher score means a member.
@@ -197,6 +197,7 @@ def member(
 
     from attacks.calibration import Calibrated
     from attacks.membership import MembershipTest
+    from attacks.update.spectrum import infer_image_count
     from simulator.evaluation.candidate_images import (
         load_candidates,
         membership_words,
@@ -205,7 +206,8 @@ def member(
         write_membership,
     )
 
-    files = [load_candidates(candidates), *([load_candidates(public, "public images")] if public is not None else [])]
+    given = {"candidates": candidates, "public images": public}
+    files = [load_candidates(p, name, in_pixels=which.in_pixels) for name, p in given.items() if p is not None]
     observation, knowledge, _ = which.observe()
     if which.in_pixels:
         files = [to_input_space(images, observation, knowledge) for images in files]
@@ -215,7 +217,9 @@ def member(
     show_warnings(warnings)
     table = out_dir / "membership.csv"
     write_membership(table, residual, Calibrated.of(residual, *outsiders) if outsiders else None)
-    said = membership_words(residual, next(iter(outsiders), None), test.num_private)
+    count = infer_image_count(observation)
+    clear = count is not None and count.has_spectral_gap
+    said = membership_words(residual, next(iter(outsiders), None), test.num_private, clear)
     for sentence in said:
         say(sentence)
     out.print(f"{len(residual)} candidates, {test.num_private} private images: {table}")
@@ -229,7 +233,7 @@ def diagnose(
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for diagnose.json and layers.csv")],
     which: ObservationOptions,
     images: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="with an array `images`, public or reconstructed ones")
+        Path | None, typer.Option(metavar="PATH", help="public or reconstructed ones: npz with `images`, or a folder")
     ] = None,
     evaluator: Annotated[bool, typer.Option("--evaluator", help="with --run: on the private images")] = False,
 ) -> Answer:

@@ -1,64 +1,77 @@
-"""What membership scores mean, in words: how many candidates are members, at which rate of false alarms.
+"""Tell which candidate images an update was trained on: read them, score them, write the scores, say what they mean.
 
-Candidate images from a file, and how `fedspill member` writes their scores.
-
-Which candidate images an update was trained on: no truth is needed, only images that are known to be no members.
-
-Candidate images of an audit, and the images held out that calibrate who is told to be a member.
+No truth is needed, only images that are known to be no members: they calibrate who is told to be one.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation
-from attacks.calibration import FEWEST_OUTSIDERS, Calibrated
+from attacks.calibration import FEWEST_OUTSIDERS, OUTSIDE, Calibrated
 from attacks.interface.pictures import Normalization
 from attacks.membership import MembershipTest
 from attacks.update.private_set import infer_pixel_mean
-from clients.data.files import npz_array
-from simulator.evaluation.image_files import Shape, read_images, read_truth
+from simulator.evaluation.image_files import Shape, read_truth
 from simulator.results.disk import make_out, write_atomically
 from simulator.results.schema import CANDIDATES
 
 WIDE_GAP = 1.0  # in score: the residuals on its two sides differ by a factor of e
-UNLIKELY = 0.01  # probability of as many by chance, from which on candidates are told at all
 
 
-def membership_words(residual: Tensor, outsiders: Tensor | None, num_private: int) -> list[str]:
+def membership_words(
+    residual: Tensor, outsiders: Tensor | None, num_private: int, clear_rank: bool = False
+) -> list[str]:
     """Sentences with a threshold and counts.
 
     residual: (Q,) of the candidates. outsiders: (P,) of images that are known to be no members, held out to calibrate
-    the threshold; None where there are none. num_private: images that the update was trained on.
+    the threshold; None where there are none. num_private: images that the update was trained on. clear_rank: whether
+    its first layer has one, so that it spans its images.
     """
     scores = -residual.double().log()
+    uncalibrated = _by_span(residual) if clear_rank else _by_gap(scores, num_private)
     if outsiders is None:
-        return _by_gap(scores, num_private)
+        return uncalibrated
     found = Calibrated.of(residual, outsiders)
     if found is None:
         few = f"{len(outsiders)} images that are no members are too few to calibrate a threshold: give at least"
-        return [f"{few} {FEWEST_OUTSIDERS}", *_by_gap(scores, num_private)]
+        return [f"{few} {FEWEST_OUTSIDERS}", *uncalibrated]
     said = (
         f"{found.told} of {found.candidates} candidates are told to be members at a false-positive rate of at most "
         f"{100 * found.rate:g} %: score above {found.threshold:.2f}, which at most {found.passed} of {found.outsiders} "
         "images that are no members reach"
     )
     chance = f"about {found.rate * found.candidates:.1f}"
-    if found.p > UNLIKELY:
+    if not found.tells:
         return [f"{said}; {chance} would be by chance (p = {found.p:.2g}): this update does not tell"]
     return [f"{said}; {chance} of them are by chance"]
 
 
+NO_RATE = "how many of them are false alarms is not known: give images that are no members with --public"
+
+
+def spanned(residual: Tensor) -> int:
+    """How many of some images (Q,) lie in the span of an update of a clear rank, as its own images do."""
+    return int((residual < OUTSIDE).sum())
+
+
+def _by_span(residual: Tensor) -> list[str]:
+    score = -math.log(OUTSIDE)
+    return [
+        f"{spanned(residual)} of {len(residual)} candidates lie in the span of the update (score above {score:.2f}), "
+        f"as members do; {NO_RATE}"
+    ]
+
+
 def _by_gap(scores: Tensor, num_private: int) -> list[str]:
     """Without outsiders there is no rate of false alarms: only whether the scores fall into two groups."""
-    no_rate = "how many of them are false alarms is not known: give images that are no members with --public"
     order = scores.sort(descending=True).values
     if len(order) < 2:
-        return [f"the candidate's score is {float(order[0]):.2f}; {no_rate}"]
+        return [f"the candidate's score is {float(order[0]):.2f}; {NO_RATE}"]
     gaps = order[:-1] - order[1:]
     above = int(gaps.argmax()) + 1
     if float(gaps.max()) < WIDE_GAP or above > num_private:
@@ -68,7 +81,7 @@ def _by_gap(scores: Tensor, num_private: int) -> list[str]:
     return [
         f"{above} of {len(order)} candidates look like members: their scores are {float(order[above - 1]):.2f} to "
         f"{float(order[0]):.2f}, all others' at most {float(order[above]):.2f}, and the update holds {num_private} "
-        f"images; {no_rate}"
+        f"images; {NO_RATE}"
     ]
 
 
@@ -76,21 +89,12 @@ MOST_NORMALIZED = 20.0  # that inputs of networks have in size; pixels up to 255
 BLACK_WITHIN = 0.05  # of the range of the images, between their black and that of the update
 
 
-def load_candidates(path: Path, called: str = "candidates") -> Tensor:
-    """`images` of an npz file, (Q, C, H, W) float32. called: how errors call them."""
-    if not path.exists():
-        raise InputError(f"{called} {str(path)!r} do not exist")
-    images = npz_array(path, "images", called)
-    if not len(images):
-        raise InputError(f"{called} {str(path)!r}: `images` is empty: give at least one")
-    if images.ndim != 4 or not np.issubdtype(images.dtype, np.floating):
-        raise InputError(
-            f"{called} {str(path)!r}: `images` is {images.dtype} {images.shape}, it has to be float "
-            "(number, channels, height, width)"
-        )
-    if not np.isfinite(images).all():
-        raise InputError(f"{called} {str(path)!r}: `images` holds values that are not finite")
-    return torch.from_numpy(images.astype(np.float32))
+def load_candidates(
+    path: Path, called: str = "candidates", shape: Shape | None = None, in_pixels: bool = True
+) -> Tensor:
+    """Images (Q, C, H, W) of an npz file, of a folder of pictures or of a folder of both. called: how errors call them.
+    shape: (C, H, W) that they have to have. in_pixels: whether floats have to lie in [0, 1]."""
+    return read_truth(path, shape, called, in_pixels).images
 
 
 def to_input_space(images: Tensor, observation: Observation, knowledge: Knowledge) -> Tensor:
@@ -183,8 +187,7 @@ class AuditCandidates:
     shape: Shape
 
     def images(self) -> tuple[Tensor, Tensor]:
-        candidates = read_truth(self.path, self.shape, "candidates").images
-        return candidates, read_images(self.public, self.shape, "public images")
+        return load_candidates(self.path, shape=self.shape), load_candidates(self.public, "public images", self.shape)
 
 
 def check_candidates(path: str | None, public: str | None, shape: Shape) -> None:

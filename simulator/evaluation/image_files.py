@@ -35,11 +35,11 @@ class ImageFiles:
         return range(start, start + self.counts[file])
 
 
-def read_truth(path: Path, shape: Shape, called: str = "truth") -> ImageFiles:
+def read_truth(path: Path, shape: Shape | None, called: str = "truth", in_pixels: bool = True) -> ImageFiles:
     """A folder with a file or a folder of images for each client (`client_00.npz`, …), or one npz file, or one folder
     of pictures, with the images of all of them. called: how errors call it. InputError names what is missing, or does
-    not fit the shape."""
-    return _read_truth(str(path), shape, called, _stamps(path))
+    not fit the shape. in_pixels: as of `read_images`."""
+    return _read_truth(str(path), shape, called, in_pixels, _stamps(path))
 
 
 def _stamps(path: Path) -> tuple[tuple[str, int, int], ...]:
@@ -49,10 +49,12 @@ def _stamps(path: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 @lru_cache(maxsize=4)  # a worker scores many rows
-def _read_truth(path: str, shape: Shape, called: str, stamps: tuple[tuple[str, int, int], ...]) -> ImageFiles:
+def _read_truth(
+    path: str, shape: Shape | None, called: str, in_pixels: bool, stamps: tuple[tuple[str, int, int], ...]
+) -> ImageFiles:
     own = _parts(Path(path)) if Path(path).is_dir() else []
     files = own or [Path(path)]
-    parts = [read_images(file, shape, called) for file in files]
+    parts = [read_images(file, shape, called, in_pixels) for file in files]
     labels = [read_labels(file, len(images)) for file, images in zip(files, parts, strict=True)]
     known = [one for one in labels if one is not None]
     return ImageFiles(
@@ -70,17 +72,18 @@ def _parts(folder: Path) -> list[Path]:
     return [path for path in there if path.is_dir() or path.suffix == ".npz"]
 
 
-def read_images(path: Path, shape: Shape, called: str) -> Tensor:
+def read_images(path: Path, shape: Shape | None, called: str, in_pixels: bool = True) -> Tensor:
     """(N, C, H, W) in [0, 1], of the array `images` of an npz file (floats in [0, 1], or uint8) or of a folder of
-    pictures. called: how errors call them. InputError where they do not fit (C, H, W)."""
+    pictures. called: how errors call them. InputError where they do not fit (C, H, W), if that is known. in_pixels:
+    False where floats may be on any scale, as in a model's input space."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
         if not files:
             raise InputError(f"{called} {str(path)!r} holds no pictures ({', '.join(ENDINGS)}) and no npz files")
         images = load_pictures(files)
     else:
-        images = _npz_images(path, called)
-    if tuple(images.shape[1:]) != shape:
+        images = _npz_images(path, called, in_pixels)
+    if shape is not None and tuple(images.shape[1:]) != shape:
         raise InputError(f"{called} {str(path)!r}: images have shape {tuple(images.shape[1:])}, --shape is {shape}")
     return images
 
@@ -98,7 +101,7 @@ def read_labels(path: Path, count: int) -> Tensor | None:
     return torch.from_numpy(labels.astype(np.int64))
 
 
-def _npz_images(path: Path, called: str) -> Tensor:
+def _npz_images(path: Path, called: str, in_pixels: bool) -> Tensor:
     if not path.exists():
         raise InputError(f"{called} {str(path)!r} does not exist")
     pixels = npz_array(path, "images", called)
@@ -110,6 +113,10 @@ def _npz_images(path: Path, called: str) -> Tensor:
     images = torch.from_numpy(np.ascontiguousarray(pixels, np.float32))
     if pixels.dtype == np.uint8:
         return images / 255
+    if not in_pixels:
+        if not torch.isfinite(images).all():
+            raise InputError(f"{called} {str(path)!r}: `images` holds values that are not finite")
+        return images
     lowest, highest = float(images.min()), float(images.max())
     if not (lowest >= -1e-4 and highest <= 1 + 1e-4):  # so it is for NaN, too
         raise InputError(

@@ -18,8 +18,8 @@ from clients.models import option_values
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import num_private
 from simulator.reports.drawing import FLOOR_COLOUR, FLOORS, themed
-from simulator.reports.strips import Strip, strip_of
 from simulator.rundir.run import Run
+from simulator.rundir.strip import Strip, strip_of
 from simulator.scenario.scenario import Cell
 
 

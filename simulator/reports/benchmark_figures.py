@@ -1,14 +1,13 @@
-"""What is left of the same private images under each defense: one line of pictures for every defense.
-
-Pictures of a benchmark: what a defense protects against what it costs, and what each one lets through.
+"""Figures of a benchmark: what a defense protects against what it costs, what each lets through, and the same private
+images under each of them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -28,125 +27,96 @@ from simulator.reports.drawing import (
     styles,
     themed,
 )
-from simulator.reports.strips import show, who
+from simulator.reports.strips import blank_sheet, draw_images
 from simulator.results.disk import below
 from simulator.results.formats import load_images
-from simulator.results.keys import ALL, ObservationKey
+from simulator.results.keys import ALL, ObservationKey, owner
+from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run
+from simulator.rundir.strip import Strip, cell_of
 
 COLUMNS = 8  # of images
 ACROSS, MOST_IN_ONE = 2, 5  # columns of lines where there are more lines than that
 IMAGE, GAP, NAMES = 0.5, 0.03, 1.55  # inches; NAMES: of the text left of a line
 
 
-@dataclass(frozen=True, eq=False)
-class Line:
-    """A defense, what became of the images under it, and its reconstructions: (C, H, W), or None where none was
-    returned that matches the image."""
-
-    defense: str
-    outcome: str
-    guesses: Sequence[Tensor | None]
-
-
 def defense_grid(record: Run, path: Path) -> Drawn | None:
     """The same private images of one client for every defense, above what the best attack makes of them.
 
-    At the first seed and the last attacked round: the client from which most is recovered without a defense.
+    At the first seed and the last attacked round: the client that is exposed worst without a defense.
     """
     good = record.leakage[(record.leakage.status == "ok") & (record.leakage.target == "private")]
     good = good[(good.seed == good.seed.min()) & (good["round"] == good["round"].max())]
     if good.empty:
         return None
-    ranked = good.sort_values(["recovered_fraction", "leakage"], kind="stable", na_position="first")
+    ranked = worst_first(good)
     single = ranked[ranked.client != ALL]
     plain = single[single.defense == UNDEFENDED]
-    first = next(rows for rows in (plain, single, ranked) if len(rows)).iloc[-1]
+    first = next(rows for rows in (plain, single, ranked) if len(rows)).iloc[0]
     client, order = int(first["client"]), list(dict.fromkeys(cell.scenario.defense for cell in record.cells.values()))
-    images = matches(record, first).sort_values("l2", kind="stable").image.head(COLUMNS).tolist()
-    private = _private(record, str(first.get("cell", "")), [client] if client != ALL else _clients(record, first))
+    images = record.samples_of(first).sort_values("l2", kind="stable").image.head(COLUMNS).tolist()
+    private = _private(record, cell_of(first), [client] if client != ALL else _clients(record, first))
     tried = (_line(record, ranked[ranked.defense == defense], client, images) for defense in order)
     lines = [line for line in tried if line is not None]
     _draw(private[images], lines, path)
-    of = f"{who(client)}, round {first['round']}, seed {first['seed']}"
+    of = f"{owner(client)}, round {first['round']}, seed {first['seed']}"
     return Drawn(
         path,
         "The same images under every defense",
         f"The same {len(images)} of {len(private)} private images ({of}) and what the best attack makes of them under "
         "each defense. An empty frame: nothing returned that matches the image.",
-        f"{of}: {'; '.join(f'{line.defense}: {line.outcome}' for line in lines)}.",
+        f"{of}: {'; '.join(f'{line.title}: {line.label}' for line in lines)}.",
     )
 
 
-def matches(record: Run, row: pd.Series) -> pd.DataFrame:
-    """The private images of a row of the leakage table, one line for each: `image`, `match` and `l2`."""
-    keys = ["round", "client", "threat_model", "attack", "target", *(["cell"] if row.get("cell") else [])]
-    own = record.samples
-    for name in keys:
-        own = own[own[name] == row[name]]
-    return own
-
-
-def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -> Line | None:
-    """Of one defense, from its rows, the strongest attack last. A defense that hides the client is attacked as the
-    union of its round, where the client's images have other places."""
+def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -> Strip | None:
+    """Of one defense, from its rows, the worst first; NaN where nothing was returned that matches the image. A defense
+    that hides the client is attacked as the union of its round, where the client's images have other places."""
     own = rows[rows.client == client]
     own = own if len(own) else rows[rows.client == ALL]
     if own.empty:
         return None
-    row = own.iloc[-1]
-    cell = str(row.get("cell", ""))
+    row = own.iloc[0]
+    cell = cell_of(row)
     clients = _clients(record, row)
     before = clients[: clients.index(client)] if row["client"] == ALL and client in clients else []
     start = len(_private(record, cell, before)) if before else 0
-    match = matches(record, row).set_index("image").match
+    matches = record.samples_of(row).set_index("image").reindex([start + image for image in images])
     found = load_images(record.store(cell).reconstruction_path(ObservationKey.of(row), row["attack"]))
-    places = [int(match.get(start + image, -1)) for image in images]
-    guesses = [found[place] if place >= 0 else None for place in places]
+    guesses = torch.full((len(images), *found.shape[1:]), torch.nan)
+    for place, match in enumerate(matches.match.fillna(-1).astype(int)):
+        if match >= 0:
+            guesses[place] = found[match]
     union = "all clients, " if row["client"] == ALL and client != ALL else ""
-    return Line(row["defense"], f"{row['recovered']} of {row['num_private']} ({union}{row['attack']})", guesses)
+    outcome = f"{row['recovered']} of {row['num_private']} ({union}{row['attack']})"
+    return Strip(row["defense"], None, guesses, matches.l2.to_numpy(), outcome)
 
 
 def _clients(record: Run, row: pd.Series) -> list[int]:
-    return list(record.store(str(row.get("cell", ""))).recorded(ObservationKey.of(row)).clients)
+    return list(record.store(cell_of(row)).recorded(ObservationKey.of(row)).clients)
 
 
 def _private(record: Run, cell: str, clients: Sequence[int]) -> Tensor:
     return Truth.of(record.cells[cell].scenario, clients, clients).private
 
 
-def _draw(private: Tensor, lines: Sequence[Line], path: Path) -> None:
+def _draw(private: Tensor, lines: Sequence[Strip], path: Path) -> None:
     """A line of private images above each column of lines."""
     across = ACROSS if len(lines) > MOST_IN_ONE else 1
     tall = -(-len(lines) // across)
-    width, step = NAMES + private.shape[0] * (IMAGE + GAP) + 0.2, IMAGE + 2 * GAP
-    figure = plt.figure(figsize=(width * across, step * (tall + 1) + 0.1))
+    above = Strip("private", None, private, np.zeros(len(private)), label="")
+    width, step = NAMES + len(private) * (IMAGE + GAP) + 0.2, IMAGE + 2 * GAP
+    height = step * (tall + 1) + 0.1
+    figure, sheet = blank_sheet(width * across, height)
     for number in range(across):
-        left = number * width
-        _row(figure, (left, 0.0), "private", "", list(private))
-        for place, line in enumerate(lines[number * tall : (number + 1) * tall]):
-            _row(figure, (left, step * (place + 1) + 0.06), line.defense, line.outcome, line.guesses)
+        left = number * width + NAMES
+        for place, line in enumerate([above, *lines[number * tall : (number + 1) * tall]]):
+            top = height - step * place - (0.06 if place else 0.0)
+            middle, lift = top - IMAGE / 2, 0.09 if line.label else 0.0
+            sheet.text(left - 0.08, middle + lift, line.title, fontsize=9, weight="bold", ha="right", va="center")
+            sheet.text(left - 0.08, middle - 0.09, line.label, fontsize=9, color="0.3", ha="right", va="center")
+            draw_images(sheet, line.guesses, (left, top), IMAGE, GAP)
     save(figure, path)
-
-
-def _row(
-    figure: plt.Figure, corner: tuple[float, float], name: str, outcome: str, images: Sequence[Tensor | None]
-) -> None:
-    """Name and outcome, and images right of them; corner: (from the left, from the top), in inches."""
-    width, height = figure.get_size_inches()
-    left, bottom = corner[0] + NAMES, height - corner[1] - IMAGE
-    middle, lift = (bottom + IMAGE / 2) / height, 0.09 / height if outcome else 0.0
-    edge = (left - 0.08) / width
-    figure.text(edge, middle + lift, name, fontsize=9, weight="bold", ha="right", va="center")
-    figure.text(edge, middle - 0.09 / height, outcome, fontsize=9, color="0.3", ha="right", va="center")
-    for column, image in enumerate(images):
-        place = (left + column * (IMAGE + GAP), bottom)
-        axis = figure.add_axes((place[0] / width, place[1] / height, IMAGE / width, IMAGE / height))
-        show(axis, torch.ones(1, 1, 1) if image is None else image)
-        if image is None:
-            axis.axis("on")
-            axis.set(xticks=[], yticks=[])
-            plt.setp(axis.spines.values(), visible=True, color="0.75")
 
 
 ACCURACY, RECOVERED = "test accuracy", "share of private images recovered"

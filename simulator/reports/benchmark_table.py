@@ -1,13 +1,10 @@
-"""Intervals of scores that come in clusters: clients within seeds. What a row of benchmark.csv can be trusted for.
+"""Tables of a benchmark: benchmark.csv, what each defense lets through and costs, with intervals; equal_utility.csv.
 
-benchmark.csv of a finished run: what each defense lets through, what it costs, and how far both can be trusted.
-
-equal_utility.csv: what every defense lets through where all cost the same accuracy.
-
-Each family of `benchmark.strengths` is a defense at several strengths, in the benchmark's table the rows FAMILY=VALUE.
-For a loss of accuracy that one accepts, the strongest setting counts whose mean loss to the same seeds without a
-defense is no larger: a setting that was run, in the order of the file and without a look at what it lets through;
-nothing is interpolated.
+Scores come in clusters, clients within seeds, which the intervals respect. equal_utility.csv has what every defense
+lets through where all cost the same accuracy. Each family of `benchmark.strengths` is a defense at several strengths,
+in benchmark.csv the rows FAMILY=VALUE. For a loss of accuracy that one accepts, the strongest setting counts whose mean
+loss to the same seeds without a defense is no larger: a setting that was run, in the order of the file and without a
+look at what it lets through; nothing is interpolated.
 """
 
 from typing import Any

@@ -1,8 +1,5 @@
-"""What all figures share: the theme, panels, files, and one style for each name.
-
-Names beside a panel, each with its marker and joined to its point by a thin line: colours alone name nothing.
-
-What tells one row of a run's tables from another, in words.
+"""What all figures share: theme, panels and files, one style for each name, names beside their points, and titles that
+tell one panel from another.
 """
 
 import hashlib
@@ -20,6 +17,7 @@ import pandas as pd
 from cycler import cycler
 
 from clients.defenses import DEFENSES
+from simulator.errors import said_by
 from simulator.results.disk import inside
 from simulator.results.schema import LEAKAGE, SAMPLES
 
@@ -62,7 +60,7 @@ def attempt(draw: Callable[[Path], Drawn | None], folder: Path, name: str, say: 
         return draw(inside(folder, folder / f"{name}.png"))
     except Exception as error:
         plt.close("all")
-        say(f"figure {name}.png could not be drawn: {type(error).__name__}: {' '.join(str(error).split())}")
+        say(f"figure {name}.png could not be drawn: {said_by(error)}")
         return None
 
 

@@ -1,7 +1,4 @@
-"""Leakage of every update: over rounds, over what a sweep moves, or, of a single round, over its clients.
-
-Pictures of a run: reconstruction curves against the floor, leakage by round, and the images.
-"""
+"""Figures of a run: reconstruction curves against the floor, leakage of every update, and the images."""
 
 import itertools
 import textwrap
@@ -33,10 +30,10 @@ from simulator.reports.drawing import (
     swept_keys,
     themed,
 )
-from simulator.reports.strips import image_grid, who
+from simulator.reports.strips import image_grid
 from simulator.results.columns import better_floor
 from simulator.results.disk import below
-from simulator.results.keys import ALL
+from simulator.results.keys import ALL, owner
 from simulator.results.schema import LEAKAGE
 from simulator.rundir.run import Run
 
@@ -54,7 +51,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
     if len(leakage) < 2:
         return None
     x = horizontal(leakage)
-    frame = leakage.assign(who=leakage.client.map(who))
+    frame = leakage.assign(who=leakage.client.map(owner))
     frame = frame.assign(panel=frame.threat_model + ", " + panel_titles(frame, without=x))
     order = frame.groupby("panel").leakage.max().sort_values(ascending=False, kind="stable").index
     shown, places = list(order[:MOST_PANELS]), places_of(frame, x)
@@ -101,7 +98,7 @@ def horizontal(frame: pd.DataFrame) -> str:
 def places_of(frame: pd.DataFrame, x: str) -> list:
     """What stands on the x axis, in order: numbers sorted, clients by number and all of them last, no defense first."""
     if x == CLIENT:
-        return [who(client) for client in sorted(frame.client.unique(), key=lambda client: (client < 0, client))]
+        return [owner(client) for client in sorted(frame.client.unique(), key=lambda client: (client < 0, client))]
     found = list(dict.fromkeys(frame[x]))
     if pd.api.types.is_numeric_dtype(frame[x]):
         return sorted(found)
@@ -123,7 +120,7 @@ def _client_styles(frame: pd.DataFrame) -> dict[str, Style]:
     names = places_of(frame, CLIENT)
     pairs = itertools.cycle(zip(COLOURS, MARKERS, strict=False))
     look = {name: {"color": colour, "marker": marker} for name, (colour, marker) in zip(names, pairs, strict=False)}
-    return look | {who(ALL): {"color": "black", "marker": "*"}} if who(ALL) in names else look
+    return look | {owner(ALL): {"color": "black", "marker": "*"}} if owner(ALL) in names else look
 
 
 def _panel(axis: plt.Axes, rows: pd.DataFrame, x: str, look: dict[str, Style]) -> None:

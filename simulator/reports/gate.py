@@ -14,10 +14,10 @@ import pandas as pd
 
 from attacks.interface.errors import InputError, nearest
 from simulator.errors import RunError
-from simulator.reports.exposure_rows import are_candidates
 from simulator.results.columns import COUNT, NUMBER
-from simulator.results.keys import ALL
+from simulator.results.keys import owner
 from simulator.results.schema import LEAKAGE
+from simulator.rundir.exposure_rows import about_private, are_candidates
 
 PLACES = ("threat_model", "defense", "attack")  # columns that a limit can be narrowed by
 COLUMNS = [column.name for column in LEAKAGE.columns.values() if column.dtype in (COUNT, NUMBER)]
@@ -61,7 +61,7 @@ class Limit:
 
     def among(self, leakage: pd.DataFrame) -> pd.DataFrame:
         """The rows that it is about."""
-        rows = leakage[leakage.target.isna() | (leakage.target == "private")] if "target" in leakage else leakage
+        rows = about_private(leakage)
         places = [name for name in PLACES if name in rows]
         for word in self.where:
             rows = rows[(rows[places] == word).any(axis=1)]
@@ -124,6 +124,6 @@ def judge(leakage: pd.DataFrame, limits: Sequence[Limit]) -> Judgement:
 
 def _row(row: pd.Series) -> str:
     """What tells a row from others."""
-    client = "all clients" if row["client"] == ALL else f"client {row['client']}"
     defense = "" if row["defense"] == "none" or pd.isna(row["defense"]) else f", {row['defense']}"
-    return f"round {row['round']}, {client}, {row['threat_model']}, {row['attack']}{defense}, seed {row['seed']}"
+    who = f"{owner(row['client'])}, {row['threat_model']}, {row['attack']}"
+    return f"round {row['round']}, {who}{defense}, seed {row['seed']}"

@@ -7,22 +7,15 @@ from collections.abc import Sequence
 import pandas as pd
 from rich.table import Table
 
-from simulator.reports.exposure_rows import exposure_rows, ranked
-from simulator.reports.tables import Layout, Show, text_table, visible_columns
+from simulator.reports.tables import CLOSER, grid, headed, in_letters, key_cells, worth_showing
 from simulator.reports.verdict import Verdict
-from simulator.results.columns import TEXT
+from simulator.results.columns import Column
 from simulator.results.keys import ALL
-from simulator.results.schema import LEAKAGE
+from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
 
 MAX_LINES = 60
 CAVEATS = 6  # on the screen without --all
-WORST = "client threat attack round recovered recognized held affine group leakage AUC members".split()  # headings
-SETTING, GRANTED = "setting", LEAKAGE.columns["knowledge"].heading
-LAYOUT = Layout(
-    texts={SETTING, *(column.heading for column in LEAKAGE.printed if column.dtype == TEXT)},
-    spare=("precision", "PSNR mean", "L2 median"),
-    dropped=("group", "affine", "held", "recognized"),  # the verdict says what they do
-)
+FIRST = ("client", "threat_model", "attack", "round")  # columns of the table of clients
 
 
 def verdict_lines(verdict: Verdict, width: int, show_all: bool = False) -> list[str]:
@@ -46,40 +39,31 @@ def bullet(text: str, width: int) -> list[str]:
 
 def client_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
     """A line for each client, and of a sweep for each setting: its worst round and attack; the worst client first."""
-    title = "The worst for each client, the most exposed first"
-    return row_table(worst_rows(leakage), swept, width, title, WORST)
+    rows = worst_rows(leakage)
+    columns = {column.name: column for column in worth_showing(rows) if not 0 < column.spare < CLOSER}
+    order = [columns.pop(name) for name in FIRST if name in columns] + list(columns.values())
+    more = f"the worst {MAX_LINES} of {len(rows)}; the others with --all, and in leakage.csv"
+    title, note = "The worst for each client, the most exposed first", more if len(rows) > MAX_LINES else ""
+    return row_table(rows.head(MAX_LINES), order, swept, width, title=title, note=note)
 
 
 def worst_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     """The row of each client, and of a sweep of each setting, that exposes most; the most exposed client first."""
     order = ranked(exposure_rows(leakage)).drop_duplicates(["setting", "client"])
-    private = leakage[leakage.target.isna() | (leakage.target == "private")].reset_index(drop=True)
-    return private.loc[order.index]
+    return about_private(leakage).iloc[order.index]
 
 
 def full_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
     """Every row of the leakage table, in its order."""
-    return row_table(leakage, swept, width, "Every attack in every round")
+    return row_table(leakage, worth_showing(leakage), swept, width, title="Every attack in every round")
 
 
 def row_table(
-    rows: pd.DataFrame, swept: list[str], width: int, title: str, headings: Sequence[str] | None = None
+    rows: pd.DataFrame, columns: Sequence[Column], swept: list[str], width: int, *, title: str, note: str = ""
 ) -> Table:
-    """Rows of the leakage table in `width` letters: columns that tell less are left out where they do not fit.
-
-    headings: of the columns to show, as far as they say anything; default all.
-    """
-    cells = visible_columns(rows, swept)
-    declared = [column.heading for column in LEAKAGE.printed]
-    shown = {name: cells[name] for name in headings or declared if name in cells and name != GRANTED}
-    most = len(rows) if headings is None else MAX_LINES
-    texts = {name: [show(row) for _, row in rows.head(most).iterrows()] for name, show in shown.items()}
-    if keys := [name for name in cells if name not in declared]:
-        texts[SETTING] = [_setting(row, keys, cells) for _, row in rows.head(most).iterrows()]
-    table = text_table(title, texts, width, LAYOUT)
-    if len(rows) > most:
-        table.caption = f"the worst {most} of {len(rows)}; the others with --all, and in leakage.csv"
-    return table
+    """Rows of the leakage table in `width` letters: columns that tell less are left out where they do not fit."""
+    cells = {headed(column): [column.cell(row) for _, row in rows.iterrows()] for column in columns}
+    return in_letters(grid(title, key_cells(rows, swept) | cells, note), width)
 
 
 def granted_lines(rows: pd.DataFrame) -> list[str]:
@@ -94,9 +78,3 @@ def granted_lines(rows: pd.DataFrame) -> list[str]:
     both = own.threat_model + " " + own.attack
     who = next((labels for labels in simple if (names.groupby(labels).nunique() == 1).all()), both)
     return [f"granted knowledge: {text or 'none'}: {', '.join(own.unique())}" for text, own in who.groupby(names)]
-
-
-def _setting(row: pd.Series, keys: list[str], cells: dict[str, Show]) -> str:
-    """Which point of a sweep a row is of: `noise, seed=1, width=64`."""
-    named = ("defense", "target")
-    return ", ".join(cells[key](row) if key in named else f"{key}={cells[key](row)}" for key in keys)

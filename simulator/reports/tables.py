@@ -1,95 +1,30 @@
-"""Tables for terminals and logs that are as wide as they may be, with every cell whole.
+"""Tables as people read them: one `Grid` of cells for a terminal, where every cell is whole, and for a page."""
 
-The leakage table as a person reads it: scores rounded, each with its floor in parentheses.
-"""
-
-import json
-import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 from rich import box
 from rich.table import Table
 
 from simulator.reports.benchmark_table import strongest
-from simulator.reports.exposure_rows import EXPLAINED, TESTED, likely_right
-from simulator.results.columns import NUMBER, TEXT, Column, better_floor
+from simulator.results.cells import EXPLAINED, TESTED
+from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
 from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, benchmark
 from simulator.scenario.sweep import short_keys
 
+NUMERIC = (INTEGER, COUNT, NUMBER)
 FOLDED = 8  # letters that a column of text has at least
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How columns give way where there is no room for all, by heading.
-
-    texts: columns that may be folded over several lines; all others are numbers. spare, dropped: columns that are left
-    out, in this order: `spare` before the columns stand closer, `dropped` after.
-    """
-
-    texts: Collection[str]
-    spare: Sequence[str] = ()
-    dropped: Sequence[str] = ()
-
-    def fitted(self, width: int, columns: dict[str, list[str]]) -> tuple[dict[str, int], int]:
-        """(how wide each column is to be, spaces between them). columns: the cells of each."""
-        letters = {name: max(map(len, [name, *cells])) for name, cells in columns.items()}
-        least = {name: min(size, FOLDED) for name, size in letters.items() if name in self.texts}
-        gap = 2
-
-        def missing(asked: dict[str, int]) -> int:
-            return sum(asked.values()) + gap * (len(asked) - 1) - width
-
-        def leave_out(names: Sequence[str], asked: dict[str, int]) -> None:
-            for name in names:
-                if missing(letters | asked) > 0:
-                    letters.pop(name, None)
-
-        leave_out(self.spare, {})
-        gap = 1 if missing(letters) > 0 else gap
-        leave_out(self.dropped, least)
-        for name in sorted(least, key=lambda name: sum(len(cell) > FOLDED for cell in columns[name])):
-            letters[name] = max(least[name], letters[name] - max(0, missing(letters)))  # fewest broken cells first
-        return letters, gap
-
-
-def text_table(title: str, columns: dict[str, list[str]], width: int, layout: Layout) -> Table:
-    """A table of `width` letters at most. columns: the cells of each column, by its heading."""
-    widths, gap = layout.fitted(width, columns)
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, gap - 1, 0, 0), pad_edge=False,
-                  show_edge=False)  # fmt: skip
-    for name, size in widths.items():
-        table.add_column(name, justify="left" if name in layout.texts else "right", overflow="fold", width=size)
-    for line in zip(*(columns[name] for name in widths), strict=True):
-        table.add_row(*line)
-    return table
-
-
+CLOSER = 10  # `spare` of a column, from which on it is left out after columns stand closer
+SETTING = "setting"
 FLOOR = (
     "In parentheses: the floor, what an attacker who knows nothing scores (the better of as many public images and of "
     "their mean)."
 )
-LEGEND = {  # by heading
-    "leakage": "leakage: 1 is exact.",
-    "recovered": "recovered: PSNR of at least 20 dB and nearer to its private image than to any other of the pool.",
-    "AUC": "AUC: how well the update tells private images from public ones (0.5: not at all).",
-    "members": "members: of the candidates, told to have taken part, at the false-positive rate of the verdict.",
-}
 FOUND = (
     f"found: images that leave less than {EXPLAINED:.0%} of the update unexplained, or less than {TESTED:.0%} where "
     "they passed the attack's own test against decoys; doubtful: others. Nobody compared them with the truth."
 )
-MORE = {  # what is shown where it differs from `recovered`, by heading
-    "recognized": "recognized: recovered, or alike up to what an eye overlooks (docs/explanation/scores.md).",
-    "held": "held: recovered by any candidate that the attack has, returned or not.",
-    "affine": "affine: recovered up to an offset and a gain per channel.",
-    "group": "group: recovered up to the clients' augmentations.",
-    "precision": "precision: share of the returned images that recover one.",
-}
-LONGEST_REMARK = 300  # letters
 BENCHMARK_LEGEND = (
     "recovered: of private images, by the attack that recovers most in the last attacked round (*: granted the "
     "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that an attack "
@@ -97,76 +32,150 @@ BENCHMARK_LEGEND = (
     "by then, against the row's threat model, of one record (r) or a whole client (c). kB: what a client sends in a "
     "round."
 )
-Show = Callable[[pd.Series], str]
 
 
-def visible_columns(frame: pd.DataFrame, swept: list[str]) -> dict[str, Show]:
-    """How to show the columns worth showing, by title: attack, grants and whatever identifies a row only where they
-    differ between rows."""
-    swept = [name for name in swept if name != "defenses"]  # shown as the column `defense`
-    varying = [
-        name
-        for name in ("defense", "seed", "target", *swept)
-        if name in frame and frame[name].nunique(dropna=False) > 1
-    ]
-    first = {short: (lambda row, name=name: str(row[name])) for name, short in short_keys(varying).items()}
-    told = {text for text in _texts(frame, _granted) if text}  # by name: true values differ anyway
-    same = {"attack": frame.attack.nunique() < 2, "knowledge": len(told) < 2} | {
-        column.name: not _differs(frame, column.name) for column in LEAKAGE.printed if column.heading in MORE
+@dataclass(frozen=True)
+class Heading:
+    """Of a column.
+
+    numeric: whether its cells stand right and sort by number.
+    meaning: what it holds, in a sentence.
+    spare: as that of `Column`.
+    key: whether it tells points of a sweep, or defenses, from each other.
+    """
+
+    name: str
+    numeric: bool = False
+    meaning: str = ""
+    spare: int = 0
+    key: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table; rows of as many cells as there are columns. title: for who cannot see it; note: what is left out."""
+
+    title: str
+    columns: tuple[Heading, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def cells(self) -> dict[str, list[str]]:
+        """The cells of each column, by its heading."""
+        return {column.name: [row[i] for row in self.rows] for i, column in enumerate(self.columns)}
+
+
+def grid(title: str, cells: dict[Heading, list[str]], note: str = "") -> Grid:
+    """A table of columns; those that say nothing in any row are left out."""
+    used = {heading: texts for heading, texts in cells.items() if any(texts)}
+    return Grid(title, tuple(used), tuple(zip(*used.values(), strict=True)), note)
+
+
+def grid_of(title: str, frame: pd.DataFrame, columns: Sequence[Column], note: str = "") -> Grid:
+    """A table as its schema declares it."""
+    rows = [row for _, row in frame.iterrows()]
+    there = [column for column in columns if column.name in frame]
+    return grid(title, {headed(column): [column.cell(row) for row in rows] for column in there}, note)
+
+
+def headed(column: Column) -> Heading:
+    return Heading(column.heading, column.dtype in NUMERIC, column.meaning, column.spare)
+
+
+def key_cells(frame: pd.DataFrame, swept: Iterable[str]) -> dict[Heading, list[str]]:
+    """What tells rows of one round, client, threat model and attack apart, where they differ in it."""
+    names = ("defense", "seed", "target", *(name for name in swept if name != "defenses"))  # those are `defense`
+    keys = [name for name in names if name in frame and frame[name].nunique(dropna=False) > 1]
+    return {
+        Heading(short, pd.api.types.is_numeric_dtype(frame[name]), key=True): [str(value) for value in frame[name]]
+        for name, short in short_keys(keys).items()
     }
-    scores = [column.name for column in LEAKAGE.printed if column.dtype == NUMBER or column.name == "membership_told"]
-    same |= {name: name not in frame or bool(frame[name].isna().all()) for name in scores if not same.get(name)}
-    columns = [column for column in LEAKAGE.printed if not same.get(column.name)]
-    return first | {column.heading: LEAKAGE_CELLS.get(column.name, _beside_floor(column)) for column in columns}
+
+
+def worth_showing(frame: pd.DataFrame) -> list[Column]:
+    """Columns of the leakage table, without those that say in no row what another does not: the attack where there is
+    one alone, and counts that are all as large as `recovered`."""
+    return [column for column in LEAKAGE.printed if column.name in frame and _differs(frame, column)]
+
+
+def _differs(frame: pd.DataFrame, column: Column) -> bool:
+    if column.name == "attack":
+        return frame.attack.nunique() > 1
+    if column.name == "recovered" or not (column.counts or column.name == "precision"):
+        return True
+    than = 1 if column.name == "precision" else frame.recovered
+    return bool((frame[column.name].notna() & (frame[column.name] != than)).any())
+
+
+def in_letters(table: Grid, width: int) -> Table:
+    """A table of `width` letters at most: keys stand in one column, and columns that tell less are left out where they
+    do not fit."""
+    keys = [column.name for column in table.columns if column.key]
+    cells = table.cells()
+    columns = [column for column in table.columns if not column.key]
+    if keys:
+        named = ("defense", "target")
+        rows = zip(*(cells[key] for key in keys), strict=True)
+        cells[SETTING] = [
+            ", ".join(one if key in named else f"{key}={one}" for key, one in zip(keys, row, strict=True))
+            for row in rows
+        ]
+        columns.append(Heading(SETTING))
+    widths, gap = _fitted(columns, cells, width)
+    shown = Table(title=table.title, title_justify="left", box=box.SIMPLE, padding=(0, gap - 1, 0, 0), pad_edge=False,
+                  show_edge=False, caption=table.note or None)  # fmt: skip
+    numeric = {column.name: column.numeric for column in columns}
+    for name, size in widths.items():
+        shown.add_column(name, justify="right" if numeric[name] else "left", overflow="fold", width=size)
+    for line in zip(*(cells[name] for name in widths), strict=True):
+        shown.add_row(*line)
+    return shown
+
+
+def _fitted(columns: Sequence[Heading], cells: dict[str, list[str]], width: int) -> tuple[dict[str, int], int]:
+    """(how wide each column is to be, spaces between them)."""
+    letters = {column.name: max(map(len, [column.name, *cells[column.name]])) for column in columns}
+    least = {column.name: min(letters[column.name], FOLDED) for column in columns if not column.numeric}
+    spare = sorted((column for column in columns if column.spare), key=lambda column: column.spare)
+    gap = 2
+
+    def missing(asked: dict[str, int]) -> int:
+        return sum(asked.values()) + gap * (len(asked) - 1) - width
+
+    def leave_out(names: Sequence[Heading], asked: dict[str, int]) -> None:
+        for column in names:
+            if missing(letters | asked) > 0:
+                letters.pop(column.name)
+
+    leave_out([column for column in spare if column.spare < CLOSER], {})
+    gap = 1 if missing(letters) > 0 else gap
+    leave_out([column for column in spare if column.spare >= CLOSER], least)
+    for name in sorted(least, key=lambda name: sum(len(cell) > FOLDED for cell in cells[name])):
+        letters[name] = max(least[name], letters[name] - max(0, missing(letters)))  # fewest broken cells first
+    return letters, gap
 
 
 def legend(headings: Iterable[str], blind: bool = False) -> str:
-    """What the columns of a table mean, as far as that needs saying. blind: whether nobody knows the true images."""
-    shown = list(headings)
-    said = [FOUND if blind and heading == "recovered" else LEGEND[heading] for heading in LEGEND if heading in shown]
-    floor = [FLOOR] if "leakage" in shown else []
-    return " ".join([*said, *floor, *(MORE[heading] for heading in shown if heading in MORE)])
+    """What the columns of a leakage table mean, as far as that needs saying. blind: whether nobody knows the true
+    images."""
+    shown = set(headings)
+    columns = [column for column in LEAKAGE.printed if column.legend and column.heading in shown]
+    said = {column.name: f"{column.heading}: {column.legend}" for column in columns}
+    said |= {"recovered": FOUND} if blind and "recovered" in said else {}
+    return " ".join([*said.values(), *([FLOOR] if "leakage" in shown else [])])
 
 
-def remarks(frame: pd.DataFrame, most: int | None = None) -> list[str]:
-    """What `detail` says, once for all rows that say it with other numbers; first of those without a result.
-
-    most: lines; the last one says how much more there is.
-    """
-    found: dict[str, tuple[str, int]] = {}
-    for _, row in frame.sort_values("status", key=lambda status: status == "ok", kind="stable").iterrows():
-        detail, good = row["detail"] if isinstance(row["detail"], str) else "", row["status"] == "ok"
-        for text in detail.split("; ") if good else [f"{row['status']}: {detail}"]:
-            kind = re.sub(r"[\d.]+", "#", text)
-            first, count = found.get(kind, (text, 0))
-            found[kind] = (first, count + 1)
-    said = [
-        f"{count} row{'s' * (count > 1)}: {text if len(text) <= LONGEST_REMARK else text[:LONGEST_REMARK] + ' …'}"
-        for text, count in found.values()
-        if text
-    ]
-    if most is None or len(said) <= most:
-        return said
-    return [*said[: most - 1], f"{len(said) - most + 1} more remarks: column `detail` of leakage.csv"]
-
-
-def _texts(frame: pd.DataFrame, show: Show) -> list[str]:
-    return [show(row) for _, row in frame.iterrows()]
-
-
-def _differs(frame: pd.DataFrame, name: str) -> bool:
-    """Whether a score says in any row what `recovered` does not; older runs have none of these."""
-    if name not in frame:
-        return False
-    than = 1 if name == "precision" else frame.recovered
-    return bool((frame[name].notna() & (frame[name] != than)).any())
+def defenses_grid(table: pd.DataFrame, *more: Column) -> Grid:
+    """For every defense and threat model the strongest attack, and what the defense costs. more: columns beside."""
+    rows = strongest(table)
+    rows = rows.assign(attack=rows.attack + rows.adaptive.map({True: "*", False: ""}))
+    held = "held_fraction" in rows and bool((rows.held_fraction > rows.recovered_fraction).any())
+    columns = [column for column in benchmark().printed if column.name != "held_fraction" or held]
+    return grid_of("Defenses", rows, [*columns, *more])
 
 
 def benchmark_view(table: pd.DataFrame, width: int = 80) -> Table:
-    """For every defense and threat model the strongest attack, and what the defense costs, in `width` letters."""
-    rows = strongest(table)
-    columns = [column for column in benchmark().printed if column.name != "held_fraction" or _more_is_held(rows)]
-    return _view("Defenses", rows, columns, BENCHMARK_CELLS, width)
+    return in_letters(defenses_grid(table), width)
 
 
 def untested(table: pd.DataFrame) -> list[str]:
@@ -178,101 +187,10 @@ def untested(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def equal_utility_view(table: pd.DataFrame, width: int = 80) -> Table:
+def equal_utility_grid(table: pd.DataFrame) -> Grid:
     """For every swept defense and accepted loss of accuracy the strongest setting, and what it lets through."""
-    shown = {"recovered_fraction": _clustered("recovered_fraction"), "epsilon": _epsilon, "setting": _setting}
-    title = "Equal utility: the strongest setting within a loss of accuracy"
-    return _view(title, table, EQUAL_UTILITY.printed, shown, width)
+    return grid_of("Equal utility: the strongest setting within a loss of accuracy", table, EQUAL_UTILITY.printed)
 
 
-def _view(title: str, rows: pd.DataFrame, columns: list[Column], shown: dict[str, Show], width: int) -> Table:
-    """The rows in a table. shown: how cells look that are more than a value."""
-    texts = {column.heading: _texts(rows, shown.get(column.name, _plain(column))) for column in columns}
-    layout = Layout({column.heading for column in columns if column.dtype == TEXT}, dropped=("kB", "bound", "held"))
-    return text_table(title, texts, width, layout)
-
-
-def _number(value: float, digits: int) -> str:
-    return "" if pd.isna(value) else f"{value:.{digits}f}"
-
-
-def _plain(column: Column) -> Show:
-    """Numbers rounded, all else as it is."""
-    name, digits, is_number = column.name, column.digits, column.dtype == NUMBER
-    return lambda row: _number(row[name], digits) if is_number else str(row[name])
-
-
-def _beside_floor(column: Column) -> Show:
-    """With the floor in parentheses where the score has one."""
-
-    def text(row: pd.Series) -> str:
-        shown, floor = _plain(column)(row), better_floor(row, column)
-        return f"{shown} ({_number(floor, column.digits)})" if shown and not np.isnan(floor) else shown
-
-    return text
-
-
-def _recovered(row: pd.Series) -> str:
-    if row["status"] == "ok" and pd.isna(row["recovered"]):  # nobody knows the true images
-        likely = likely_right(row.to_frame().T.infer_objects()).iloc[0]
-        return f"{row['num_reconstructed']} {'found' if likely else 'doubtful'}"
-    return f"{row['recovered']} of {row['num_private']}" if row["status"] == "ok" else str(row["status"])
-
-
-def _count(name: str) -> Show:
-    return lambda row: "" if pd.isna(row[name]) else str(int(row[name]))
-
-
-def _members(row: pd.Series) -> str:
-    """Of the candidates of an audit."""
-    told = row.get("membership_told")
-    return "" if pd.isna(told) else f"{told:.0f} of {row['membership_candidates']:.0f}"
-
-
-def _granted(row: pd.Series) -> str:
-    """The names of the granted fields, from the table's JSON."""
-    text = row["knowledge"]
-    return ", ".join(json.loads(text)) if isinstance(text, str) and text else ""
-
-
-def _more_is_held(rows: pd.DataFrame) -> bool:
-    """Whether any attack doubts images that it has."""
-    return "held_fraction" in rows and bool((rows.held_fraction > rows.recovered_fraction).any())
-
-
-def _clustered(name: str) -> Show:
-    """With both ends of its interval, written short: 0.50 .38–.62."""
-
-    def end(value: float) -> str:
-        return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1"
-
-    def text(row: pd.Series) -> str:
-        low, high = row[f"{name}_low"], row[f"{name}_high"]
-        return _number(row[name], 2) + ("" if pd.isna(low) else f" {end(low)}–{end(high)}")
-
-    return text
-
-
-def _setting(row: pd.Series) -> str:
-    return row["setting"] if isinstance(row["setting"], str) else "none costs so little"
-
-
-def _epsilon(row: pd.Series) -> str:
-    """With the first letter of what it hides: one record, or a whole client."""
-    return "" if pd.isna(row["epsilon"]) else f"{row['epsilon']:.1f} {str(row.get('privacy_unit', ''))[:1]}"
-
-
-LEAKAGE_CELLS: dict[str, Show] = {  # what is more than a value and its floor
-    "client": lambda row: "all" if row["client"] < 0 else str(row["client"]),
-    "recovered": _recovered,
-    "membership_told": _members,
-    "knowledge": _granted,
-    **{name: _count(name) for name in ("recognized", "held", "recovered_affine", "recovered_group")},
-}
-BENCHMARK_CELLS: dict[str, Show] = {
-    "attack": lambda row: f"{row['attack']}*" if row["adaptive"] else row["attack"],
-    "recovered_fraction": _clustered("recovered_fraction"),
-    "test_accuracy": _clustered("test_accuracy"),
-    "epsilon": _epsilon,
-    "bytes": lambda row: _number(row["bytes"] / 1000, 0),
-}
+def equal_utility_view(table: pd.DataFrame, width: int = 80) -> Table:
+    return in_letters(equal_utility_grid(table), width)

@@ -1,10 +1,9 @@
-"""What a verdict does not say: what was not tried, what failed or gave up, and what was assumed.
+"""The verdict: what a leakage table means, in sentences for somebody who has to decide, and what it does not say.
 
-The verdict: what a leakage table means, in sentences for somebody who has to decide.
-
-One function for the screen, the page and JSON. It needs the table alone: where the true images are known, it counts
-what was recovered of them, and where they are not, as in an audit of somebody else's federation, what was found and
-how much of the update that explains.
+One function for the screen, the page and JSON. It needs the table alone. Where the true images are known, it counts
+what was recovered of them. Where they are not, as in an audit of somebody else's federation, it counts what was found,
+and says how much of the update that explains. Its caveats: what was not tried, what failed or gave up, what was
+assumed.
 """
 
 from dataclasses import asdict, dataclass
@@ -14,14 +13,6 @@ import pandas as pd
 
 from attacks import ATTACKS
 from simulator.evaluation.truth import CANDIDATES
-from simulator.reports.exposure_rows import (
-    EXPLAINED,
-    EXPOSED,
-    are_candidates,
-    exposure_rows,
-    in_this_setting,
-    worst_of,
-)
 from simulator.reports.verdict_membership import (
     chance_lines,
     membership_headline,
@@ -44,8 +35,16 @@ from simulator.reports.verdict_words import (
     viewer,
     whose,
 )
+from simulator.results.cells import EXPLAINED
 from simulator.results.keys import ALL
 from simulator.results.threat_models import THREAT_MODELS
+from simulator.rundir.exposure_rows import (
+    EXPOSED,
+    are_candidates,
+    exposure_rows,
+    in_this_setting,
+    worst_of,
+)
 
 GAVE_UP = "nothing returned: "
 STATUSES = {"skipped": "not tried", "timeout": "out of time", "failed": "failed"}

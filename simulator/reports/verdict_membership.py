@@ -1,15 +1,15 @@
-"""What a verdict says of scores that it does not count: those that chance, or a guess at the classes, explains.
+"""What a verdict says of membership, and of counts that chance or a guess at the classes explains.
 
-What a verdict says of membership: whether an update tells who was in it.
-
-With the truth, how well private images are told from others (AUC); without it, how many candidates of the user's are
-told to be members, at a false-positive rate that images held out calibrate; and where neither was tried, that.
+Membership: whether an update tells who was in it. With the truth, how well private images are told from others (AUC).
+Without it, how many candidates of the user's are told to be members, at a false-positive rate that images held out
+calibrate. Where neither was tried, that.
 """
 
 import pandas as pd
 
-from simulator.reports.exposure_rows import CHANCE, MEASURES, TELLING, in_this_setting, settings_of
+from attacks.calibration import CHANCE
 from simulator.reports.verdict_words import LOOSER, counted, percent, trainer, whose
+from simulator.rundir.exposure_rows import MEASURES, TELLING, in_this_setting, settings_of
 
 NOTABLE = 0.05  # of leakage above both floors, from which on it is explained at all
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from simulator.results.keys import ALL
+from simulator.results.keys import owner
+from simulator.rundir.exposure_rows import COUNTS, PARTICIPANTS
 
-# of pixels: whoever takes part knows them
-PARTICIPANTS = {"pixel_mean": "the mean", "pixel_std": "the deviation", "pixel_range": "the range"}
+OF_PIXELS = dict(zip(PARTICIPANTS, ("the mean", "the deviation", "the range"), strict=True))
 FIELDS = {
     "num_private": "the number of private images",
     "labels": "their labels",
@@ -46,12 +46,8 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
      r"the uninformed baseline is (\d+) public images for (\d+) returned: (.*)",  # earlier runs
      "the floor has {} of the {} public images that it needs, one for each returned, and so is too weak; {}"),
 )  # fmt: skip
-LOOSER = {  # how an image counts that `recovered` leaves out, and what `recovered` asks
-    "recovered_group": ("up to the shifts and flips that clients augment by", "as they are"),
-    "recovered_affine": ("up to brightness and contrast", "as they are"),
-    "recognized": ("up to what an eye overlooks (`recognized`)", "as they are"),
-    "held": ("in candidates that the attack would not vouch for", "returned"),
-}
+# how an image counts that `recovered` leaves out, and what `recovered` asks
+LOOSER = {name: (counts.how, counts.strictly) for name, counts in COUNTS.items() if counts.how}
 LONGEST = 320  # letters of one reason
 
 
@@ -59,7 +55,7 @@ def told(knowledge: Any) -> str:
     """What the column `knowledge` grants, as the end of a sentence: "told nothing but the mean of the pixels, …"."""
     fields = json.loads(knowledge) if isinstance(knowledge, str) and knowledge else {}
     more = [FIELDS.get(name, name) for name in fields if name not in PARTICIPANTS]
-    usual = [words for name, words in PARTICIPANTS.items() if name in fields]
+    usual = [words for name, words in OF_PIXELS.items() if name in fields]
     pixels = f"{listed(usual)} of the pixels, which every participant knows" if usual else ""
     if more:
         return f"told {listed(more)}" + (f", and {pixels}" if pixels else "")
@@ -71,11 +67,11 @@ def viewer(threat_model: str) -> str:
 
 
 def whose(client: int) -> str:
-    return "all clients of a round together" if client == ALL else f"client {client}"
+    return owner(client, "all clients of a round together")
 
 
 def trainer(client: int) -> str:
-    return "any client of the round" if client == ALL else f"client {client}"
+    return owner(client, "any client of the round")
 
 
 def listed(names: Sequence[str]) -> str:

@@ -1,19 +1,13 @@
-"""What a table is: columns with a type, a meaning and a place where they are computed.
-
-The floor of a score: what an attacker who knows nothing gets.
-"""
+"""What a table is: columns with a type, a meaning, a place where they are computed and what a cell of theirs says."""
 
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    pass
+    import pandas as pd
 
 INTEGER, COUNT, NUMBER, FLAG, TEXT = "int64", "Int64", "float64", "bool", "str"  # COUNT: an integer that may be missing
 DECIBEL, L2, SHARE, SECONDS, JSON = "dB", "L2", "0 to 1", "seconds", "JSON"  # units
@@ -38,13 +32,33 @@ def is_number(value: Any) -> bool:
     return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
+class Counts(NamedTuple):
+    """That a column counts private images which an attacker has: a verdict takes the column that counts most.
+
+    rank: of equally many images, the lowest counts.
+    how: how an image counts that `recovered` leaves out.
+    strictly: what `recovered` asks of it.
+    """
+
+    rank: int
+    how: str = ""
+    strictly: str = "as they are"
+
+
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
+    """One column of a table. The tables say which columns they print.
 
-    dtype: how pandas stores it. title, digits: how a printed table calls it, where not by its name, and rounds it (the
-    tables say which columns they print). better: of two values, the one of the better reconstruction. averaged: whether
-    benchmark.csv has its mean over seeds.
+    dtype: how pandas stores it.
+    title: how a printed table calls it, where not by its name.
+    digits: to which a printed table rounds it.
+    better: of two values, the one of the better reconstruction.
+    averaged: whether benchmark.csv has its mean over seeds.
+    text: what a cell says, where that is more than the value.
+    legend: a sentence that the terminal prints below a table with this column.
+    counts: given where it counts private images.
+    spare: order in which columns are left out where a terminal is too narrow, 0 for never; those below 10 go before
+        all columns stand closer, the others after.
     """
 
     name: str
@@ -56,10 +70,23 @@ class Column:
     digits: int = 2
     better: Callable[[Iterable[float]], float] = max
     averaged: bool = False
+    text: "Callable[[pd.Series, Column], str] | None" = None
+    legend: str = ""
+    counts: Counts | None = None
+    spare: int = 0
 
     @property
     def heading(self) -> str:
         return self.title or self.name
+
+    def cell(self, row: "pd.Series") -> str:
+        """What a printed table says of a row."""
+        return self.plain(row) if self.text is None else self.text(row, self)
+
+    def plain(self, row: "pd.Series") -> str:
+        """The value: numbers rounded, all else as it is."""
+        value = row[self.name]
+        return "" if is_missing(value) else f"{value:.{self.digits}f}" if self.dtype == NUMBER else str(value)
 
     def holds(self, value: Any) -> bool:
         """Whether it can be written as this column's type; a missing value can."""
@@ -86,7 +113,6 @@ class Table:
             if name not in self.columns and name not in swept:
                 raise SchemaError(
                     f"table {self.name!r} has no column {name!r}: declare it in simulator/results/schema.py"
-                    " (a benchmark's in benchmark_schema.py)"
                 )
 
     def plain(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +149,14 @@ def _python(value: Any) -> Any:
 FLOORS = ("floor_{}", "mean_image_{}")  # the columns of a score's floors: as many public images, and their mean
 
 
-def better_floor(row: pd.Series, column: Column) -> float:
+def is_missing(value: Any) -> bool:
+    """Whether a table has nothing there: None, NaN or pandas' NA."""
+    import pandas as pd  # as above
+
+    return bool(pd.isna(value))
+
+
+def better_floor(row: "pd.Series", column: Column) -> float:
     """The better of both in a row of the leakage table; NaN where the score has none. Older runs lack the second."""
     known = [row.get(floor.format(column.name)) for floor in FLOORS]
-    return column.better([float(value) for value in known if not pd.isna(value)] or [np.nan])
+    return column.better([float(value) for value in known if not is_missing(value)] or [math.nan])

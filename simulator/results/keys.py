@@ -16,6 +16,11 @@ ALL = -1  # `client` of the union of a round's clients, in tables, in files and 
 Pairs = Sequence[tuple[str, str]]
 
 
+def owner(client: int, union: str = "all clients") -> str:
+    """Whose update it is, in words. union: how to call all clients of a round together."""
+    return union if client == ALL else f"client {client}"
+
+
 @dataclass(frozen=True)
 class ObservationKey:
     """What tells one observation of a cell from all others. client: the number of its partition, or ALL."""

@@ -1,10 +1,11 @@
 """Every column of every table that fedspill writes of a run or a benchmark, declared once.
 
-The ledger takes the order and the types of columns from here, the reports what they print and average, and
-docs/reference/tables.md is made of it (`docs.reference.tables`). A new metric is computed in one place and
-declared here; a table with a column that is not declared is an error.
+The ledger takes the order and the types of columns from here, the reports what they print, how, and what they average,
+and docs/reference/tables.md is made of it (`docs.reference.tables`). A new metric is computed in one place and declared
+here; a table with a column that is not declared is an error.
 """
 
+from simulator.results import cells
 from simulator.results.columns import (
     COUNT,
     DECIBEL,
@@ -17,6 +18,7 @@ from simulator.results.columns import (
     SHARE,
     TEXT,
     Column,
+    Counts,
     Group,
     Table,
 )
@@ -91,7 +93,7 @@ LEAKAGE = Table(
     "One row per round, client, threat model, attack, defense, seed and target.",
     Column("round", INTEGER, "round of the federation, from 1", KEY),
     Column("client", INTEGER, "partition id; −1 for the union of the round's clients (observer, secure aggregation)",
-           KEY),
+           KEY, text=cells.client),
     Column("threat_model", TEXT, "who sees what. server: what each client returned; observer: the global models before "
            "and after the round; history and server_history: all rounds so far", KEY, title="threat"),
     Column("attack", TEXT, "the attack's label", KEY),
@@ -106,31 +108,34 @@ LEAKAGE = Table(
     Column("num_inferred", COUNT, "private images that the attack counted in the update", RETURNED),
     Column("num_reconstructed", COUNT, "images that the attack returned", RETURNED),
     Column("l2_min", NUMBER, "smallest distance of a pair", SCORES, L2),
-    Column("l2_median", NUMBER, "median distance over private images", SCORES, L2, title="L2 median", better=min),
+    Column("l2_median", NUMBER, "median distance over private images", SCORES, L2, title="L2 median", better=min,
+           text=cells.beside_floor, spare=3),
     Column("l2_mean", NUMBER, "mean distance over private images", SCORES, L2),
     Column("psnr_best", NUMBER, "largest of a pair", SCORES, DECIBEL, averaged=True),
     Column("psnr_mean", NUMBER, "mean over private images", SCORES, DECIBEL, title="PSNR mean", digits=1,
-           averaged=True),
+           averaged=True, text=cells.beside_floor, spare=2),
     Column("ssim_mean", NUMBER, "mean over private images", SCORES),
     Column("recovered", COUNT, "private images with at least 20 dB and *identified*: the reconstruction is nearer to "
            "its private image than to any other of the pool, which is the public pool and all private images of the "
-           "round. An image of the pool that it copies exactly is left out", SCORES),
+           "round. An image of the pool that it copies exactly is left out", SCORES, text=cells.recovered,
+           legend="PSNR of at least 20 dB and nearer to its private image than to any other of the pool.",
+           counts=Counts(0)),
     Column("recovered_fraction", NUMBER, "`recovered` over `num_private`", SCORES, SHARE, title="recovered",
-           averaged=True),
+           averaged=True, text=cells.interval),
     Column("floor_l2_median", NUMBER, "`l2_median` of the floor", FLOOR, L2),
     Column("floor_psnr_mean", NUMBER, "`psnr_mean` of the floor", FLOOR, DECIBEL),
     Column("floor_recovered_fraction", NUMBER, "`recovered_fraction` of the floor", FLOOR, SHARE,
            averaged=True),
     Column("leakage", NUMBER, "mean over private images of max(0, 1 − L2 / `floor_l2`), with the floor's "
            "distance to the same image; 1 is exact, 0 for an attack that returns nothing", SCORES, SHARE,
-           averaged=True),
+           averaged=True, text=cells.beside_floor, legend="1 is exact."),
     Column("relative_residual", NUMBER, "what the attack itself is left with: ‖Δθ − Σ α ∇f‖ / ‖Δθ‖ for `ntk`, its own "
            "measure for others ([the attacks](../explanation/attacks.md))", RETURNED, "share of ‖Δθ‖"),
     Column("kernel_distance", NUMBER, "between the kernels before and after, on the private images", REGIME, SHARE),
     Column("delta_l2", NUMBER, "‖Δθ‖₂", UPDATE, "parameters"),
     Column("delta_linf", NUMBER, "‖Δθ‖_∞", UPDATE, "parameters"),
     Column("knowledge", TEXT, "what the attack was granted beyond the checkpoints; images as their number", OUTCOME,
-           JSON, title="granted knowledge"),
+           JSON),
     Column("seconds", NUMBER, "of the attack, without scoring; until it ended, where it did not succeed", OUTCOME,
            SECONDS),
     Column("floor_leakage", NUMBER, "`leakage` of another draw of public images", FLOOR, SHARE, averaged=True),
@@ -138,7 +143,8 @@ LEAKAGE = Table(
            DECIBEL),
     Column("floor_hungarian_psnr_mean", NUMBER, "`hungarian_psnr_mean` of the floor", FLOOR, DECIBEL),
     Column("membership_auc", NUMBER, "area under the ROC curve; 0.5: private images are not told from public ones",
-           MEMBERSHIP, SHARE, title="AUC", averaged=True),
+           MEMBERSHIP, SHARE, title="AUC", averaged=True,
+           legend="how well the update tells private images from public ones (0.5: not at all)."),
     Column("membership_tpr", NUMBER, "true-positive rate at a false-positive rate of 0.1 %; empty with fewer than "
            "1,000 public images, which could not tell that rate", MEMBERSHIP, SHARE),
     Column("adaptive", FLAG, "whether the attack was granted the defense in force", OUTCOME),
@@ -170,18 +176,25 @@ LEAKAGE = Table(
     Column("guarantees", TEXT, "all guarantees of the chain, whoever they hold against", PRIVACY, JSON),
     Column("num_held", COUNT, "candidates that the attack has and did not return", BEYOND),
     Column("held", COUNT, "private images that any candidate recovers, returned or not, each candidate used once; "
-           "never below `recovered`", BEYOND),
-    Column("held_fraction", NUMBER, "`held` over `num_private`", BEYOND, SHARE, title="held", averaged=True),
+           "never below `recovered`", BEYOND, text=cells.whole, spare=13,
+           legend="recovered by any candidate that the attack has, returned or not.",
+           counts=Counts(4, "in candidates that the attack would not vouch for", "returned")),
+    Column("held_fraction", NUMBER, "`held` over `num_private`", BEYOND, SHARE, title="held", averaged=True,
+           spare=13),
     Column("precision", NUMBER, "share of the returned images that recover a private image, be it one that another "
-           "returned image recovers too; empty where nothing was returned", BEYOND, SHARE, averaged=True),
+           "returned image recovers too; empty where nothing was returned", BEYOND, SHARE, averaged=True, spare=1,
+           legend="share of the returned images that recover one."),
     Column("recovered_affine", COUNT, "`recovered` after the best offset and positive gain per image and channel, "
            "identified by the share of an image's variance that is left; never below `recovered`", BEYOND,
-           title="affine"),
+           title="affine", text=cells.whole, spare=12, legend="recovered up to an offset and a gain per channel.",
+           counts=Counts(2, "up to brightness and contrast")),
     Column("recovered_affine_fraction", NUMBER, "`recovered_affine` over `num_private`", BEYOND, SHARE, averaged=True),
     Column("floor_recovered_affine_fraction", NUMBER, "`recovered_affine_fraction` of the floor",
            FLOOR, SHARE, averaged=True),
     Column("recovered_group", COUNT, "`recovered` up to the shifts and flips that the clients augment by; never below "
-           "`recovered`, empty where clients do not augment", BEYOND, title="group"),
+           "`recovered`, empty where clients do not augment", BEYOND, title="group", text=cells.whole, spare=11,
+           legend="recovered up to the clients' augmentations.",
+           counts=Counts(1, "up to the shifts and flips that clients augment by")),
     Column("recovered_group_fraction", NUMBER, "`recovered_group` over `num_private`", BEYOND, SHARE, averaged=True),
     Column("floor_recovered_group_fraction", NUMBER, "`recovered_group_fraction` of the floor",
            FLOOR, SHARE, averaged=True),
@@ -205,7 +218,8 @@ LEAKAGE = Table(
     Column("membership_tpr_1pct_high", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
     Column("membership_candidates", COUNT, "candidate images that an audit was given (`--candidates`)", TOLD),
     Column("membership_told", COUNT, "of those, told to be members: with a score above `membership_threshold`", TOLD,
-           title="members"),
+           title="members", text=cells.members,
+           legend="of the candidates, told to have taken part, at the false-positive rate of the verdict."),
     Column("membership_fpr", NUMBER, "false-positive rate that the threshold keeps: 0.1 %, 1 % or 10 %, the strictest "
            "that so many images held out can keep", TOLD, SHARE),
     Column("membership_threshold", NUMBER, "a score, −log ρ ([membership.csv](#membershipcsv-membershipcsv))", TOLD),
@@ -215,7 +229,9 @@ LEAKAGE = Table(
     Column("recognized", COUNT, "`recovered`, or private images that an eye would know: more alike than "
            "`recognized_threshold` to a returned image that is mirrored, shifted by up to 2 pixels, of another "
            "brightness or contrast, a negative included, on smoothed images, and *identified* by that likeness; never "
-           "below `recovered`", BEYOND),
+           "below `recovered`", BEYOND, text=cells.whole, spare=14,
+           legend="recovered, or alike up to what an eye overlooks (docs/explanation/scores.md).",
+           counts=Counts(3, "up to what an eye overlooks (`recognized`)")),
     Column("recognized_fraction", NUMBER, "`recognized` over `num_private`", BEYOND, SHARE, title="recognized",
            averaged=True),
     Column("floor_recognized_fraction", NUMBER, "`recognized_fraction` of the floor", FLOOR, SHARE, averaged=True),
@@ -227,7 +243,7 @@ LEAKAGE = Table(
     *(Column(f"null_{name}_p", NUMBER, f"p-value of `{name}`", NULL, SHARE)
       for name in ("recovered", "held", "recovered_affine", "recovered_group", "recognized")),
     printed="round client threat_model attack recovered recognized held recovered_affine recovered_group precision "
-    "leakage l2_median psnr_mean membership_auc membership_told knowledge",
+    "leakage l2_median psnr_mean membership_auc membership_told",
 )  # fmt: skip
 
 
@@ -364,8 +380,12 @@ COMPARED = (
            SHARE),
     Column("reconstruction_bound", NUMBER, "the most that any attacker recovers on average, whatever else he knows, "
            "given κ and the noise on all releases up to that round, for the client of all that took part so far who "
-           "is bounded least; empty where no mechanism holds against the threat model", BOUND, SHARE, title="bound"),
+           "is bounded least; empty where no mechanism holds against the threat model", BOUND, SHARE, title="bound",
+           spare=11),
 )  # fmt: skip
+
+
+BYTES = "bytes that a client sends in a round"
 
 
 def benchmark() -> Table:
@@ -383,10 +403,10 @@ def benchmark() -> Table:
         *leakage("recovered_fraction"),
         Column("recovered_fraction_ci95", NUMBER, HALF_WIDTH, OVER_SEEDS, SHARE),
         *leakage("psnr_best psnr_mean membership_auc"),
-        Column("test_accuracy", NUMBER, "after that round", OVER_SEEDS, SHARE, title="accuracy"),
+        Column("test_accuracy", NUMBER, "after that round", OVER_SEEDS, SHARE, title="accuracy", text=cells.interval),
         Column("test_accuracy_ci95", NUMBER, HALF_WIDTH, OVER_SEEDS, SHARE),
-        Column("epsilon", NUMBER, WORST_EPSILON, OVER_SEEDS, title="ε", digits=1),
-        Column("bytes", NUMBER, "bytes that a client sends in a round", OVER_SEEDS, title="kB", digits=0),
+        Column("epsilon", NUMBER, WORST_EPSILON, OVER_SEEDS, title="ε", digits=1, text=cells.epsilon),
+        Column("bytes", NUMBER, BYTES, OVER_SEEDS, title="kB", text=cells.thousands, spare=10),
         Column("client_seconds", NUMBER, "that a client trains in a round", OVER_SEEDS, SECONDS),
         *leakage("target"),
         Column("failures", INTEGER, "attacks that failed or ran out of time; they have no score", OVER_SEEDS),
@@ -413,7 +433,7 @@ EQUAL_UTILITY = Table(
     Column("family", TEXT, "the defense that is swept over its strength", EQUAL),
     *leakage("threat_model"),
     Column("accepted_loss", NUMBER, "of test accuracy, to the same seeds without a defense", EQUAL, SHARE, "loss"),
-    Column("setting", TEXT, "the row of benchmark.csv, FAMILY=VALUE", EQUAL),
+    Column("setting", TEXT, "the row of benchmark.csv, FAMILY=VALUE", EQUAL, text=cells.setting),
     *(benchmark().columns[name] for name in AT_SETTING.split()),
     printed="family threat_model accepted_loss setting test_accuracy recovered_fraction held_fraction epsilon "
     "reconstruction_bound",

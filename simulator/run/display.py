@@ -27,7 +27,7 @@ from rich.progress import (
 from rich.text import Text
 
 from simulator.errors import printable
-from simulator.results.keys import ALL
+from simulator.results.keys import owner
 from simulator.terminal import Terminal, print_error
 
 QUIET = 30.0  # seconds between lines that say how far something is
@@ -147,7 +147,7 @@ class Bars(Display):
         self.finished += 1
         self.progress.update(self.attacks, completed=self.finished)
         if row["status"] != "ok":
-            who = f"round {row['round']}, {_who(row['client'])}, {row['threat_model']}, {row['attack']}"
+            who = f"round {row['round']}, {owner(row['client'])}, {row['threat_model']}, {row['attack']}"
             said = printable(f"{who}: {row['detail']}")
             self.progress.console.print(Text.assemble((printable(row["status"]), "yellow"), ": ", said))
 
@@ -186,7 +186,7 @@ class Lines(Display):
 
     def attack_done(self, row: dict[str, Any]) -> None:
         self.attacks_over += 1
-        who = f"round {row['round']}, {_who(row['client'])}, {row['threat_model']}, {row['attack']}"
+        who = f"round {row['round']}, {owner(row['client'])}, {row['threat_model']}, {row['attack']}"
         failed = row["status"] != "ok"
         if failed or self.attacks_over % max(1, self.attacks // LINES) == 0 or self.attacks_over == self.attacks:
             how = f"{row['status']}: {row['detail']}" if failed else "done"
@@ -209,11 +209,6 @@ class Lines(Display):
     def _say(self, line: str) -> None:
         self.last = time.monotonic()
         self.console.print(f"fedspill: {line}", soft_wrap=True)
-
-
-def _who(client: int) -> str:
-    """Whose update it is."""
-    return "all clients" if client == ALL else f"client {client}"
 
 
 @contextlib.contextmanager

@@ -1,13 +1,10 @@
-"""What a run shows of itself in a notebook: its worst row as pictures, and a line for each client.
-
-A finished or interrupted run, opened for reading: its tables, its observations, and attacking it again.
-"""
+"""A finished or interrupted run, opened for reading: its tables, its observations, attacking it again, and what it
+shows of itself in a notebook."""
 
 import os
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -21,13 +18,15 @@ from simulator.errors import one_line
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.image_files import read_truth
 from simulator.evaluation.truth import Truth
-from simulator.results.columns import FLOORS, Table, better_floor
+from simulator.results.columns import FLOORS, Table
 from simulator.results.disk import inside, is_changed
-from simulator.results.formats import load_images, read_table
+from simulator.results.formats import read_table
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.ledger import JOURNAL, files_of
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
 from simulator.results.storage import CellStore
+from simulator.rundir.exposure_rows import worst_first
+from simulator.rundir.strip import cell_of, worst_pictures
 from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Dumped, Source, read_document
@@ -37,52 +36,12 @@ LINE = ["cell", "round", "client", "threat_model", "attack", "defense", "recover
 LINE += ["leakage", *(floor.format("leakage") for floor in FLOORS)]
 
 
-class Tables(Protocol):
-    """As much of a run as pictures are made of."""
-
-    @property
-    def samples(self) -> pd.DataFrame: ...
-
-    def store(self, cell: str = "") -> CellStore: ...
-
-    def private_images(self, key: ObservationKey, cell: str = "") -> Tensor | None: ...
-
-
-def worst_first(leakage: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the leakage table, those in which most leaked first: without the truth, those that returned most."""
-    columns = ["recovered_fraction", "leakage", "num_reconstructed"]
-    return leakage.sort_values(columns, ascending=False, kind="stable", na_position="last")
-
-
 def worst_table(leakage: pd.DataFrame) -> pd.DataFrame:
     """The worst row of each client, and of all together, in as many columns as people read."""
     rows = worst_first(leakage[(leakage.status == "ok") & (leakage.target == "private")])
     worst = rows.groupby("client", sort=False).head(1).head(MOST_LINES)
     named = worst.assign(client=worst.client.astype(str).where(worst.client != ALL, "all")).round(2)
     return named[[name for name in LINE if name in named and named[name].notna().any()]]
-
-
-def matched_pictures(run: Tables, row: pd.Series, most: int) -> Pictures:
-    """Of a row of the leakage table: private images above their reconstructions, the closest first; what the attack
-    returned alone where nobody knows the private ones."""
-    key, cell = ObservationKey.of(row), str(row.get("cell", ""))
-    found = load_images(run.store(cell).reconstruction_path(key, row["attack"]))
-    who = "all clients" if key.client == ALL else f"client {key.client}"
-    where = f"{f'{cell}, ' if cell else ''}round {key.round}, {who}, {key.threat_model}, {row['attack']}"
-    private = run.private_images(key, cell)
-    if private is None or pd.isna(row["recovered"]):
-        return Pictures(f"{where}: {len(found)} images found", (("found", found[:most]),))
-    own = _samples_of(run.samples, row)
-    own = own[own.match >= 0].sort_values("l2", kind="stable").head(most)
-    title = f"{where}: {row['recovered']:.0f} of {row['num_private']:.0f} recovered, leakage {row['leakage']:.2f}"
-    strips = (("private", private[own.image.tolist()]), ("reconstructed", found[own.match.tolist()]))
-    captions = tuple(f"L2 {distance:.2g}" for distance in own.l2)
-    return Pictures(f"{title} (floor {better_floor(row, LEAKAGE.columns['leakage']):.2f})", strips, captions)
-
-
-def _samples_of(samples: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
-    keys = ["round", "client", "threat_model", "attack", "target", *(["cell"] if row.get("cell") else [])]
-    return samples[np.logical_and.reduce([samples[name] == row[name] for name in keys])]
 
 
 DESCRIPTION, AUDIT = "scenario.yaml", "audit.yaml"  # of a run and of an audit, in their directories
@@ -174,6 +133,11 @@ class Run:
         given = self.description["audit"]
         return None if given["truth"] is None else read_truth(Path(given["truth"]), tuple(given["shape"])).images
 
+    def samples_of(self, row: pd.Series) -> pd.DataFrame:
+        """The rows of the samples table of a row of the leakage table: one for each of its private images."""
+        names = ["round", "client", "threat_model", "attack", "target", *(["cell"] if cell_of(row) else [])]
+        return self.samples[np.logical_and.reduce([self.samples[name] == row[name] for name in names])]
+
     @property
     def page(self) -> Path:
         """report.html; InputError where none was made."""
@@ -250,7 +214,7 @@ class Run:
             rows = rows[rows[name] == value]
         if rows.empty:
             raise InputError(f"{str(self.path)!r} has no attack that came to an end where {where}: see run.leakage")
-        return matched_pictures(self, worst_first(rows).iloc[0], most)
+        return worst_pictures(self, worst_first(rows).iloc[0], most)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self._said()})"

@@ -16,7 +16,7 @@ from attacks.interface.torch_tools import choose_device
 from attacks.kernel.regime import KERNEL_REGIME, Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipTest
 from attacks.update.spectrum import infer_image_count
-from simulator.evaluation.candidate_images import load_candidates, to_input_space
+from simulator.evaluation.candidate_images import load_candidates, spanned, to_input_space
 from simulator.evaluation.truth import Truth
 from simulator.results.disk import make_out, write_atomically
 from simulator.results.formats import write_json
@@ -96,9 +96,6 @@ VIEWS = {
     "adversary": "As an attacker can measure it, without the private images",
     "evaluator": "As only who holds the data can measure it, on the private images",
 }
-# Share of an image's squared length in its layers outside an update's row space. Behind a clear rank its own images
-# leave rounding alone, 1e-9 and less, and others some hundredths at least.
-OUTSIDE = 0.01
 
 
 def measure_regime(observation: Observation, images: Tensor, complete: bool, seed: int = 0) -> Linearity:
@@ -120,7 +117,7 @@ def measure_regime(observation: Observation, images: Tensor, complete: bool, see
 def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
     """Those behind an observation of a run, in the model's input space: for the evaluator, not for an adversary."""
     if cell not in record.cells:
-        raise InputError("--evaluator takes private images from a scenario, an audit has none: --images FILE.npz")
+        raise InputError("--evaluator takes private images from a scenario, an audit has none: --images PATH")
     key = ObservationKey(observation.round, observation.client, observation.threat_model)
     clients = record.store(cell).recorded(key).clients
     truth = Truth.of(record.cells[cell].scenario, clients, clients)
@@ -135,11 +132,11 @@ def adversary_images(
     in_pixels: whether the file has pixels in [0, 1].
     """
     if file is not None:
-        images = load_candidates(file, "images")
+        images = load_candidates(file, "images", in_pixels=in_pixels)
         return to_input_space(images, observation, knowledge) if in_pixels else images, str(file)
     if knowledge.public_images is None:
         evaluator = ", or --evaluator to measure on the private ones" if in_pixels else ""
-        raise InputError(f"diagnose needs images to measure on: --images FILE.npz (public or reconstructed){evaluator}")
+        raise InputError(f"diagnose needs images to measure on: --images PATH (public or reconstructed){evaluator}")
     return knowledge.public_images, "public images"
 
 
@@ -152,7 +149,7 @@ def own_images(observation: Observation, inputs: Tensor, found: Linearity) -> in
         residual = MembershipTest.of(observation, Knowledge()).residual(inputs)
     except InputError:
         return None
-    return int((residual < OUTSIDE).sum())
+    return spanned(residual)
 
 
 def whose_images(own: int | None, number: int) -> str:

@@ -1,7 +1,4 @@
-"""The page on a run or an audit: its tables and description in, a `Page` out.
-
-The page on a benchmark: defenses compared, then everything that a run's page has.
-"""
+"""Pages: of a run or an audit, and of a benchmark, which compares defenses and then has all that a run's page has."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,9 +8,8 @@ import pandas as pd
 import yaml
 
 from attacks import InputError
-from simulator.reports.benchmark_table import strongest
+from simulator.errors import one_line
 from simulator.reports.drawing import Drawn
-from simulator.reports.exposure_rows import exposure_rows, worst_of
 from simulator.reports.page.pictures import (
     OTHERS,
     SCENARIO,
@@ -26,12 +22,12 @@ from simulator.reports.page.pictures import (
     picture_of,
     summary_of,
 )
-from simulator.reports.page.rows import NUMERIC, exposure_grid, leakage_grid, legend_of, utility_grid
-from simulator.reports.page.view import Grid, Heading, Others, Page, Picture
-from simulator.reports.strips import worst_first
+from simulator.reports.page.rows import exposure_grid, leakage_grid, legend_of, utility_grid
+from simulator.reports.page.view import Others, Page, Picture
+from simulator.reports.tables import Grid, defenses_grid, equal_utility_grid, grid_of
 from simulator.reports.verdict import verdict
-from simulator.results.columns import NUMBER, Column
-from simulator.results.schema import EQUAL_UTILITY, benchmark
+from simulator.results.schema import benchmark
+from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run
 
 MOST_PICTURES = 12  # clients shown beside the one that is exposed worst
@@ -48,11 +44,25 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
     name = str(asked.get("name") or (run.path.name if recording.parent == run.path.resolve() else recording.name))
     rows = leakage_grid(leakage)
     worst, others = pictures(run, noun_of(description), say)
-    charts = tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS))
+    command, needs = repeat(run, kind, name)
     return Page(
-        kind, name, summary_of(description), verdict(leakage), worst, exposure_grid(leakage), utility_of(run), charts,
-        others, facts_of(description), (rows,), legend_of(rows), *repeat(run, kind, name), *source(run, kind),
-    )  # fmt: skip
+        kind=kind,
+        title=name,
+        summary=summary_of(description),
+        verdict=verdict(leakage),
+        worst=worst,
+        exposures=exposure_grid(leakage),
+        utility=utility_of(run),
+        charts=tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS)),
+        others=others,
+        facts=facts_of(description),
+        tables=(rows,),
+        legend=legend_of(rows),
+        repeat=command,
+        repeat_needs=needs,
+        source_name="scenario" if kind == "run" else "audit.yaml",
+        source=yaml.safe_dump(asked, sort_keys=False, allow_unicode=True),
+    )
 
 
 def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
@@ -60,16 +70,11 @@ def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
     good = run.leakage[run.leakage.status == "ok"]
     if good.empty:
         return None, Others()
-    ranked = exposure_rows(run.leakage)
-    first = worst_of(ranked[ranked.status == "ok"])
-    keys = ["round", "client", "threat_model", "attack", *(["cell"] if "cell" in good else [])]
-    same = (good[keys] == first[keys].tolist()).all(axis=1) & (good.target == "private")
-    others = worst_first(good[good.target == "private"])
     groups = ["client", "defense"] if good.defense.nunique() > 1 else ["client"]
-    alike = (others[groups] == [first[name] for name in groups]).all(axis=1)
-    others = others[~alike].drop_duplicates(groups)
+    rows = worst_first(good[good.target == "private"]).drop_duplicates(groups)
+    first, others = rows.iloc[0], rows.iloc[1:]
     shown = others.head(MOST_PICTURES)
-    worst = _attempt(run, good[same].iloc[0], WORST, noun, say)
+    worst = _attempt(run, first, WORST, noun, say)
     tried = [_attempt(run, row, OTHERS, noun, say) for _, row in shown.iterrows()]
     more = [one for one in tried if one is not None]
     left = len(others) - len(shown)
@@ -84,7 +89,7 @@ def _attempt(run: Run, row: pd.Series, most: int, noun: str, say: Say) -> Pictur
     try:
         return picture_of(run, row, most, noun)
     except (InputError, OSError, LookupError) as error:
-        say(f"pictures of {row['attack']} on client {row['client']} cannot be shown: {' '.join(str(error).split())}")
+        say(f"pictures of {row['attack']} on client {row['client']} cannot be shown: {one_line(str(error))}")
         return None
 
 
@@ -108,54 +113,26 @@ def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
     )
 
 
-def source(run: Run, kind: str) -> tuple[str, str]:
-    """(name of the file that says what was done, its text)."""
-    text = yaml.safe_dump(asked_for(run.description), sort_keys=False, allow_unicode=True)
-    return ("scenario" if kind == "run" else "audit.yaml"), text
-
-
-INTERVALS = ("recovered_fraction", "test_accuracy")  # columns with `_low` and `_high` beside them
-
-
 def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Sequence[Drawn], say: Say) -> Page:
     """table, equal: benchmark.csv and equal_utility.csv. The pictures of other clients give way to the figure that
     compares all defenses on the same images."""
     own = run_page(run, (), say)
-    columns = [*benchmark().printed, benchmark().columns["not_attacked_by"]]
-    defenses = grid_of("Defenses", strongest(table), columns)
+    defenses = defenses_grid(table, benchmark().columns["not_attacked_by"])
     note = (
-        "The attack that recovers most in the last attacked round, means over seeds and clients; in brackets the 95 % "
-        "interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, a low "
-        "share says little: it may have been the strongest."
+        "The attack that recovers most in the last attacked round, means over seeds and clients; beside them "
+        "the 95 % interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, "
+        "a low share says little: it may have been the strongest."
     )
-    folded = [grid_of("All rows of benchmark.csv", table, [c for c in benchmark().columns.values() if c.name in table])]
+    folded = [grid_of("All rows of benchmark.csv", table, list(benchmark().columns.values()))]
     if len(equal):
-        folded.insert(0, grid_of("Defenses at equal utility", equal, EQUAL_UTILITY.printed))
+        folded.insert(0, equal_utility_grid(equal))
     return replace(
-        own, kind="benchmark", utility=replace(defenses, note=note), others=Others(),
-        charts=tuple(map(chart_of, drawn)), tables=(*folded, *own.tables),
+        own,
+        kind="benchmark",
+        utility=replace(defenses, note=note),
+        others=Others(),
+        charts=tuple(map(chart_of, drawn)),
+        tables=(*folded, *own.tables),
         repeat=f"fedspill benchmark FILE --out runs/{run.path.name}-again",
         repeat_needs="FILE is the benchmark file; the scenario above lists every row and seed of it as a sweep.",
-    )  # fmt: skip
-
-
-def grid_of(title: str, frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
-    """A table as its schema declares it; columns without any value are left out."""
-    used = [column for column in columns if column.name in frame and frame[column.name].notna().any()]
-    headings = tuple(Heading(column.heading, column.dtype in NUMERIC, column.meaning) for column in used)
-    rows = tuple(tuple(_text(row, column) for column in used) for _, row in frame.iterrows())
-    return Grid(title, headings, rows)
-
-
-def _text(row: pd.Series, column: Column) -> str:
-    value = row[column.name]
-    if pd.isna(value):
-        return ""
-    if column.dtype != NUMBER:
-        return str(value)
-    if column.heading == "kB":
-        return f"{value / 1000:.0f}"
-    low, high = (row.get(f"{column.name}_{end}") for end in ("low", "high"))
-    if column.name not in INTERVALS or pd.isna(low) or pd.isna(high):
-        return f"{value:.{column.digits}f}"
-    return f"{value:.2f} ({low:.2f}–{high:.2f})"
+    )

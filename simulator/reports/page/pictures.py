@@ -1,7 +1,4 @@
-"""What was done, from the description in a run directory: names and values, whoever wrote them.
-
-Images of a page: strips of private images above reconstructions, and figures, as data URIs.
-"""
+"""Images of a page as data URIs, strips and figures, and what was done, from the description in a run directory."""
 
 import base64
 import io
@@ -16,11 +13,11 @@ from torch import Tensor
 from attacks.interface.pictures import stretched
 from simulator.reports.drawing import DPI, Drawn
 from simulator.reports.page.view import Chart, Facts, Pair, Picture, Tile
-from simulator.reports.strips import Strip, strip_of, where_of
 from simulator.reports.verdict_words import counted, sentence
 from simulator.results.columns import better_floor
 from simulator.results.schema import LEAKAGE
 from simulator.rundir.run import Run
+from simulator.rundir.strip import Strip, strip_of, where_of
 
 SCENARIO, AUDIT = "scenario", "audit"  # what a run and an audit were asked for, in their descriptions
 APART = ("versions", "machine", "jobs", SCENARIO, AUDIT)  # under headings of their own

@@ -2,17 +2,14 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from simulator.reports.drawing import UNDEFENDED, short, swept_keys
-from simulator.reports.exposure_rows import exposure_rows, settings_of, worst_of
-from simulator.reports.page.view import Grid, Heading
-from simulator.reports.strips import who, worst_first
-from simulator.reports.tables import LEAKAGE_CELLS
+from simulator.reports.tables import FLOOR, FOUND, Grid, Heading, grid, headed, key_cells
 from simulator.reports.verdict_words import at_worst, sentence, told, viewer
-from simulator.results.columns import COUNT, FLOORS, INTEGER, NUMBER, Column, better_floor
+from simulator.results.keys import owner
 from simulator.results.schema import LEAKAGE
+from simulator.rundir.exposure_rows import exposure_rows, settings_of, worst_first, worst_of
 
 MOST_ROWS = 2000
 LONGEST_REMARK = 140  # letters
@@ -22,39 +19,26 @@ SEES = {
     "history": "all rounds so far",
     "server_history": "the updates of all rounds so far",
 }
-NUMERIC = (INTEGER, COUNT, NUMBER)
-OF_ALL = ("recovered", "recognized", "held", "recovered_affine", "recovered_group")  # counts of the private images
 
 
 def leakage_grid(leakage: pd.DataFrame) -> Grid:
-    """Every row, those that expose most first, each score beside its floor."""
-    candidates = ("defense", "seed", "target", *swept_keys(leakage))
-    keys = [name for name in candidates if leakage[name].nunique(dropna=False) > 1]
-    shown = [column for column in LEAKAGE.printed if column.name in leakage and leakage[column.name].notna().any()]
-    rows = worst_first(leakage).head(MOST_ROWS)
-    cells: dict[Heading, list[str]] = {}
-    for key in keys:
-        cells[Heading(short(key), pd.api.types.is_numeric_dtype(leakage[key]))] = [str(value) for value in rows[key]]
+    """Every row, those that expose most first, with the columns that the terminal has, and what each row remarks."""
+    frame = worst_first(leakage).head(MOST_ROWS)
+    rows = [row for _, row in frame.iterrows()]
+    cells = key_cells(frame, swept_keys(leakage))
+    for column in LEAKAGE.printed:
+        if column.name in leakage:
+            cells[headed(column)] = [column.cell(row) for row in rows]
     if leakage.recovered.isna().all():  # nobody knows the true images
-        cells[Heading("found", meaning="images that the attack returned; doubtful where they explain little")] = [
-            LEAKAGE_CELLS["recovered"](row) for _, row in rows.iterrows()
-        ]
-    for column in shown:
-        if column.name == "knowledge":
-            continue
-        heading = Heading(column.heading, column.dtype in NUMERIC, column.meaning)
-        cells[heading] = [_text(column, row) for _, row in rows.iterrows()]
-        if any(name.format(column.name) in leakage for name in FLOORS):
-            floor = Heading(f"{column.heading} (floor)", True, "the floor: what an attacker who knows nothing scores")
-            cells[floor] = [_floor(column, row) for _, row in rows.iterrows()]
+        cells = {replace(name, meaning=FOUND) if name.name == "recovered" else name: own for name, own in cells.items()}
     told_column = Heading("told", meaning="what the attack was granted beyond the checkpoints")
-    cells[told_column] = [_told(value) for value in rows.knowledge]
-    cells[Heading("status")] = [str(value) for value in rows.status]
+    cells[told_column] = [_told(value) for value in frame.knowledge]
+    cells[Heading("status")] = [str(value) for value in frame.status]
     remarks = Heading("remarks", meaning="the reason, warnings of the attack and notes on the scores")
-    cells[remarks] = [_cut(value) if isinstance(value, str) else "" for value in rows.detail]
+    cells[remarks] = [_cut(value) if isinstance(value, str) else "" for value in frame.detail]
     some = f"The {MOST_ROWS} rows that expose most, of {len(leakage)}: the rest is in leakage.csv."
-    note = some if len(leakage) > len(rows) else ""
-    return Grid("All rows of leakage.csv", tuple(cells), tuple(zip(*cells.values(), strict=True)), note)
+    notes = [FLOOR] * bool(leakage.leakage.notna().any()) + [some] * (len(leakage) > len(frame))
+    return grid("All rows of leakage.csv", cells, " ".join(notes))
 
 
 def _told(knowledge: object) -> str:
@@ -67,24 +51,6 @@ def _cut(remark: str) -> str:
     return remark if len(remark) <= LONGEST_REMARK else f"{remark[:LONGEST_REMARK].rstrip()} …"
 
 
-def _text(column: Column, row: pd.Series) -> str:
-    value = row[column.name]
-    if column.name == "client":
-        return "all" if value < 0 else str(value)
-    if pd.isna(value):
-        return ""
-    if column.name == "membership_told":
-        return f"{value:.0f} of {row['membership_candidates']:.0f}"
-    if column.name in OF_ALL:
-        return f"{value} of {row['num_private']}"
-    return f"{value:.{column.digits}f}" if column.dtype == NUMBER else str(value)
-
-
-def _floor(column: Column, row: pd.Series) -> str:
-    floor = better_floor(row, column)
-    return "" if np.isnan(floor) else f"{floor:.{column.digits}f}"
-
-
 def exposure_grid(leakage: pd.DataFrame) -> Grid:
     """For each threat model the attack that takes most, what it was told, and how much that is."""
     rows = exposure_rows(leakage)
@@ -92,7 +58,7 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
     lines = []
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst = worst_of(own)
-        where = f"{who(int(worst.client))}, round {worst['round']}" + (f", {worst.setting}" if worst.setting else "")
+        where = f"{owner(int(worst.client))}, round {worst['round']}" + (f", {worst.setting}" if worst.setting else "")
         auc = own.membership_auc.max()
         known = told(worst.knowledge)
         lines.append(
@@ -138,17 +104,17 @@ def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
     return _without_empty(Grid("Utility and defenses", columns, tuple(lines), note))
 
 
-def _without_empty(grid: Grid) -> Grid:
+def _without_empty(table: Grid) -> Grid:
     """Without the columns that say nothing in any row."""
-    used = [index for index in range(len(grid.columns)) if any(row[index] not in ("", UNDEFENDED) for row in grid.rows)]
-    rows = tuple(tuple(row[index] for index in used) for row in grid.rows)
-    return replace(grid, columns=tuple(grid.columns[index] for index in used), rows=rows)
+    says = {column: texts for column, texts in zip(table.columns, zip(*table.rows, strict=True), strict=False)}
+    used = {column: list(texts) for column, texts in says.items() if set(texts) - {"", UNDEFENDED}}
+    return grid(table.title, used, table.note)
 
 
 def _number(value: float, digits: int) -> str:
     return "" if pd.isna(value) else f"{value:.{digits}f}"
 
 
-def legend_of(grid: Grid) -> tuple[tuple[str, str], ...]:
+def legend_of(table: Grid) -> tuple[tuple[str, str], ...]:
     """What the columns mean that are not plain."""
-    return tuple((column.name, sentence(column.meaning)) for column in grid.columns if column.meaning)
+    return tuple((column.name, sentence(column.meaning)) for column in table.columns if column.meaning)

@@ -1,11 +1,7 @@
-"""What a page shows, as plain values: the templates get these and nothing else, neither tables nor tensors.
+"""A page on a run, an audit or a benchmark: a `Page` of plain values, filled into the templates beside this file.
 
-A page on anything with a leakage table (a run, an audit, a benchmark) is made by filling in a `Page`.
-
-A page as text: the templates beside this file, filled in.
-
-They are HTML, CSS and JavaScript for jinja2. Their names end in .md because `flwr run` takes no other endings into an
-app that it sends to its servers than those of code and of plain text.
+The templates get these values and nothing else, neither tables nor tensors. They are HTML, CSS and JavaScript for
+jinja2. Their names end in .md because `flwr run` sends no other endings to its servers than those of code and text.
 """
 
 from dataclasses import dataclass
@@ -13,6 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from simulator.reports.tables import Grid
 from simulator.reports.verdict import Verdict
 
 
@@ -55,25 +52,6 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Heading:
-    """Of a column. numeric: its cells stand right and sort by number. meaning: what it holds, in a sentence."""
-
-    name: str
-    numeric: bool = False
-    meaning: str = ""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table; rows of as many cells as there are columns. title: for who cannot see it; note: what is left out."""
-
-    title: str
-    columns: tuple[Heading, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class Facts:
     """Names and values under one heading: the scenario, versions, the machine."""
 
@@ -91,13 +69,18 @@ class Others:
     not_shown: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Page:
     """Everything on the page, in its order; what is empty is left out with its heading.
 
-    kind: run, audit or benchmark. summary: one line below the title. worst: the pictures of the client exposed worst.
-    exposures: who can do it and knowing what. tables: everything else in rows, folded. repeat: the command, and what
-    it needs. source: the file that says what was done, as text.
+    kind: run, audit or benchmark.
+    summary: one line below the title.
+    worst: the pictures of the client exposed worst.
+    exposures: who can do it and knowing what.
+    tables: everything else in rows, folded.
+    legend: columns of these and what they mean.
+    repeat: the command that does it again; repeat_needs: what it needs.
+    source: the file that says what was done, as text; source_name: what it is called.
     """
 
     kind: str

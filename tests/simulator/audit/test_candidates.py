@@ -11,8 +11,8 @@ from attacks import InputError
 from simulator.audit.run_audit import audit
 from simulator.reports.gate import judge, parse_limits
 from simulator.reports.page.rows import exposure_grid, leakage_grid
-from simulator.reports.tables import visible_columns
 from simulator.reports.verdict import verdict
+from simulator.results.schema import LEAKAGE
 from tests.simulator.audit.recorded import SHAPE, record
 
 NOT_TRIED = "Membership: not tried: give --candidates and --public."
@@ -64,8 +64,8 @@ def test_it_is_in_the_verdict_the_table_the_page_and_the_json(audited):
     assert "3 of 3 updates tell members from others" in line
     assert json.loads(json.dumps(verdict(table).as_json()))["details"]
     told = [f"{row.membership_told} of 30" for row in table.itertuples()]
-    show = visible_columns(table, [])["members"]
-    assert [show(row) for _, row in table.iterrows()] == told
+    members = LEAKAGE.columns["membership_told"]
+    assert [members.cell(row) for _, row in table.iterrows()] == told
     page = leakage_grid(table)
     column = [heading.name for heading in page.columns].index("members")
     assert sorted(row[column] for row in page.rows) == sorted(told)
@@ -75,7 +75,7 @@ def test_it_is_in_the_verdict_the_table_the_page_and_the_json(audited):
 def test_what_was_not_tried_is_said_and_how_it_is(audited):
     table = audited("blind").leakage
     assert NOT_TRIED in verdict(table).details and not any("membership" in line for line in verdict(table).caveats)
-    assert "members" not in visible_columns(table, [])
+    assert "members" not in leakage_grid(table).cells()
 
 
 def test_of_one_pool_for_all_clients_it_is_told_which_images_took_part(audited):

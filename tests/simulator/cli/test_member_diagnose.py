@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 from tests.simulator.cli.nets import FACTORY
@@ -24,15 +25,30 @@ def test_membership_of_two_checkpoints(fedspill, pair, tmp_path):
     assert table["score"][5:].min() > table["score"][:5].max()
 
 
+def test_pictures_and_bytes_are_candidates_as_they_are_in_an_audit(fedspill, pair, tmp_path):
+    pixels = (255 * np.random.default_rng(0).random((4, 8, 8))).astype(np.uint8)
+    np.savez(tmp_path / "bytes.npz", images=pixels[:, None])
+    (tmp_path / "pictures").mkdir()
+    for number, one in enumerate(pixels):
+        Image.fromarray(one).save(tmp_path / "pictures" / f"{number}.png")
+    tables = []
+    for given in ("bytes.npz", "pictures"):
+        arguments = ["--model", f"{tmp_path / 'nets.py'}:make", *pair, "--mean", "0.5", "--out", tmp_path / "out"]
+        result = fedspill("member", *arguments, "--candidates", tmp_path / given)
+        assert result.returncode == 0, result.stderr
+        tables.append((tmp_path / "out" / "membership.csv").read_text())
+    assert tables[0] == tables[1] and len(tables[0].splitlines()) == 5
+
+
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        (None, "do not exist"),
+        (None, "does not exist"),
         ({"pictures": np.zeros((2, 1, 8, 8))}, "no array `images`"),
-        ({"images": np.zeros((2, 1, 8, 8), np.uint8)}, "has to be float"),
+        ({"images": np.zeros((2, 1, 8, 8), np.int16)}, "has to be uint8, or floats"),
         ({"images": np.zeros((2, 64))}, "number, channels, height, width"),
         ({"images": np.full((2, 1, 8, 8), np.nan)}, "not finite"),
-        ({"images": np.zeros((0, 1, 8, 8))}, "`images` is empty"),
+        ({"images": np.zeros((0, 1, 8, 8))}, "`images` is float64 (0, 1, 8, 8)"),
         ({"images": np.zeros((2, 1, 28, 28))}, "expected (number, 1, 8, 8)"),
     ],
 )
@@ -71,9 +87,9 @@ def test_a_diagnosis_of_a_model_without_layers_is_refused_in_one_line(fedspill, 
 @pytest.mark.parametrize(
     ("extra", "says"),
     [
-        ([], "--images FILE.npz"),
+        ([], "--images PATH"),
         (["--evaluator"], "give --run"),
-        (["--images", "nowhere.npz"], "images 'nowhere.npz' do not exist"),
+        (["--images", "nowhere.npz"], "images 'nowhere.npz' does not exist"),
     ],
 )
 def test_a_diagnosis_needs_images(fedspill, pair, tmp_path, extra, says):

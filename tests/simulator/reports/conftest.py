@@ -33,7 +33,7 @@ class FakeRun:
         self.without_utility = False
         self.description = {"scenario": scenario.model_dump(mode="json"), "versions": {"fedspill": "1.2.3"}}
 
-    private_images, is_audit = Run.private_images, False
+    private_images, samples_of, is_audit = Run.private_images, Run.samples_of, False
 
     @property
     def utility(self):

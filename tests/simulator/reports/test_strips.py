@@ -6,7 +6,8 @@ import torch
 
 from clients.local_update import load_data
 from simulator.reports import strips
-from simulator.reports.strips import Strip, draw_strips, image_grid, strip_of, title_of
+from simulator.reports.strips import draw_strips, image_grid
+from simulator.rundir.strip import Strip, strip_of, title_of
 from tests.simulator.reports.conftest import DISTILLED
 
 
@@ -68,3 +69,5 @@ def test_a_title_says_where_and_how_much(record):
     many = row.copy()
     many["recovered"], many["held"], many["cell"] = 1, 2, "learning_rate=0.1,seed=0"
     assert title_of(many).startswith("client 0, round 1 (learning rate 0.1, seed 0): 1 of 3 recovered, 2 held, leakage")
+    many["recovered_affine"] = 3
+    assert "1 of 3 recovered, 2 held, 3 affine, leakage" in title_of(many)

@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 
 from docs.reference.scenarios import reference
+from simulator.reports.page.rows import leakage_grid
 from simulator.reports.screen import full_table, granted_lines
-from simulator.reports.tables import benchmark_view, legend, remarks
+from simulator.reports.tables import benchmark_view, legend
 from simulator.results.schema import LEAKAGE
 
 
@@ -105,14 +106,22 @@ def test_grants_that_differ_in_their_values_alone_are_said_once():
     assert granted_lines(rows(client=-1, knowledge='{"num_private": 16}')) == ["granted knowledge: num_private"]
 
 
-def test_remarks_are_said_once_however_many_rows_have_them():
-    assumed = "pixel_mean is unknown and no pixel tells it: the attack assumed 0.5"
-    frame = pd.concat([rows(detail=f"{n} private images is a guess; {assumed}") for n in (5, 53)], ignore_index=True)
-    late = rows(status="timeout", detail="no result within adversary.timeout = 3 s").tail(1)
-    frame = pd.concat([frame, late], ignore_index=True)
-    guess = "2 rows: 5 private images is a guess"
-    assert remarks(frame) == ["1 row: timeout: no result within adversary.timeout = 3 s", guess, f"2 rows: {assumed}"]
-    assert remarks(frame, 2) == [remarks(frame)[0], "2 more remarks: column `detail` of leakage.csv"]
+def test_a_cell_is_the_same_on_the_screen_and_on_the_page():
+    frame = LEAKAGE.frame(rows(attack="span", client=-1, held=8, recovered_affine=8, num_held=2, target="private"))
+    page = leakage_grid(frame).cells()
+    line = text(frame).splitlines()[-1]
+    assert page["client"] == ["0", "all"] or page["client"] == ["all", "0"]
+    for name in ("recovered", "held", "affine", "leakage"):
+        assert page[name][page["client"].index("all")] in line
+
+
+def test_every_column_that_is_shown_is_declared_alone():
+    """A new one needs no word outside of its declaration."""
+    for column in LEAKAGE.printed:
+        assert not column.legend or f"{column.heading}: {column.legend}" in legend([column.heading])
+    ways = [column for column in LEAKAGE.columns.values() if column.counts is not None]
+    assert sorted(column.counts.rank for column in ways) == list(range(len(ways)))
+    assert all(column.counts.how or column.name == "recovered" for column in ways)
 
 
 def test_a_benchmark_of_the_longest_names_has_every_cell_whole_in_eighty_columns():

@@ -1,8 +1,13 @@
 """Membership in words: thresholds and counts of residuals made by hand."""
 
+import pytest
 import torch
 
+from attacks.calibration import Calibrated
 from simulator.evaluation.candidate_images import membership_words
+from simulator.reports.verdict import verdict
+from simulator.results.schema import LEAKAGE
+from tests.simulator.reports.conftest import leakage_row
 
 
 def residuals(*scores):
@@ -27,6 +32,23 @@ def test_as_many_as_by_chance_is_said_to_be_chance():
     scores = torch.linspace(0, 1, 100).tolist()
     (said,) = membership_words(residuals(*scores), residuals(*scores), 10)
     assert "this update does not tell" in said
+
+
+@pytest.mark.parametrize("told", [0, 1, 2, 3])
+def test_the_command_and_the_verdict_say_the_same_of_the_same_candidates(told):
+    """2 of 20 at a rate of 1 % are 0.027 likely by chance, 1 of 20 is 0.17."""
+    outsiders = residuals(*torch.linspace(0, 1, 99).tolist())
+    candidates = residuals(*[9.0] * told, *[0.1] * (20 - told))
+    (said,) = membership_words(candidates, outsiders, 4)
+    row = leakage_row(1, 0, 0) | Calibrated.of(candidates, outsiders).columns() | {"membership_auc": None}
+    found = verdict(LEAKAGE.frame([row]))
+    assert ("does not tell" not in said) == (told >= 2) == (found.level == "partly exposed")
+    assert ("membership leaks" in found.headline) == (told >= 2)
+
+
+def test_an_update_of_a_clear_rank_tells_by_its_span_where_nothing_calibrates():
+    (said,) = membership_words(residuals(20.0, 18.0, 4.0), None, 2, clear_rank=True)
+    assert said.startswith("2 of 3 candidates lie in the span of the update (score above 4.61)")
 
 
 def test_without_outsiders_two_groups_are_told_apart_and_no_rate_is_claimed():

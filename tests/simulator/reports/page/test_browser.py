@@ -11,7 +11,7 @@ from simulator.reports.figures import draw_figures
 from simulator.reports.page import pictures as page_pictures
 from simulator.reports.page.pages import run_page
 from simulator.reports.page.view import render
-from simulator.reports.strips import Strip
+from simulator.rundir.strip import Strip
 from tests.simulator.reports.conftest import large_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

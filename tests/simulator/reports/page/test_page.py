@@ -16,8 +16,8 @@ from simulator.reports.page.pages import run_page
 from simulator.reports.page.pictures import distance, in_words, picture_of, tile
 from simulator.reports.page.rows import leakage_grid, utility_grid
 from simulator.reports.page.view import render
-from simulator.reports.strips import Strip
 from simulator.results.schema import LEAKAGE, UTILITY
+from simulator.rundir.strip import Strip
 from tests.simulator.reports.conftest import leakage_row, utility_row
 
 FIVE_MEGABYTES = 5 * 1000 * 1000
@@ -125,8 +125,8 @@ def test_every_row_has_its_floors_and_remarks_the_worst_first():
     rows.append(leakage_row(2, 0, 0, status="skipped", detail="hidden"))
     grid = leakage_grid(LEAKAGE.frame(rows))
     lines = [dict(zip((column.name for column in grid.columns), row, strict=True)) for row in grid.rows]
-    assert [line["recovered"] for line in lines] == ["7 of 8", "2 of 8", "0 of 8"]
-    assert [line["client"] for line in lines] == ["all", "0", "0"] and lines[0]["leakage (floor)"] == "0.10"
+    assert [line["recovered"] for line in lines] == ["7 of 8", "2 of 8", "skipped"]
+    assert [line["client"] for line in lines] == ["all", "0", "0"] and lines[0]["leakage"] == "0.88 (0.10)"
     assert [line["remarks"] for line in lines] == ["", "too noisy", "hidden"] and lines[0]["told"] == "nothing"
     assert {column.name: column.numeric for column in grid.columns}["remarks"] is False
 

@@ -1,29 +1,25 @@
-"""The rows of a leakage table, ranked by what they expose: what the verdict and the screen call the worst."""
+"""The rows of a leakage table, ranked by what they expose. `worst_first` is the one order of reports and notebooks."""
 
 import json
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from attacks.calibration import CHANCE
 from simulator.evaluation.truth import CANDIDATES
-from simulator.reports.verdict_words import PARTICIPANTS
+from simulator.results.cells import likely_right
 from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
 
-# of equally many images, the first counts
-MEASURES = ("recovered", "recovered_group", "recovered_affine", "recognized", "held")
+PARTICIPANTS = ("pixel_mean", "pixel_std", "pixel_range")  # knowledge of whoever takes part
+COUNTS = {column.name: column.counts for column in LEAKAGE.columns.values() if column.counts is not None}
+MEASURES = sorted(COUNTS, key=lambda name: COUNTS[name].rank)
 DERIVED = (
     *("scored", "best", "measure", "share", "sure", "chance", "explained"),
     *("tells_members", "tells_candidates", "setting"),
 )
 EXPOSED = 0.5  # share of a client's private images
-# Shares of an update that images may leave unexplained and be very likely right all the same. A search that has no test
-# of its own and leaves a third of it may have found noise. Images that passed a test against decoys may leave more:
-# exact ones do the longer the training was (0.15 measured), where all were strays they left 0.83
-# (docs/records/rounds.md).
-TESTED = 0.5
-EXPLAINED = 0.1
 
 
 class Telling(NamedTuple):
@@ -34,8 +30,6 @@ class Telling(NamedTuple):
 
 
 TELLING = Telling()
-# probability of as many by chance, up to which images count, and updates tell candidates, of all updates of a table
-CHANCE = 0.05
 
 
 def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
@@ -48,14 +42,24 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     is above chance, tells_candidates: whether more candidates are told to be members than chance explains. setting: in
     words, which point of a sweep or which defense it is.
     """
+    return _judged(about_private(leakage))
+
+
+def about_private(leakage: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a leakage table about private images; all of them where it does not say what they are about."""
+    return leakage[leakage.target.isna() | (leakage.target == "private")] if "target" in leakage else leakage
+
+
+def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
+    """The columns of `exposure_rows`, of all rows."""
     rows = leakage.reindex(columns=[*LEAKAGE.columns, *(name for name in leakage if name not in LEAKAGE.columns)])
-    rows = rows[rows.target.isna() | (rows.target == "private")].reset_index(drop=True)
+    rows = rows.reset_index(drop=True)
     numbers = [column.name for column in LEAKAGE.columns.values() if column.dtype in (COUNT, NUMBER)]
     rows[numbers] = rows[numbers].apply(pd.to_numeric).astype("float64")
     rows["detail"] = rows.detail.astype("string")
     rows = rows.assign(scored=rows.recovered.notna(), setting=_setting(rows))
     explained = pd.DataFrame({name: _explained(rows, name) for name in MEASURES}, index=rows.index)
-    plain = rows[list(MEASURES)].fillna(0.0)
+    plain = rows[MEASURES].fillna(0.0)
     counts = plain.where(explained == "", 0.0)
     likely = likely_right(rows)
     found = rows[["num_reconstructed", "num_inferred"]].min(axis=1).where(likely, 0.0)
@@ -80,12 +84,9 @@ def are_candidates(rows: pd.DataFrame) -> pd.Series:
     return details.str.contains(CANDIDATES, regex=False, na=False).astype(bool)
 
 
-def likely_right(rows: pd.DataFrame) -> pd.Series:
-    """Whether images that nobody compared with the truth are very likely right: they passed the attack's own test
-    against decoys and explain half of the update, or explain nearly all of it."""
-    tested = rows.num_vouched if "num_vouched" in rows else pd.Series(float("nan"), index=rows.index)
-    passed = (pd.to_numeric(tested).astype("float64") > 0) & ~(rows.relative_residual >= TESTED)
-    return passed | (rows.relative_residual < EXPLAINED)
+def worst_first(leakage: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a leakage table, those that expose most first, as `ranked` orders them."""
+    return leakage.iloc[ranked(_judged(leakage)).index]
 
 
 def ranked(rows: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +123,7 @@ def in_this_setting(row: pd.Series, rows: pd.DataFrame) -> str:
 
 def _grants(knowledge: Any) -> int:
     """How many fields the column `knowledge` grants beyond those that every participant knows."""
-    return len(json.loads(knowledge).keys() - PARTICIPANTS) if isinstance(knowledge, str) and knowledge else 0
+    return len(json.loads(knowledge).keys() - set(PARTICIPANTS)) if isinstance(knowledge, str) and knowledge else 0
 
 
 def _setting(rows: pd.DataFrame) -> pd.Series:

@@ -1,0 +1,131 @@
+"""A strip of images: private ones above what an attack made of them, for a page, a notebook and figures."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from attacks.interface.pictures import Pictures
+from simulator.results.columns import better_floor
+from simulator.results.formats import load_images
+from simulator.results.keys import ObservationKey, owner
+from simulator.results.schema import LEAKAGE
+from simulator.results.storage import CellStore
+from simulator.rundir.exposure_rows import COUNTS
+
+MOST = 10  # pairs
+
+
+class Images(Protocol):
+    """As much of a run as strips are made of."""
+
+    def samples_of(self, row: pd.Series) -> pd.DataFrame: ...
+
+    def store(self, cell: str = "") -> CellStore: ...
+
+    def private_images(self, key: ObservationKey, cell: str = "") -> Tensor | None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """Private images above what was made of them.
+
+    private: (K, C, H, W) in [0, 1], in the order to show; None where nobody has them, and the guesses stand alone.
+    guesses: likewise.
+    l2: (K,), their distances.
+    label: what the upper images are, written beside the first.
+    total: pairs that there are, those not shown among them.
+    """
+
+    title: str
+    private: Tensor | None
+    guesses: Tensor
+    l2: np.ndarray
+    label: str = "private"
+    total: int = 0
+
+    def __len__(self) -> int:
+        return len(self.guesses)
+
+    @property
+    def heading(self) -> str:
+        """The title, and how many of how many images are shown, where that is not all of them."""
+        if not len(self):
+            return f"{self.title}: nothing returned"
+        which = "the first" if self.private is None else "the closest"
+        return f"{self.title} ({which} {len(self)} of {self.total} shown)" if self.total > len(self) else self.title
+
+    def lines(self, columns: int) -> Iterator["Strip"]:
+        """In pieces of at most `columns` pairs; the heading stands above the first, also where there is no image."""
+        for start in range(0, max(len(self), 1), columns):
+            part = slice(start, start + columns)
+            private = None if self.private is None else self.private[part]
+            title = "" if start else self.heading if len(self) else self.title
+            yield replace(self, title=title, private=private, guesses=self.guesses[part], l2=self.l2[part], total=0)
+
+    def pictures(self) -> Pictures:
+        """For a notebook, or a PNG file."""
+        if self.private is None:
+            return Pictures(self.title, (("found", self.guesses),))
+        captions = tuple(f"L2 {distance:.2g}" for distance in self.l2)
+        return Pictures(self.title, ((self.label, self.private), ("reconstructed", self.guesses)), captions)
+
+
+def strip_of(run: Images, row: pd.Series, title: str, label: str = "private", most: int = MOST) -> Strip:
+    """Of one row of the leakage table at most `most` matched reconstructions, the closest first, with their images:
+    private ones or distilled ones, as the row's target says. Where the row was compared with none: the best ones."""
+    found = load_images(run.store(cell_of(row)).reconstruction_path(ObservationKey.of(row), row["attack"]))
+    own = run.samples_of(row)
+    if own.empty:
+        return Strip(title, None, found[:most], np.full(min(most, len(found)), np.nan), label, len(found))
+    matched = own[own.match >= 0].sort_values("l2", kind="stable")
+    shown = matched.head(most)
+    private = scored_against(run, row)[shown.image.tolist()]
+    return Strip(title, private, found[shown.match.tolist()], shown.l2.to_numpy(), label, len(matched))
+
+
+def scored_against(run: Images, row: pd.Series) -> Tensor:
+    """The images (N, C, H, W) that a row was scored against, in the order of the column `image` of samples."""
+    cell, key = cell_of(row), ObservationKey.of(row)
+    if row["target"] == "distilled":
+        store = run.store(cell)
+        images = store.load_distilled(key.round, store.recorded(key).clients)
+    else:
+        images = run.private_images(key, cell)
+    assert images is not None  # the row was scored against them
+    return images
+
+
+def cell_of(row: pd.Series) -> str:
+    """The cell of a sweep that a row is of; "" without a sweep."""
+    return str(row.get("cell", "") or "")
+
+
+def where_of(row: pd.Series) -> str:
+    """Client, round and cell of a row, in words."""
+    pairs = (part.partition("=") for part in cell_of(row).split(","))
+    cell = ", ".join(f"{key.replace('_', ' ')} {value}".strip() for key, _, value in pairs)
+    return f"{owner(row['client'])}, round {row['round']}{f' ({cell})' if cell else ''}"
+
+
+def title_of(row: pd.Series, where: str = "") -> str:
+    """Where a row is from, how many images were recovered, and every count that is larger. where: default client, round
+    and cell."""
+    where = where or where_of(row)
+    if pd.isna(row.get("recovered")):
+        return f"{where}: {row['num_reconstructed']} images found"
+    counts = {LEAKAGE.columns[name].heading: row.get(name) for name in COUNTS}
+    known = {name: count for name, count in counts.items() if not pd.isna(count)}
+    more = [f", {count:.0f} {name}" for name, count in known.items() if count > row["recovered"]]
+    return f"{where}: {row['recovered']} of {row['num_private']} recovered{''.join(more)}, leakage {row['leakage']:.2f}"
+
+
+def worst_pictures(run: Images, row: pd.Series, most: int) -> Pictures:
+    """Of a row of the leakage table, for a notebook: who sees what, and the floor of the leakage."""
+    names = (cell_of(row), f"round {row['round']}", owner(row["client"]), row["threat_model"], row["attack"])
+    floor = better_floor(row, LEAKAGE.columns["leakage"])
+    beside = "" if np.isnan(floor) or pd.isna(row["recovered"]) else f" (floor {floor:.2f})"
+    return strip_of(run, row, title_of(row, ", ".join(filter(None, names))) + beside, most=most).pictures()

@@ -1,0 +1,70 @@
+"""The worst row is the same one wherever somebody looks: verdict, screen, page, figures, notebook, benchmark."""
+
+import numpy as np
+import pytest
+import torch
+
+from simulator.reports import benchmark_figures, strips
+from simulator.reports.page import pages
+from simulator.reports.page.rows import leakage_grid
+from simulator.reports.page.view import Picture
+from simulator.reports.screen import worst_rows
+from simulator.reports.verdict import verdict
+from simulator.results.schema import LEAKAGE
+from simulator.rundir import run as rundir
+from simulator.rundir.exposure_rows import worst_first
+from simulator.rundir.run import Run, worst_table
+from simulator.rundir.strip import Strip
+from tests.simulator.reports.conftest import leakage_row
+
+BLIND = {"recovered": None, "recovered_fraction": None, "leakage": None, "num_private": None, "num_inferred": 8}
+CASES = {
+    "up to brightness": [leakage_row(1, 0, 4, leakage=0.6), leakage_row(1, 1, 3, recovered_affine=8)],
+    "held": [leakage_row(1, 0, 4), leakage_row(1, 1, 0, held=6)],
+    "more than chance": [leakage_row(1, 0, 5, null_recovered_p=0.4), leakage_row(1, 1, 3, null_recovered_p=0.01)],
+    "of fewer images": [leakage_row(1, 0, 4), leakage_row(1, 1, 3, num_private=4)],
+    "strictly, of as many": [leakage_row(1, 0, 3, recovered_affine=8), leakage_row(1, 1, 8)],
+    "told less": [leakage_row(1, 0, 8, knowledge='{"labels": [1]}'), leakage_row(1, 1, 8)],
+    "behind no defense": [leakage_row(1, 0, 8, defense="noise"), leakage_row(1, 1, 8)],
+    "a single client": [leakage_row(1, -1, 8), leakage_row(1, 1, 8)],
+    "without the truth": [
+        leakage_row(1, 0, 8, relative_residual=0.7) | BLIND, leakage_row(1, 1, 4, relative_residual=0.02) | BLIND,
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(params=CASES, ids=str)
+def two(request, large, monkeypatch):
+    """A run of two rows of which the second is the worst, with everything but pictures."""
+    large.leakage = LEAKAGE.frame(CASES[request.param])
+    monkeypatch.setattr(pages, "picture_of", lambda run, row, *_: Picture(f"client {row.client}", "", "", ()))
+    monkeypatch.setattr(rundir, "worst_pictures", lambda run, row, most: row)
+    monkeypatch.setattr(strips, "strip_of", lambda run, row, title, label: strip(f"client {row.client}"))
+    return large
+
+
+def strip(title):
+    return Strip(title, None, torch.zeros(1, 1, 2, 2), np.zeros(1))
+
+
+def test_all_reports_name_the_same_worst_row(two, monkeypatch, tmp_path):
+    leakage = two.leakage
+    assert worst_first(leakage).client.iloc[0] == 1
+    assert leakage_grid(leakage).rows[0][[c.name for c in leakage_grid(leakage).columns].index("client")] == "1"
+    assert worst_rows(leakage).client.iloc[0] == 1
+    assert verdict(leakage).headline.startswith("Client 1 is exposed worst")
+    assert Run.show(two).client == 1 and worst_table(leakage).client.iloc[0] == "1"
+    first, _ = pages.pictures(two, "image", print)
+    assert first.title == "client 1"
+    shown = []
+    monkeypatch.setattr(strips, "draw_strips", lambda strips, *_, **__: shown.extend(strips))
+    strips.image_grid(two, leakage, tmp_path / "x.png")
+    assert shown[0].title == "client 1"
+
+
+def test_the_grid_of_defenses_shows_the_client_that_is_exposed_worst(large, monkeypatch, tmp_path):
+    large.leakage = LEAKAGE.frame(CASES["up to brightness"])
+    monkeypatch.setattr(benchmark_figures, "_private", lambda record, cell, clients: torch.zeros(8, 1, 2, 2))
+    monkeypatch.setattr(benchmark_figures, "_line", lambda *_: None)
+    monkeypatch.setattr(benchmark_figures, "_draw", lambda *_: None)
+    assert "(client 1, round 1, seed 0)" in benchmark_figures.defense_grid(large, tmp_path / "x.png").caption
