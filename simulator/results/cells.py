@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
 # Shares of an update that images may leave unexplained and be very likely right all the same. A search that has no test
 # of its own and leaves a third of it may have found noise. Images that passed a test against decoys may leave more:
-# exact ones do the longer the training was (0.15 measured), where all were strays they left 0.83 (docs/records/rounds.md).
+# exact ones do the longer the training was (0.15 measured), where all were strays they left 0.83
+# (docs/records/rounds.md).
 TESTED = 0.5
 EXPLAINED = 0.1
 
