@@ -1,11 +1,12 @@
-"""One result of several: of rounds that were attacked alone, and of an attacker who uses what is known of a defense and
-one who does not.
+"""One result of several, and a joint polish of images and duals.
 
-Duals for images that are found already, and a joint polish of both with the reconstruction loss of the NTK attack.
+**Joining**: the results of rounds that were attacked alone (`of_rounds`); those of an attacker who uses what is known
+of a defense and of one who does not (`told_and_untold`).
 
-With images fixed, ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇f^k_{θ_v}(x_j)‖² (Loo et al. 2024, eq. 7 and appendix I; v: the initial and
-the final parameters) is a linear least-squares problem in the duals, solved by conjugate gradients. Images and duals
-then descend together. The loss is exact only where the tangent space hardly moves: it explains the whole update, but
+**Polishing** (`polish_jointly`): duals for images that are found already, then images and duals together, by the
+reconstruction loss of the NTK attack. With images fixed, ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇f^k_{θ_v}(x_j)‖² (Loo et al. 2024,
+eq. 7 and appendix I; v: the initial and the final parameters) is a linear least-squares problem in the duals, solved by
+conjugate gradients. The loss is exact only where the tangent space hardly moves: it explains the whole update, but
 images that the span attack made exact need not be its minimum.
 """
 
@@ -20,8 +21,8 @@ from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import Adam, cast_state
 from attacks.networks.probing import count_outputs
 from attacks.ntk.objective import Objective, make_objective
-from attacks.span.evidence.pixel_evidence import RoundsApart
 from attacks.span.search.descent import beside, distinct
+from attacks.span.stages import RoundsApart
 from attacks.span.thresholds import EVIDENCE, POLISH, constants_of
 
 

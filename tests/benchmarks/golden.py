@@ -139,22 +139,17 @@ def content(path: Path) -> Iterator[bytes]:
     elif path.suffix == ".jsonl":
         yield "\n".join(sorted(map(told, path.read_text(encoding="utf-8").splitlines()))).encode()
     else:
-        yield path.read_bytes()
+        yield told(path.read_text(encoding="utf-8")).encode()
 
 
-def told(line: str) -> str:
-    """An entry of a journal without its checksum and without what no two runs share."""
-    text, _, _ = line.rpartition("\t") if "\t" in line else (line, "", "")
-    try:
-        entry = json.loads(text)
-    except json.JSONDecodeError:
-        return text
-    return json.dumps(without(entry), sort_keys=True)
+def told(text: str) -> str:
+    """JSON without what no two runs share."""
+    return json.dumps(without(json.loads(text)), sort_keys=True)
 
 
 def without(value: object) -> object:
     if isinstance(value, dict):
-        return {key: without(item) for key, item in value.items() if key not in (*NEVER_ALIKE, "crc", "time")}
+        return {key: without(item) for key, item in value.items() if key not in (*NEVER_ALIKE, "crc32")}
     return [without(item) for item in value] if isinstance(value, list) else value
 
 

@@ -1,18 +1,17 @@
-"""From feature vectors to pixels, and from rough pixels to exact ones.
+"""From feature vectors to exact pixels, and from the first step of a client with momentum to the ones after it.
 
-A feature vector h is inverted through the layers before the fully connected ones, min ‖h(x) − h‖² / ‖h‖², and the image
-is then drawn to the zeros of ρ(x) = ‖g − P_k g‖² / ‖g‖², g = [h(x); 1], P_k the projection on the k leading right
-singular vectors of the first fully connected layer's update. Small k leaves few local minima, large k leaves out less
-of what a private image adds: k climbs a ladder. A prior on images multiplies ρ and so never outweighs it.
+**Pixels** (`invert_features`, `PixelTest`): a feature vector h is inverted through the layers before the fully
+connected ones, min ‖h(x) − h‖² / ‖h‖², and the image is then drawn to the zeros of ρ(x) = ‖g − P_k g‖² / ‖g‖², g =
+[h(x); 1], P_k the projection on the k leading right singular vectors of the first fully connected layer's update. Small
+k leaves few local minima, large k leaves out less of what a private image adds: k climbs a ladder. A prior on images
+multiplies ρ and so never outweighs it.
 
-Heavy-ball momentum, read off an update: where a client's first step led, and the steps after it.
-
-With momentum μ (Polyak 1964), as torch.optim.SGD takes it, T steps θ_{t+1} = θ_t − η v_t, v_t = μ v_{t−1} + ∇L_t, count
-from t = 0. Every later step repeats a gradient, so
+**Momentum** (`Momentum`, `fit_factor`): with heavy-ball momentum μ (Polyak 1964), as torch.optim.SGD takes it, T steps
+θ_{t+1} = θ_t − η v_t, v_t = μ v_{t−1} + ∇L_t, count from t = 0. Every later step repeats a gradient, so
 
     Δθ = −η Σ_t c_t ∇L_t,    c_t = 1 + μ + … + μ^(T−1−t) = (1 − μ^(T−t)) / (1 − μ).
 
-The duals that Wedderburn's rank reduction finds (`sgd_steps`) are those of Δθ: α = −η c_t ∂L/∂f. With
+The duals that Wedderburn's rank reduction finds (`UpdateFactors`) are those of Δθ: α = −η c_t ∂L/∂f. With
 s_t = Σ_i Σ_k α_ik ∇f_k(x_i) over the images of step t,
 
     θ_1 = θ_0 + s_0 / c_0,    θ_{t+1} = θ_t + μ (θ_t − θ_{t−1}) + s_t / c_t.

@@ -1,7 +1,7 @@
 """The search in feature space: pass by pass, and from one SGD step of the client to the next.
 
 In every pass feature vectors of low ρ are found in the span of the first fully connected layer's update, inverted to
-pixels and made exact there. Decoys, the means of two candidates, say how low ρ and λ (`sgd_steps`) have to be.
+pixels and made exact there. Decoys, the means of two candidates, say how low ρ and λ (`UpdateFactors`) have to be.
 """
 
 import math
@@ -102,7 +102,7 @@ class FeatureSearch:
         return self.found.at(self.found.step == self.step)
 
     def _taken(self) -> State:
-        """What the images of the current step add to the last parameters (s_t of `momentum`)."""
+        """What the images of the current step add to the last parameters (s_t of `feature_space.inversion`)."""
         update, here = self.update, self._here()
         return step_of(update.network, self.state, update.trained, here.images, here.duals)
 

@@ -1,10 +1,4 @@
-"""Decoys of an inversion: images of nobody, by which it is measured how much of an image its maps give back.
-
-An inversion ends somewhere for any network and any maps, and neither its residual nor the agreement of several starts
-says whether that is near the image: a random network has maps like those of the image at quite other images, and where
-maps say little the prior decides the same way from every start. So images that the attacker knows go the same way.
-
-From the maps of images to the images, by descent through the frozen part of the network.
+"""From the maps of images to the images, by descent through the frozen part of the network.
 
     min_x ‖maps(x) − wanted‖² / ‖wanted‖² + w · TV(x),     w falling from smooth images to exact ones
 
@@ -13,8 +7,11 @@ scales from one pixel to full resolution, and every scale has its own coordinate
 one coordinate and needs no agreement of thousands of pixels. ReLUs that are off pass part of their gradient
 (`attacks.networks.relaxation`). And there are several starts, of which the one with the nearest maps is kept.
 
-Whether an image may be returned is measured on decoys (`attacks.span.maps.inversion`), inverted from maps with noise of
-the size of its own residual.
+An inversion ends somewhere for any network and any maps, and neither its residual nor the agreement of several starts
+says whether that is near the image: a random network has maps like those of the image at quite other images, and where
+maps say little the prior decides the same way from every start. So decoys go the same way, images of nobody that the
+attacker knows, from maps with noise of the size of the image's own residual. They measure how much of an image its maps
+give back, and so whether it may be returned.
 """
 
 import math

@@ -1,12 +1,11 @@
-"""The smallest eigenvectors of a large symmetric operator that is known by its products alone.
+"""The search for private maps among all maps whose patches lie in the first convolution's span.
 
-Private maps among all maps whose patches lie in the first convolution's span.
-
-Those maps form a linear space, the kernel of G = Σ_p U_pᵀ (I − P) U_p: mixtures of private maps lie in it, and shifts
-of them. What tells the private ones is the convolution behind: normalization and ReLU make patches of a mixture leave
-its span. From random points ρ of that span is minimized within the kernel, and where maps follow a ReLU a share of
-negative entries beside it. Some private maps draw most of the points, others one of a hundred: where maps are still
-missing, half of the next points are kept away from those that were found.
+Those maps form a linear space, the kernel of G = Σ_p U_pᵀ (I − P) U_p, which `smallest_eigenvectors` finds from
+products with G alone. Mixtures of private maps lie in it, and shifts of them. What tells the private ones is the
+convolution behind: normalization and ReLU make patches of a mixture leave its span. From random points ρ of that span
+is minimized within the kernel, and where maps follow a ReLU a share of negative entries beside it. Some private maps
+draw most of the points, others one of a hundred: where maps are still missing, half of the next points are kept away
+from those that were found.
 
 Which ρ is good by chance say decoys: maps of images that are no private ones, projected onto the kernel. A candidate is
 accepted where its ρ is a small share of theirs: local minima, which were minimized as it was, end at a quarter of it

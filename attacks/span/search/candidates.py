@@ -1,9 +1,10 @@
-"""What the passes of a search have found so far, and which of it is accepted.
+"""What the passes of a search have found, and which of it is accepted.
+
+A pass descends from random starts, tests duals and deflates what it found; passes go on until all candidates pass the
+test or nothing is gained.
 
 The mean of two candidates is not a private image. Such means are the decoys: their ρ is the null distribution, taken
 from the attacker's own data, and a candidate is accepted below its lowest percent.
-
-The passes of a search: descend from random starts, test duals, deflate, until all pass or nothing is gained.
 """
 
 from dataclasses import dataclass, replace
