@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from attacks.base import Attack, Progress, Reconstruction, ReportLoss, best_of_r
 from attacks.interface.knowledge import Knowledge, count_candidates
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_values
-from attacks.interface.torch_tools import Adam, cast_state, choose_device
+from attacks.interface.torch_tools import cast_state, choose_device, descend, half_cosine_by_ratios
 from attacks.networks.probing import count_outputs, outputs_at
 from attacks.ntk.objective import (
     TRACE_EVERY,
@@ -132,24 +132,21 @@ class KKTOptimization:
     def solve(self, generator: torch.Generator, report: ReportLoss) -> DualSolution:
         options, norm = self.options, squared_norm(self.objective.delta)
         images, multipliers, scale = self._start(generator, norm)
-        groups: list[dict[str, Any]] = [
-            {"params": [images]},
-            {"params": [multipliers], "lr": options.learning_rate * scale},
-        ]
-        optimizer = Adam(groups, lr=options.learning_rate)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.iterations)
         trace: list[tuple[int, float]] = []
-        for i in range(options.iterations):
+
+        def gradients(i: int) -> tuple[Tensor, ...]:
             beta = inverse_temperature(i, options.iterations)
             loss = self.objective.loss(images, self.duals(images, multipliers), beta) / norm
             short = torch.relu(options.dual_floor - multipliers / scale).square().mean()
             penalty = options.range_penalty * outside_range(images, *self.bounds) + options.dual_penalty * short
-            images.grad, multipliers.grad = torch.autograd.grad(loss + penalty, (images, multipliers))
-            optimizer.step()
-            schedule.step()
+            found = torch.autograd.grad(loss + penalty, (images, multipliers))
             if i % TRACE_EVERY == 0:
                 trace.append((i, float(loss.detach())))
                 report(i, trace[-1][1])
+            return found
+
+        variables = [(images, options.learning_rate), (multipliers, options.learning_rate * scale)]
+        descend(gradients, variables, options.iterations, half_cosine_by_ratios)
         report(options.iterations, trace[-1][1])
         return DualSolution.of(self.objective, images, self.duals(images, multipliers), trace)
 

@@ -19,7 +19,7 @@ from attacks.interface.observation import Observation, State
 from attacks.interface.options import check_values
 from attacks.interface.torch_tools import cast_state, choose_device
 from attacks.networks.probing import count_outputs
-from attacks.ntk.adam_graph import Descent
+from attacks.ntk.adam_graph import GraphedAdam
 from attacks.ntk.objective import (
     ANNEALED,
     TRACE_EVERY,
@@ -191,7 +191,7 @@ class NTKOptimization:
         scale = self._scale(images, duals)
         duals = duals.mul(scale).requires_grad_()
         rates = (self.options.learning_rate, self.options.learning_rate * scale)
-        descent = Descent(lambda beta: self._backward(images, duals, beta), [images, duals], rates)
+        descent = GraphedAdam(lambda beta: self._backward(images, duals, beta), [images, duals], rates)
         trace: list[tuple[int, float]] = []
         for i, loss in self._descend(descent):
             trace.append((i, loss / self.squared_delta))
@@ -199,7 +199,7 @@ class NTKOptimization:
         report(self.options.iterations, trace[-1][1])
         return DualSolution.of(self.objective, images, duals, trace, self.options.batch_size)
 
-    def _descend(self, descent: Descent) -> Iterator[tuple[int, float]]:
+    def _descend(self, descent: GraphedAdam) -> Iterator[tuple[int, float]]:
         """Every iteration, with the loss at those that are looked at; ends early on a plateau."""
         options, total = self.options, self.options.iterations
         previous: float | None = None

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attacks.base import Reconstruction
 from attacks.interface.observation import Observation, State
-from attacks.interface.torch_tools import Adam, cast_state
+from attacks.interface.torch_tools import cast_state, descend
 from attacks.networks.probing import count_outputs
 from attacks.ntk.objective import Objective, make_objective
 from attacks.span.search.descent import beside, distinct
@@ -149,12 +149,8 @@ def _descended(objective: Objective, images: Tensor, duals: Tensor, iterations: 
     """Images and duals after joint steps of Adam on the reconstruction loss, their step sizes on a half cosine to 0."""
     scale = float(duals.square().mean().sqrt())
     images, duals = images.clone().requires_grad_(), duals.requires_grad_()
-    rates = ((images, POLISH.rate), (duals, POLISH.rate * scale))
-    optimizer = Adam([{"params": [variable], "lr": rate} for variable, rate in rates])
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 + 0.5 * math.cos(math.pi * i / iterations))
-    for _ in range(iterations):
-        optimizer.zero_grad()
-        objective.loss(images, duals, None).backward()
-        optimizer.step()
-        schedule.step()
+    variables = [(images, POLISH.rate), (duals, POLISH.rate * scale)]
+    descend(
+        lambda step: torch.autograd.grad(objective.loss(images, duals, None), (images, duals)), variables, iterations
+    )
     return images.detach(), duals.detach()

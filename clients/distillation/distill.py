@@ -19,7 +19,7 @@ from attacks.interface.errors import InputError, nearest
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
 from attacks.interface.options import check_values
-from attacks.interface.torch_tools import Adam, choose_device
+from attacks.interface.torch_tools import choose_device, constant, descend
 from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.networks.probing import outputs_at
@@ -156,18 +156,19 @@ def _descend(
     Raises InputError where the loss does not stay finite.
     """
     images = start.requires_grad_()
-    optimizer = Adam([images], lr=options.learning_rate)
     trace: list[tuple[int, float]] = []
-    for i in range(options.steps):
-        optimizer.zero_grad(set_to_none=True)
+
+    def gradients(i: int) -> tuple[Tensor, ...]:
         loss = objective(images, labels)
-        loss.backward()
-        optimizer.step()
+        found = torch.autograd.grad(loss, images)
         if i % TRACE_EVERY == 0:
             trace.append((i, float(loss.detach())))
             progress(i, options.steps, trace[-1][1])
             if not math.isfinite(trace[-1][1]):
                 raise InputError(f"distillation diverged in iteration {i}: lower its learning rate")
+        return found
+
+    descend(gradients, [(images, options.learning_rate)], options.steps, constant)
     progress(options.steps, options.steps, trace[-1][1])
     return images.detach(), tuple(trace)
 

@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
-from attacks.interface.torch_tools import Adam
+from attacks.interface.torch_tools import descend, half_cosine_by_ratios
 from attacks.span.feature_space.network import FeatureNetwork
-from attacks.span.search.descent import descend, with_gradient
+from attacks.span.search.descent import descend_points, with_gradient
 from attacks.span.search.problems import outside
 from attacks.span.thresholds import INVERSION, MOMENTUM, SEARCH, Descent
 
@@ -111,7 +111,7 @@ def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, descent: De
         value, gradient = derived(x)
         return value, gradient / gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
 
-    return descend(of_length_one, images, descent)
+    return descend_points(of_length_one, images, descent)
 
 
 class Momentum(NamedTuple):
@@ -159,14 +159,13 @@ def fit_factor(search: PixelTest, step: State, images: Tensor, factor: float) ->
     """
     images, log_factor = images.detach().clone(), torch.tensor(factor).to(images).log()
     variables = (images.requires_grad_(), log_factor.requires_grad_())
-    groups = [{"params": [images], "lr": MOMENTUM.fit.rate}, {"params": [log_factor], "lr": MOMENTUM.factor_rate}]
-    optimizer = Adam(groups)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, MOMENTUM.fit.steps)
-    for _ in range(MOMENTUM.fit.steps):
+
+    def gradients(step_number: int) -> tuple[Tensor, Tensor]:
         test = replace(search, state=moved(search.state, step, (-log_factor).exp()))
-        loss = test.loss(images, len(test.rows)).mean()
-        gradient, log_factor.grad = torch.autograd.grad(loss, variables)
-        images.grad = gradient / gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
-        optimizer.step()
-        schedule.step()
+        gradient, of_factor = torch.autograd.grad(test.loss(images, len(test.rows)).mean(), variables)
+        size = gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
+        return gradient / size, of_factor
+
+    rates = [(images, MOMENTUM.fit.rate), (log_factor, MOMENTUM.factor_rate)]
+    descend(gradients, rates, MOMENTUM.fit.steps, half_cosine_by_ratios)
     return images.detach(), max(1.0, float(log_factor.detach().exp()))

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from attacks.base import Progress, silent
-from attacks.interface.torch_tools import Adam
+from attacks.interface.torch_tools import descend
 from attacks.networks.relaxation import relaxed
 from attacks.span.thresholds import MAP_INVERSION, MAP_SEARCH, Descent
 
@@ -239,10 +239,12 @@ def _descended(
     scales = Scales.of(pixels.shape)
     start = scales.random(starts * len(target.wanted), generator)
     coordinates = [(pixels.range * part.to(target.wanted)).requires_grad_() for part in start]
-    adam = Adam(coordinates, betas=(own.betas[0], own.betas[1]))
-    for step in range(steps):
+
+    def rates(rate: float, steps: int) -> list[float]:
+        return [rate * (0.5 + 0.5 * math.cos(math.pi * (step / steps))) for step in range(steps)]
+
+    def gradients(step: int) -> tuple[Tensor, ...]:
         done = step / steps
-        adam.param_groups[0]["lr"] = pixels.range * descent.rate * (0.5 + 0.5 * math.cos(math.pi * done))
         weight = own.first_variation * (own.last_variation / own.first_variation) ** done
         with torch.enable_grad():
             images = scales.images(coordinates)
@@ -253,12 +255,13 @@ def _descended(
                 misfit = target.misfit(images)
             outside = ((images - pixels.inside(images)) / pixels.range).square().flatten(1).mean(1)
             loss = misfit + weight / pixels.range * total_variation(images) + own.bounds_weight * outside
-            gradients = torch.autograd.grad(loss.sum(), coordinates)
-        for part, gradient in zip(coordinates, gradients, strict=True):
-            part.grad = gradient
-        adam.step()
+            found = torch.autograd.grad(loss.sum(), coordinates)
         if step % MAP_SEARCH.reported_every == 0:
             progress(step, steps, float(misfit.detach().mean().sqrt()))
+        return found
+
+    variables = [(part, pixels.range * descent.rate) for part in coordinates]
+    descend(gradients, variables, steps, rates, (own.betas[0], own.betas[1]))
     with torch.no_grad():
         images = pixels.inside(scales.images(coordinates))
         return images, target.misfit(images).sqrt()

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, relu
 
 from attacks.base import Progress
-from attacks.interface.torch_tools import LBFGS, Adam
+from attacks.interface.torch_tools import LBFGS, descend
 from attacks.span.maps.update import MapUpdate
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, Descent
 
@@ -193,17 +193,17 @@ def _descended(
     value: Callable[[Tensor], Tensor], points: Tensor, size: float, descent: Descent, progress: Progress
 ) -> Tensor:
     """Adam on the coordinates (M, d) of points in the kernel, each with a value of its own. size: length of a map."""
-    rate = descent.rate * size / math.sqrt(points.shape[1])
     points = points.clone().requires_grad_()
-    adam = Adam([points], lr=rate)
-    for step in range(descent.steps):
-        adam.param_groups[0]["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * step / descent.steps))
+
+    def gradient(step: int) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             values = value(points)
-            (points.grad,) = torch.autograd.grad(values.sum(), points)
-        adam.step()
+            found = torch.autograd.grad(values.sum(), points)
         if step % MAP_SEARCH.reported_every == 0:
             progress(step, descent.steps, float(values.detach().min()))
+        return found
+
+    descend(gradient, [(points, descent.rate * size / math.sqrt(points.shape[1]))], descent.steps)
     return points.detach()
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attacks.base import Progress
-from attacks.span.search.descent import Loss, beside, descend, distinct, with_gradient
+from attacks.span.search.descent import Loss, beside, descend_points, distinct, with_gradient
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from attacks.span.sparse_duals import DualSpace, fewest_zeros, retry_doubtful, sparsest, sparsest_of_many
 from attacks.span.thresholds import ACCEPTANCE, CROWDED, DECOY, SEARCH, SPARSITY, Descent
@@ -202,9 +202,9 @@ def _search(found: Candidates, options: SearchOptions, coarse: bool, generator: 
     settle, polish = SEARCH.settle_rate * rate, SEARCH.polish_rate * rate
     loss, seen = problem.value_and_gradient, problem.leading(test.leading if coarse else None)
     first = partial(seen.value_and_gradient, found=known)
-    points = descend(first, points, Descent(options.steps, rate), settle, SEARCH.merge_after)
-    points = descend(loss, _distinct(loss, points), Descent(options.settle, settle), polish)
-    points = descend(loss, _distinct(loss, points), Descent(options.polish, polish))
+    points = descend_points(first, points, Descent(options.steps, rate), settle, SEARCH.merge_after)
+    points = descend_points(loss, _distinct(loss, points), Descent(options.settle, settle), polish)
+    points = descend_points(loss, _distinct(loss, points), Descent(options.polish, polish))
     return span.images(points.double())
 
 
@@ -222,7 +222,7 @@ def _refined(found: Candidates, options: SearchOptions) -> Candidates:
     free = torch.linalg.qr(free.T)[0].T * points.norm(dim=1).mean()
     loss = with_gradient(lambda coordinates: found.test.residual(moved(points, free, coordinates)))
     start = found.test.rows.new_zeros(len(points), len(free))
-    end = descend(loss, start, Descent(options.settle, SEARCH.settle_rate * options.learning_rate))
+    end = descend_points(loss, start, Descent(options.settle, SEARCH.settle_rate * options.learning_rate))
     better = loss(end)[0] < loss(start)[0]
     return replace(found, passed=moved(points, free, torch.where(better[:, None], end, start).to(free)))
 

@@ -35,11 +35,14 @@ def with_gradient(value: Callable[[Tensor], Tensor]) -> Loss:
     return value_and_gradient
 
 
-def descend(loss: Loss, start: Tensor, descent: Descent, final_rate: float = 0.0, merge_after: float = 1.0) -> Tensor:
-    """Adam from `start` (M, …), its step size on a half cosine from `descent.rate` to `final_rate`.
+def descend_points(
+    loss: Loss, start: Tensor, descent: Descent, final_rate: float = 0.0, merge_after: float = 1.0
+) -> Tensor:
+    """Move points from `start` (M, …) by Adam, its step size on a half cosine from `descent.rate` to `final_rate`.
 
-    Adam's step does not depend on the scale of a gradient, so every candidate advances at its own pace. merge_after:
-    share of the steps from which on points that have come together go on as one.
+    Unlike `torch_tools.descend` it can let points merge. Adam's step does not depend on the scale of a gradient, so
+    every candidate advances at its own pace. merge_after: share of the steps from which on points that have come
+    together go on as one.
     """
     point, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
     for step in range(descent.steps):
