@@ -27,14 +27,14 @@ This file chooses the variant for a network and runs it, round by round where ne
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from attacks.base import Attack, Progress, Reconstruction, register
 from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
-from attacks.interface.options import check_values
+from attacks.interface.options import NOT_NEGATIVE
 from attacks.networks.probing import evaluating
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
@@ -47,8 +47,6 @@ from attacks.span.variants.maps import MapVariant, map_networks_of
 from attacks.span.variants.pixels import PixelVariant, linear_layers_of
 from attacks.update.private_set import infer_pixel_mean
 
-MOST_STARTS = 10_000  # points that a pass moves at a time, with their features: in memory all of them
-
 
 @register
 @dataclass(frozen=True)
@@ -59,21 +57,22 @@ class SpanAttack(SearchOptions, Attack):
     every round. Where no round shows most of the images that all show together, as in the global checkpoints of a
     federation whose clients take turns, each round is attacked alone.
 
-    starts: random points per pass of the search. steps: of Adam from each, with what is found deflated. settle: further
-    ones on the plain ρ. polish: the last ones, at a tenth of the step size. rounds: the most passes. learning_rate: of
-    Adam, in the coordinates of the span. joint_polish: steps on images and duals together, with the reconstruction loss
-    of the NTK attack, which also yields the duals (0: none). device: auto, cpu or cuda.
+    starts: random points per pass of the search.
+    steps: of Adam from each, with what is found deflated.
+    settle: further steps, on the plain ρ.
+    polish: the last steps, at a tenth of the step size.
+    rounds: most passes of the search.
+    learning_rate: of Adam, in the coordinates of the span.
+    joint_polish: steps on images and duals together, with the reconstruction loss of the NTK attack, which also yields
+        the duals (0: none).
+    device: auto, cpu or cuda.
     """
 
     name: ClassVar[str] = "span"
     vouches: ClassVar[bool] = True
 
-    joint_polish: int = 0
+    joint_polish: Annotated[int, NOT_NEGATIVE] = 0
     device: str = "auto"
-
-    def __post_init__(self) -> None:
-        numbers = ("steps", "settle", "polish", "rounds", "learning_rate")
-        check_values(self, positive=numbers, not_negative=("joint_polish",), at_most={"starts": MOST_STARTS})
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
         """Raise InputError where no variant suits the network, or the one that does has to know more."""

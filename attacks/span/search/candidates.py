@@ -9,16 +9,20 @@ from the attacker's own data, and a candidate is accepted below its lowest perce
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from attacks.base import Progress
+from attacks.interface.options import POSITIVE, above_zero_to
 from attacks.span.search.descent import Loss, beside, descend_points, distinct, with_gradient
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from attacks.span.sparse_duals import DualSpace, fewest_zeros, retry_doubtful, sparsest, sparsest_of_many
 from attacks.span.thresholds import ACCEPTANCE, CROWDED, DECOY, SEARCH, SPARSITY, Descent
+
+MOST_STARTS = 10_000  # points that a pass moves at a time, with their features: in memory all of them
 
 
 @dataclass(frozen=True)
@@ -153,12 +157,12 @@ def decoys_of(images: Tensor, number: int, generator: torch.Generator) -> Tensor
 class SearchOptions:
     """How long a search goes on: those options of `SpanAttack`, which says what they mean."""
 
-    starts: int = 300
-    steps: int = 200
-    settle: int = 100
-    polish: int = 100
-    rounds: int = 12
-    learning_rate: float = 0.05
+    starts: Annotated[int, above_zero_to(MOST_STARTS)] = 300
+    steps: Annotated[int, POSITIVE] = 200
+    settle: Annotated[int, POSITIVE] = 100
+    polish: Annotated[int, POSITIVE] = 100
+    rounds: Annotated[int, POSITIVE] = 12
+    learning_rate: Annotated[float, POSITIVE] = 0.05
 
 
 def find_images(
