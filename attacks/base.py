@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.interface.options import check_known
+from attacks.interface.options import check_known, check_values
 from attacks.interface.pictures import Normalization, Pictures
 from attacks.interface.plugins import Registry
 from attacks.interface.torch_tools import choose_device, exact_convolutions
@@ -138,6 +138,10 @@ class Attack(ABC):
     infers: ClassVar[tuple[str, ...]] = ()
     """Those of num_private and pixel_mean that `run` infers, or assumes with a warning, where they are not told:
     `reconstruct` then finds them in its `knowledge`."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for an option that is out of its range."""
+        check_values(self)
 
     def run(
         self,

@@ -17,7 +17,7 @@ from attacks.base import option_names
 
 PROJECT = Path(__file__).resolve().parents[1]
 PACKAGES = ("attacks", "clients", "simulator")
-ALLOWED_IN_ATTACKS = {"torch", "numpy", "scipy", "skimage", "attacks", *sys.stdlib_module_names}
+ALLOWED_IN_ATTACKS = {"torch", "numpy", "scipy", "skimage", "PIL", "attacks", *sys.stdlib_module_names}
 LAYERS = {  # folders and files directly below a package, lowest first: each may import those before it and no other
     "attacks": "interface calibration networks scoring update kernel base membership baselines gradient_matching ntk "
     "kkt span library",

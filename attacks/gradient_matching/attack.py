@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from attacks.gradient_matching.distances import (
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge, count_candidates
 from attacks.interface.observation import Observation, State
-from attacks.interface.options import check_values
+from attacks.interface.options import NOT_NEGATIVE, POSITIVE, above_zero_to
 from attacks.interface.torch_tools import LBFGS, Adam, cast_state, choose_device
 from attacks.networks.probing import as_trained, count_outputs
 from attacks.update.intervals import EntryIntervals, possible_entries
@@ -51,16 +51,28 @@ class GradientMatchingAttack(Attack):
     what was sent: in the intervals of known levels, on the side of zero of known signs, anywhere where an entry was
     left out (kept_fraction, quantization_bits). Noise, clipping and lost bits need no such step.
 
-    distance: cosine, 1 − ⟨Δ̂, Δ⟩ / (‖Δ̂‖ ‖Δ‖), or euclidean, ‖Δ̂ − Δ‖² / ‖Δ‖². labels, where they are not told:
-    `inferred` from the last layer or optimized as `soft` labels. order, where the batches are not told: `fixed`, one
-    random order in every epoch, or `drawn`, another one in every epoch and iteration. loss: of local training; auto is
-    cross_entropy, for one output mse. coding: targets of mse, of the other classes and of the right one, by default ±1
-    for one output, −0.1 and 0.9 for several. max_unrolled: simulate at most so many steps, of a larger learning rate.
-    optimizer: adam, by the signs of the gradients where `signed`, or lbfgs. learning_rate: of the images' Adam.
-    total_variation: weight of Σ |∂x| per pixel. clamp: keep images in the pixel range. image_std: of the random start.
-    restarts: independent starts; the one with the smallest distance is returned. variant: fedleak matches the
-    `matching_ratio` of each tensor's entries that are largest in the observed update, and blends each gradient, by
-    `blending`, with the one a step of length `probe_radius` up the slope (needs adam); `whole` does neither.
+    distance: cosine, 1 − ⟨Δ̂, Δ⟩ / (‖Δ̂‖ ‖Δ‖), or euclidean, ‖Δ̂ − Δ‖² / ‖Δ‖².
+    optimizer: adam or lbfgs.
+    signed: let Adam follow the signs of the gradients.
+    iterations: steps of the optimizer.
+    learning_rate: of the images' Adam.
+    total_variation: weight of the total variation per pixel.
+    image_std: standard deviation of the images at the start.
+    labels: where they are not told, `inferred` from the last layer, or optimized as `soft` labels.
+    order: where the batches are not told, `fixed`, one random order in every epoch, or `drawn`, another one in every
+        epoch and iteration.
+    loss: of local training; auto is cross_entropy, for one output mse.
+    coding: targets of mse, of the other classes and of the right one; by default ±1 for one output, −0.1 and 0.9 for
+        several.
+    max_unrolled: simulate at most so many steps, of a larger learning rate.
+    clamp: keep images in the pixel range.
+    restarts: independent starts, of which the one with the smallest distance is returned.
+    variant: fedleak matches a part of the update's entries and looks ahead (needs adam); whole does neither.
+    matching_ratio: share of each tensor's entries, the largest of the observed update, that fedleak matches.
+    blending: weight of the gradient ahead in fedleak's steps.
+    probe_radius: length of the step up the slope at which that gradient is taken.
+    precision: of all numbers.
+    device: auto, cpu or cuda.
     """
 
     name: ClassVar[str] = "gradient_matching"
@@ -69,31 +81,26 @@ class GradientMatchingAttack(Attack):
     distance: Literal["cosine", "euclidean"] = "cosine"
     optimizer: Literal["adam", "lbfgs"] = "adam"
     signed: bool = True
-    iterations: int = 4800
-    learning_rate: float = 0.1
-    total_variation: float = 1e-4
-    image_std: float = 0.2
+    iterations: Annotated[int, POSITIVE] = 4800
+    learning_rate: Annotated[float, POSITIVE] = 0.1
+    total_variation: Annotated[float, NOT_NEGATIVE] = 1e-4
+    image_std: Annotated[float, POSITIVE] = 0.2
     labels: Literal["inferred", "soft"] = "inferred"
     order: Order = "drawn"
     loss: Literal["auto", "cross_entropy", "mse"] = "auto"
     coding: Coding | None = None
-    max_unrolled: int = 50
+    max_unrolled: Annotated[int, above_zero_to(MOST_UNROLLED)] = 50
     clamp: bool = True
-    restarts: int = 1
+    restarts: Annotated[int, POSITIVE] = 1
     variant: Literal["whole", "fedleak"] = "whole"
-    matching_ratio: float = 0.5
-    blending: float = 0.5
-    probe_radius: float = 1.0
+    matching_ratio: Annotated[float, above_zero_to(1.0)] = 0.5
+    blending: Annotated[float, above_zero_to(1.0)] = 0.5
+    probe_radius: Annotated[float, POSITIVE] = 1.0
     precision: Literal["float32", "float64"] = "float32"
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        check_values(
-            self,
-            ("iterations", "learning_rate", "restarts", "image_std", "probe_radius"),
-            not_negative=("total_variation",),
-            at_most={"matching_ratio": 1.0, "blending": 1.0, "max_unrolled": MOST_UNROLLED},
-        )
+        super().__post_init__()
         if self.variant == "fedleak" and self.optimizer == "lbfgs":
             raise InputError(f"attack {self.name!r}: fedleak blends gradients, which lbfgs cannot follow: use adam")
         if self.coding is not None and not (isinstance(self.coding, Sequence) and len(set(self.coding)) == 2):

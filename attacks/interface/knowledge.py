@@ -1,16 +1,14 @@
-"""What the adversary may use beyond the checkpoints: its side information, every field unknown unless it is granted.
-
-How many candidate images an optimization moves, and how many it may: every one of them takes memory in each step.
-"""
+"""What the adversary may use beyond the checkpoints (`Knowledge`), and how many candidates that lets an attack move."""
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
+from attacks.interface.options import POSITIVE, Range, misfits, no_more_than
 from attacks.interface.pictures import Normalization
 
 DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits", "significant_bits")
@@ -18,43 +16,121 @@ MOST_COUNT = 10**6  # of images and steps of one client in one round
 MOST_BITS = 32  # of an entry: more than parameters have say nothing
 
 
-@dataclass(frozen=True)
-class Knowledge:
-    """What the adversary was told beyond its observation. Every field defaults to unknown (None).
+class About(NamedTuple):
+    """What a field of `Knowledge` is for those who grant it.
 
-    num_private: number of private images. labels: (N,) class of each.
-    pixel_mean: per-channel mean that the federation subtracts from pixels in [0, 1]. pixel_std: per-channel deviation
-    that it divides by after that; unknown is taken for 1. pixel_range: (low, high) of the raw pixels. learning_rate,
-    steps, batch_size, weight_decay: of local training. optimizer: sgd, adam or adamw. momentum: of sgd. betas: of adam
-    and adamw, how much of both moments a step keeps. batches: which images each step used, as indices into `labels`.
-    public_images: (P, C, H, W) in the model's input space.
-
-    Of the defense in force, for an adaptive attacker. clip_norm: of the update or a gradient. noise_scale, noise_std:
-    of Gaussian noise on the update, its norm relative to the update's, and its standard deviation on an entry.
-    kept_fraction: of the update's entries, the others were set to zero. quantization_bits: of an entry.
-    significant_bits: of a parameter as it was sent, 8 in bfloat16 and 11 in float16.
+    meaning: unit and reference, for docs/scenarios.md.
+    example: as `--know FIELD=VALUE` and YAML take it.
+    words: the field inside a sentence of a verdict; "" where its name does.
     """
 
-    num_private: int | None = None
-    labels: tuple[int, ...] | None = None
-    pixel_mean: tuple[float, ...] | None = None
-    pixel_std: tuple[float, ...] | None = None
-    pixel_range: tuple[float, float] | None = None
-    learning_rate: float | None = None
-    steps: int | None = None
-    batch_size: int | None = None
-    optimizer: str | None = None
-    momentum: float | None = None
-    betas: tuple[float, float] | None = None
-    weight_decay: float | None = None
-    batches: tuple[tuple[int, ...], ...] | None = None
-    clip_norm: float | None = None
-    noise_scale: float | None = None
-    noise_std: float | None = None
-    kept_fraction: float | None = None
-    quantization_bits: int | None = None
-    significant_bits: int | None = None
-    public_images: Tensor | None = None
+    meaning: str
+    example: str
+    words: str = ""
+
+
+DECAY = Range("has to be from 0 to below 1", 0, 1, with_low=True)
+FINITE = Range("has to be finite")
+Count = Annotated[int | None, POSITIVE, no_more_than(MOST_COUNT)]
+Bits = Annotated[int | None, POSITIVE, no_more_than(MOST_BITS)]
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the adversary was told beyond its observation. Every field is unknown (None) unless it is granted.
+
+    The fields from `clip_norm` to `significant_bits` are of the defense in force, for an adaptive attacker.
+    public_images: (P, C, H, W) in the model's input space.
+    """
+
+    num_private: Annotated[
+        Count,
+        About(
+            "number of private images behind the update, as FedAvg's clients report it",
+            "20",
+            "the number of private images",
+        ),
+    ] = None
+    labels: Annotated[
+        tuple[int, ...] | None, About("class of every private image, counted from 0", "[3, 3, 7]", "their labels")
+    ] = None
+    pixel_mean: Annotated[
+        tuple[float, ...] | None,
+        FINITE,
+        About(
+            "what is subtracted from pixels in [0, 1], one value per channel, as `data.mean` and `--mean`",
+            "[0.4914, 0.4822, 0.4465]",
+            "the mean",
+        ),
+    ] = None
+    pixel_std: Annotated[
+        tuple[float, ...] | None,
+        POSITIVE,
+        About(
+            "what is divided by after that, one value per channel, as `data.std` and `--std`; unknown is taken for 1",
+            "[0.2470, 0.2435, 0.2616]",
+            "the deviation",
+        ),
+    ] = None
+    pixel_range: Annotated[
+        tuple[float, float] | None,
+        FINITE,
+        About(
+            "lowest and highest value of pixels before mean and std, 0 and 1 unless images are on another scale",
+            "[0, 1]",
+            "the range",
+        ),
+    ] = None
+    learning_rate: Annotated[float | None, POSITIVE, About("of local training", "0.05", "the learning rate")] = None
+    steps: Annotated[
+        Count,
+        About("of local training in a round", "8", "the number of steps"),
+    ] = None
+    batch_size: Annotated[Count, About("of local training", "5", "the batch size")] = None
+    optimizer: Annotated[str | None, About("sgd, adam or adamw", "sgd")] = None
+    momentum: Annotated[float | None, DECAY, About("of sgd", "0.9")] = None
+    betas: Annotated[tuple[float, float] | None, DECAY, About("of adam and adamw", "[0.9, 0.999]")] = None
+    weight_decay: Annotated[
+        float | None,
+        Range("has to be 0 or positive, and finite", 0, with_low=True),
+        About("of local training", "0.0005", "the weight decay"),
+    ] = None
+    batches: Annotated[
+        tuple[tuple[int, ...], ...] | None,
+        About(
+            "which images each local step used, as positions in `labels`",
+            "[[0, 1], [2, 3]]",
+            "which images each step used",
+        ),
+    ] = None
+    clip_norm: Annotated[
+        float | None, POSITIVE, About("that the update, or each gradient, was clipped to", "1.0", "the clipping bound")
+    ] = None
+    noise_scale: Annotated[
+        float | None,
+        POSITIVE,
+        About("norm of Gaussian noise on the update, relative to the update's", "0.1", "the relative noise"),
+    ] = None
+    noise_std: Annotated[
+        float | None,
+        POSITIVE,
+        About("standard deviation of Gaussian noise on an entry of the update", "0.001", "the noise"),
+    ] = None
+    kept_fraction: Annotated[
+        float | None,
+        POSITIVE,
+        no_more_than(1),
+        About("share of the update's entries that were sent, the others being 0", "0.1", "the share of entries sent"),
+    ] = None
+    quantization_bits: Annotated[Bits, About("of an entry of the update", "8", "the bits of an entry")] = None
+    significant_bits: Annotated[
+        Bits,
+        About("of a parameter as it was sent: 8 in bfloat16, 11 in float16", "8", "the precision of the parameters"),
+    ] = None
+    public_images: Annotated[
+        Tensor | None,
+        About("images of the kind that are nobody's secret; `true` grants the public pool", "true", "public images"),
+    ] = None
 
     def __repr__(self) -> str:
         """Known fields alone, as they were given; images as their number."""
@@ -64,7 +140,15 @@ class Knowledge:
 
     @classmethod
     def names(cls) -> list[str]:
+        """List the fields."""
         return [field.name for field in fields(cls)]
+
+    @classmethod
+    def about(cls) -> dict[str, About]:
+        """Describe every field, by its name."""
+        return {
+            field.name: next(part for part in get_args(field.type) if isinstance(part, About)) for field in fields(cls)
+        }
 
     def given(self) -> dict[str, Any]:
         """The known fields as plain values, for the table; images appear as their number."""
@@ -95,30 +179,10 @@ class Knowledge:
             )
 
     def __post_init__(self) -> None:
-        for name in ("num_private", "steps", "batch_size", "learning_rate", *DEFENSE_FIELDS):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"knowledge {name} is {value}, it has to be positive and finite")
-        for name in ("momentum", "betas"):
-            value = getattr(self, name)
-            parts = value if isinstance(value, tuple) else () if value is None else (value,)
-            if not all(0 <= part < 1 for part in parts):
-                raise InputError(f"knowledge {name} is {value}, it has to be from 0 to below 1")
-        if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
-            raise InputError(f"knowledge weight_decay is {self.weight_decay}, it has to be 0 or positive, and finite")
-        limits = {"kept_fraction": 1, "quantization_bits": MOST_BITS, "significant_bits": MOST_BITS}
-        for name, most in (limits | dict.fromkeys(("num_private", "steps", "batch_size"), MOST_COUNT)).items():
-            value = getattr(self, name)
-            if value is not None and value > most:
-                raise InputError(f"knowledge {name} is {value}, it has to be at most {most}")
-        if self.pixel_mean is not None and not all(map(math.isfinite, self.pixel_mean)):
-            raise InputError(f"knowledge pixel_mean is {self.pixel_mean}, every channel's has to be finite")
-        if self.pixel_std is not None and not all(std > 0 and math.isfinite(std) for std in self.pixel_std):
-            raise InputError(f"knowledge pixel_std is {self.pixel_std}, every channel's has to be positive and finite")
-        if self.pixel_range is not None:
-            low, high = self.pixel_range
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise InputError(f"knowledge pixel_range is {self.pixel_range}, it has to be (lowest, highest), finite")
+        for problem in misfits(self):
+            raise InputError(f"knowledge {problem}")
+        if self.pixel_range is not None and not self.pixel_range[0] < self.pixel_range[1]:
+            raise InputError(f"knowledge pixel_range is {self.pixel_range}, it has to be (lowest, highest), finite")
         if self.labels is not None and not (self.labels and min(self.labels) >= 0):
             raise InputError(f"knowledge labels is {self.labels}: name the class of every image, from 0")
         if self.batches is not None and not (self.batches and all(self.batches)):

@@ -1,44 +1,93 @@
-"""Checks of the options of attacks and defenses, each with one line that names the option, its value and the remedy."""
+"""Options of attacks and defenses, and fields of `Knowledge`: declared once, checked and described from there.
+
+A declaration is `learning_rate: Annotated[float, POSITIVE] = 0.05`. From its type come the choices of a `Literal`, from
+its range the check, the error and the JSON schema, from the line `learning_rate: …` of the class's docstring the
+meaning.
+"""
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from attacks.interface.errors import InputError, nearest
 
 
-def check_values(
-    owner: Any,
-    positive: Iterable[str] = (),
-    not_negative: Iterable[str] = (),
-    *,
-    below_one: Iterable[str] = (),
-    at_most: Mapping[str, float] | None = None,
-    called: str = "",
-) -> None:
-    """Raise InputError for the first option of `owner`, a dataclass, that is out of range; None passes as unset.
+@dataclass(frozen=True)
+class Range:
+    """The finite numbers that an option or a field may hold.
 
-    positive, not_negative: names of finite numbers. below_one: of numbers between 0 and 1, at_most: of positive ones,
-    with the largest value. called: how the error calls the owner, by default by its kind and name. An option whose
-    type is a Literal has to be one of its values, and `device` a device, in any case.
+    said: what a number "has to" or "must not" be, for errors.
+    low, high: ends of the range.
+    with_low, with_high: whether they belong to it.
+    """
+
+    said: str
+    low: float = -math.inf
+    high: float = math.inf
+    with_low: bool = False
+    with_high: bool = False
+
+    def holds(self, value: Any) -> bool:
+        """Whether a number, or every number of a tuple, lies in the range; None passes as unset."""
+        if isinstance(value, tuple):
+            return all(map(self.holds, value))
+        above = value is None or self.low < value or (self.with_low and value == self.low)
+        return above and (value is None or value < self.high or (self.with_high and value == self.high))
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        """Add the range to a JSON schema that pydantic makes of the declaration; keywords of numbers pass null."""
+        ends = {
+            "minimum" if self.with_low else "exclusiveMinimum": self.low,
+            "maximum" if self.with_high else "exclusiveMaximum": self.high,
+        }
+        return handler(core) | {name: end for name, end in ends.items() if math.isfinite(end)}
+
+    def __str__(self) -> str:
+        """The range in the words of an error, for a table: "positive and finite"."""
+        return self.said.removeprefix("has to be ").replace("must not be", "not")
+
+
+POSITIVE = Range("has to be positive and finite", 0)
+NOT_NEGATIVE = Range("must not be negative", 0, with_low=True)
+BELOW_ONE = Range("has to be above 0 and below 1", 0, 1)
+
+
+def above_zero_to(most: float) -> Range:
+    """Make the range above 0, up to `most`."""
+    return Range(f"has to be above 0 and at most {most:g}", 0, most, with_high=True)
+
+
+def no_more_than(most: float) -> Range:
+    """Make the range up to `most`."""
+    return Range(f"has to be at most {most}", high=most, with_high=True)
+
+
+def ranges_of(annotation: Any) -> list[Range]:
+    """List the ranges that stand in the annotation of an option or a field."""
+    inside = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return [part for part in inside if isinstance(part, Range)]
+
+
+def misfits(owner: Any) -> Iterator[str]:
+    """Say of every number of a dataclass that is out of its range what it has to be."""
+    for option in fields(owner):
+        value = getattr(owner, option.name)
+        for allowed in ranges_of(option.type):
+            if not allowed.holds(value):
+                each = "each number of it" if isinstance(value, tuple) else "it"
+                yield f"{option.name} is {value}, {each} {allowed.said}"
+
+
+def check_values(owner: Any, called: str = "") -> None:
+    """Raise InputError for the first option of a dataclass that is out of its range, or no value of its `Literal`.
+
+    called: how the error calls the owner, by default by its kind and name.
     """
     called = called or f"{owner.kind} {owner.name!r}"
-    ranges: list[tuple[Iterable[str], str, Callable[[float], bool]]] = [
-        (positive, "has to be positive and finite", lambda value: 0 < value < math.inf),
-        (not_negative, "must not be negative", lambda value: 0 <= value < math.inf),
-        (below_one, "has to be above 0 and below 1", lambda value: 0 < value < 1),
-    ]
-    for names, wanted, holds in ranges:
-        for name in names:
-            value = getattr(owner, name)
-            if value is not None and not holds(value):
-                raise InputError(f"{called}: {name} is {value}, it {wanted}")
-    for name, most in (at_most or {}).items():
-        value = getattr(owner, name)
-        if value is not None and not 0 < value <= most:
-            raise InputError(f"{called}: {name} is {value}, it has to be above 0 and at most {most:g}")
+    for problem in misfits(owner):
+        raise InputError(f"{called}: {problem}")
     for option in fields(owner):
         value, known = getattr(owner, option.name), get_args(option.type)
         if get_origin(option.type) is Literal and value not in known:
@@ -54,3 +103,20 @@ def check_known(called: str, options: Iterable[str], known: list[str]) -> None:
     for option in options:
         if option not in known:
             raise InputError(f"{called} has no option {option!r}{nearest(option, known)}")
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """Read what options mean off the docstrings of their class and its bases: lines "name: meaning" or
+    "name, other: meaning", each with the indented lines below it."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in "\n".join(base.__doc__ or "" for base in reversed(kind.__mro__)).split("\n"):
+        head = re.match(r"    (\w+(?:, \w+)*): (.*)", line)
+        if head is not None:
+            names = head[1].split(", ")
+            found |= dict.fromkeys(names, head[2])
+        elif line.startswith("        "):
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+        else:
+            names = []
+    return {option.name: found[option.name] for option in fields(kind) if option.name in found}

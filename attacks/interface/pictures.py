@@ -1,17 +1,12 @@
-"""How pixels become a network's input: channel by channel, a mean is subtracted and a deviation divided by.
-
-Images as a notebook shows them, and as a PNG file: strips of small pictures, one above the other.
-"""
+"""Pixels as a network's input (`Normalization`), and as pictures in a notebook or a PNG file (`Pictures`)."""
 
 import base64
-import struct
-import zlib
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,15 +88,13 @@ class Pictures:
 
 
 def png(image: Tensor) -> bytes:
-    """A PNG file of an image (C, H, W) in [0, 1]: coloured for three channels, else their mean in grey."""
+    """Encode an image (C, H, W) in [0, 1] as a PNG file: coloured for three channels, else their mean in grey."""
+    from PIL import Image  # few processes show pictures
+
     pixels = (_colours(image[None])[0].clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    height, width, _ = pixels.shape
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)  # each unfiltered
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # eight bits of three colours
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
-    )
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def stretched(images: Tensor) -> Tensor:

@@ -62,20 +62,25 @@ class Registry(dict[str, Part]):
 
 
 def load_object(path: str, called: str) -> object:
-    """What stands at `package.module:name` or `FILE.py:name`. called: how errors call it. InputError where that cannot
-    be imported, or has no such name."""
+    """Load the object at `package.module:name` or `FILE.py:name`.
+
+    called: how errors call it. Raises InputError where that cannot be imported, or has no such name.
+    """
     source, _, attribute = path.rpartition(":")
     look_in_working_folder()
+    remedy = "run from the folder it is in, or name FILE.py:NAME"
+    if source.endswith(".py"):
+        remedy = "install it, or put its file beside this one"
     try:
         module = _load_file(Path(source), called) if source.endswith(".py") else importlib.import_module(source)
     except InputError:
         raise
     except ModuleNotFoundError as error:
-        remedy = "run from the folder it is in, or name FILE.py:NAME"
-        if source.endswith(".py"):
-            remedy = "install it, or put its file beside this one"
         raise InputError(f"{called} {path!r}: {error}; {remedy}") from None
     except (Exception, SystemExit) as error:
+        if "relative import" in str(error):
+            remedy = "name it package.module:NAME, from the folder of its package"
+            raise InputError(f"{called} {path!r}: {error}; {remedy}") from None
         raise InputError(f"{called} {path!r} cannot be imported:\n{own_traceback(error)}") from None
     if not hasattr(module, attribute):
         known = sorted(name for name, value in vars(module).items() if callable(value) and not name.startswith("_"))
@@ -84,17 +89,18 @@ def load_object(path: str, called: str) -> object:
 
 
 def look_in_working_folder() -> None:
-    """For the user's own modules: an installed command does not look there by itself."""
+    """Make the user's modules in the working folder importable: an installed command does not look there by itself."""
     _look_in(Path.cwd())
 
 
-def _look_in(*folders: Path) -> None:
-    """Behind all else: nothing of the user's stands in the way of what is installed."""
-    sys.path += [folder for folder in dict.fromkeys(map(str, folders)) if folder not in sys.path]
+def _look_in(folder: Path) -> None:
+    """Append a folder to the end of `sys.path`, so that user modules cannot shadow installed ones."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def own_traceback(error: BaseException) -> str:
-    """The innermost frame of the user's code and the error: what they need to mend it, in at most four lines."""
+    """Format the innermost frame of the user's code and the error, in at most four lines."""
     frames = list(traceback.extract_tb(error.__traceback__))
     installed = (str(Path(torch.__file__).parents[1]), str(HOME / "attacks"), str(HOME / "clients"))
     theirs = [frame for frame in frames if not frame.filename.startswith((*installed, "<frozen"))]
@@ -105,42 +111,15 @@ def own_traceback(error: BaseException) -> str:
 
 
 def _load_file(path: Path, called: str) -> ModuleType:
+    """Import a file by its path. It can import the files beside it, and its own package, by their full names."""
     if not path.is_file():
         raise InputError(f"{called}: file {str(path)!r} does not exist")
+    folders = path.resolve().parents
+    _look_in(folders[0])
+    _look_in(next(folder for folder in folders if not (folder / "__init__.py").exists()))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    package = _package_of(path)
-    _look_in(path.resolve().parent, package.parent)  # for what it imports: files beside it, and its own package
-    # its classes must be found by name, by pickle among others
-    known = sys.modules.setdefault(path.stem, module)
-    try:
-        spec.loader.exec_module(module)
-    except ImportError as error:
-        if "relative import" not in str(error):
-            raise
-        if known is module:
-            del sys.modules[path.stem]
-        return _load_member(path.resolve(), package, called)
-    return module
-
-
-def _package_of(path: Path) -> Path:
-    """The folder of the outermost package that a file is in; its own folder where that is none."""
-    folder = path.resolve().parent
-    while (folder / "__init__.py").exists() and (folder.parent / "__init__.py").exists():
-        folder = folder.parent
-    return folder
-
-
-def _load_member(path: Path, package: Path, called: str) -> ModuleType:
-    """A file that imports its neighbours by `from .name import`, as the member of its package that it is."""
-    name = ".".join([package.name, *path.relative_to(package).with_suffix("").parts])
-    remedy = "rename its folder, or import its neighbours by their names"
-    try:
-        module = importlib.import_module(name)
-    except ImportError as error:
-        raise InputError(f"{called}: {str(path)!r} imports its neighbours, as {name!r}: {error}; {remedy}") from None
-    if Path(module.__file__ or "").resolve() != path:
-        raise InputError(f"{called}: {str(path)!r} is {name!r} to Python, and so is {module.__file__!r}: {remedy}")
+    sys.modules.setdefault(path.stem, module)  # so that pickle finds its classes by name
+    spec.loader.exec_module(module)
     return module

@@ -1,10 +1,8 @@
-"""On which device an attack computes, and how parameters get there without touching the caller's.
-
-PyTorch's optimizers, without its compiler.
+"""What everything here needs of torch: devices, optimizers without the compiler, Adam on a half cosine, random streams.
 
 `torch.optim` marks some methods of an optimizer as not to be compiled, and the mark imports the compiler: two to four
 seconds of every process that takes a single step, longer than the training of most simulated clients. Nothing is
-compiled here. These classes are `torch.optim`'s with the marks taken off; a step gives the same bits.
+compiled here. The optimizers are `torch.optim`'s with the marks taken off; a step gives the same bits.
 
 Every random stream of fedspill is a generator seeded from what it is for, never a global one.
 """
@@ -13,12 +11,15 @@ import contextlib
 import gc
 import hashlib
 import inspect
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from attacks.interface.errors import InputError
@@ -82,6 +83,48 @@ SGD = uncompiled(torch.optim.SGD)
 Adam = uncompiled(torch.optim.Adam)
 AdamW = uncompiled(torch.optim.AdamW)
 LBFGS = uncompiled(torch.optim.LBFGS)
+
+Schedule = Callable[[float, int], Iterable[float]]
+"""(first step size, number of steps) -> the size of every step."""
+
+
+def half_cosine(rate: float, steps: int) -> Iterator[float]:
+    """Lower the step size from `rate` to 0 on a half cosine."""
+    for step in range(steps):
+        yield rate * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+
+
+def half_cosine_by_ratios(rate: float, steps: int) -> Iterator[float]:
+    """Give the same sizes but for rounding: each from the one before, as torch's CosineAnnealingLR computes them."""
+    for step in range(steps):
+        if step:
+            rate *= (1 + math.cos(math.pi * step / steps)) / (1 + math.cos(math.pi * (step - 1) / steps))
+        yield rate
+
+
+def constant(rate: float, steps: int) -> Iterable[float]:
+    """Keep the step size."""
+    return repeat(rate, steps)
+
+
+def descend(
+    gradients: Callable[[int], Sequence[Tensor]],
+    variables: Sequence[tuple[Tensor, float]],
+    steps: int,
+    schedule: Schedule = half_cosine,
+    betas: tuple[float, float] = (0.9, 0.999),
+) -> None:
+    """Move variables downhill in place, by Adam.
+
+    gradients: number of the step -> the gradient of every variable where it is now.
+    variables: each with its first step size.
+    """
+    adam = Adam([{"params": [variable], "lr": rate} for variable, rate in variables], betas=betas)
+    for step, rates in enumerate(zip(*(schedule(rate, steps) for _, rate in variables), strict=True)):
+        found = gradients(step)
+        for group, rate, (variable, _), gradient in zip(adam.param_groups, rates, variables, found, strict=True):
+            group["lr"], variable.grad = rate, gradient
+        adam.step()
 
 
 def derive_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:

@@ -5,13 +5,13 @@ Sources: Jacot et al. 2018; Cho and Saul 2009 for the expectations; Loo et al. 2
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attacks.interface.options import check_values
+from attacks.interface.options import POSITIVE, check_values
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class InfiniteNTK:
     weight_std: σ_w. bias: whether there are biases. Calls are differentiable in the images.
     """
 
-    depth: int = 2
-    width: int | None = None
+    depth: Annotated[int, POSITIVE] = 2
+    width: Annotated[int | None, POSITIVE] = None
     bias: bool = True
-    weight_std: float = 1.0
+    weight_std: Annotated[float, POSITIVE] = 1.0
     parameterization: Literal["standard", "ntk"] = "standard"
 
     def __post_init__(self) -> None:
-        check_values(self, positive=("depth", "width", "weight_std"), called="infinite-width kernel")
+        check_values(self, "infinite-width kernel")
 
     def __call__(self, images: Tensor, others: Tensor | None = None) -> Tensor:
         """(N, ...) and (M, ...) images, flattened -> (N, M); without `others`, the kernel of `images` with itself."""

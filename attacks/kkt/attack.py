@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,8 +18,8 @@ from torch import Tensor
 from attacks.base import Attack, Progress, Reconstruction, ReportLoss, best_of_restarts, register
 from attacks.interface.knowledge import Knowledge, count_candidates
 from attacks.interface.observation import Observation
-from attacks.interface.options import check_values
-from attacks.interface.torch_tools import Adam, cast_state, choose_device
+from attacks.interface.options import NOT_NEGATIVE, POSITIVE
+from attacks.interface.torch_tools import cast_state, choose_device, descend, half_cosine_by_ratios
 from attacks.networks.probing import count_outputs, outputs_at
 from attacks.ntk.objective import (
     TRACE_EVERY,
@@ -38,33 +38,35 @@ from attacks.ntk.objective import (
 class KKTAttack(Attack):
     """Find images x_j and multipliers λ_j ≥ 0 with θ_f = Σ_j λ_j y_j ∇f(θ_f; x_j).
 
-    With several outputs y_j f is the margin f_y − max_k≠y f_k. candidates: how many, as a multiple of the number of
-    private images; their labels are those told, in turn, or all classes alike. learning_rate: of the images, and of the
-    multipliers at their scale. image_std: of the start. dual_floor: λ below this share of the scale they start at
-    is penalized, `dual_penalty` times (Haim et al.: candidates with λ = 0 are of no use).
-    range_penalty: of pixels out of range. restarts: the start with the smallest residual is returned.
+    With several outputs y_j f is the margin f_y − max_k≠y f_k.
+
+    candidates: how many, as a multiple of the number of private images. Their labels are those told, in turn, or all
+        classes alike.
+    iterations: steps of Adam.
+    learning_rate: of the images, and of the multipliers at their scale.
+    image_std: standard deviation of the images at the start.
+    dual_floor: share of the scale at which λ starts, below which it is penalized (Haim et al.: candidates with λ = 0
+        are of no use).
+    dual_penalty: weight of that penalty.
+    range_penalty: weight of pixels out of range.
+    restarts: independent starts, of which the one with the smallest residual is returned.
+    precision: of all numbers.
+    device: auto, cpu or cuda.
     """
 
     name: ClassVar[str] = "kkt"
     infers: ClassVar[tuple[str, ...]] = ("num_private", "pixel_mean")
 
-    candidates: float = 2.0
-    iterations: int = 10_000
-    learning_rate: float = 0.02
-    image_std: float = 0.2
-    dual_floor: float = 0.05
-    dual_penalty: float = 1.0
-    range_penalty: float = 0.1
-    restarts: int = 1
+    candidates: Annotated[float, POSITIVE] = 2.0
+    iterations: Annotated[int, POSITIVE] = 10_000
+    learning_rate: Annotated[float, POSITIVE] = 0.02
+    image_std: Annotated[float, POSITIVE] = 0.2
+    dual_floor: Annotated[float, NOT_NEGATIVE] = 0.05
+    dual_penalty: Annotated[float, NOT_NEGATIVE] = 1.0
+    range_penalty: Annotated[float, NOT_NEGATIVE] = 0.1
+    restarts: Annotated[int, POSITIVE] = 1
     precision: Literal["float32", "float64"] = "float32"
     device: str = "auto"
-
-    def __post_init__(self) -> None:
-        check_values(
-            self,
-            ("candidates", "iterations", "learning_rate", "image_std", "restarts"),
-            not_negative=("dual_floor", "dual_penalty", "range_penalty"),
-        )
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
         count_candidates(self.name, observation.input_shape, knowledge, self.candidates)
@@ -132,24 +134,21 @@ class KKTOptimization:
     def solve(self, generator: torch.Generator, report: ReportLoss) -> DualSolution:
         options, norm = self.options, squared_norm(self.objective.delta)
         images, multipliers, scale = self._start(generator, norm)
-        groups: list[dict[str, Any]] = [
-            {"params": [images]},
-            {"params": [multipliers], "lr": options.learning_rate * scale},
-        ]
-        optimizer = Adam(groups, lr=options.learning_rate)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.iterations)
         trace: list[tuple[int, float]] = []
-        for i in range(options.iterations):
+
+        def gradients(i: int) -> tuple[Tensor, ...]:
             beta = inverse_temperature(i, options.iterations)
             loss = self.objective.loss(images, self.duals(images, multipliers), beta) / norm
             short = torch.relu(options.dual_floor - multipliers / scale).square().mean()
             penalty = options.range_penalty * outside_range(images, *self.bounds) + options.dual_penalty * short
-            images.grad, multipliers.grad = torch.autograd.grad(loss + penalty, (images, multipliers))
-            optimizer.step()
-            schedule.step()
+            found = torch.autograd.grad(loss + penalty, (images, multipliers))
             if i % TRACE_EVERY == 0:
                 trace.append((i, float(loss.detach())))
                 report(i, trace[-1][1])
+            return found
+
+        variables = [(images, options.learning_rate), (multipliers, options.learning_rate * scale)]
+        descend(gradients, variables, options.iterations, half_cosine_by_ratios)
         report(options.iterations, trace[-1][1])
         return DualSolution.of(self.objective, images, self.duals(images, multipliers), trace)
 

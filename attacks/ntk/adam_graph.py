@@ -14,7 +14,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Kingma and Ba 2015, as in torch.opti
 WARM_UP = 3  # steps before a capture: libraries load, buffers and low-rank factors are made
 
 
-class Descent:
+class GraphedAdam:
     """Adam (Kingma and Ba 2015, algorithm 1) on `parameters`, each with a step size of its own.
 
     backward: adds the gradient at an inverse temperature (a scalar tensor) to every parameter's `grad`, in place, and

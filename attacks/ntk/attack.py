@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ from attacks.base import Attack, Progress, Reconstruction, ReportLoss, best_of_r
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge, count_candidates
 from attacks.interface.observation import Observation, State
-from attacks.interface.options import check_values
+from attacks.interface.options import NOT_NEGATIVE, POSITIVE
 from attacks.interface.torch_tools import cast_state, choose_device
 from attacks.networks.probing import count_outputs
-from attacks.ntk.adam_graph import Descent
+from attacks.ntk.adam_graph import GraphedAdam
 from attacks.ntk.objective import (
     ANNEALED,
     TRACE_EVERY,
@@ -62,33 +62,43 @@ class NTKAttack(Attack):
     ordered by round, then from initial to final.
 
     kernel: whose tangent space, that of the `final` or `initial` parameters; `hybrid`, both with duals of their own, at
-    twice the cost of one; or `path`, these two and the middle between them, (θ₀ + θ_f)/2, at three times.
-    dual_normalization: what Adam moves where `scale_duals` is off, the duals of the `sum` Σ_j α_j ∇f(x_j), or M·K times
-    them, so that it is the `mean` over M candidates and K outputs that is differentiated, as in the authors' code:
-    effective duals start and step M·K times smaller. Those of the result are α of the sum in any case.
-    candidates: how many images, as a multiple of the number of private ones; num_candidates: the same as a number.
+        twice the cost of one; or `path`, these two and the middle between them, (θ₀ + θ_f)/2, at three times.
+    candidates: how many images, as a multiple of the number of private ones.
+    num_candidates: how many images, as a number.
+    iterations: steps of Adam.
+    learning_rate: of Adam, for images, and for duals at their scale.
+    image_std: standard deviation of the images at the start.
+    range_penalty: weight of pixels out of range.
     smoothness: weight of `high_frequencies`, relative to ‖Δθ‖² (the paper's ResNet-18 has a mild penalty of this kind).
-    batch_size: Algorithm 2 with so many candidates at a time. precision: float32 or float64.
+    batch_size: of Algorithm 2, so many candidates at a time; by default all.
+    restarts: independent starts, of which the one with the smallest residual is returned.
     patience: once the smoothing has been annealed, stop when the mean loss of so many iterations is that of the ones
-    before, to `tolerance` (0: never).
-    restarts: independent starts; the one with the smallest residual is returned.
+        before (0: never).
+    tolerance: relative difference up to which two mean losses are the same.
+    schedule: of the step size, along a half cosine to 0 or constant.
+    scale_duals: start and step the duals at the scale of Δθ.
+    dual_normalization: what Adam moves where `scale_duals` is off, the duals of the `sum` Σ_j α_j ∇f(x_j), or M·K times
+        them, so that it is the `mean` over M candidates and K outputs that is differentiated, as in the authors' code:
+        effective duals start and step M·K times smaller. Those of the result are α of the sum in any case.
+    precision: of all numbers.
+    device: auto, cpu or cuda.
     """
 
     name: ClassVar[str] = "ntk"
     infers: ClassVar[tuple[str, ...]] = ("num_private", "pixel_mean")
 
     kernel: Literal["final", "initial", "hybrid", "path"] = "hybrid"
-    candidates: float = 2.0
-    num_candidates: int | None = None
-    iterations: int = 80_000
-    learning_rate: float = 0.05
-    image_std: float = 0.2
-    range_penalty: float = 0.1
-    smoothness: float = 0.0
-    batch_size: int | None = None
-    restarts: int = 1
-    patience: int = 2_000
-    tolerance: float = 1e-4
+    candidates: Annotated[float, POSITIVE] = 2.0
+    num_candidates: Annotated[int | None, POSITIVE] = None
+    iterations: Annotated[int, POSITIVE] = 80_000
+    learning_rate: Annotated[float, POSITIVE] = 0.05
+    image_std: Annotated[float, POSITIVE] = 0.2
+    range_penalty: Annotated[float, NOT_NEGATIVE] = 0.1
+    smoothness: Annotated[float, NOT_NEGATIVE] = 0.0
+    batch_size: Annotated[int | None, POSITIVE] = None
+    restarts: Annotated[int, POSITIVE] = 1
+    patience: Annotated[int, NOT_NEGATIVE] = 2_000
+    tolerance: Annotated[float, NOT_NEGATIVE] = 1e-4
     schedule: Literal["cosine", "constant"] = "cosine"
     scale_duals: bool = True
     dual_normalization: Literal["sum", "mean"] = "sum"
@@ -96,11 +106,7 @@ class NTKAttack(Attack):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        check_values(
-            self,
-            ("candidates", "num_candidates", "iterations", "learning_rate", "image_std", "restarts", "batch_size"),
-            not_negative=("smoothness", "range_penalty", "patience", "tolerance"),
-        )
+        super().__post_init__()
         if self.scale_duals and self.dual_normalization == "mean":
             raise InputError(
                 f"attack {self.name!r}: dual_normalization 'mean' says nothing where the update scales the duals: "
@@ -191,7 +197,7 @@ class NTKOptimization:
         scale = self._scale(images, duals)
         duals = duals.mul(scale).requires_grad_()
         rates = (self.options.learning_rate, self.options.learning_rate * scale)
-        descent = Descent(lambda beta: self._backward(images, duals, beta), [images, duals], rates)
+        descent = GraphedAdam(lambda beta: self._backward(images, duals, beta), [images, duals], rates)
         trace: list[tuple[int, float]] = []
         for i, loss in self._descend(descent):
             trace.append((i, loss / self.squared_delta))
@@ -199,7 +205,7 @@ class NTKOptimization:
         report(self.options.iterations, trace[-1][1])
         return DualSolution.of(self.objective, images, duals, trace, self.options.batch_size)
 
-    def _descend(self, descent: Descent) -> Iterator[tuple[int, float]]:
+    def _descend(self, descent: GraphedAdam) -> Iterator[tuple[int, float]]:
         """Every iteration, with the loss at those that are looked at; ends early on a plateau."""
         options, total = self.options, self.options.iterations
         previous: float | None = None

@@ -1,11 +1,13 @@
-"""Which images may be returned: those that explain the second layer's update.
+"""Which images may be returned, and how exact they are made.
 
-How well the second layer determines a candidate: the error bar that least squares put on its pixels.
+**As a set** (`ExplanationTest`): images are accepted where their features explain the second layer's update much better
+than as many decoys do.
 
-Near a candidate x its features g are linear in it, with the slopes σ'(z) of its own units. Of the N − 1 directions in
-which a point of the first layer's span can move, those are free that no other dual of known zeros forbids; in each of
-them the residual r = g − P g must have its minimum at x. With A the change of g − P g along the free directions, m
-equations and K directions,
+**One by one** (`certainty`): how well the second layer determines a candidate, by the error bar that least squares put
+on its pixels. Near a candidate x its features g are linear in it, with the slopes σ'(z) of its own units. Of the N − 1
+directions in which a point of the first layer's span can move, those are free that no other dual of known zeros
+forbids; in each of them the residual r = g − P g must have its minimum at x. With A the change of g − P g along the
+free directions, m equations and K directions,
 
     σ² = ‖r‖² / (m − K),    E² = σ² tr(G (AᵀA)⁻¹),
 
@@ -18,48 +20,31 @@ after some steps fit the parameters of then: F is taken where it is lowest on th
 Where all N duals are found and each keeps its direction whichever of its zeros is left out, the first layer alone
 determines the images, and F is not asked: of images that a client first used after some steps it is as large as of
 mixtures of duals, but a mixture has a zero that holds it alone (`DualSpace.leverage`).
+
+**In noise** (`fit_images`): noise hides which duals are zero, so that none passes the sparsity test. The pattern
+remains, as image i contributes nothing to a unit that it leaves inactive by a margin. The images are the least squares
+
+    min ‖[ΔW | Δb] − Σ_i d_i x̃_iᵀ‖²  with d_i zero on those units,
+
+over d and x̃ in turn: the maximum likelihood for Gaussian noise of equal variance. Without the zeros it would be the
+singular value decomposition, in which any mixture of images does as well.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attacks.base import Facts
 from attacks.span.search.candidates import Candidates, decoys_of
 from attacks.span.search.problems import SpanTest, outside, outside_rounds
 from attacks.span.sparse_duals import DualSpace
-from attacks.span.thresholds import ACCEPTANCE, CERTAINTY
+from attacks.span.stages import Acceptance
+from attacks.span.thresholds import ACCEPTANCE, CERTAINTY, FIT
+from attacks.update.intervals import EntryIntervals
 
-
-@dataclass(frozen=True)
-class Acceptance:
-    """The images that may be returned, or the reason why none may.
-
-    images: (M, …), and residual: (M,), the one by which they are ranked. reason: None where images are accepted.
-    relative_residual: ‖Δ − Δ P‖ / ‖Δ‖, what their features leave of the update that tests them. facts: of the tests.
-    held: (H, …), further candidates, best first, which are not returned but are in the attacker's hands all the same.
-    """
-
-    images: Tensor
-    residual: Tensor
-    reason: str | None = None
-    relative_residual: float = float("nan")
-    facts: Facts = field(default_factory=dict)
-    held: Tensor = field(default_factory=lambda: torch.zeros(0))
-
-    @classmethod
-    def none(cls, reason: str, relative_residual: float = float("nan")) -> "Acceptance":
-        """No image, for a reason."""
-        return cls(torch.zeros(0), torch.zeros(0), reason, relative_residual)
-
-    def withheld(self, reason: str) -> "Acceptance":
-        """With all images held, best first and before what was held already, and none returned, for a reason."""
-        images = self.images[self.residual.argsort(stable=True)]
-        held = torch.cat([images, self.held]) if len(self.held) else images
-        return replace(self, images=images[:0], residual=self.residual[:0], reason=reason, held=held)
+BATCH = 2**25  # entries of the normal matrices that are held in memory at a time
 
 
 @dataclass(frozen=True)
@@ -209,3 +194,59 @@ def _contradicted(duals: DualSpace, directions: Tensor, passed: Tensor) -> Tenso
     zero = (directions @ duals.left.T).abs() < duals.tolerance(directions)
     active = duals.nearest(duals.coordinates(passed)) >= 0
     return (zero & active).sum(1).double() / zero.sum(1).clamp_min(1)
+
+
+def fit_images(
+    update: Tensor, first: Tensor, images: Tensor, count: int, intervals: EntryIntervals | None = None
+) -> tuple[Tensor, float]:
+    """The images (M, in) that fit the update, from rough ones (M, in), and ‖Δ − Σ d x̃ᵀ‖ / ‖Δ‖, in float64.
+
+    update: (W, in + 1), [ΔW | Δb]. first: (W, in + 1), [W₁ | b₁] at the initial parameters. count: N; where M < N the
+    rest of the update is left to N − M rows without zeros. intervals: of Δ's entries, where they are all that is known:
+    Δ is then the point of the intervals that is nearest to the sum, in turn with the other two.
+    """
+    update, first = update.double(), first.double()
+    number = len(images)
+    points = torch.nn.functional.pad(images.double(), (0, 1), value=1.0)
+    idle = _idle(points, first, first + update)
+    duals = _masked_duals(update, points, idle)
+    if count > number:
+        rest = torch.linalg.svd(update - duals @ points, full_matrices=False)[2][: count - number]
+        points = torch.cat([points, rest * points.norm(dim=1).mean()])
+        idle = torch.cat([idle, idle.new_zeros(len(idle), count - number)], 1)
+    for i in range(FIT.iterations if intervals is None else FIT.iterations_in_intervals):
+        if intervals is not None and i:
+            update = intervals.nearest(duals @ points)
+        duals = _masked_duals(update, points, idle)
+        points = _ridge_solution(duals.T @ duals, duals.T @ update)
+        points[:number] /= points[:number, -1:].clone()
+        if i % FIT.zeros_kept == FIT.zeros_kept - 1:
+            idle[:, :number] = _idle(points[:number], first, first + duals @ points)
+    duals = _masked_duals(update, points, idle)
+    left = (update if intervals is None else intervals.nearest(duals @ points)) - duals @ points
+    return points[:number, :-1], float(left.norm() / update.norm())
+
+
+def _idle(points: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """Which units x̃ (M, in + 1) leaves inactive by the margin at both ends: (W, M) bool."""
+    inputs = torch.maximum(points @ first.T, points @ last.T)
+    return (inputs < -FIT.inactive_margin * inputs.square().mean(1, keepdim=True).sqrt()).T
+
+
+def _masked_duals(update: Tensor, points: Tensor, idle: Tensor) -> Tensor:
+    """The d (W, M) of least ‖Δ − d x̃‖ that are zero where idle, from one small system per unit."""
+    gram, right = points @ points.T, update @ points.T
+    found = torch.empty_like(right)
+    for units in torch.arange(len(update), device=update.device).split(max(1, BATCH // gram.numel())):
+        active = (~idle[units]).to(gram.dtype)
+        systems = gram * active[:, :, None] * active[:, None, :]
+        systems.diagonal(dim1=1, dim2=2).add_(1 - active)
+        found[units] = _ridge_solution(systems, (right[units] * active)[:, :, None])[:, :, 0]
+    return found
+
+
+def _ridge_solution(gram: Tensor, right: Tensor) -> Tensor:
+    """Solutions of normal equations, to whose diagonal a ridge is added in place."""
+    diagonal = torch.diagonal(gram, dim1=-2, dim2=-1)
+    diagonal.add_(FIT.ridge * diagonal.mean(-1, keepdim=True))
+    return torch.cholesky_solve(right, torch.linalg.cholesky(gram))

@@ -1,11 +1,12 @@
-"""One result of several: of rounds that were attacked alone, and of an attacker who uses what is known of a defense and
-one who does not.
+"""One result of several, and a joint polish of images and duals.
 
-Duals for images that are found already, and a joint polish of both with the reconstruction loss of the NTK attack.
+**Joining**: the results of rounds that were attacked alone (`of_rounds`); those of an attacker who uses what is known
+of a defense and of one who does not (`told_and_untold`).
 
-With images fixed, ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇f^k_{θ_v}(x_j)‖² (Loo et al. 2024, eq. 7 and appendix I; v: the initial and
-the final parameters) is a linear least-squares problem in the duals, solved by conjugate gradients. Images and duals
-then descend together. The loss is exact only where the tangent space hardly moves: it explains the whole update, but
+**Polishing** (`polish_jointly`): duals for images that are found already, then images and duals together, by the
+reconstruction loss of the NTK attack. With images fixed, ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇f^k_{θ_v}(x_j)‖² (Loo et al. 2024,
+eq. 7 and appendix I; v: the initial and the final parameters) is a linear least-squares problem in the duals, solved by
+conjugate gradients. The loss is exact only where the tangent space hardly moves: it explains the whole update, but
 images that the span attack made exact need not be its minimum.
 """
 
@@ -17,11 +18,11 @@ from torch import Tensor
 
 from attacks.base import Reconstruction
 from attacks.interface.observation import Observation, State
-from attacks.interface.torch_tools import Adam, cast_state
+from attacks.interface.torch_tools import cast_state, descend
 from attacks.networks.probing import count_outputs
 from attacks.ntk.objective import Objective, make_objective
-from attacks.span.evidence.pixel_evidence import RoundsApart
 from attacks.span.search.descent import beside, distinct
+from attacks.span.stages import RoundsApart
 from attacks.span.thresholds import EVIDENCE, POLISH, constants_of
 
 
@@ -148,12 +149,8 @@ def _descended(objective: Objective, images: Tensor, duals: Tensor, iterations: 
     """Images and duals after joint steps of Adam on the reconstruction loss, their step sizes on a half cosine to 0."""
     scale = float(duals.square().mean().sqrt())
     images, duals = images.clone().requires_grad_(), duals.requires_grad_()
-    rates = ((images, POLISH.rate), (duals, POLISH.rate * scale))
-    optimizer = Adam([{"params": [variable], "lr": rate} for variable, rate in rates])
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 + 0.5 * math.cos(math.pi * i / iterations))
-    for _ in range(iterations):
-        optimizer.zero_grad()
-        objective.loss(images, duals, None).backward()
-        optimizer.step()
-        schedule.step()
+    variables = [(images, POLISH.rate), (duals, POLISH.rate * scale)]
+    descend(
+        lambda step: torch.autograd.grad(objective.loss(images, duals, None), (images, duals)), variables, iterations
+    )
     return images.detach(), duals.detach()

@@ -6,26 +6,24 @@ singular value decomposition [ΔW | Δb] = L S Vᵀ of rank N,
 
     d_i = L c_i,    x̃_i = V S y_i,    y_i · c_j = 0 for i ≠ j.
 
-`attacks.span.sparse_duals` finds the c_i from rough images. Given all of them, the last relation yields every
-image, to the rounding error of the parameters, however rough the candidates were.
+Given all c_i, the last relation yields every image, to the rounding error of the parameters, however rough the
+candidates were.
 
-A vector of a generic N-dimensional space can be zero on N − 1 units of choice, and hardly on many more. The sparsity
-test asks for more zeros than choice and chance explain: a heuristic count, not a proof, that the candidate led to a
-private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity on single gradients; it holds just as well over
-any number of local steps, for the units that stay inactive.
+**From one rough image** (`sparsest`): an approximate image y tells which units are inactive, the surest those farthest
+from activation, and c is the sparsest L c on them with y · c = 1 (so that the duals of no other image will do): the
+least Σ_r log((l_r · c)² + ε²) for falling ε, by iteratively reweighted least squares (Candès, Wakin and Boyd 2008); the
+usual Σ_r |l_r · c| fails on clients that drift far, where a unit that is inactive at both ends of training need not
+have been so in between.
 
-The search of `attacks.span.sparse_duals` from many candidates at once: one product of matrices per step.
+**From many candidates at once** (`sparsest_of_many`), one product of matrices per step: where images are many for the
+width, hardly any candidate is close to one; but the sparsest dual of one candidate in a few dozen is that of a private
+image all the same, and no other dual has as many zeros. So all candidates are tried, and the number of zeros alone says
+which led anywhere.
 
-Where images are many for the width, hardly any candidate is close to one; but the sparsest dual of one candidate in a
-few dozen is that of a private image all the same, and no other dual has as many zeros. So all candidates are tried, and
-the number of zeros alone says which led anywhere.
-
-The directions c whose duals L c are sparsest (`attacks.span.sparse_duals`): one for every private image.
-
-An approximate image y tells which units are inactive, the surest those farthest from activation, and c is the sparsest
-L c on them with y · c = 1 (so that the duals of no other image will do): the least Σ_r log((l_r · c)² + ε²) for falling
-ε, by iteratively reweighted least squares (Candès, Wakin and Boyd 2008); the usual Σ_r |l_r · c| fails on clients that
-drift far, where a unit that is inactive at both ends of training need not have been so in between.
+**The sparsity test** (`DualSpace.passing`): a vector of a generic N-dimensional space can be zero on N − 1 units of
+choice, and hardly on many more. The test asks for more zeros than choice and chance explain: a heuristic count, not a
+proof, that the candidate led to a private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity on single
+gradients; it holds just as well over any number of local steps, for the units that stay inactive.
 """
 
 import math

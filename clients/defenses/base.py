@@ -18,6 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from attacks.interface.observation import State
+from attacks.interface.options import check_values
 from attacks.interface.plugins import Registry
 from attacks.interface.torch_tools import torch_generator
 from clients.batch_norm import moving_statistics
@@ -134,6 +135,10 @@ class Defense:
     name: ClassVar[str]
     mixes_images: ClassVar[bool] = False
     tells_noise: ClassVar[tuple[Adversary, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Raise InputError for an option that is out of its range."""
+        check_values(self)
 
     def conflict(self, around: Surroundings) -> str:
         """Why it cannot keep its promise there, with a remedy; "" where it can. The scenario is refused with it."""

@@ -15,14 +15,13 @@ PowerSGD (Vogels et al. 2019): every matrix of the update is sent as two factors
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from attacks.interface.options import check_values
+from attacks.interface.options import POSITIVE, Range, above_zero_to
 from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, as_text, from_text, register
 
 ERROR = "error"  # of the last round, in the defense's memory
@@ -50,11 +49,8 @@ class TopK(Defense):
 
     name: ClassVar[str] = "top_k"
 
-    fraction: float = 0.1
+    fraction: Annotated[float, above_zero_to(1)] = 0.1
     error_feedback: bool = False
-
-    def __post_init__(self) -> None:
-        check_values(self, at_most={"fraction": 1})
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         if self.error_feedback:
@@ -86,11 +82,8 @@ class RandomK(Defense):
 
     name: ClassVar[str] = "random_k"
 
-    fraction: float = 0.1
+    fraction: Annotated[float, above_zero_to(1)] = 0.1
     rescale: bool = True
-
-    def __post_init__(self) -> None:
-        check_values(self, at_most={"fraction": 1})
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         entries = sum(value.numel() for value in delta.values())
@@ -125,12 +118,8 @@ class Quantization(Defense):
 
     name: ClassVar[str] = "quantization"
 
-    bits: int = 8
+    bits: Annotated[int, Range("has to be 1 to 16", 1, 16, with_low=True, with_high=True)] = 8
     stochastic: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.bits <= 16:
-            raise InputError(f"defense 'quantization': bits is {self.bits}, it has to be 1 to 16")
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         generator = context.generator(self.name)
@@ -168,9 +157,6 @@ class HalfPrecision(Defense):
     name: ClassVar[str] = "half_precision"
 
     dtype: Literal["bfloat16", "float16"] = "bfloat16"
-
-    def __post_init__(self) -> None:
-        check_values(self)
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         sent = {}
@@ -229,17 +215,16 @@ class PowerSGD(Defense):
 
     Q starts as it ended in the last round, at random in the first. Kernels of convolutions count as columns; tensors
     that would not become smaller, as biases, are sent whole. Where workers of one data centre average P before Q is
-    made, which takes a second exchange, each client here compresses by itself. rank: of the factors. error_feedback:
-    add what the factors lack to the next round's update, as published.
+    made, which takes a second exchange, each client here compresses by itself.
+
+    rank: of the factors.
+    error_feedback: add what the factors lack to the next round's update, as published.
     """
 
     name: ClassVar[str] = "power_sgd"
 
-    rank: int = 2
+    rank: Annotated[int, POSITIVE] = 2
     error_feedback: bool = True
-
-    def __post_init__(self) -> None:
-        check_values(self, positive=("rank",))
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         def compress(whole: State) -> State:

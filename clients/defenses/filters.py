@@ -16,15 +16,14 @@ is paid for (Lyu et al. 2017), and the filter goes on to the end of the pass and
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from attacks.interface.options import check_values
+from attacks.interface.options import NOT_NEGATIVE, POSITIVE, Range, above_zero_to
 from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, clipped, norm, register
 from clients.training import TrainingLoop, planned_steps
 
@@ -32,14 +31,14 @@ from clients.training import TrainingLoop, planned_steps
 @register
 @dataclass(frozen=True)
 class Clipping(Defense):
-    """Clip the update to a norm: Δθ · min(1, norm / ‖Δθ‖₂)."""
+    """Clip the update to a norm: Δθ · min(1, norm / ‖Δθ‖₂).
+
+    norm: the largest L2 norm of an update.
+    """
 
     name: ClassVar[str] = "clipping"
 
-    norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_values(self, positive=("norm",))
+    norm: Annotated[float, POSITIVE] = 1.0
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         sent, factor = clipped(delta, self.norm)
@@ -56,10 +55,7 @@ class Noise(Defense):
 
     name: ClassVar[str] = "noise"
 
-    scale: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_values(self, positive=("scale",))
+    scale: Annotated[float, POSITIVE] = 0.1
 
     def protect_update(self, delta: State, setting: DefenseContext) -> tuple[State, Metrics]:
         entries = sum(value.numel() for value in delta.values())
@@ -119,13 +115,8 @@ class Percentile(PerStepFilter):
 
     name: ClassVar[str] = "percentile"
 
-    percentile: float = 10.0
-    gamma: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_values(self, positive=("gamma",))
-        if not 0 <= self.percentile <= 100:
-            raise InputError(f"defense 'percentile': percentile is {self.percentile}, it has to be 0 to 100")
+    percentile: Annotated[float, Range("has to be 0 to 100", 0, 100, with_low=True, with_high=True)] = 10.0
+    gamma: Annotated[float, POSITIVE] = 0.01
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         entries, steps = mean_step(delta, context)
@@ -157,14 +148,11 @@ class SVT(PerStepFilter):
 
     name: ClassVar[str] = "svt"
 
-    fraction: float = 0.1
-    epsilon: float = 0.1
-    noise_var: float = 0.1
-    gamma: float = 1e-5
-    tau: float = 1e-6
-
-    def __post_init__(self) -> None:
-        check_values(self, ("epsilon", "noise_var", "gamma"), ("tau",), at_most={"fraction": 1})
+    fraction: Annotated[float, above_zero_to(1)] = 0.1
+    epsilon: Annotated[float, POSITIVE] = 0.1
+    noise_var: Annotated[float, POSITIVE] = 0.1
+    gamma: Annotated[float, POSITIVE] = 1e-5
+    tau: Annotated[float, NOT_NEGATIVE] = 1e-6
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         entries, steps = mean_step(delta, context)

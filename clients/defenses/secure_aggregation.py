@@ -6,13 +6,13 @@ aggregate is attacked instead.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
-from attacks.interface.options import check_values
+from attacks.interface.options import POSITIVE
 from clients.data.partition import split_data
 from clients.defenses.base import Defense, DefenseContext, Metrics, ServerHalf, Sighting, register
 from clients.defenses.differential_privacy.guarantee import Adversary
@@ -23,21 +23,23 @@ from clients.defenses.differential_privacy.guarantee import Adversary
 class SecureAggregation(Defense):
     """Every client of a round is one party; the adversary is outside the sum.
 
-    rounding: round as Flower's SecAgg+ has to, which adds integers; the defaults are Flower's. Each parameter (not its
-    update) is multiplied by the client's number of images over max_weight, clipped to [−clipping_range, clipping_range]
-    and rounded up or down at random to a multiple of 2 · clipping_range / quantization_range. In the mean this step
-    grows by max_weight / Σ n: small clients are rounded most. Statistics of BatchNorm are left as they are.
+    Flower's SecAgg+ adds integers. Each parameter (not its update) is multiplied by the client's number of images over
+    max_weight, clipped to [−clipping_range, clipping_range] and rounded up or down at random to a multiple of
+    2 · clipping_range / quantization_range. In the mean this step grows by max_weight / Σ n: small clients are rounded
+    most. Statistics of BatchNorm are left as they are. The defaults are Flower's.
+
+    rounding: round as SecAgg+ has to.
+    clipping_range: largest size of a parameter that is sent.
+    quantization_range: number of steps in the range.
+    max_weight: largest number of images of a client.
     """
 
     name: ClassVar[str] = "secure_aggregation"
 
     rounding: bool = False
-    clipping_range: float = 8.0
-    quantization_range: int = 2**22
-    max_weight: float = 1000.0
-
-    def __post_init__(self) -> None:
-        check_values(self, positive=("clipping_range", "quantization_range", "max_weight"))
+    clipping_range: Annotated[float, POSITIVE] = 8.0
+    quantization_range: Annotated[int, POSITIVE] = 2**22
+    max_weight: Annotated[float, POSITIVE] = 1000.0
 
     def tells_noise_to(self, adversary: Adversary) -> bool:
         return self.rounding

@@ -6,13 +6,13 @@ does, |r_i| / ‖∂r_i/∂x‖ stands for it, summed over a batch. Nothing is c
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError
-from attacks.interface.options import check_values
+from attacks.interface.options import BELOW_ONE
 from attacks.networks.probing import evaluating
 from clients.defenses.base import Defense, DefenseContext, register
 from clients.training import TrainingLoop
@@ -31,10 +31,7 @@ class Soteria(Defense):
 
     name: ClassVar[str] = "soteria"
 
-    fraction: float = 0.6
-
-    def __post_init__(self) -> None:
-        check_values(self, below_one=("fraction",))
+    fraction: Annotated[float, BELOW_ONE] = 0.6
 
     def check(self, context: DefenseContext) -> None:
         if last_linear(context.model) is None:

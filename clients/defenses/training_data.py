@@ -14,14 +14,14 @@ scorer gets both, and the table says how near they are.
 import copy
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from attacks.interface.errors import InputError
-from attacks.interface.options import check_values
+from attacks.interface.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE
 from attacks.kernel.empirical import empirical_ntk
 from attacks.kernel.infinite import InfiniteNTK
 from clients.data.partition import split_data
@@ -42,12 +42,9 @@ class Augmentation(Defense):
 
     name: ClassVar[str] = "augmentation"
 
-    shift: int = 1
+    shift: Annotated[int, NOT_NEGATIVE] = 1
     flip: bool = False
-    noise: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_values(self, not_negative=("shift", "noise"))
+    noise: Annotated[float, NOT_NEGATIVE] = 0.0
 
     def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
         count = len(batch.inputs)
@@ -94,10 +91,7 @@ class Mixup(Defense):
     name: ClassVar[str] = "mixup"
     mixes_images: ClassVar[bool] = True
 
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_values(self, positive=("alpha",))
+    alpha: Annotated[float, POSITIVE] = 1.0
 
     def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
         # two Gamma variates make a Beta variate; the Gamma sampler takes a generator
@@ -128,10 +122,7 @@ class PruneEasiest(Defense):
     name: ClassVar[str] = "prune_easiest"
     mixes_images: ClassVar[bool] = True  # which images are left depends on all
 
-    fraction: float = 0.25
-
-    def __post_init__(self) -> None:
-        check_values(self, below_one=("fraction",))
+    fraction: Annotated[float, BELOW_ONE] = 0.25
 
     def prepare_data(self, data: TrainingSet, context: DefenseContext) -> tuple[TrainingSet, Metrics]:
         if "kept" not in context.memory:
@@ -179,17 +170,20 @@ RIGHT, WRONG = 0.9, -0.1  # coding of classes for kernel regression, where the l
 
 @dataclass(frozen=True)
 class DistilledTraining(Defense):
-    """size: of the distilled set; default half of the client's images. iterations: of distillation."""
+    """Train on a distilled set.
+
+    size: number of images of the set; by default half of the client's.
+    iterations: steps of distillation.
+    learning_rate: of distillation.
+    ridge: of every kernel regression, in units of the kernel's mean diagonal.
+    """
 
     mixes_images: ClassVar[bool] = True
 
-    size: int | None = None
-    iterations: int = 1000
-    learning_rate: float = 0.01
-    ridge: float = 1e-5
-
-    def __post_init__(self) -> None:
-        check_values(self, positive=("size", "iterations", "learning_rate", "ridge"))
+    size: Annotated[int | None, POSITIVE] = None
+    iterations: Annotated[int, POSITIVE] = 1000
+    learning_rate: Annotated[float, POSITIVE] = 0.01
+    ridge: Annotated[float, POSITIVE] = 1e-5
 
     def check(self, context: DefenseContext) -> None:
         config = context.config

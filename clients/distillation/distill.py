@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,8 @@ from attacks.base import Progress, silent
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
-from attacks.interface.options import check_values
-from attacks.interface.torch_tools import Adam, choose_device
+from attacks.interface.options import POSITIVE, check_values
+from attacks.interface.torch_tools import choose_device, constant, descend
 from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.networks.probing import outputs_at
@@ -86,17 +87,17 @@ class DistillOptions:
     """
 
     method: str = "rkip"
-    iterations: int | None = None
-    learning_rate: float = 1e-3
-    ridge: float = 1e-5
-    image_std: float = 0.2
+    iterations: Annotated[int | None, POSITIVE] = None
+    learning_rate: Annotated[float, POSITIVE] = 1e-3
+    ridge: Annotated[float, POSITIVE] = 1e-5
+    image_std: Annotated[float, POSITIVE] = 0.2
     kernel: InfiniteNTK = field(default_factory=InfiniteNTK)
     device: str = "auto"
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"distillation method is {self.method!r}, unknown{nearest(self.method, list(METHODS))}")
-        check_values(self, positive=("iterations", "learning_rate", "ridge", "image_std"), called="distillation")
+        check_values(self, "distillation")
 
     @property
     def steps(self) -> int:
@@ -156,18 +157,19 @@ def _descend(
     Raises InputError where the loss does not stay finite.
     """
     images = start.requires_grad_()
-    optimizer = Adam([images], lr=options.learning_rate)
     trace: list[tuple[int, float]] = []
-    for i in range(options.steps):
-        optimizer.zero_grad(set_to_none=True)
+
+    def gradients(i: int) -> tuple[Tensor, ...]:
         loss = objective(images, labels)
-        loss.backward()
-        optimizer.step()
+        found = torch.autograd.grad(loss, images)
         if i % TRACE_EVERY == 0:
             trace.append((i, float(loss.detach())))
             progress(i, options.steps, trace[-1][1])
             if not math.isfinite(trace[-1][1]):
                 raise InputError(f"distillation diverged in iteration {i}: lower its learning rate")
+        return found
+
+    descend(gradients, [(images, options.learning_rate)], options.steps, constant)
     progress(options.steps, options.steps, trace[-1][1])
     return images.detach(), tuple(trace)
 

@@ -6,18 +6,17 @@ python -m docs.reference.scenarios > docs/reference/scenarios.md
 import dataclasses
 import types
 import typing
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from attacks import ATTACKS, Knowledge
+from attacks.interface.options import meanings, ranges_of
 from clients.config import DefenseConfig
 from clients.data import SOURCES
 from clients.defenses import DEFENSES
 from clients.models import MODELS
-from simulator.results.knowledge_fields import KNOWLEDGE_FIELDS
 from simulator.scenario.benchmark import BenchmarkConfig
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import AttackConfig
@@ -40,11 +39,9 @@ def reference() -> str:
     models = "\n".join(table(f"### {name}", MODELS[name]) for name in MODELS)
     said = {name: (source.load.__doc__ or "").split("\n\n")[0].split() for name, source in SOURCES.items()}
     data = "\n".join(f"- `{name}`: {' '.join(words)}" for name, words in said.items())
-    attacks, defenses = (
-        "\n".join(f"- `{name}`: {options_of(known[name]())}" for name in known) for known in (ATTACKS, DEFENSES)
-    )
-    fields = ((name, *KNOWLEDGE_FIELDS[name]) for name in Knowledge.names())
-    knowledge = "\n".join(f"| `{name}` | {meaning} | `{example}` |" for name, meaning, example in fields)
+    attacks, defenses = ("\n".join(options_table(name, known[name]) for name in known) for known in (ATTACKS, DEFENSES))
+    fields = Knowledge.about().items()
+    knowledge = "\n".join(f"| `{name}` | {about.meaning} | `{about.example}` |" for name, about in fields)
     return "\n".join(
         [
             HEAD,
@@ -53,8 +50,8 @@ def reference() -> str:
             *section_texts("benchmark", BenchmarkConfig, {}),
             f"## Data sets\n\n{data}\n",
             f"## Models and their options\n\nThey stand beside `model.name`; another model's are refused.\n\n{models}",
-            f"## Attacks and their options (defaults)\n\n{attacks}\n",
-            f"## Defenses and their options (defaults)\n\n{defenses}\n",
+            f"## Attacks and their options\n\n{attacks}\n",
+            f"## Defenses and their options\n\n{defenses}\n",
             f"## What can be granted under `adversary.knowledge`, or told with `--know FIELD=VALUE`\n\n"
             f"| field | | example |\n|---|---|---|\n{knowledge}\n",
         ]
@@ -88,9 +85,15 @@ def sections_in(annotation: object) -> list[type[BaseModel]]:
     return inner if section is None else [section]
 
 
-def options_of(made: Any) -> str:
-    """The options of an attack or a defense with their defaults."""
-    return ", ".join(f"`{one.name}` ({getattr(made, one.name)})" for one in dataclasses.fields(made)) or "no options"
+def options_table(name: str, kind: type) -> str:
+    """A heading, and a row for each option of an attack or a defense."""
+    said = meanings(kind)
+    rows = [
+        f"| `{option.name}` | {', '.join(map(str, (words_for(option.type), *ranges_of(option.type))))} | "
+        f"{'' if option.default is None else f'`{option.default}`'} | {said.get(option.name, '')} |"
+        for option in dataclasses.fields(kind)
+    ]
+    return "\n".join([f"### {name}\n", *([TABLE, *rows] if rows else ["No options."]), ""])
 
 
 TABLE = "| key | type | default | |\n|---|---|---|---|"

@@ -7,26 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from attacks import Knowledge
 from simulator.results.keys import owner
 from simulator.rundir.exposure_rows import COUNTS, PARTICIPANTS
 
-OF_PIXELS = dict(zip(PARTICIPANTS, ("the mean", "the deviation", "the range"), strict=True))
-FIELDS = {
-    "num_private": "the number of private images",
-    "labels": "their labels",
-    "learning_rate": "the learning rate",
-    "steps": "the number of steps",
-    "batch_size": "the batch size",
-    "weight_decay": "the weight decay",
-    "batches": "which images each step used",
-    "public_images": "public images",
-    "clip_norm": "the clipping bound",
-    "noise_scale": "the relative noise",
-    "noise_std": "the noise",
-    "kept_fraction": "the share of entries sent",
-    "quantization_bits": "the bits of an entry",
-    "significant_bits": "the precision of the parameters",
-}  # all others go by their own names
+ABOUT = Knowledge.about()
+OF_PIXELS = {name: ABOUT[name].words for name in PARTICIPANTS}
 VIEWERS = {
     "server": "the server",
     "observer": "an observer of the global model",
@@ -54,7 +40,7 @@ LONGEST = 320  # letters of one reason
 def told(knowledge: Any) -> str:
     """What the column `knowledge` grants, as the end of a sentence: "told nothing but the mean of the pixels, …"."""
     fields = json.loads(knowledge) if isinstance(knowledge, str) and knowledge else {}
-    more = [FIELDS.get(name, name) for name in fields if name not in PARTICIPANTS]
+    more = [(ABOUT[name].words if name in ABOUT else name) or name for name in fields if name not in PARTICIPANTS]
     usual = [words for name, words in OF_PIXELS.items() if name in fields]
     pixels = f"{listed(usual)} of the pixels, which every participant knows" if usual else ""
     if more:

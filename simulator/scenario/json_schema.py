@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from attacks import ATTACKS, Knowledge
+from attacks.interface.options import meanings
 from clients.defenses import DEFENSES
 from clients.models import MODELS
 from simulator.scenario.benchmark import SECTION, BenchmarkConfig
@@ -57,8 +58,12 @@ def file_schema() -> Schema:
 
 
 def _options(known: Mapping[str, type]) -> dict[str, Schema]:
-    """The schema of the options of each attack, or defense."""
-    return {name: TypeAdapter(kind).json_schema() for name, kind in known.items()}
+    """The schema of the options of each attack, or defense, with what they mean."""
+    schemas = {name: TypeAdapter(kind).json_schema() for name, kind in known.items()}
+    for name, kind in known.items():
+        for option, meaning in meanings(kind).items():
+            schemas[name]["properties"][option]["description"] = meaning
+    return schemas
 
 
 def _by_name(section: Schema, known: Mapping[str, Schema]) -> Schema:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.networks.mlp import ACTIVATIONS
-from attacks.ntk.adam_graph import Descent
+from attacks.ntk.adam_graph import GraphedAdam
 from attacks.ntk.objective import Objective, make_objective
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from simulator.paper.gradient_memory import BETA, SHAPE, random_candidates, relu_mlp
@@ -61,7 +61,7 @@ def whole_step(objective: Objective, images: Tensor, duals: Tensor) -> Callable[
         loss.backward(inputs=[images, duals])
         return loss.detach()
 
-    descent = Descent(backward, [images, duals], [1e-6, 1e-6])
+    descent = GraphedAdam(backward, [images, duals], [1e-6, 1e-6])
     return lambda: descent.step(BETA, 1.0)
 
 

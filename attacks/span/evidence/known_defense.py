@@ -45,11 +45,6 @@ class UndoneDefense:
     second_rank: int | None = None
     remaining: float = 0.0
 
-    @property
-    def explains_error(self) -> bool:
-        """Whether the defense explains what lies outside N directions."""
-        return self.second_deviation is not None or self.second_rank is not None
-
     def highest_rank(self, spectrum: Spectrum) -> int:
         """The rank that the first layer's update has if it is not that of N images; once completed, it has rank N."""
         return min(spectrum.rows, spectrum.columns) if self.second_rank is None else min(self.layers.change.shape)

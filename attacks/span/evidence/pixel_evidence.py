@@ -1,40 +1,87 @@
 """What the updates of an MLP's first two layers show of the images: how many they are, and what can test them."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
 
 from torch import Tensor
 
 from attacks.base import Facts
 from attacks.span.evidence.known_defense import UndoneDefense
 from attacks.span.evidence.layers import at_rest, informative_rounds
+from attacks.span.stages import Refusal
 from attacks.span.thresholds import CROWDED, EVIDENCE, SEARCH, constants_of
 from attacks.update.private_set import CONSTANT_MISFIT
 from attacks.update.spectrum import ROUNDING, Spectrum
 
 
-@dataclass(frozen=True)
-class RoundsApart:
-    """Evidence that the rounds do not share one private set, as where clients take turns: each is attacked alone.
+class Regime(Enum):
+    """What kind of update the first two layers show. It decides how the update is tested, searched and judged."""
 
-    rounds: indices of the pairs that images left a trace in. together: how many images all of them show. most: how
-    many the round shows that shows most of them.
+    PLAIN = "plain"
+    """A sum over few images, exact but for rounding."""
+    CROWDED = "crowded"
+    """An exact sum over many images for the width of a ReLU layer: the search goes a way of its own."""
+    STILL = "still"
+    """Crowded, and the features did not move: N directions of the second layer hold them exactly."""
+    NOISY = "noisy"
+    """An error that rounding does not explain: it hides the zeros of duals and may leave N a guess."""
+    KNOWN_NOISE = "known noise"
+    """Noise of a size that the attacker knows: it hides the zeros of duals."""
+    COMPLETED = "completed"
+    """A quantized or sparsified update, completed from the intervals of its entries."""
+
+    @property
+    def many_images(self) -> bool:
+        """Whether there are many images for the width."""
+        return self in (Regime.CROWDED, Regime.STILL)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the update holds no error but that of rounding."""
+        return self in (Regime.PLAIN, Regime.CROWDED, Regime.STILL)
+
+    @property
+    def explained(self) -> bool:
+        """Whether a known defense explains what lies outside N directions."""
+        return self in (Regime.KNOWN_NOISE, Regime.COMPLETED)
+
+
+def regime_of(defense: UndoneDefense, tests: Iterable[Spectrum], count: int, outside: float, relu: bool) -> Regime:
+    """Decide the regime of an update.
+
+    tests: spectra of the second layer, round by round.
+    count: N, the number of images.
+    outside: ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer.
+    relu: whether the activation is ReLU.
     """
-
-    rounds: tuple[int, ...]
-    together: int
-    most: int
+    width = defense.layers.width
+    if defense.second_rank is not None:
+        return Regime.COMPLETED
+    if defense.second_deviation is not None:
+        return Regime.KNOWN_NOISE
+    if outside > EVIDENCE.noisy_above:
+        return Regime.NOISY
+    if not relu or count <= CROWDED.images_of_width * width:
+        return Regime.PLAIN
+    still = count <= CROWDED.still_of_width * width and at_rest(tests, count)
+    return Regime.STILL if still else Regime.CROWDED
 
 
 @dataclass(frozen=True)
 class PixelEvidence:
     """The rank and the row spaces of the first two layers' updates.
 
-    spectrum: of the first layer, in all rounds together. inferred: N as the spectrum shows it. count: N as it is used.
-    tests: the rounds whose second layer tests candidates, with its spectrum. directions: k, how many directions of each
-    of these hold the images' features. outside: ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer. doubts: warnings on the number.
-    crowded: whether there are so many images for the width that the search goes a way of its own, and still: whether
-    their features did not move, so that N directions hold them exactly.
+    defense: the layers, without what is known of a defense.
+    spectrum: singular values and rows of the first layer's update, all rounds together.
+    inferred: N as the spectrum shows it.
+    count: N as it is used.
+    tests: round -> spectrum of the second layer's update, for the rounds that test candidates.
+    directions: k, how many directions of each of these hold the images' features.
+    outside: ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer.
+    doubts: warnings on the number.
     """
 
     defense: UndoneDefense
@@ -45,48 +92,36 @@ class PixelEvidence:
     directions: int
     outside: float
     doubts: tuple[str, ...] = ()
-    crowded: bool = False
-    still: bool = False
+    regime: Regime = Regime.PLAIN
 
     @classmethod
     def of(
         cls, defense: UndoneDefense, spectrum: Spectrum, inferred: int, num_private: int | None, relu: bool
     ) -> "PixelEvidence":
-        """inferred: the rank of the first layer before the defense. num_private: N where known. relu: whether the
-        network's activation is ReLU."""
-        count = num_private or inferred
-        doubts: tuple[str, ...] = ()
-        if defense.count is not None:
-            inferred = count = defense.count
-        elif inferred < count < len(spectrum.values) and spectrum.values[count - 1] < ROUNDING * spectrum.values[0]:
-            doubts = (
-                f"{count} images were expected, the first layer's update has {inferred} directions above rounding: "
-                "so many were looked for (images seen twice, or more than the pixels can tell apart)",
-            )
-            count = inferred
-        elif count < inferred and _shows_all(defense.layers.change, spectrum, inferred):
-            doubts = (
-                f"{count} images were expected, the first layer's update has {inferred} directions and nothing behind "
-                "them: so many were looked for (every view of an augmented image is one)",
-            )
-            count = inferred
+        """Read the evidence off the layers.
+
+        inferred: rank of the first layer's update before the defense.
+        num_private: N where it is known.
+        relu: whether the network's activation is ReLU.
+        """
+        inferred, count, doubts = _numbers(defense, spectrum, inferred, num_private)
         layers, outside = defense.layers, spectrum.relative_residual(count)
         tests = informative_rounds(layers.second, count)
+        regime = regime_of(defense, tests.values(), count, outside, relu)
         size = layers.second.shape[1]
         most = int(min(EVIDENCE.directions_per_image * count, EVIDENCE.directions_of_width * layers.width, size))
-        exact = relu and not defense.explains_error and outside <= EVIDENCE.noisy_above
-        crowded = exact and count > CROWDED.images_of_width * layers.width
-        still = crowded and count <= CROWDED.still_of_width * layers.width and at_rest(tests.values(), count)
-        if crowded:
+        if regime is Regime.STILL:
+            most = count
+        elif regime is Regime.CROWDED:
             wanted = min(EVIDENCE.directions_needed * count, CROWDED.directions_of_width * layers.width)
-            most = count if still else max(most, min(math.ceil(wanted), size))
+            most = max(most, min(math.ceil(wanted), size))
         directions = defense.directions(list(tests.values()), count, most, outside)
-        return cls(defense, spectrum, inferred, count, tests, directions, outside, doubts, crowded, still)
+        return cls(defense, spectrum, inferred, count, tests, directions, outside, doubts, regime)
 
     @property
     def path(self) -> tuple[float, ...]:
         """Where features are tested on the way from the sent parameters (0) to the returned ones (1)."""
-        return CROWDED.path if self.crowded and not self.still else CROWDED.path[:1]
+        return CROWDED.path if self.regime is Regime.CROWDED else CROWDED.path[:1]
 
     @property
     def leading_directions(self) -> int | None:
@@ -97,88 +132,104 @@ class PixelEvidence:
         return few if few < self.directions and left < SEARCH.leading_misses else None
 
     @property
-    def enough_directions(self) -> bool:
-        """Whether the second layer's rows can test candidates."""
-        return self.still or self.directions >= EVIDENCE.directions_needed * self.count
-
-    @property
     def error(self) -> float:
         """‖E‖ / ‖Δ‖ of the error in the first layer's update."""
         return max(self.outside, self.defense.distortion)
 
     @property
-    def zeros_tell(self) -> bool:
-        """Whether zeros of a dual are units that its image left inactive. Where entries of the update were left out,
-        any dual has zeros; such an update has nearly as many directions as pixels can have, where a sum over few images
-        that are black in places has few."""
-        few = self.count < EVIDENCE.left_out_rank * self.defense.highest_rank(self.spectrum)
-        return few or not _leaves_entries_out(self.defense.layers.change)
+    def rank(self) -> int:
+        """The highest rank that the first layer's update can have."""
+        return self.defense.highest_rank(self.spectrum)
 
-    @property
+    @cached_property
+    def has_left_out_entries(self) -> bool:
+        """Whether entries of the update were left out, so that any dual has zeros. Such an update has nearly as many
+        directions as pixels can have, where a sum over few images that are black in places has few."""
+        return self.count >= EVIDENCE.left_out_rank * self.rank and _leaves_entries_out(self.defense.layers.change)
+
+    @cached_property
     def like_adam(self) -> bool:
         """Whether the first layer's update looks like one of local Adam."""
         return looks_like_adam(self.defense, self.spectrum, self.inferred)
 
-    @property
-    def refusal(self) -> str | None:
-        """Why a search makes no sense."""
-        rank, width = self.defense.highest_rank(self.spectrum), self.defense.layers.width
+    @cached_property
+    def refusal(self) -> Refusal | None:
+        """Why no image may be returned. Candidates can be held where few images span the update and the second layer
+        has enough directions to test them."""
         if self.like_adam:
-            return (
+            return Refusal(
                 "nothing returned: the first layer's update has full rank and entries of similar size (their mean is "
                 f"{_evenness(self.defense.layers.change):.2f} of their root mean square), which is what local Adam "
                 "looks like: no number of images can be read off it, nor images (much added noise and more images than "
                 "units or pixels have full rank too)"
             )
-        no_sum = self.outside > EVIDENCE.refused_above and not self.defense.explains_error
-        if self.count < 1 or self.count >= rank or no_sum:
-            return (
-                f"nothing returned: the first layer's update has rank {rank} and {self.outside:.2g} of its norm lies "
-                f"outside {self.count} directions (at most {EVIDENCE.refused_above:g}): it is not a sum over few "
+        needed, layers = EVIDENCE.directions_needed * self.count, self.defense.layers
+        testable = self.regime is Regime.STILL or self.directions >= needed
+        few = 1 <= self.count < self.rank
+        if not few or (self.outside > EVIDENCE.refused_above and not self.regime.explained):
+            return Refusal(
+                f"nothing returned: the first layer's update has rank {self.rank} and {self.outside:.2g} of its norm "
+                f"lies outside {self.count} directions (at most {EVIDENCE.refused_above:g}): it is not a sum over few "
                 "images, as after SGD (local Adam, much added noise, entries left out, more images than units or "
-                "pixels?)"
+                "pixels?)",
+                hopeless=not (few and testable),
             )
-        if not self.enough_directions:
-            needed = EVIDENCE.directions_needed * self.count
-            share = CROWDED.directions_of_width if self.crowded else EVIDENCE.directions_of_width
-            return (
+        if not testable:
+            share = CROWDED.directions_of_width if self.regime.many_images else EVIDENCE.directions_of_width
+            return Refusal(
                 f"nothing returned: {self.count} images need {needed:.0f} directions of the second layer's rows, "
-                f"{self.directions} can tell ({share:g} of the width {width}, and "
+                f"{self.directions} can tell ({share:g} of the width {layers.width}, and "
                 "no more than the layer's outputs); local Adam looks like so many images too"
             )
         return None
 
     @property
-    def hopeless(self) -> bool:
-        """Whether a search cannot even give candidates to hold: no span of few images, or nothing that tests them."""
-        few = 1 <= self.count < self.defense.highest_rank(self.spectrum)
-        return self.like_adam or not (self.enough_directions and few)
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """What was undone, and what is in doubt where a search makes sense."""
-        found, rank = [*self.defense.layers.warnings, *self.doubts], self.defense.highest_rank(self.spectrum)
+        found = [*self.defense.layers.warnings, *self.doubts]
         if self.refusal is not None:
             return tuple(found)
         if self.outside > EVIDENCE.noisy_above:
             gap = float(self.spectrum.values[self.count - 1] / self.spectrum.values[self.count])
-            sure = self.defense.explains_error or gap >= EVIDENCE.clear_gap
+            sure = self.regime.explained or gap >= EVIDENCE.clear_gap
             guess = f", and a gap of {gap:.2g} between singular values makes {self.count} images a guess"
             found.append(
                 f"{self.outside:.2g} of the first layer's update lies outside {self.count} directions: it is noisy"
                 f"{'' if sure else guess}"
             )
-        if self.count >= EVIDENCE.rank_exhausted * rank:
+        if self.count >= EVIDENCE.rank_exhausted * self.rank:
             found.append(
-                f"{self.count} is near {rank}, the highest rank these pixels allow: a lower bound on the number"
+                f"{self.count} is near {self.rank}, the highest rank these pixels allow: a lower bound on the number"
             )
         return tuple(found)
 
     @property
     def facts(self) -> Facts:
         read = {"k": float(self.directions), "used_num_private": float(self.count), "outside_span": self.outside}
-        used = (EVIDENCE, CROWDED) if self.crowded else (EVIDENCE,)
+        used = (EVIDENCE, CROWDED) if self.regime.many_images else (EVIDENCE,)
         return self.defense.layers.facts | ({} if self.like_adam else read) | constants_of(*used)
+
+
+def _numbers(
+    defense: UndoneDefense, spectrum: Spectrum, inferred: int, num_private: int | None
+) -> tuple[int, int, tuple[str, ...]]:
+    """(N as the update shows it, N to be used, warnings). inferred, num_private: as `PixelEvidence.of` takes them."""
+    count = num_private or inferred
+    if defense.count is not None:
+        return defense.count, defense.count, ()
+    if inferred < count < len(spectrum.values) and spectrum.values[count - 1] < ROUNDING * spectrum.values[0]:
+        doubt = (
+            f"{count} images were expected, the first layer's update has {inferred} directions above rounding: "
+            "so many were looked for (images seen twice, or more than the pixels can tell apart)"
+        )
+        return inferred, inferred, (doubt,)
+    if count < inferred and _shows_all(defense.layers.change, spectrum, inferred):
+        doubt = (
+            f"{count} images were expected, the first layer's update has {inferred} directions and nothing behind "
+            "them: so many were looked for (every view of an augmented image is one)"
+        )
+        return inferred, inferred, (doubt,)
+    return inferred, count, ()
 
 
 def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -> bool:

@@ -1,18 +1,17 @@
-"""From feature vectors to pixels, and from rough pixels to exact ones.
+"""From feature vectors to exact pixels, and from the first step of a client with momentum to the ones after it.
 
-A feature vector h is inverted through the layers before the fully connected ones, min ‖h(x) − h‖² / ‖h‖², and the image
-is then drawn to the zeros of ρ(x) = ‖g − P_k g‖² / ‖g‖², g = [h(x); 1], P_k the projection on the k leading right
-singular vectors of the first fully connected layer's update. Small k leaves few local minima, large k leaves out less
-of what a private image adds: k climbs a ladder. A prior on images multiplies ρ and so never outweighs it.
+**Pixels** (`invert_features`, `PixelTest`): a feature vector h is inverted through the layers before the fully
+connected ones, min ‖h(x) − h‖² / ‖h‖², and the image is then drawn to the zeros of ρ(x) = ‖g − P_k g‖² / ‖g‖², g =
+[h(x); 1], P_k the projection on the k leading right singular vectors of the first fully connected layer's update. Small
+k leaves few local minima, large k leaves out less of what a private image adds: k climbs a ladder. A prior on images
+multiplies ρ and so never outweighs it.
 
-Heavy-ball momentum, read off an update: where a client's first step led, and the steps after it.
-
-With momentum μ (Polyak 1964), as torch.optim.SGD takes it, T steps θ_{t+1} = θ_t − η v_t, v_t = μ v_{t−1} + ∇L_t, count
-from t = 0. Every later step repeats a gradient, so
+**Momentum** (`Momentum`, `fit_factor`): with heavy-ball momentum μ (Polyak 1964), as torch.optim.SGD takes it, T steps
+θ_{t+1} = θ_t − η v_t, v_t = μ v_{t−1} + ∇L_t, count from t = 0. Every later step repeats a gradient, so
 
     Δθ = −η Σ_t c_t ∇L_t,    c_t = 1 + μ + … + μ^(T−1−t) = (1 − μ^(T−t)) / (1 − μ).
 
-The duals that Wedderburn's rank reduction finds (`sgd_steps`) are those of Δθ: α = −η c_t ∂L/∂f. With
+The duals that Wedderburn's rank reduction finds (`UpdateFactors`) are those of Δθ: α = −η c_t ∂L/∂f. With
 s_t = Σ_i Σ_k α_ik ∇f_k(x_i) over the images of step t,
 
     θ_1 = θ_0 + s_0 / c_0,    θ_{t+1} = θ_t + μ (θ_t − θ_{t−1}) + s_t / c_t.
@@ -30,9 +29,9 @@ import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
-from attacks.interface.torch_tools import Adam
+from attacks.interface.torch_tools import descend, half_cosine_by_ratios
 from attacks.span.feature_space.network import FeatureNetwork
-from attacks.span.search.descent import descend, with_gradient
+from attacks.span.search.descent import descend_points, with_gradient
 from attacks.span.search.problems import outside
 from attacks.span.thresholds import INVERSION, MOMENTUM, SEARCH, Descent
 
@@ -112,7 +111,7 @@ def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, descent: De
         value, gradient = derived(x)
         return value, gradient / gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
 
-    return descend(of_length_one, images, descent)
+    return descend_points(of_length_one, images, descent)
 
 
 class Momentum(NamedTuple):
@@ -160,14 +159,13 @@ def fit_factor(search: PixelTest, step: State, images: Tensor, factor: float) ->
     """
     images, log_factor = images.detach().clone(), torch.tensor(factor).to(images).log()
     variables = (images.requires_grad_(), log_factor.requires_grad_())
-    groups = [{"params": [images], "lr": MOMENTUM.fit.rate}, {"params": [log_factor], "lr": MOMENTUM.factor_rate}]
-    optimizer = Adam(groups)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, MOMENTUM.fit.steps)
-    for _ in range(MOMENTUM.fit.steps):
+
+    def gradients(step_number: int) -> tuple[Tensor, Tensor]:
         test = replace(search, state=moved(search.state, step, (-log_factor).exp()))
-        loss = test.loss(images, len(test.rows)).mean()
-        gradient, log_factor.grad = torch.autograd.grad(loss, variables)
-        images.grad = gradient / gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
-        optimizer.step()
-        schedule.step()
+        gradient, of_factor = torch.autograd.grad(test.loss(images, len(test.rows)).mean(), variables)
+        size = gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
+        return gradient / size, of_factor
+
+    rates = [(images, MOMENTUM.fit.rate), (log_factor, MOMENTUM.factor_rate)]
+    descend(gradients, rates, MOMENTUM.fit.steps, half_cosine_by_ratios)
     return images.detach(), max(1.0, float(log_factor.detach().exp()))

@@ -5,12 +5,11 @@ row space holds the feature vectors of the private images, as that of a multilay
 images. They are found there by the same search (`attacks.span.search`), with the row space of the next fully connected
 layer as the test.
 
-Single SGD steps recovered from a rank-deficient update: which images a step used, with which duals, where it led.
-
-An image x that the step from θ used adds δ gᵀ to the update of the first fully connected layer, z = W h(x) + b, with
-g = [h(x); 1] and δ = Jᵀ α: J (K, W) is the derivative of the outputs by z at (x, θ), α (K,) the step size times the
-negative derivative of the loss by the outputs. So δ lies in the column space of the update, spanned by the orthonormal
-U (W, R):
+**Single SGD steps** (`UpdateFactors`) are recovered from a rank-deficient update: which images a step used, with which
+duals, and where it led. An image x that the step from θ used adds δ gᵀ to the update of the first fully connected
+layer, z = W h(x) + b, with g = [h(x); 1] and δ = Jᵀ α: J (K, W) is the derivative of the outputs by z at (x, θ), α (K,)
+the step size times the negative derivative of the loss by the outputs. So δ lies in the column space of the update,
+spanned by the orthonormal U (W, R):
 
     λ(x) = min_α ‖Jᵀα − U Uᵀ Jᵀα‖² / ‖Jᵀα‖²
 
@@ -21,7 +20,8 @@ short of its size, both hold exactly, and δ gᵀ is a summand of it exactly if 
 
 which gives α its scale. All images of the step together give what it adds to the parameters, Σ_i Σ_k α_ik ∇f_k(x_i),
 with neither learning rate nor loss nor labels known: images first used at a later step are then sought at the
-parameters that the client had at that time. Momentum makes α too large by a common factor, which `momentum` finds.
+parameters that the client had at that time. Momentum makes α too large by a common factor, which
+`feature_space.inversion` finds.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The search in feature space: pass by pass, and from one SGD step of the client to the next.
 
 In every pass feature vectors of low ρ are found in the span of the first fully connected layer's update, inverted to
-pixels and made exact there. Decoys, the means of two candidates, say how low ρ and λ (`sgd_steps`) have to be.
+pixels and made exact there. Decoys, the means of two candidates, say how low ρ and λ (`UpdateFactors`) have to be.
 """
 
 import math
@@ -25,7 +25,7 @@ from attacks.span.feature_space.inversion import (
 from attacks.span.feature_space.network import FeatureProblem, output_jacobian, step_of
 from attacks.span.feature_space.update import UNKNOWN, WORST, Bounds, FeatureUpdate, FoundImages
 from attacks.span.search.candidates import SearchOptions, decoys_of
-from attacks.span.search.descent import beside, descend, distinct
+from attacks.span.search.descent import beside, descend_points, distinct
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from attacks.span.thresholds import ACCEPTANCE, FEATURE, INVERSION, MOMENTUM, SEARCH, Descent
 from attacks.update.spectrum import layer_update
@@ -102,7 +102,7 @@ class FeatureSearch:
         return self.found.at(self.found.step == self.step)
 
     def _taken(self) -> State:
-        """What the images of the current step add to the last parameters (s_t of `momentum`)."""
+        """What the images of the current step add to the last parameters (s_t of `feature_space.inversion`)."""
         update, here = self.update, self._here()
         return step_of(update.network, self.state, update.trained, here.images, here.duals)
 
@@ -230,8 +230,8 @@ class FeatureSearch:
         coarse = Descent(FEATURE.coarse_fifths * steps // 5, rate)
         fine = Descent((5 - FEATURE.coarse_fifths) * steps // 5, SEARCH.settle_rate * rate)
         loss = partial(problem.value_and_gradient, found=basis)
-        points = descend(loss, points, coarse, SEARCH.settle_rate * rate)
-        return span.images(descend(problem.value_and_gradient, points, fine).double()).float()
+        points = descend_points(loss, points, coarse, SEARCH.settle_rate * rate)
+        return span.images(descend_points(problem.value_and_gradient, points, fine).double()).float()
 
 
 def are_apart(points: Tensor, known: Tensor) -> Tensor:

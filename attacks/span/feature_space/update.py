@@ -1,7 +1,4 @@
-"""What an update shows of the fully connected layers behind a convolutional body, and whether it suffices.
-
-Images that a search in feature space has judged, and what they had to pass.
-"""
+"""What an update shows of the fully connected layers behind a convolutional body, and images judged by it."""
 
 import math
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from attacks.networks.probing import count_outputs, random_images
 from attacks.span.feature_space.inversion import PixelTest
 from attacks.span.feature_space.network import FeatureNetwork, UpdateFactors
 from attacks.span.search.problems import outside
+from attacks.span.stages import Refusal
 from attacks.span.thresholds import EVIDENCE, FEATURE
 from attacks.update.spectrum import Spectrum, layer_update, rank_above_noise
 
@@ -69,21 +67,16 @@ class FeatureUpdate:
         )
 
     @property
-    def refusal(self) -> str | None:
+    def refusal(self) -> Refusal | None:
         """Why a search makes no sense."""
         rank = len(self.rows)
         # as many directions as images are enough where features did not move: in one step, or behind frozen layers
         if rank < self.count or (rank == self.count and not self.factors.exact):
-            return (
+            return Refusal(
                 f"nothing returned: the update of {self.network.layers[0]!r} has rank {rank} above its noise, "
                 f"{self.count} images need more (local Adam, added noise, more images than units?)"
             )
         return None
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether a search makes no sense: always where nothing could be returned."""
-        return self.refusal is not None
 
     @property
     def warnings(self) -> tuple[str, ...]:

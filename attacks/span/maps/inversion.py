@@ -1,10 +1,4 @@
-"""Decoys of an inversion: images of nobody, by which it is measured how much of an image its maps give back.
-
-An inversion ends somewhere for any network and any maps, and neither its residual nor the agreement of several starts
-says whether that is near the image: a random network has maps like those of the image at quite other images, and where
-maps say little the prior decides the same way from every start. So images that the attacker knows go the same way.
-
-From the maps of images to the images, by descent through the frozen part of the network.
+"""From the maps of images to the images, by descent through the frozen part of the network.
 
     min_x ‖maps(x) − wanted‖² / ‖wanted‖² + w · TV(x),     w falling from smooth images to exact ones
 
@@ -13,8 +7,11 @@ scales from one pixel to full resolution, and every scale has its own coordinate
 one coordinate and needs no agreement of thousands of pixels. ReLUs that are off pass part of their gradient
 (`attacks.networks.relaxation`). And there are several starts, of which the one with the nearest maps is kept.
 
-Whether an image may be returned is measured on decoys (`attacks.span.maps.inversion`), inverted from maps with noise of
-the size of its own residual.
+An inversion ends somewhere for any network and any maps, and neither its residual nor the agreement of several starts
+says whether that is near the image: a random network has maps like those of the image at quite other images, and where
+maps say little the prior decides the same way from every start. So decoys go the same way, images of nobody that the
+attacker knows, from maps with noise of the size of the image's own residual. They measure how much of an image its maps
+give back, and so whether it may be returned.
 """
 
 import math
@@ -27,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from attacks.base import Progress, silent
-from attacks.interface.torch_tools import Adam
+from attacks.interface.torch_tools import descend
 from attacks.networks.relaxation import relaxed
 from attacks.span.thresholds import MAP_INVERSION, MAP_SEARCH, Descent
 
@@ -242,10 +239,12 @@ def _descended(
     scales = Scales.of(pixels.shape)
     start = scales.random(starts * len(target.wanted), generator)
     coordinates = [(pixels.range * part.to(target.wanted)).requires_grad_() for part in start]
-    adam = Adam(coordinates, betas=(own.betas[0], own.betas[1]))
-    for step in range(steps):
+
+    def rates(rate: float, steps: int) -> list[float]:
+        return [rate * (0.5 + 0.5 * math.cos(math.pi * (step / steps))) for step in range(steps)]
+
+    def gradients(step: int) -> tuple[Tensor, ...]:
         done = step / steps
-        adam.param_groups[0]["lr"] = pixels.range * descent.rate * (0.5 + 0.5 * math.cos(math.pi * done))
         weight = own.first_variation * (own.last_variation / own.first_variation) ** done
         with torch.enable_grad():
             images = scales.images(coordinates)
@@ -256,12 +255,13 @@ def _descended(
                 misfit = target.misfit(images)
             outside = ((images - pixels.inside(images)) / pixels.range).square().flatten(1).mean(1)
             loss = misfit + weight / pixels.range * total_variation(images) + own.bounds_weight * outside
-            gradients = torch.autograd.grad(loss.sum(), coordinates)
-        for part, gradient in zip(coordinates, gradients, strict=True):
-            part.grad = gradient
-        adam.step()
+            found = torch.autograd.grad(loss.sum(), coordinates)
         if step % MAP_SEARCH.reported_every == 0:
             progress(step, steps, float(misfit.detach().mean().sqrt()))
+        return found
+
+    variables = [(part, pixels.range * descent.rate) for part in coordinates]
+    descend(gradients, variables, steps, rates, (own.betas[0], own.betas[1]))
     with torch.no_grad():
         images = pixels.inside(scales.images(coordinates))
         return images, target.misfit(images).sqrt()

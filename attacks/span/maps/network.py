@@ -4,10 +4,9 @@ Both are found by running a network of any class and watching what its convoluti
 everything between the two depends on the first one's input alone (normalization, activation, pooling), not on a
 shortcut around it.
 
-The statistics with which BatchNorm normalized a client's batches, from the running ones that it returned.
-
-In training mode BatchNorm normalizes by the mean and the variance of the batch and moves its running statistics,
-r ← (1 − m) r + m b, b the batch's mean and unbiased variance. After T steps
+**Statistics** (`read_statistics`) with which BatchNorm normalized a client's batches come from the running ones that it
+returned. In training mode BatchNorm normalizes by the mean and the variance of the batch and moves its running
+statistics, r ← (1 − m) r + m b, b the batch's mean and unbiased variance. After T steps
 
     (r_T − (1 − m)^T r_0) / (1 − (1 − m)^T)
 

@@ -1,12 +1,11 @@
-"""The smallest eigenvectors of a large symmetric operator that is known by its products alone.
+"""The search for private maps among all maps whose patches lie in the first convolution's span.
 
-Private maps among all maps whose patches lie in the first convolution's span.
-
-Those maps form a linear space, the kernel of G = Σ_p U_pᵀ (I − P) U_p: mixtures of private maps lie in it, and shifts
-of them. What tells the private ones is the convolution behind: normalization and ReLU make patches of a mixture leave
-its span. From random points ρ of that span is minimized within the kernel, and where maps follow a ReLU a share of
-negative entries beside it. Some private maps draw most of the points, others one of a hundred: where maps are still
-missing, half of the next points are kept away from those that were found.
+Those maps form a linear space, the kernel of G = Σ_p U_pᵀ (I − P) U_p, which `smallest_eigenvectors` finds from
+products with G alone. Mixtures of private maps lie in it, and shifts of them. What tells the private ones is the
+convolution behind: normalization and ReLU make patches of a mixture leave its span. From random points ρ of that span
+is minimized within the kernel, and where maps follow a ReLU a share of negative entries beside it. Some private maps
+draw most of the points, others one of a hundred: where maps are still missing, half of the next points are kept away
+from those that were found.
 
 Which ρ is good by chance say decoys: maps of images that are no private ones, projected onto the kernel. A candidate is
 accepted where its ρ is a small share of theirs: local minima, which were minimized as it was, end at a quarter of it
@@ -22,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, relu
 
 from attacks.base import Progress
-from attacks.interface.torch_tools import LBFGS, Adam
+from attacks.interface.torch_tools import LBFGS, descend
 from attacks.span.maps.update import MapUpdate
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, Descent
 
@@ -194,17 +193,17 @@ def _descended(
     value: Callable[[Tensor], Tensor], points: Tensor, size: float, descent: Descent, progress: Progress
 ) -> Tensor:
     """Adam on the coordinates (M, d) of points in the kernel, each with a value of its own. size: length of a map."""
-    rate = descent.rate * size / math.sqrt(points.shape[1])
     points = points.clone().requires_grad_()
-    adam = Adam([points], lr=rate)
-    for step in range(descent.steps):
-        adam.param_groups[0]["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * step / descent.steps))
+
+    def gradient(step: int) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             values = value(points)
-            (points.grad,) = torch.autograd.grad(values.sum(), points)
-        adam.step()
+            found = torch.autograd.grad(values.sum(), points)
         if step % MAP_SEARCH.reported_every == 0:
             progress(step, descent.steps, float(values.detach().min()))
+        return found
+
+    descend(gradient, [(points, descent.rate * size / math.sqrt(points.shape[1]))], descent.steps)
     return points.detach()
 
 

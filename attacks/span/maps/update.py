@@ -10,12 +10,10 @@ with momentum, under which early gradients count more and early steps are short 
 Momentum changes nothing else: Δθ is still a sum over gradients. Weight decay is taken off first, as its share of Δθ is
 the parameters themselves and has full rank (`attacks.update.spectrum`).
 
-Maps at the parameters sent, from maps at the middle of the way that several local steps took.
-
-A map moves while the layers in front of it are trained. Where the image is known well enough its own way is followed,
-maps(x; sent) − maps(x; seen): of the image only this difference is taken, so that what is wrong with it counts little.
-Elsewhere the way that maps of other images went, a linear function of them at every position, stands for it; what an
-image moves by being trained on itself is then left.
+`at_parameters_sent` takes maps back from there: a map moves while the layers in front of it are trained. Where the
+image is known well enough its own way is followed, maps(x; sent) − maps(x; seen): of the image only this difference is
+taken, so that what is wrong with it counts little. Elsewhere the way that maps of other images went, a linear function
+of them at every position, stands for it; what an image moves by being trained on itself is then left.
 """
 
 from collections.abc import Sequence
@@ -30,6 +28,7 @@ from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import cast_state
 from attacks.span.maps.network import MapNetwork, read_statistics
 from attacks.span.maps.patches import PatchSpan
+from attacks.span.stages import Refusal
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH
 from attacks.update.spectrum import Spectrum, decay_factor, without_decay
 
@@ -78,19 +77,14 @@ class MapUpdate:
         return self.count is not None
 
     @property
-    def refusal(self) -> str | None:
+    def refusal(self) -> Refusal | None:
         """Why a search makes no sense."""
         if self.single_step or self.left <= MAP_KERNEL.most_left:
             return None
-        return (
+        return Refusal(
             f"nothing returned: half of the rank of the update of {self.network.first!r} leaves {self.left:.2g} of it: "
             f"more than {self.network.most_images} images, local Adam, many steps or noise"
         )
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether a search makes no sense: always where nothing could be returned."""
-        return self.refusal is not None
 
     @property
     def most_images(self) -> int:

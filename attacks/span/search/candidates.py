@@ -1,23 +1,28 @@
-"""What the passes of a search have found so far, and which of it is accepted.
+"""What the passes of a search have found, and which of it is accepted.
+
+A pass descends from random starts, tests duals and deflates what it found; passes go on until all candidates pass the
+test or nothing is gained.
 
 The mean of two candidates is not a private image. Such means are the decoys: their ρ is the null distribution, taken
 from the attacker's own data, and a candidate is accepted below its lowest percent.
-
-The passes of a search: descend from random starts, test duals, deflate, until all pass or nothing is gained.
 """
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from attacks.base import Progress
-from attacks.span.search.descent import Loss, beside, descend, distinct, with_gradient
+from attacks.interface.options import POSITIVE, above_zero_to
+from attacks.span.search.descent import Loss, beside, descend_points, distinct, with_gradient
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from attacks.span.sparse_duals import DualSpace, fewest_zeros, retry_doubtful, sparsest, sparsest_of_many
 from attacks.span.thresholds import ACCEPTANCE, CROWDED, DECOY, SEARCH, SPARSITY, Descent
+
+MOST_STARTS = 10_000  # points that a pass moves at a time, with their features: in memory all of them
 
 
 @dataclass(frozen=True)
@@ -154,12 +159,12 @@ def decoys_of(images: Tensor, number: int, generator: torch.Generator) -> Tensor
 class SearchOptions:
     """How long a search goes on: those options of `SpanAttack`, which says what they mean."""
 
-    starts: int = 300
-    steps: int = 200
-    settle: int = 100
-    polish: int = 100
-    rounds: int = 12
-    learning_rate: float = 0.05
+    starts: Annotated[int, above_zero_to(MOST_STARTS)] = 300
+    steps: Annotated[int, POSITIVE] = 200
+    settle: Annotated[int, POSITIVE] = 100
+    polish: Annotated[int, POSITIVE] = 100
+    rounds: Annotated[int, POSITIVE] = 12
+    learning_rate: Annotated[float, POSITIVE] = 0.05
 
 
 def find_images(
@@ -203,9 +208,9 @@ def _search(found: Candidates, options: SearchOptions, coarse: bool, generator: 
     settle, polish = SEARCH.settle_rate * rate, SEARCH.polish_rate * rate
     loss, seen = problem.value_and_gradient, problem.leading(test.leading if coarse else None)
     first = partial(seen.value_and_gradient, found=known)
-    points = descend(first, points, Descent(options.steps, rate), settle, SEARCH.merge_after)
-    points = descend(loss, _distinct(loss, points), Descent(options.settle, settle), polish)
-    points = descend(loss, _distinct(loss, points), Descent(options.polish, polish))
+    points = descend_points(first, points, Descent(options.steps, rate), settle, SEARCH.merge_after)
+    points = descend_points(loss, _distinct(loss, points), Descent(options.settle, settle), polish)
+    points = descend_points(loss, _distinct(loss, points), Descent(options.polish, polish))
     return span.images(points.double())
 
 
@@ -223,7 +228,7 @@ def _refined(found: Candidates, options: SearchOptions) -> Candidates:
     free = torch.linalg.qr(free.T)[0].T * points.norm(dim=1).mean()
     loss = with_gradient(lambda coordinates: found.test.residual(moved(points, free, coordinates)))
     start = found.test.rows.new_zeros(len(points), len(free))
-    end = descend(loss, start, Descent(options.settle, SEARCH.settle_rate * options.learning_rate))
+    end = descend_points(loss, start, Descent(options.settle, SEARCH.settle_rate * options.learning_rate))
     better = loss(end)[0] < loss(start)[0]
     return replace(found, passed=moved(points, free, torch.where(better[:, None], end, start).to(free)))
 

@@ -1,11 +1,9 @@
-"""Descent of many candidates at once, and which of them are different points.
+"""Descent of many candidates at once, which of them are different points, and extreme points of a span.
 
-Images as extreme points: those of the first layer's span whose pixels lie in their range.
-
-Where clients mix their images, every input is an affine combination of them, and the span of the inputs is that of the
-images. Nothing in the update is any longer the contribution of one image; but within that span the points with pixels
-in their range form a polytope, and an image with many black or white pixels is one of its vertices. Linear programs in
-random directions find vertices.
+**Extreme points** (`extreme_images`): where clients mix their images, every input is an affine combination of them, and
+the span of the inputs is that of the images. Nothing in the update is any longer the contribution of one image; but
+within that span the points with pixels in their range form a polytope, and an image with many black or white pixels is
+one of its vertices. Linear programs in random directions find vertices.
 
 Most vertices are nobody's image: N − 1 pixels at an end of their range make one, and pixels that few images light up
 come in groups. What tells an image is that its pixels pin it many times over: any of them may be left out. The leverage
@@ -37,11 +35,14 @@ def with_gradient(value: Callable[[Tensor], Tensor]) -> Loss:
     return value_and_gradient
 
 
-def descend(loss: Loss, start: Tensor, descent: Descent, final_rate: float = 0.0, merge_after: float = 1.0) -> Tensor:
-    """Adam from `start` (M, …), its step size on a half cosine from `descent.rate` to `final_rate`.
+def descend_points(
+    loss: Loss, start: Tensor, descent: Descent, final_rate: float = 0.0, merge_after: float = 1.0
+) -> Tensor:
+    """Move points from `start` (M, …) by Adam, its step size on a half cosine from `descent.rate` to `final_rate`.
 
-    Adam's step does not depend on the scale of a gradient, so every candidate advances at its own pace. merge_after:
-    share of the steps from which on points that have come together go on as one.
+    Unlike `torch_tools.descend` it can let points merge. Adam's step does not depend on the scale of a gradient, so
+    every candidate advances at its own pace. merge_after: share of the steps from which on points that have come
+    together go on as one.
     """
     point, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
     for step in range(descent.steps):

@@ -1,20 +1,19 @@
 """The span attack on networks whose fully connected layers follow a convolutional body, or anything else.
 
-Feature vectors are found in the span of the first fully connected layer's update, inverted to pixels and made exact
-there (`attacks.span.feature_space`). A candidate is accepted where the update's row space holds its features and its
-column space the gradient it must have sent: two independent equations, of which only the first was ever minimized, so
-that wrong candidates are told even when all are wrong. Where the update's rank shows single steps, images first used at
-a later step are sought at the parameters of that step.
+**Many features of an image** (`FeatureVariant`): feature vectors are found in the span of the first fully connected
+layer's update, inverted to pixels and made exact there (`attacks.span.feature_space`). A candidate is accepted where
+the update's row space holds its features and its column space the gradient it must have sent: two independent
+equations, of which only the first was ever minimized, so that wrong candidates are told even when all are wrong. Where
+the update's rank shows single steps, images first used at a later step are sought at the parameters of that step.
 
-The span attack where fully connected layers are fed much fewer numbers of an image than it has pixels.
-
-A small network with max pooling gives its linear layers 400 features of 3,072 pixels. The features are found exactly,
-as behind any other body, but many images have them: ρ and λ cannot tell a wrong image from the private one. So it is
-the features that are accepted, by their ρ against that of decoys, and the images are the likeliest that have them
-(`attacks.span.maps.inversion`): returned where decoys come back from their features, and held otherwise.
+**Much fewer features than pixels** (`FewFeaturesVariant`): a small network with max pooling gives its linear layers 400
+features of 3,072 pixels. The features are found exactly, as behind any other body, but many images have them: ρ and λ
+cannot tell a wrong image from the private one. So it is the features that are accepted, by their ρ against that of
+decoys, and the images are the likeliest that have them (`attacks.span.maps.inversion`): returned where decoys come back
+from their features, and held otherwise.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,20 +22,20 @@ from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.probing import linear_layers
-from attacks.span.acceptance import Acceptance
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate, FoundImages
 from attacks.span.maps.inversion import MapTarget, invert_maps
 from attacks.span.search.candidates import SearchOptions, decoys_of
 from attacks.span.search.problems import SpanTest
+from attacks.span.stages import Acceptance, Variant
 from attacks.span.thresholds import FEATURE, INVERSION, MAP_INVERSION, MOMENTUM, SEARCH, constants_of
 from attacks.update.private_set import infer_background
 from attacks.update.spectrum import layer_update
 
 
 @dataclass(frozen=True)
-class FeatureVariant:
+class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
     """Feature vectors in the span of the first fully connected layer's update, then the images that have them.
 
     Only the first round whose update is not zero is used. num_private has to be known.
@@ -117,14 +116,7 @@ class FoundFeatures:
 
 
 @dataclass(frozen=True)
-class FeatureAcceptance(Acceptance):
-    """features: (F, D), those that were accepted, of all images returned or held."""
-
-    features: Tensor = field(default_factory=lambda: torch.zeros(0))
-
-
-@dataclass(frozen=True)
-class FewFeaturesVariant:
+class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
     """Feature vectors accepted by ρ, at the parameters that were sent, and images that have them.
 
     features: the variant for networks with more of them, which reads and reports in the same way.
@@ -149,9 +141,7 @@ class FewFeaturesVariant:
         bound = float(decoys.quantile(FEATURE.accepting_quantile)) if len(decoys) else 0.0
         return FoundFeatures(features, test.residual(features), bound)
 
-    def accept(
-        self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator
-    ) -> FeatureAcceptance:
+    def accept(self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator) -> Acceptance:
         """The images of accepted features that decoys vouch for. residual: ρ of their features."""
         facts: Facts = {**constants_of(FEATURE, MAP_INVERSION, SEARCH), "threshold": candidates.bound}
         kept = candidates.residual < candidates.bound
@@ -161,11 +151,11 @@ class FewFeaturesVariant:
         if evidence.test is None:
             wanted = f"no second fully connected layer is wide enough to test the features of {evidence.count} images"
             vetoed = f"nothing returned: {wanted}"
-            return FeatureAcceptance(nothing, residual, vetoed, 1.0, facts, nothing, features)
+            return Acceptance(nothing, residual, vetoed, 1.0, facts, nothing, features)
         if not len(features):
             lowest = float(candidates.residual.min()) if len(kept) else float("nan")
             vetoed = f"nothing returned: the lowest ρ of features is {lowest:.2g}, decoys demand {candidates.bound:.2g}"
-            return FeatureAcceptance(nothing, residual, vetoed, 1.0, facts, nothing, features)
+            return Acceptance(nothing, residual, vetoed, 1.0, facts, nothing, features)
         left = evidence.relative_residual(torch.cat([features, features.new_ones(len(features), 1)], 1))
         target = MapTarget(lambda images: evidence.network.features(evidence.initial, images), features)
         found = invert_maps(target, evidence.shape, evidence.pixel_range, generator)
@@ -178,14 +168,13 @@ class FewFeaturesVariant:
                 "decoys do not come back from such features"
             )
         shown, held = (images[trusted], images[~trusted]) if found is not None else (nothing, nothing)
-        return FeatureAcceptance(shown, residual[trusted.to(residual.device)], reason, left, facts, held, features)
+        return Acceptance(shown, residual[trusted.to(residual.device)], reason, left, facts, held, features)
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
         """The images with the ρ of their features as residual, and the features of all."""
         found = self.features.report(evidence, acceptance)
-        features = acceptance.features if isinstance(acceptance, FeatureAcceptance) else None
         said = () if acceptance.reason is None else (acceptance.reason,)
-        return replace(found, features=features, warnings=(*evidence.ignored, *said))
+        return replace(found, features=acceptance.features, warnings=(*evidence.ignored, *said))
 
     def _test(self, evidence: FeatureUpdate) -> SpanTest:
         """ρ of the second layer's rows at the parameters that were sent."""

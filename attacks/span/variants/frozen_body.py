@@ -16,11 +16,11 @@ from attacks.base import Reconstruction
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import random_images
-from attacks.span.acceptance import Acceptance
 from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.feature_space.inversion import invert_features
 from attacks.span.feature_space.network import PROBES, FeatureNetwork
 from attacks.span.search.candidates import Candidates
+from attacks.span.stages import Acceptance
 from attacks.span.thresholds import FROZEN_BODY, constants_of
 from attacks.span.variants.pixels import PixelVariant
 

@@ -6,7 +6,7 @@ layers in front of them makes of a map, and is returned where its map determines
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,24 +14,16 @@ from torch import Tensor
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.span.acceptance import Acceptance
 from attacks.span.maps.inversion import Inverted, MapTarget, PixelSpace, invert_maps
 from attacks.span.maps.network import MapNetwork, find_map_networks
 from attacks.span.maps.search import MapCandidates, find_maps
 from attacks.span.maps.update import MapUpdate, at_parameters_sent, read_update
+from attacks.span.stages import Acceptance, Variant
 from attacks.span.thresholds import MAP_INVERSION, MAP_KERNEL, MAP_SEARCH, constants_of
 
 
 @dataclass(frozen=True)
-class MapAcceptance(Acceptance):
-    """Images that may be returned, with the maps (F, C, H, W) of all private images that were found, as they were at
-    the parameters sent."""
-
-    maps: Tensor = field(default_factory=lambda: torch.zeros(0))
-
-
-@dataclass(frozen=True)
-class MapVariant:
+class MapVariant(Variant[MapUpdate, MapCandidates]):
     """Maps of private images from a pair of consecutive convolutions, and images from the maps.
 
     Only the first round whose update is not zero is used. Nothing has to be known; num_private is believed where the
@@ -53,7 +45,7 @@ class MapVariant:
         decoys = evidence.network.maps(evidence.seen, self._decoys(evidence, generator))
         return find_maps(evidence, decoys, generator, progress)
 
-    def accept(self, evidence: MapUpdate, candidates: MapCandidates, generator: torch.Generator) -> MapAcceptance:
+    def accept(self, evidence: MapUpdate, candidates: MapCandidates, generator: torch.Generator) -> Acceptance:
         """The maps below the decoys' bound, no more of them than there are images, and the images that they determine;
         residual: ρ of an image's map."""
         if candidates.way is not None:
@@ -63,7 +55,7 @@ class MapVariant:
         facts = constants_of(MAP_KERNEL, MAP_SEARCH, MAP_INVERSION) | _facts(evidence, candidates, accepted)
         maps, residual = candidates.maps[:accepted], candidates.residual[:accepted]
         if not accepted:
-            return MapAcceptance(maps, residual, _vetoed(evidence.network, candidates), 1.0, facts, maps=maps)
+            return Acceptance(maps, residual, _vetoed(evidence.network, candidates), 1.0, facts, features=maps)
         found = self._inverted(evidence, maps, generator)
         kept = found.trusted
         reason: str | None = None
@@ -72,19 +64,18 @@ class MapVariant:
                 f"{int((~kept).sum())} of {accepted} images are not returned: their maps were found, but neither they "
                 "nor decoys come back from maps (random weights, fewer entries than pixels, or too large a network?)"
             )
-        return MapAcceptance(
+        return Acceptance(
             images=found.images[kept],
             residual=residual[kept],
             reason=reason,
             facts=facts | {"map_misfit": float(found.residual.nanmedian())},
             held=found.images[~kept & found.residual.isfinite()],
-            maps=maps if evidence.single_step else self._at_sent(evidence, maps, found, generator),
+            features=maps if evidence.single_step else self._at_sent(evidence, maps, found, generator),
         )
 
     def report(self, evidence: MapUpdate, acceptance: Acceptance) -> Reconstruction:
         """Images with ρ of their maps as residual, and the maps as features."""
-        shape = self.observation.input_shape
-        maps = acceptance.maps if isinstance(acceptance, MapAcceptance) else None
+        shape, maps = self.observation.input_shape, acceptance.features
         said = () if acceptance.reason is None else (acceptance.reason,)
         if evidence.count is None and evidence.refusal is None:
             said = (*said, "several local steps: the number of images is that of the maps that were accepted")

@@ -8,13 +8,13 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from attacks.interface.options import check_values
+from attacks.interface.options import BELOW_ONE, POSITIVE, above_zero_to
 from clients.config import ClientConfig, TrainingConfig
 from clients.defenses.base import Defense, DefenseContext, Sighting, Surroundings, register
 from clients.defenses.differential_privacy.accounting import epsilon_of, multiplier_for, smallest_epsilon
@@ -32,19 +32,19 @@ class DPSGD(Defense):
     max_grad_norm: bound on the norm of one image's gradient.
     epsilon: what all rounds of the federation together may spend at `delta`, default 8; the noise follows from it.
     noise_multiplier: given instead of epsilon, the standard deviation of the noise relative to max_grad_norm.
+    delta: δ of that guarantee.
     """
 
     name: ClassVar[str] = "dp_sgd"
     tells_noise: ClassVar[tuple[Adversary, ...]] = ("server", "observer")
 
-    epsilon: float | None = None
-    noise_multiplier: float | None = None
-    delta: float = 1e-5
-    max_grad_norm: float = 1.0
+    epsilon: Annotated[float | None, above_zero_to(LARGEST_EPSILON)] = None
+    noise_multiplier: Annotated[float | None, POSITIVE] = None
+    delta: Annotated[float, BELOW_ONE] = 1e-5
+    max_grad_norm: Annotated[float, POSITIVE] = 1.0
 
     def __post_init__(self) -> None:
-        positive = ("noise_multiplier", "max_grad_norm")
-        check_values(self, positive, below_one=("delta",), at_most={"epsilon": LARGEST_EPSILON})
+        super().__post_init__()
         if self.epsilon is not None and self.noise_multiplier is not None:
             raise InputError("defense 'dp_sgd': epsilon and noise_multiplier exclude each other: give one of them")
         least = smallest_epsilon(self.delta)

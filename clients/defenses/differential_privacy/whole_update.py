@@ -8,10 +8,10 @@ Local differential privacy by Flower's mod, which `clients/client_app.py` runs; 
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from attacks.interface.observation import State
-from attacks.interface.options import check_values
+from attacks.interface.options import BELOW_ONE, POSITIVE
 from clients.defenses.base import (
     Defense,
     DefenseContext,
@@ -38,6 +38,7 @@ class CentralDP(Defense):
 
     noise_multiplier: standard deviation of the noise on the mean, relative to what the heaviest client can move it
         by, which is clipping_norm times its weight.
+    clipping_norm: largest L2 norm of an update.
     clipping: who clips the updates to that norm.
     delta: at which ε is computed.
     sampling: of a round's clients. `public`: everybody may know who trained in a round. `secret_poisson`: each takes
@@ -48,14 +49,11 @@ class CentralDP(Defense):
     name: ClassVar[str] = "central_dp"
     tells_noise: ClassVar[tuple[Adversary, ...]] = ("observer",)
 
-    noise_multiplier: float = 1.0
-    clipping_norm: float = 1.0
+    noise_multiplier: Annotated[float, POSITIVE] = 1.0
+    clipping_norm: Annotated[float, POSITIVE] = 1.0
     clipping: Literal["server", "client"] = "server"
-    delta: float = 1e-5
+    delta: Annotated[float, BELOW_ONE] = 1e-5
     sampling: Literal["public", "secret_poisson"] = "public"
-
-    def __post_init__(self) -> None:
-        check_values(self, positive=("noise_multiplier", "clipping_norm"), below_one=("delta",))
 
     def check(self, context: DefenseContext) -> None:
         check_no_statistics_sent(self, context)
@@ -116,22 +114,22 @@ def _changes_update(defense: Defense) -> bool:
 @dataclass(frozen=True)
 class LocalDP(Defense):
     """Flower's LocalDpMod: the update clipped to `clipping_norm`, with Gaussian noise of standard deviation
-    sensitivity · √(2 ln(1.25/δ)) / ε on every entry. epsilon, delta: of one round, as Flower's formula has them.
+    sensitivity · √(2 ln(1.25/δ)) / ε on every entry.
 
-    sensitivity: default 2 · clipping_norm, how far two clipped updates can be apart. A smaller one makes the noise
-    smaller and the updates no closer: what is accounted for is always the noise that was added against that distance.
+    clipping_norm: largest L2 norm of an update.
+    epsilon, delta: of one round, as Flower's formula has them.
+    sensitivity: how far two clipped updates can be apart, by default 2 · clipping_norm. A smaller one makes the noise
+        smaller and the updates no closer: what is accounted for is always the noise that was added against that
+        distance.
     """
 
     name: ClassVar[str] = "local_dp"
     tells_noise: ClassVar[tuple[Adversary, ...]] = ("server", "observer")
 
-    clipping_norm: float = 1.0
-    epsilon: float = 8.0
-    delta: float = 1e-5
-    sensitivity: float | None = None
-
-    def __post_init__(self) -> None:
-        check_values(self, positive=("clipping_norm", "epsilon", "sensitivity"), below_one=("delta",))
+    clipping_norm: Annotated[float, POSITIVE] = 1.0
+    epsilon: Annotated[float, POSITIVE] = 8.0
+    delta: Annotated[float, BELOW_ONE] = 1e-5
+    sensitivity: Annotated[float | None, POSITIVE] = None
 
     def check(self, context: DefenseContext) -> None:
         check_no_statistics_sent(self, context)

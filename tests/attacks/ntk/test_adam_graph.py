@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, get_attack
-from attacks.ntk.adam_graph import Descent
+from attacks.ntk.adam_graph import GraphedAdam
 from attacks.ntk.objective import TRACE_EVERY
 
 
@@ -26,7 +26,7 @@ def test_the_step_is_that_of_torch_adam():
         value.backward()
         return value.detach()
 
-    descent = Descent(backward, ours, [0.02, 0.3])
+    descent = GraphedAdam(backward, ours, [0.02, 0.3])
     theirs = [value.clone().requires_grad_() for value in start]
     adam = torch.optim.Adam([{"params": [theirs[0]], "lr": 0.02}, {"params": [theirs[1]], "lr": 0.3}])
     total = 0.0

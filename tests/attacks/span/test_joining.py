@@ -1,8 +1,8 @@
 import torch
 
 from attacks import Reconstruction
-from attacks.span.evidence.pixel_evidence import RoundsApart
 from attacks.span.joining import of_rounds, told_and_untold
+from attacks.span.stages import RoundsApart
 
 
 def found(values, left, held=(), residual=0.1):

@@ -1,6 +1,6 @@
 import torch
 
-from attacks.span.variants.pixels import fit_images
+from attacks.span.acceptance import fit_images
 
 
 def made_up(noise):

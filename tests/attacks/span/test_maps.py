@@ -50,7 +50,7 @@ def test_maps_of_several_steps_are_brought_back_from_where_on_the_way_they_were_
     candidates = MapCandidates(found, torch.zeros(2), torch.ones(10), dimensions=2, eigenvalue=0.0, way=0.9)
     acceptance = variant.accept(evidence, candidates, generator)
     assert acceptance.facts["way"] == 0.9
-    assert (acceptance.maps - sent).norm() < 0.5 * (found - sent).norm()
+    assert (acceptance.features - sent).norm() < 0.5 * (found - sent).norm()
 
 
 def test_one_image_is_found_and_a_length_that_normalization_takes_out_is_that_of_decoys():

@@ -76,7 +76,7 @@ def test_noise_of_full_rank_is_refused():
         for name, value in initial.items()
     }
     update = read(model, (initial, final))
-    assert update.hopeless and "'3'" in update.refusal
+    assert update.refusal.hopeless and "'3'" in update.refusal.reason
 
 
 def update_pair(**training):

@@ -2,7 +2,7 @@ from functools import partial
 
 import torch
 
-from attacks.span.search.descent import beside, descend, distinct
+from attacks.span.search.descent import beside, descend_points, distinct
 from attacks.span.search.problems import AffineSpan, SpanProblem
 from attacks.span.thresholds import Descent
 from tests.attacks.span.conftest import first_two
@@ -14,11 +14,11 @@ def test_deflation_keeps_the_search_away_from_what_is_found(federated):
     span = AffineSpan.of(duals.rows, torch.Generator().manual_seed(0))
     loss = SpanProblem.of(test, span).value_and_gradient
     start = torch.randn(40, 7, generator=torch.Generator().manual_seed(1))
-    free = span.images(descend(loss, start, Descent(200, 0.05)).double()).float()
+    free = span.images(descend_points(loss, start, Descent(200, 0.05)).double()).float()
     hits = torch.cdist(images.flatten(1), free) < 0.5
     attractor = int(hits.sum(1).argmax())
     found = torch.linalg.qr(test.features(images[attractor].flatten(1)).T)[0].T
-    deflated = span.images(descend(partial(loss, found=found), start, Descent(200, 0.05)).double()).float()
+    deflated = span.images(descend_points(partial(loss, found=found), start, Descent(200, 0.05)).double()).float()
     again = torch.cdist(images[attractor].flatten(1), deflated) < 0.5
     assert int(hits[attractor].sum()) >= 5 and int(again.sum()) == 0
 

@@ -1,0 +1,114 @@
+"""The four stages that every variant of the span attack goes through, and what each hands to the next."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from attacks.base import Facts, Progress, Reconstruction
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why no image may be returned from an update."""
+
+    reason: str
+    hopeless: bool = True
+    """Whether a search could not even find candidates to hold back."""
+
+
+class Evidence(Protocol):
+    """What an update shows. Each variant has a type of its own."""
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why no image may be returned; None where a search may return some."""
+
+
+@dataclass(frozen=True)
+class RoundsApart:
+    """Evidence that the rounds do not share one private set, as where clients take turns: each is attacked alone."""
+
+    rounds: tuple[int, ...]
+    """Indices of the pairs that images left a trace in."""
+    together: int
+    """How many images all rounds show together."""
+    most: int
+    """How many images the round shows that shows most of them."""
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """The images that may be returned, or the reason why none may.
+
+    images: (M, …).
+    residual: (M,), by which they are ranked.
+    reason: None where images are accepted.
+    relative_residual: ‖Δ − Δ P‖ / ‖Δ‖, what their features leave of the update that tests them.
+    facts: measurements of the tests.
+    held: (H, …), further candidates, best first. They are not returned, but in the attacker's hands all the same.
+    features: (F, …), what was recovered of private images inside the network, where a variant finds that first.
+    """
+
+    images: Tensor
+    residual: Tensor
+    reason: str | None = None
+    relative_residual: float = float("nan")
+    facts: Facts = field(default_factory=dict)
+    held: Tensor = field(default_factory=lambda: torch.zeros(0))
+    features: Tensor | None = None
+
+    @classmethod
+    def none(cls, reason: str, relative_residual: float = float("nan")) -> "Acceptance":
+        """Accept no image, for a reason."""
+        return cls(torch.zeros(0), torch.zeros(0), reason, relative_residual)
+
+    def withheld(self, reason: str) -> "Acceptance":
+        """Hold all images, best first and before those held already, and return none, for a reason."""
+        images = self.images[self.residual.argsort(stable=True)]
+        held = torch.cat([images, self.held]) if len(self.held) else images
+        return replace(self, images=images[:0], residual=self.residual[:0], reason=reason, held=held)
+
+
+EvidenceType = TypeVar("EvidenceType", bound=Evidence)
+CandidatesType = TypeVar("CandidatesType")
+
+
+class Variant(ABC, Generic[EvidenceType, CandidatesType]):
+    """The span attack on one kind of network.
+
+    Building a variant raises InputError where the network, or what the adversary knows, does not suffice.
+    """
+
+    def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
+        """Read, search, accept and report; only read where the rounds have to be attacked one by one."""
+        evidence = self.read(generator)
+        if isinstance(evidence, RoundsApart):
+            return evidence
+        refusal = evidence.refusal
+        if refusal is not None and refusal.hopeless:
+            return self.report(evidence, Acceptance.none(refusal.reason))
+        candidates = self.search(evidence, generator, progress)
+        acceptance = self.accept(evidence, candidates, generator)
+        if refusal is not None:
+            acceptance = acceptance.withheld(refusal.reason)
+        return self.report(evidence, acceptance).ranked()
+
+    @abstractmethod
+    def read(self, generator: torch.Generator) -> EvidenceType | RoundsApart:
+        """Read what the update shows, with weight decay and known defenses undone. Raises InputError for an update of
+        zero."""
+
+    @abstractmethod
+    def search(self, evidence: EvidenceType, generator: torch.Generator, progress: Progress) -> CandidatesType:
+        """Search candidates for private images; mark those that pass a test by themselves."""
+
+    @abstractmethod
+    def accept(self, evidence: EvidenceType, candidates: CandidatesType, generator: torch.Generator) -> Acceptance:
+        """Choose the candidates that may be returned, as exact as the evidence allows."""
+
+    @abstractmethod
+    def report(self, evidence: EvidenceType, acceptance: Acceptance) -> Reconstruction:
+        """Make the result, with what was measured and what is in doubt."""
