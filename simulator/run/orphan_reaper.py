@@ -42,7 +42,7 @@ def reap() -> None:
 
 def main(owner: int) -> None:
     roots: set[psutil.Process] = set()
-    noted: set[psutil.Process] = set()
+    noted: set[psutil.Process] = set()  # their descendants
     is_up = False
     while not is_up:
         is_up = bool(select.select([sys.stdin], [], [], LOOK)[0])  # or its owner has ended
@@ -50,9 +50,9 @@ def main(owner: int) -> None:
             roots |= {child for child in psutil.Process(owner).children() if child.name() in STARTED_BY_US}
         for root in roots:
             with contextlib.suppress(psutil.Error):
-                noted |= {root, *root.children(recursive=True)}
+                noted.update(root.children(recursive=True))
     sys.stdin.buffer.read()  # returns when nobody holds the other end any more
-    for process in noted:
+    for process in (*roots, *noted):  # a raylet that lives would start others
         with contextlib.suppress(psutil.Error):  # it has ended; another process of its number is not killed
             process.kill()
 

@@ -71,7 +71,7 @@ def test_ray_s_processes_end_and_nothing_else(raylet, how, moment):
 def test_a_notebook_that_starts_one_ray_after_the_other_keeps_no_reaper(raylet, monkeypatch):
     monkeypatch.setattr(orphan_reaper, "_reapers", [])
     with reaped():
-        ray = subprocess.Popen([raylet, "-c", "sleep 600 & wait"])
+        ray = subprocess.Popen([raylet, "-c", "read"], stdin=subprocess.PIPE)
         time.sleep(10 * LOOK)
     (reaper,) = orphan_reaper._reapers
     assert ray.poll() is None and reaper.poll() is None
