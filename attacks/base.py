@@ -1,7 +1,4 @@
-"""The attack interface: one frozen dataclass of options per attack, registered by name.
-
-Independent starts of one optimization, of which the best is kept.
-"""
+"""The attack interface: one frozen dataclass of options per attack, registered by name; and restarts of one attack."""
 
 import math
 import time
@@ -34,24 +31,28 @@ Facts = dict[str, float | str]
 
 
 def silent(done: int, total: int, loss: float) -> None:
-    """The progress callback of those who do not look."""
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True)
 class Reconstruction:
     """What an attack returns: candidates for private images, best first once `Attack.run` has ranked them.
 
-    images: (M, C, H, W) in the model's input space. residual: (M,), lower is surer; each attack says what it is.
+    images: (M, C, H, W) in the model's input space.
+    residual: (M,), lower is surer; each attack says what it is.
     pixel_mean, pixel_std: pixels in [0, 1] are `images` · std + mean, as the attacker knows or infers it; where an
-    attack leaves the mean empty, `Attack.run` fills it in as far as it is known, and an empty std is 1. duals:
-    (V, M, K) for V kernels and K outputs, where the attack has them. num_inferred: the number of private images that
-    the update shows. relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖. loss_trace: (iteration, loss) pairs. facts: what the attack
-    measured on its way, by name.
+        attack leaves the mean empty, `Attack.run` fills it in as far as it is known, and an empty std is 1.
+    duals: (V, M, K) for V kernels and K outputs, where the attack has them.
+    num_inferred: the number of private images that the update shows.
+    relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖.
+    loss_trace: (iteration, loss) pairs.
+    facts: what the attack measured on its way, by name.
     held: (H, C, H, W), like `images`: further candidates that the attack has and would not vouch for. A veto keeps them
-    out of `images`, not out of the adversary's hands, so they are scored too. groups: (M,) from 0, which images
-    returned are views of one, where there are more of them than private images; None where each stands for itself.
+        out of `images`, not out of the adversary's hands, so they are scored too.
+    groups: (M,) from 0, which images returned are views of one, where there are more of them than private images; None
+        where each stands for itself.
     features: (F, …), what was recovered of private images inside the network, at the parameters sent, where an attack
-    finds that before it finds pixels; the best first, and of all images found, returned or held.
+        finds that before it finds pixels; the best first, and of all images found, returned or held.
     """
 
     images: Tensor
@@ -70,14 +71,14 @@ class Reconstruction:
     features: Tensor | None = None
 
     def pixels(self, clamped: bool = True) -> Tensor:
-        """Images in [0, 1], clamped: (M, C, H, W). clamped: False keeps what a wrong `pixel_mean` moved outside.
+        """Bring images to pixels in [0, 1], (M, C, H, W). clamped: False keeps what a wrong `pixel_mean` moved outside.
 
         Where no `pixel_mean` is known, nothing is added and nothing clamped: they are off by that mean.
         """
         return self._pixels(self.images, clamped)
 
     def held_pixels(self, clamped: bool = True) -> Tensor:
-        """The candidates held back, likewise: (H, C, H, W)."""
+        """Bring the candidates held back to pixels, likewise: (H, C, H, W)."""
         return self._pixels(self.images[:0] if self.held is None else self.held, clamped)
 
     def _pixels(self, inputs: Tensor, clamped: bool) -> Tensor:
@@ -85,7 +86,7 @@ class Reconstruction:
         return pixels.clamp(0, 1) if clamped and self.pixel_mean else pixels
 
     def show(self, most: int = 20) -> Pictures:
-        """The first images, for a notebook or a file, each above its residual."""
+        """Show the first images, in a notebook or a file, each above its residual."""
         strips = [("images", self.pixels()[:most])]
         if self.held is not None and len(self.held):
             strips.append(("held back", self.held_pixels()[:most]))
@@ -100,7 +101,7 @@ class Reconstruction:
         return self.show()._repr_html_()
 
     def _counted(self) -> str:
-        """What there is, in words."""
+        """Count what there is, in words."""
         held = "" if self.held is None or not len(self.held) else f", {len(self.held)} held back"
         inferred = "" if self.num_inferred is None else f", {self.num_inferred} private ones inferred"
         span = f", residuals {self.residual.min():.2g} to {self.residual.max():.2g}" if len(self.images) else ""
@@ -109,7 +110,7 @@ class Reconstruction:
         return f"{images} of {size}{held}{inferred}{span}, {self.seconds:.1f} s"
 
     def ranked(self) -> "Reconstruction":
-        """The same candidates, smallest residual first, on the CPU; images, residuals and duals in float32."""
+        """Rank the candidates, smallest residual first, on the CPU; images, residuals and duals in float32."""
         order = self.residual.detach().cpu().argsort(stable=True)
         return replace(
             self,
@@ -123,8 +124,7 @@ class Reconstruction:
 
 
 class Attack(ABC):
-    """One attack: a frozen dataclass whose fields are its options. It sees an observation and what it was told, and
-    nothing else.
+    """One attack: a frozen dataclass whose fields are its options. It sees an observation and its knowledge only.
 
     Callers use `run`, which is the same for every attack. An attack of your own is a file with its mathematics and
     an import in `attacks/library.py`; docs/howto/extending.md has a complete one. tests/attacks/test_common.py runs
@@ -150,11 +150,12 @@ class Attack(ABC):
         generator: torch.Generator,
         progress: Progress = silent,
     ) -> Reconstruction:
-        """Check, attack, and complete the result: what every attack has in common.
+        """Check, attack, and complete the result.
 
-        generator: of every random number that the attack draws, on the CPU. The caller's network is neither moved nor
-        changed. Returns the candidates with the smallest residual first, on the CPU, images in float32. Raises
-        InputError where the attack cannot run.
+        generator: of every random number that the attack draws, on the CPU.
+
+        Returns the candidates with the smallest residual first, on the CPU, images in float32. The caller's network is
+        neither moved nor changed. Raises InputError where the attack cannot run.
         """
         start = time.perf_counter()
         self.check(observation, knowledge)
@@ -190,16 +191,16 @@ class Attack(ABC):
         return
 
     def with_options(self, knowledge: Knowledge) -> Knowledge:
-        """The knowledge with what the attack's options say of the private set, for attacks that have such options."""
+        """Add to the knowledge what the attack's options say of the private set, for attacks that have such options."""
         return knowledge
 
     @abstractmethod
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """What the attack makes of a checked observation, whose network is its own: on its device, in evaluation mode.
+        """Attack a checked observation. Its network is the attack's own, on its device and in evaluation mode.
 
-        Candidates stand in any order, on any device; `run` completes the result. Raises InputError where the update
+        Returns candidates in any order, on any device; `run` completes the result. Raises InputError where the update
         tells nothing, as one of zero does.
         """
 
@@ -213,7 +214,7 @@ AttackClass = TypeVar("AttackClass", bound=type[Attack])
 
 
 def register(attack: AttackClass) -> AttackClass:
-    """Class decorator: make an attack known by its `name`."""
+    """Register an attack by its `name`; a class decorator."""
     ATTACKS[attack.name] = attack
     return attack
 
@@ -224,12 +225,12 @@ def check_options(name: str, options: Iterable[str]) -> None:
 
 
 def option_names(name: str) -> list[str]:
-    """The options of an attack, which are the fields of its dataclass."""
+    """List the options of an attack, which are the fields of its dataclass."""
     return [option.name for option in fields(cast(Any, ATTACKS.find(name)))]
 
 
 def get_attack(name: str, **options: object) -> Attack:
-    """The attack called `name` with its options set; also one of an installed package, or at an import path."""
+    """Make the attack called `name` with these options; also one of an installed package, or at an import path."""
     check_options(name, options)
     return ATTACKS.find(name)(**options)
 
@@ -240,8 +241,12 @@ ReportLoss = Callable[[int, float], None]
 
 @dataclass(frozen=True)
 class Solution:
-    """What one start ends with. images: (M, C, H, W). residual: by which starts are compared. trace: (iteration, loss)
-    pairs."""
+    """The end of one start.
+
+    images: (M, C, H, W).
+    residual: by which starts are compared.
+    trace: (iteration, loss) pairs.
+    """
 
     images: Tensor
     residual: float
@@ -254,7 +259,7 @@ Solved = TypeVar("Solved", bound=Solution)
 def best_of_restarts(
     restarts: int, iterations: int, solve: Callable[[ReportLoss], Solved], progress: Progress
 ) -> Solved:
-    """The solution with the smallest residual of so many starts, each of so many iterations; NaN is the last choice."""
+    """Solve from `restarts` starts and return the solution with the smallest residual; NaN is the last choice."""
 
     def report(start: int) -> ReportLoss:
         return lambda done, loss: progress(start * iterations + done, restarts * iterations, loss)

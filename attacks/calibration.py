@@ -1,11 +1,11 @@
-"""Which candidates are members, at a false-positive rate that images held out calibrate.
+"""Which candidates are members, at a false-positive rate that images held out calibrate; and confidence intervals.
 
 Outsiders are images that are known to be no members. A candidate that is none either is exchangeable with them, so that
 the share (k + 1) / (n + 1) of such candidates scores above the (k + 1)-th largest of n outsiders' scores, whatever the
 scores are (split conformal prediction; Vovk, Gammerman and Shafer 2005). How many of Q candidates do is then
 beta-binomial, with parameters k + 1 and n − k, which says whether as many as were told may be chance.
 
-95 % confidence intervals of shares and of areas under ROC curves, for samples as small as a client's.
+The intervals, of shares and of areas under ROC curves, hold for samples as small as a client's.
 """
 
 import math
@@ -26,9 +26,16 @@ OUTSIDE = 0.01
 
 @dataclass(frozen=True)
 class Calibrated:
-    """candidates, outsiders: how many there are. rate: of false alarms that is kept. threshold: a score, −log ρ, above
-    which a candidate is told to be a member; `passed` outsiders may reach above it. told: candidates that do, and `p`
-    the probability of at least as many where none is a member. members: (Q,) which ones."""
+    """Which candidates are members, at a calibrated false-positive rate.
+
+    candidates, outsiders: how many there are.
+    rate: the false-positive rate.
+    threshold: score, −log ρ, above which a candidate counts as a member.
+    passed: how many outsiders may reach above it.
+    told: how many candidates do.
+    p: probability of at least as many where none is a member.
+    members: (Q,), which candidates do.
+    """
 
     candidates: int
     outsiders: int
@@ -41,8 +48,8 @@ class Calibrated:
 
     @classmethod
     def of(cls, residual: Tensor, outsiders: Tensor) -> "Calibrated | None":
-        """From the residuals ρ of candidates (Q,) and of images held out (n,), at the strictest rate that n images can
-        keep; None where they are too few for any."""
+        """Calibrate on the residuals ρ of images held out (n,), at the strictest rate that n images can keep, and judge
+        candidates by theirs (Q,). Returns None where the images are too few for any rate."""
         number = len(outsiders)
         passed = {rate: math.floor(rate * (number + 1) + 1e-9) - 1 for rate in RATES}
         rate = next((rate for rate in RATES if passed[rate] >= 0), None)
@@ -61,7 +68,7 @@ class Calibrated:
         return self.p <= CHANCE
 
     def columns(self) -> dict[str, float | int]:
-        """Of the leakage table."""
+        """Make the columns of the leakage table."""
         return {
             "membership_candidates": self.candidates,
             "membership_told": self.told,
@@ -77,7 +84,8 @@ UNKNOWN: Interval = (math.nan, math.nan)
 
 
 def exact_interval(successes: int, trials: int) -> Interval:
-    """Of a share, at least 95 % whatever it is (Clopper and Pearson 1934): quantiles of two beta distributions."""
+    """Compute an interval of a share that covers it with at least 95 % (Clopper and Pearson 1934): quantiles of two
+    beta distributions."""
     failures, tail = trials - successes, (1 - LEVEL) / 2
     low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
     high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0
@@ -85,7 +93,7 @@ def exact_interval(successes: int, trials: int) -> Interval:
 
 
 def auc_interval(auc: float, positives: int, negatives: int) -> Interval:
-    """Of an area under the ROC curve (Newcombe 2006, method 5): all θ with |AUC − θ| ≤ z · s(θ).
+    """Compute the interval of an area under the ROC curve (Newcombe 2006, method 5): all θ with |AUC − θ| ≤ z · s(θ).
 
     s(θ) is Hanley and McNeil's (1982) standard error with the mean of both sample sizes in place of each. Since it is
     that of θ and not of the estimate, the interval has a width at an AUC of 1 too, where DeLong's has none.
@@ -100,7 +108,7 @@ def auc_interval(auc: float, positives: int, negatives: int) -> Interval:
 
 
 def _root(beyond: Callable[[float], float], end: float, auc: float) -> float:
-    """Where `beyond` changes its sign between an end of [0, 1] and the estimate."""
+    """Find where `beyond` changes its sign between an end of [0, 1] and the estimate."""
     if auc == end:
         return end
     start = min(max(auc, 1e-12), 1 - 1e-12)  # at 0 and 1 the standard error is 0

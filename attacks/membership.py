@@ -44,8 +44,12 @@ FALSE_POSITIVES = (1e-3, 1e-2)  # at which true-positive rates are reported
 
 @dataclass(frozen=True)
 class RoundTest:
-    """One round's. initial: the parameters that were sent. rows: by layer, (k, in + 1), orthonormal, the leading row
-    space of its update. centres: by layer, ḡ (in + 1,) where it is not 0."""
+    """The row spaces that test images in one round.
+
+    initial: the parameters that were sent.
+    rows: layer -> (k, in + 1), orthonormal, the leading row space of its update.
+    centres: layer -> ḡ (in + 1,), where it is not 0.
+    """
 
     initial: State
     rows: dict[str, Tensor]
@@ -54,7 +58,13 @@ class RoundTest:
 
 @dataclass(frozen=True)
 class MembershipTest:
-    """ρ of any image against the updates of an observation. num_private: the N in use."""
+    """Computes ρ of any image against the updates of an observation.
+
+    model, shape: the architecture and its input (C, H, W).
+    rounds: those in which a layer tells images apart.
+    num_private: N as it is used.
+    warnings: on N.
+    """
 
     model: nn.Module
     shape: tuple[int, int, int]
@@ -64,9 +74,10 @@ class MembershipTest:
 
     @classmethod
     def of(cls, observation: Observation, knowledge: Knowledge, candidates: Tensor | None = None) -> "MembershipTest":
-        """num_private is used where known, else inferred from the first layer; InputError where neither gives it.
+        """Read the row spaces off the updates.
 
-        Reference images are public_images where known, else the candidates (Q, C, H, W) that are to be told apart.
+        num_private is used where known, else inferred from the first layer. Reference images are public_images where
+        known, else the candidates (Q, C, H, W) that are to be told apart. Raises InputError where neither gives N.
         """
         inferred = infer_image_count(observation)
         has_gap = inferred is not None and inferred.has_spectral_gap
@@ -93,7 +104,7 @@ class MembershipTest:
         return cls(observation.model, observation.input_shape, told, count, tuple(warnings))
 
     def residual(self, images: Tensor) -> Tensor:
-        """The geometric mean of ρ over layers, (Q,), for images (Q, C, H, W) in the model's input space."""
+        """Compute the geometric mean of ρ over layers, (Q,), for images (Q, C, H, W) in the model's input space."""
         if images.ndim != 4 or tuple(images.shape[1:]) != self.shape:
             expected = f"(number, {', '.join(map(str, self.shape))})"
             raise InputError(f"member: candidates have shape {tuple(images.shape)}, expected {expected}")
@@ -116,16 +127,18 @@ class MembershipTest:
 
 @dataclass(frozen=True)
 class TruePositives:
-    """The share of members that are told at a false-positive rate, and its exact 95 % interval, of the members alone;
-    NaN where there are too few outsiders to know the false-positive rate."""
+    """The true-positive rate at a false-positive rate, with its exact 95 % interval over the members.
+
+    NaN where there are too few outsiders to know the false-positive rate.
+    """
 
     rate: float = float("nan")
     interval: Interval = UNKNOWN
 
     @classmethod
     def at(cls, false_positives: float, members: Tensor, outsiders: Tensor) -> "TruePositives":
-        """With at least 1 / `false_positives` outsiders: one of them at least may pass. Those at the threshold do not
-        count as told."""
+        """Compute it from residuals of members (N,) and outsiders (Q,), of which at least 1 / `false_positives` are
+        needed. Members at the threshold do not count."""
         allowed = math.floor(false_positives * len(outsiders) + 1e-9)
         if allowed < 1:
             return cls()
@@ -135,8 +148,12 @@ class TruePositives:
 
 @dataclass(frozen=True)
 class MembershipScore:
-    """auc: area under the ROC curve, with its 95 % interval. tpr, tpr_1pct: true positives at a false-positive rate of
-    at most 0.1 % and of at most 1 %."""
+    """How well residuals tell members from outsiders.
+
+    auc: area under the ROC curve.
+    auc_interval: its 95 % confidence interval.
+    true_positives, true_positives_1pct: at a false-positive rate of at most 0.1 % and of at most 1 %.
+    """
 
     auc: float
     auc_interval: Interval
@@ -149,7 +166,7 @@ class MembershipScore:
 
     @classmethod
     def of(cls, members: Tensor, outsiders: Tensor) -> "MembershipScore":
-        """From the residuals of members (N,) and of outsiders (Q,); NaN where either is empty. Ties count half."""
+        """Score residuals of members (N,) and of outsiders (Q,); NaN where either is empty. Ties count half."""
         if not len(members) or not len(outsiders):
             return cls(float("nan"), UNKNOWN, TruePositives(), TruePositives())
         below = (members[:, None] < outsiders).double() + 0.5 * (members[:, None] == outsiders).double()
@@ -158,7 +175,7 @@ class MembershipScore:
         return cls(auc, auc_interval(auc, len(members), len(outsiders)), *rates)
 
     def columns(self) -> dict[str, float]:
-        """The membership columns of the leakage table."""
+        """Make the membership columns of the leakage table."""
         columns = {"membership_auc": self.auc}
         columns["membership_auc_low"], columns["membership_auc_high"] = self.auc_interval
         for name, told in (("membership_tpr", self.true_positives), ("membership_tpr_1pct", self.true_positives_1pct)):
@@ -167,7 +184,7 @@ class MembershipScore:
 
 
 def layer_inputs(model: nn.Module, state: State, images: Tensor, names: list[str]) -> dict[str, Tensor]:
-    """What the named linear and convolutional layers are given, a constant 1 appended: (Q, positions, in + 1) each.
+    """Record the inputs of named linear and convolutional layers, a constant 1 appended: (Q, positions, in + 1) each.
 
     A linear layer has one position; a convolution's inputs are its patches. A layer used several times in a forward
     pass has the positions of all its uses.
@@ -201,8 +218,12 @@ def _points(module: nn.Module, given: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Layer:
-    """One trained layer in one round. update: [ΔW | Δb] (out, in + 1). positions: vectors that it is given per image.
-    sees_pixels: whether it is the first and those are the images themselves."""
+    """One trained layer in one round.
+
+    update: [ΔW | Δb] (out, in + 1).
+    positions: vectors that it is given per image.
+    sees_pixels: whether it is the first and those are the images themselves.
+    """
 
     name: str
     update: Tensor

@@ -1,11 +1,9 @@
-"""How far a simulated update is from the observed one, and how rough images are.
+"""How far a simulated update is from the observed one, how rough images are, and FedLeak's steps.
 
-FedLeak: a part of the update is matched, and descent looks ahead (Fan, Wang, Chen and Zhou, *Boosting Gradient
-Leakage Attacks*, USENIX Security 2025, arXiv 2506.08435).
-
-Their diagnosis is that gradient matching fails as an optimization, not for want of a unique solution. Two remedies:
-only a part of the update's entries is matched, and the distance's own gradient in the images is penalized, so that the
-way leads into flat minima:
+FedLeak matches a part of the update and looks ahead (Fan, Wang, Chen and Zhou, *Boosting Gradient Leakage Attacks*,
+USENIX Security 2025, arXiv 2506.08435). Their diagnosis is that gradient matching fails as an optimization, not for
+want of a unique solution. Two remedies: only a part of the update's entries is matched, and the distance's own gradient
+in the images is penalized, so that the way leads into flat minima:
 
     D(x) + λ ‖∇D(x)‖,  whose gradient is  ∇D + λ H ∇D/‖∇D‖  ≈  (1 − β) ∇D(x) + β ∇D(x + r ∇D/‖∇D‖),  β = λ/r,
 

@@ -16,7 +16,7 @@ ALL = "all"
 
 
 def allow_code(*names: str) -> None:
-    """Let the code of these names run in this process and in those that it starts; without names, any."""
+    """Allow the code of these names to run in this process and in those that it starts; without names, any code."""
     known = os.environ.get(VARIABLE, "").split("\n")
     os.environ[VARIABLE] = "\n".join(filter(None, dict.fromkeys([*known, *(names or (ALL,))])))
 

@@ -40,6 +40,7 @@ class Knowledge:
     """What the adversary was told beyond its observation. Every field is unknown (None) unless it is granted.
 
     The fields from `clip_norm` to `significant_bits` are of the defense in force, for an adaptive attacker.
+
     public_images: (P, C, H, W) in the model's input space.
     """
 
@@ -196,9 +197,12 @@ MOST_PIXELS = 2**28  # of all candidates: a gibibyte in float32
 def count_candidates(
     attack: str, shape: tuple[int, int, int], knowledge: Knowledge, factor: float = 1.0, number: int | None = None
 ) -> int:
-    """`number`, or else `factor` times the private images, one at least.
+    """Count the candidates of an attack: `number`, or else `factor` times the private images, one at least.
 
-    attack: its name. shape: (C, H, W) of an image. InputError, before memory is asked for, for more than there may be.
+    attack: its name.
+    shape: (C, H, W) of an image.
+
+    Raises InputError for more than fit in memory, before memory is asked for.
     """
     private = knowledge.num_private or 1
     count, most = number or factor * private, max(1, min(MOST_CANDIDATES, MOST_PIXELS // math.prod(shape)))

@@ -1,6 +1,4 @@
-"""Which tensors of a checkpoint something can be computed with; a file may hold others.
-
-What the adversary holds: checkpoints, and the architecture they belong to.
+"""What the adversary holds: checkpoints, and the architecture they belong to.
 
 There is no place for private images or labels here: what an adversary may know beside is in `Knowledge`.
 """
@@ -19,11 +17,11 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torc
 
 
 def check_tensor(tensor: Tensor, called: str, like: Tensor | None = None) -> None:
-    """InputError for a tensor without values, of another layout than a dense one, or of a type that does not fit.
+    """Raise InputError for a tensor without values, of another layout than a dense one, or of a type that does not fit.
 
-    called: how the error calls it. like: the model's own tensor in its place. Where that one holds floating-point
-    numbers, integers do not fit; where it holds others, as num_batches_tracked does, its type, integers and means of
-    them do. Its values are not read.
+    called: how the error calls it.
+    like: the model's own tensor in its place. Where that one holds floating-point numbers, integers do not fit; where
+        it holds others, as num_batches_tracked does, its type, integers and means of them do. Its values are not read.
     """
     accepted = FLOATS if like is not None and like.is_floating_point() else (*FLOATS, *INTEGERS)
     own = like is not None and tensor.dtype == like.dtype

@@ -15,7 +15,8 @@ from torch import Tensor
 class Normalization:
     """(pixels − mean) / std, channel by channel, of pixels in [0, 1].
 
-    mean: one value per channel; empty where nothing is subtracted. std: likewise; empty where nothing is divided.
+    mean: one value per channel; empty where nothing is subtracted.
+    std: likewise; empty where nothing is divided.
     """
 
     mean: tuple[float, ...]
@@ -41,8 +42,12 @@ LEAST, GAP = 96, 2  # of a picture in a file, and between two of them
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Strips of images, (N, C, H, W) in [0, 1] each, by what stands before them. Images of one column belong together;
-    captions stand below. notes: lines of text at the end. A notebook shows it by itself; `save` makes a file of it."""
+    """Strips of images, one above the other. A notebook shows them by itself; `save` makes a file of them.
+
+    strips: (what stands before a strip, its images (N, C, H, W) in [0, 1]). Images of one column belong together.
+    captions: below the columns.
+    notes: lines of text at the end.
+    """
 
     title: str
     strips: tuple[tuple[str, Tensor], ...]
@@ -66,13 +71,13 @@ class Pictures:
         return f"<div><b>{escape(self.title)}</b>{table}{notes}</div>"
 
     def save(self, path: str | Path) -> Path:
-        """The strips as one PNG file, small images enlarged; returns its path."""
+        """Write the strips as one PNG file, small images enlarged, and return its path."""
         path = Path(path)
         path.write_bytes(png(self._sheet()))
         return path
 
     def _sheet(self) -> Tensor:
-        """All strips in one image (3, H, W), white between them."""
+        """Join all strips in one image (3, H, W), white between them."""
         filled = [images for _, images in self.strips if len(images)]
         if not filled:
             return torch.ones(3, 1, 1)
@@ -98,8 +103,8 @@ def png(image: Tensor) -> bytes:
 
 
 def stretched(images: Tensor) -> Tensor:
-    """Images (N, C, H, W) as they can be shown: one with values outside [0, 1], as where the mean of the pixels is not
-    known, with its lowest value black and its highest white."""
+    """Make images (N, C, H, W) fit to be shown: stretch one with values outside [0, 1], as where the mean of the pixels
+    is not known, so that its lowest value is black and its highest white."""
     low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
     whole = (images - low) / (high - low).clamp_min(torch.finfo(images.dtype).tiny)
     return torch.where((low < 0) | (high > 1), whole, images)

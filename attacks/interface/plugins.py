@@ -23,24 +23,31 @@ class Registry(dict[str, Part]):
     """Parts of one kind by name. Those of others are loaded when they are first asked for, in every process."""
 
     def __init__(self, kind: str, group: str, accept: Callable[[object], Part | None], hint: str = ""):
-        """kind: what errors call a part. group: of the entry points. accept: a loaded object as a part, None where it
-        is none. hint: what an error adds for a name that is not known."""
+        """Make an empty registry.
+
+        kind: what errors call a part.
+        group: of the entry points.
+        accept: a loaded object as a part, None where it is none.
+        hint: what an error adds for a name that is not known.
+        """
         super().__init__()
         self.kind, self.group, self.accept, self.hint = kind, group, accept, hint
 
     def find(self, name: str) -> Part:
-        """The part of that name; InputError, with the nearest valid name, where there is none, or where it cannot be
-        loaded."""
+        """Find the part of that name, loading it if needed.
+
+        Raises InputError, with the nearest valid name, where there is none, or where it cannot be loaded.
+        """
         if name not in self:
             self[name] = self._load(name)
         return self[name]
 
     def known(self) -> list[str]:
-        """All names, those of installed packages included, sorted."""
+        """List all names, those of installed packages included, sorted."""
         return sorted({*self, *self.offered()})
 
     def offered(self) -> dict[str, str]:
-        """What installed packages offer that is not loaded yet: the name, and where it is from."""
+        """List what installed packages offer and nobody has loaded: name -> where it is from."""
         points = sorted(entry_points(group=self.group), key=lambda point: point.name)
         return {point.name: f"{point.value}, of an installed package." for point in points if point.name not in self}
 

@@ -27,7 +27,7 @@ from attacks.interface.observation import State
 
 
 def choose_device(device: str) -> torch.device:
-    """auto: CUDA where there is one. InputError for a device that this machine lacks; another may run the attack."""
+    """Choose the device; auto is CUDA where there is one. Raises InputError for a device that this machine lacks."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     chosen = torch.device(device)
@@ -39,15 +39,18 @@ def choose_device(device: str) -> torch.device:
 
 @contextlib.contextmanager
 def exact_convolutions() -> Iterator[None]:
-    """Inside, convolutions on a GPU compute in the float32 that they are given, and alike each time. cuDNN's own choice
-    since Ampere is TF32, of 10 bits, a thousandth, where attacks tell images apart by a hundred-thousandth."""
+    """Make convolutions on a GPU deterministic and exact in float32.
+
+    By default cuDNN uses TF32 since Ampere, of 10 bits, a thousandth, where attacks tell images apart by a
+    hundred-thousandth.
+    """
     with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
         yield
 
 
 def require_usable_card() -> None:
-    """End this process where what it did before broke its GPU for it, as everything after that would fail: the work
-    then goes to another."""
+    """Exit if earlier work broke the GPU for this process, as everything after it would fail. Another process then gets
+    the work."""
     if torch.cuda.is_initialized():
         try:
             torch.cuda.synchronize()
@@ -56,7 +59,7 @@ def require_usable_card() -> None:
 
 
 def free_card() -> None:
-    """What a process has held of a GPU is free for others, while it waits for more to do."""
+    """Release cached GPU memory while this process is idle."""
     if torch.cuda.is_initialized():
         gc.collect()  # tensors in objects that hold each other
         with contextlib.suppress(RuntimeError):  # broken: the next one finds out
@@ -64,7 +67,7 @@ def free_card() -> None:
 
 
 def cast_state(state: State, device: torch.device, dtype: torch.dtype) -> State:
-    """Every tensor on `device`, floating-point ones in `dtype`."""
+    """Move every tensor to `device`, floating-point ones in `dtype`."""
     return {k: v.to(device, dtype if v.is_floating_point() else v.dtype) for k, v in state.items()}
 
 
@@ -73,8 +76,8 @@ MARKED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
 def uncompiled(kind: type[Kind]) -> type[Kind]:
-    """A class of optimizers whose methods are what `kind`'s do beneath their decorators. Steps are not differentiable:
-    of the decorators only `no_grad` has to stay."""
+    """Make a class of optimizers with `kind`'s methods beneath their decorators. Steps are not differentiable: of the
+    decorators only `no_grad` has to stay."""
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in MARKED}
     return type(kind.__name__, (kind,), methods | {"step": torch.no_grad()(inspect.unwrap(kind.step))})
 
@@ -128,13 +131,13 @@ def descend(
 
 
 def derive_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
-    """A 63-bit seed from (seed, purpose, round, client); distinct inputs give unrelated streams."""
+    """Derive a 63-bit seed from (seed, purpose, round, client); distinct inputs give unrelated streams."""
     digest = hashlib.sha256(f"{seed}/{purpose}/{round}/{client}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def torch_generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> torch.Generator:
-    """A CPU generator: random numbers are drawn there and moved, so that a GPU run draws the same ones."""
+    """Make a generator on the CPU: random numbers are drawn there and moved, so that a GPU run draws the same ones."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, round, client))
 
 

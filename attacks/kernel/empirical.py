@@ -1,6 +1,5 @@
-"""Empirical neural tangent kernels, regression with a kernel, and the distance between two kernels.
-
-A model beside its linearization at the parameters that were sent, f_lin = f_θ₀ + ∇f_θ₀ᵀ (θ − θ₀).
+"""Empirical neural tangent kernels, regression with a kernel, the distance between two kernels, and a model beside its
+linearization at the parameters that were sent, f_lin = f_θ₀ + ∇f_θ₀ᵀ (θ − θ₀).
 """
 
 import math

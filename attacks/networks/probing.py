@@ -3,7 +3,7 @@
 The caller's network is never changed: it runs in evaluation mode and is put back into its own afterwards, and forward
 hooks are gone when they have done their work.
 
-BatchNorm as the client ran it, told from checkpoints: where it normalized with its batches, its statistics moved.
+How a client ran BatchNorm is told from checkpoints: where it normalized with its batches, its statistics moved.
 """
 
 import copy

@@ -2,8 +2,8 @@
 
 This is the one place that sees private images. It takes finished reconstructions: no attack calls it.
 
-Which candidate is which image: every candidate against every image of the pool, as they are and up to what an
-attacker cannot know or does not care about (offset and gain, the clients' augmentations).
+`Identification` compares every candidate with every image of the pool, as they are and up to what an attacker cannot
+know or does not care about (offset and gain, the clients' augmentations).
 
 A *hit* is a pair of an image and a candidate with at least 20 dB that is identified: the candidate is nearer to this
 image than to any other of the pool. Rows are images, columns candidates.
@@ -27,11 +27,11 @@ WINDOW, SMALL_WINDOW = 7, 3  # pixels of SSIM's uniform window
 
 @dataclass(frozen=True)
 class Pool:
-    """The images among which a reconstruction has to single out its own.
+    """The images among which a reconstruction has to identify its own.
 
-    public: (P, C, H, W), images in [0, 1] that belong to nobody's private set. private: (Q, C, H, W), all private
-    images of the round, those of other clients too. public_labels, private_labels: (P,) and (Q,), their classes, None
-    where these are not known.
+    public: (P, C, H, W), images in [0, 1] that belong to nobody's private set.
+    private: (Q, C, H, W), all private images of the round, those of other clients too.
+    public_labels, private_labels: (P,) and (Q,), their classes, None where these are not known.
     """
 
     public: Tensor
@@ -42,8 +42,12 @@ class Pool:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Which of N images are exactly equal, pixel for pixel. first: (D,) the first of each. copies: (D,) how often it
-    occurs. of: (N,) which of the D an image is."""
+    """Which of N images are exactly equal, pixel for pixel.
+
+    first: (D,) the first of each.
+    copies: (D,) how often it occurs.
+    of: (N,) which of the D an image is.
+    """
 
     first: np.ndarray
     copies: np.ndarray
@@ -60,7 +64,10 @@ class Distinct:
 
 @dataclass(frozen=True)
 class ImageScores:
-    """One entry per private image, (N,) each. match: index of the reconstruction, -1 where there was none left."""
+    """One entry per private image, (N,) each.
+
+    match: index of the reconstruction, -1 where there was none left.
+    """
 
     match: np.ndarray
     l2: np.ndarray
@@ -129,7 +136,7 @@ def hungarian_match(cost: np.ndarray) -> np.ndarray:
 
 
 def distances(a: Tensor, b: Tensor) -> Tensor:
-    """Euclidean distances of flattened images, (N, M), in float64."""
+    """Compute Euclidean distances of flattened images, (N, M), in float64."""
     if len(b) == 0:
         return torch.zeros((len(a), 0), dtype=torch.float64)
     return torch.cdist(a.flatten(1).double(), b.flatten(1).double(), compute_mode="donot_use_mm_for_euclid_dist")
@@ -145,7 +152,7 @@ def matched_l2(private: Tensor, candidates: Tensor) -> tuple[np.ndarray, np.ndar
 
 
 def psnr(private: Tensor, guesses: Tensor) -> np.ndarray:
-    """Peak signal-to-noise ratio in dB with peak 1, (N,); an exact copy counts as 100 dB."""
+    """Compute the peak signal-to-noise ratio in dB with peak 1, (N,); an exact copy counts as 100 dB."""
     mse = ((private - guesses).double() ** 2).flatten(1).mean(1).clamp_min(1e-10)
     return (-10 * torch.log10(mse)).numpy()
 

@@ -1,11 +1,9 @@
-"""What the plain scores of returned images miss: candidates that were held back, images that are there but for an
-offset, a gain, an augmentation or what an eye overlooks, returned images that are nobody's, and how exposed the most
-exposed image is.
+"""How much of a private set a reconstruction gives away, beside the floor (column prefix `floor_`).
 
-`recovered` needs an image that the attack returned, pixel by pixel. None of these counts is ever below it: they look
-for the largest matching among hits that include those of the greedy one.
-
-How much of a private set a reconstruction gives away, beside the floor (column prefix `floor_`).
+`Exposure` adds what the plain scores of returned images miss: candidates that were held back, images that are there but
+for an offset, a gain, an augmentation or what an eye overlooks, returned images that are nobody's, and how exposed the
+most exposed image is. `recovered` needs an image that the attack returned, pixel by pixel. None of these counts is ever
+below it: they look for the largest matching among hits that include those of the greedy one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,8 +32,13 @@ LOOSE = ("recovered_affine", "recovered_group", "recognized")  # counts of what 
 @dataclass(frozen=True)
 class Hits:
     """Distinct private images, then all of the pool, against candidates: (D + P, M) each, l2 in pixels and the rest
-    True where a candidate recovers an image. plain: pixel by pixel. loose: by the names in `LOOSE`, without those that
-    have no meaning here. numbers: (D + P,), equal images share one. guesses: (M,), theirs."""
+    True where a candidate recovers an image.
+
+    plain: pixel by pixel.
+    loose: by the names in `LOOSE`, without those that have no meaning here.
+    numbers: (D + P,), equal images share one.
+    guesses: (M,), theirs.
+    """
 
     l2: np.ndarray
     plain: np.ndarray
@@ -53,8 +56,12 @@ class Hits:
         transformations: Sequence[Transformation] = (),
         least: float = float("nan"),
     ) -> "Hits":
-        """candidates: (M, C, H, W), not clamped. scores: those of the first of them, whose hits count in any case.
-        least: likeness from which an eye knows an image, NaN where that is not known."""
+        """Compare candidates with the pool.
+
+        candidates: (M, C, H, W), not clamped.
+        scores: of the first of them, whose hits count in any case.
+        least: likeness from which an eye knows an image, NaN where that is not known.
+        """
         found = Identification(torch.cat([private, pool.public, pool.private]), candidates.clamp(0, 1))
         plain = found.hits()
         matched = np.flatnonzero(scores.recovered)
@@ -73,10 +80,15 @@ class Hits:
 
 @dataclass(frozen=True)
 class Exposure:
-    """Of N private images. counts: by `held` and the names in `LOOSE`, without those that have no meaning here; each
-    image as often as it occurs. floor: the same for public images. precision: share of the returned images that hit a
-    private one, a second view of it too; NaN where nothing is returned. best_l2: from the most exposed image to its
-    nearest candidate, held or not."""
+    """Of N private images.
+
+    counts: by `held` and the names in `LOOSE`, without those that have no meaning here; each image as often as it
+        occurs.
+    floor: the same for public images.
+    precision: share of the returned images that hit a private one, a second view of it too; NaN where nothing is
+        returned.
+    best_l2: from the most exposed image to its nearest candidate, held or not.
+    """
 
     count: int
     num_held: int
@@ -95,8 +107,12 @@ class Exposure:
         copies: np.ndarray,
         returned: int,
     ) -> "Exposure":
-        """attack: the returned candidates, then those held back. scores, floor_l2: of the matched ones, (D,). copies:
-        (D,), how often each private image occurs."""
+        """Count the images that are exposed.
+
+        attack: the returned candidates, then those held back.
+        scores, floor_l2: of the matched ones, (D,).
+        copies: (D,), how often each private image occurs.
+        """
         rows, num_candidates = slice(len(copies)), attack.l2.shape[1]
         nearest = np.minimum(scores.l2, attack.l2[rows].min(1, initial=np.inf))
         return cls(
@@ -141,7 +157,10 @@ MOST_EXPOSED = 0.95  # quantile over private images
 @dataclass(frozen=True)
 class ClassFloor:
     """What somebody scores who knows how many images of which class there are, and nothing else: public images by those
-    counts. recognized: of the private images; NaN where that is not known."""
+    counts.
+
+    recognized: of the private images; NaN where that is not known.
+    """
 
     images: ImageScores
     recognized: float
@@ -152,9 +171,12 @@ class LeakageScore:
     """The scores of an attack and of attackers who know nothing, on the same private images.
 
     floor, guesses: two draws of public images, `floor_size` each: as many as the attack returned, or fewer where the
-    pool has no more. mean_image: the mean of all public images for every private one; nearer than any draw where a
-    private set is small, and never identified. class_floor: None where nobody knows the classes. exposure: what these
-    leave out, `least` the likeness from which an eye knows an image. null: the same reconstructions against others.
+        pool has no more.
+    mean_image: the mean of all public images for every private one; nearer than any draw where a private set is small,
+        and never identified.
+    class_floor: None where nobody knows the classes.
+    exposure: what these leave out, `least` the likeness from which an eye knows an image.
+    null: the same reconstructions against others.
     """
 
     images: ImageScores
@@ -261,11 +283,12 @@ def score(
 ) -> LeakageScore:
     """Score reconstructions against the private images, and as many public images against them for the floor.
 
-    private: (N, C, H, W) in [0, 1]; equal ones are one image, which counts as often as it occurs. reconstructed: (M, C,
-    H, W); M may be anything, 0 too, and what lies outside [0, 1] is clamped, but not for the score up to an offset. A
-    second draw of public images plays the attacker for `floor_leakage`. held: (H, C, H, W), candidates that the attack
-    has and did not return. transformations: what clients augment their images by. labels: (N,), the classes of the
-    private images, where they and those of the pool are known.
+    private: (N, C, H, W) in [0, 1]; equal ones are one image, which counts as often as it occurs.
+    reconstructed: (M, C, H, W); M may be anything, 0 too, and what lies outside [0, 1] is clamped, but not for the
+        score up to an offset. A second draw of public images plays the attacker for `floor_leakage`.
+    held: (H, C, H, W), candidates that the attack has and did not return.
+    transformations: what clients augment their images by.
+    labels: (N,), the classes of the private images, where they and those of the pool are known.
     """
     size, held = min(len(reconstructed), len(pool.public)), reconstructed[:0] if held is None else held
     draws = [_draw(pool.public, size, generator) for _ in range(2)]

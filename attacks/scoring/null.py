@@ -17,8 +17,11 @@ SETS = 99  # of images, so that a p-value is a multiple of 1 %
 
 @dataclass(frozen=True)
 class Null:
-    """Means over null sets: recovered (images of a set) and leakage. p: of the leakage that was observed. count_p: of
-    each count. NaN, all of them, where there are not enough other images for one set."""
+    """Means over null sets: recovered (images of a set) and leakage.
+
+    p: of the leakage that was observed.
+    count_p: of each count. NaN, all of them, where there are not enough other images for one set.
+    """
 
     recovered: float = float("nan")
     leakage: float = float("nan")
@@ -28,10 +31,15 @@ class Null:
 
 @dataclass(frozen=True)
 class Others:
-    """Distinct images of other clients and of nobody's private set, one row each. l2: (Q, M), of every reconstruction.
-    floor_l2: (Q, F), of every image of the floor, none of which is among them. mean_l2: (Q,), of the mean public image.
-    hits: (Q, M), with at least 20 dB and identified. counted: the hits of further counts, (Q, any). classes: (Q,), all
-    the same where they are not known."""
+    """Distinct images of other clients and of nobody's private set, one row each.
+
+    l2: (Q, M), of every reconstruction.
+    floor_l2: (Q, F), of every image of the floor, none of which is among them.
+    mean_l2: (Q,), of the mean public image.
+    hits: (Q, M), with at least 20 dB and identified.
+    counted: the hits of further counts, (Q, any).
+    classes: (Q,), all the same where they are not known.
+    """
 
     l2: np.ndarray
     floor_l2: np.ndarray
@@ -58,8 +66,10 @@ class Others:
 
 @dataclass(frozen=True)
 class Observed:
-    """What null sets are held against: leakage, and counts by their names. classes: (D,) of the distinct private
-    images, copies: (D,) how often each occurs."""
+    """What null sets are held against: leakage, and counts by their names.
+
+    classes: (D,) of the distinct private images, copies: (D,) how often each occurs.
+    """
 
     leakage: float
     counts: Mapping[str, int]

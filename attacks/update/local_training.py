@@ -1,4 +1,5 @@
-"""A client's optimizer as a differentiable function of its gradients: SGD, Adam and AdamW as torch.optim takes them.
+"""A client's local training as a differentiable function of its images and labels, and its optimizer as one of
+gradients: SGD, Adam and AdamW as torch.optim takes them.
 
     SGD with heavy-ball momentum μ (Polyak 1964)        v ← μ v + g,  the first time v ← g;             θ ← θ − η v
     Adam (Kingma and Ba 2015, algorithm 1)              m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²,
@@ -7,8 +8,6 @@
 
 Weight decay λ adds λ θ to g, except in AdamW. Adam's first step is −η g / (|g| + ε), the signs of g wherever |g| is far
 above ε, and signs have no derivative by which images could be moved: a larger ε makes one.
-
-A client's local training as a differentiable function of its images and labels.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,5 @@
-"""The mean that was subtracted from the pixels, read off an update or off images.
-
-What an adversary works with where it was told nothing: inferred from the update, or assumed with a warning.
+"""What an adversary knows of the private set where it was told nothing: the number of images and the mean that was
+subtracted from their pixels, inferred from the update or from images, or assumed with a warning.
 """
 
 from collections.abc import Collection

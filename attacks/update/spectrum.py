@@ -1,13 +1,8 @@
-"""The singular values and the row space of a layer's update.
+"""The singular values and the row space of a layer's update, without weight decay, and what they tell of the images.
 
-The update of a layer, and of the linear layer that is fed the images themselves.
-
-It is [ΔW | Δb] = Σ_i δ_i [x_i; 1]ᵀ under any sequence of SGD steps: its rank is the number of images, and a pixel that
-never varies gives a column proportional to Δb.
-
-Views of one image, as clients that augment their data train on, recognized by what the attacker sees.
-
-Remove weight decay from an update.
+The update of the linear layer that is fed the images is [ΔW | Δb] = Σ_i δ_i [x_i; 1]ᵀ under any sequence of SGD steps:
+its rank is the number of images (views of one image, as clients that augment their data train on, count each), and a
+pixel that never varies gives a column proportional to Δb.
 
 Weight decay multiplies the parameters by 1 − lr · λ at every step, so that after all of them
 
