@@ -3,8 +3,8 @@
 import pytest
 
 from attacks import Knowledge
+from simulator.cli.inputs import parse_knowledge
 from simulator.results.knowledge_fields import KNOWLEDGE_FIELDS
-from simulator.tools.attack_pair import parse_knowledge
 
 
 def test_every_field_is_documented():
