@@ -175,7 +175,7 @@ def _results(
 @contextlib.contextmanager
 def _dispatcher(workers: int | None) -> Iterator["Dispatcher"]:
     """On a Ray of our own, which ends with it, unless there is one already."""
-    import ray  # takes seconds, and few audits that are repeated need it
+    import ray  # 0.4 s with what follows, which an audit that has no two attacks to do is spared
 
     from simulator.evaluation.dispatch import Dispatcher
     from simulator.run.cluster import start_ray, stop_ray, worker_environment
@@ -193,7 +193,7 @@ def _dispatcher(workers: int | None) -> Iterator["Dispatcher"]:
 
 def _write_page(folder: Path) -> None:
     """Where there is none of these tables yet. A page that cannot be made costs a line in the log, not the result."""
-    from simulator.reports.html_report import is_current, write_report
+    from simulator.reports.html_report import is_current, write_report  # Matplotlib: 0.5 s that `page=False` spares
 
     say = logging.getLogger("fedspill").warning
     try:

@@ -32,7 +32,7 @@ def _run(scenario: Scenario, typed: RunCommand, finish: Callable[[Path, bool, Sh
     if not needs_run(plan, typed.overwrite):
         say(f"{plan.run_dir} holds this run already, finished; --overwrite does it again")
         return finish(plan.run_dir, False, shown)
-    from simulator.run.engine import simulate  # Flower and Ray: 1.6 s that a finished run does without
+    from simulator.run.engine import simulate  # Flower and Ray: 1.3 s that a finished run does without
 
     try:
         simulate(plan, run_display(), typed.overwrite, typed.verbose)

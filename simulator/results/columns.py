@@ -7,13 +7,10 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
-
-if TYPE_CHECKING:
-    pass
 
 INTEGER, COUNT, NUMBER, FLAG, TEXT = "int64", "Int64", "float64", "bool", "str"  # COUNT: an integer that may be missing
 DECIBEL, L2, SHARE, SECONDS, JSON = "dB", "L2", "0 to 1", "seconds", "JSON"  # units
@@ -101,10 +98,8 @@ class Table:
             row["detail"] = "; ".join(filter(None, [row.get("detail"), *said]))
         return row
 
-    def frame(self, rows: Sequence[dict[str, Any]] | dict[str, Any], swept: Iterable[str] = ()) -> "pd.DataFrame":
+    def frame(self, rows: Sequence[dict[str, Any]] | dict[str, Any], swept: Iterable[str] = ()) -> pd.DataFrame:
         """Rows, or columns by name, with the columns in their order and of their types; those of a sweep follow."""
-        import pandas as pd  # a third of a second, which every worker of a run would wait for
-
         frame = pd.DataFrame(rows)
         self.check(frame.columns, swept)
         extra = [name for name in frame.columns if name not in self.columns]
