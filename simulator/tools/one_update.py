@@ -1,8 +1,8 @@
 """One attack on one update, written down as an audit, or a run, of this observation alone.
 
 Two checkpoints are a recording of one client in one round. An observation of a run or an audit is attacked once more,
-and scored as the run has it. The folder holds `reconstructions.npz` and `facts.json`, the tables of a run, and what
-pictures and page are made from.
+and scored as the run has it. The folder holds `reconstructions.npz`, `facts.json` with what was measured and
+`constants.json` with the tuned constants that took part, the tables of a run, and what pictures and page are made from.
 """
 
 import shutil
@@ -36,6 +36,7 @@ from simulator.scenario.sections import AttackConfig
 
 IMAGES = ("truth", "public", "candidates")  # that an audit was given
 FACTS = "facts.json"  # of whatever `fedspill attack` wrote
+CONSTANTS = "constants.json"  # beside it, where the attack has tuned constants
 RECORDING = "recording"  # below the folder of an attack on two checkpoints
 KEY = ObservationKey(1, 0, "server")  # of their observation
 
@@ -120,7 +121,7 @@ def attack_update(update: Update, out: Path, pixels: bool, progress: Progress) -
 
 
 def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowledge, pixels: bool) -> None:
-    """Write reconstructions.npz and facts.json. pixels: as `attack_update` has it."""
+    """Write reconstructions.npz, facts.json and constants.json. pixels: as `attack_update` has it."""
     make_out(out)
     images, held = found.images, found.images[:0] if found.held is None else found.held
     if pixels:
@@ -141,9 +142,10 @@ def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowl
         "knowledge": knowledge.given(),
         "seconds": round(found.seconds, 3),
         "warnings": found.warnings,
-        **found.facts,
+        **found.measured,
     }
     write_json(out / FACTS, facts)
+    write_json(out / CONSTANTS, found.constants)
 
 
 def _scored(job: Job, attacked: Attacked, granted: Knowledge) -> JobResult:

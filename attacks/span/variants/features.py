@@ -66,7 +66,7 @@ class FeatureVariant:
         facts = constants_of(FEATURE, INVERSION, MOMENTUM, SEARCH) | {
             "steps": float(len(candidates.states)),
             "momentum": candidates.momentum.value,
-            "threshold": bounds.residual,
+            "accepted_up_to": bounds.residual,
             "gradient_threshold": bounds.gradient,
         }
         reason = None
@@ -92,7 +92,7 @@ class FeatureVariant:
             "used_num_private": float(evidence.count),
             "rank": float(len(evidence.rows)),
             "steps": 1.0,
-            "threshold": UNKNOWN.residual,
+            "accepted_up_to": UNKNOWN.residual,
             "gradient_threshold": UNKNOWN.gradient,
         }
         return Reconstruction(
@@ -153,7 +153,7 @@ class FewFeaturesVariant:
         self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator
     ) -> FeatureAcceptance:
         """The images of accepted features that decoys vouch for. residual: ρ of their features."""
-        facts: Facts = {**constants_of(FEATURE, MAP_INVERSION, SEARCH), "threshold": candidates.bound}
+        facts: Facts = {**constants_of(FEATURE, MAP_INVERSION, SEARCH), "accepted_up_to": candidates.bound}
         kept = candidates.residual < candidates.bound
         features, residual = candidates.features[kept], candidates.residual[kept]
         facts["features_accepted"] = float(len(features))

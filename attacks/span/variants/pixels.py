@@ -185,7 +185,7 @@ class PixelVariant:
         facts: Facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),
             "rounds": float(candidates.passes),
-            "threshold": candidates.threshold,
+            "accepted_up_to": candidates.threshold,
             "certified": float(len(candidates.passed)),
         }
         noise = evidence.defense.second_noise(list(evidence.tests.values()), evidence.outside)
