@@ -29,6 +29,9 @@ Progress = Callable[[int, int, float], None]
 Facts = dict[str, float | str]
 """What an attack measured, by name, and the names of the layers it measured at."""
 
+CONSTANT = "threshold_"
+"""How the name of a fact begins that nobody measured: a tuned constant that took part."""
+
 
 def silent(done: int, total: int, loss: float) -> None:
     """Ignore the progress."""
@@ -84,6 +87,16 @@ class Reconstruction:
     def _pixels(self, inputs: Tensor, clamped: bool) -> Tensor:
         pixels = Normalization(self.pixel_mean, self.pixel_std).pixels(inputs.cpu())
         return pixels.clamp(0, 1) if clamped and self.pixel_mean else pixels
+
+    @property
+    def measured(self) -> Facts:
+        """Those of `facts` that the attack measured."""
+        return {name: value for name, value in self.facts.items() if not name.startswith(CONSTANT)}
+
+    @property
+    def constants(self) -> Facts:
+        """Those of `facts` that are tuned constants."""
+        return {name: value for name, value in self.facts.items() if name.startswith(CONSTANT)}
 
     def show(self, most: int = 20) -> Pictures:
         """Show the first images, in a notebook or a file, each above its residual."""

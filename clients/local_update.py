@@ -37,7 +37,7 @@ def code_version() -> str:
 def has_gpu_share() -> bool:
     """Whether this process may use a GPU: a worker of Ray only one that it was granted a share of, since others would
     crowd it; any other process what it finds."""
-    import ray
+    import ray  # 0.2 s of a process that has no need of it otherwise
 
     if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
         return True
@@ -47,7 +47,7 @@ def has_gpu_share() -> bool:
 def whereabouts() -> dict[str, str | int]:
     """Where a client ran: process, host and the accelerators that Ray granted it."""
     facts: dict[str, str | int] = {"pid": os.getpid(), "worker": "local", "gpu-ids": ""}
-    import ray
+    import ray  # likewise
 
     if ray.is_initialized():
         context = ray.get_runtime_context()

@@ -21,7 +21,7 @@ client's with 200 images at width 2048 after 300 full-batch steps, and the mean 
 
 from dataclasses import dataclass
 
-from attacks.base import Facts
+from attacks.base import CONSTANT, Facts
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def constants_of(*groups: type[Thresholds]) -> Facts:
     found: Facts = {}
     for group in groups:
         for name in group.__annotations__:
-            key, value = f"threshold_{group.__name__.lower()}_{name}", getattr(group, name)
+            key, value = f"{CONSTANT}{group.__name__.lower()}_{name}", getattr(group, name)
             if isinstance(value, Descent):
                 found |= {f"{key}_steps": float(value.steps), f"{key}_rate": value.rate}
             elif isinstance(value, tuple):

@@ -155,7 +155,7 @@ def _flower_shares(
 
     What is skewed are the labels of the task: with odd_even, a client of one class has odd or even digits only.
     """
-    import datasets
+    import datasets  # 2 s with flwr-datasets, which partitions of our own are spared
     from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, PathologicalPartitioner
 
     partitioner: IidPartitioner | DirichletPartitioner | PathologicalPartitioner

@@ -4,31 +4,23 @@ import fedspill
 run = fedspill.audit("runs/mine", "myapp/task.py:Net", (1, 28, 28), mean=0.13, std=0.31)
 run.leakage                       # a row for each round, client, threat model and attack
 run.page                          # report.html; `run.show()` has the pictures of what leaked worst
-
-One attack on one pair of checkpoints, written down as an audit of a recording with one round and one client.
 """
 
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attacks import InputError, Knowledge, Observation, Reconstruction
+from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator import gc_tuning
 from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan, absolute, attack_of, digest_of
-from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
+from simulator.audit.recording import Recording
 from simulator.evaluation.image_files import Shape
-from simulator.evaluation.job import Job, JobResult, finish_job, lost, run_job
-from simulator.evaluation.truth import Attacked
-from simulator.results.disk import make_out
-from simulator.results.formats import write_model
-from simulator.results.keys import ObservationKey, RecordedObservation
+from simulator.evaluation.job import Job, JobResult, lost, run_job
 from simulator.results.ledger import JOURNAL, Ledger, inspect, out_of_time
-from simulator.results.storage import CellStore
 from simulator.run.display import Display
 from simulator.run.folder import TABLE_FILES, claimed_folder, is_free, surroundings
 from simulator.rundir.run import AUDIT, Run, read_description
@@ -182,7 +174,7 @@ def _results(
 @contextlib.contextmanager
 def _dispatcher(workers: int | None) -> Iterator["Dispatcher"]:
     """On a Ray of our own, which ends with it, unless there is one already."""
-    import ray  # takes seconds, and few audits that are repeated need it
+    import ray  # 0.4 s with what follows, which an audit that has no two attacks to do is spared
 
     from simulator.evaluation.dispatch import Dispatcher
     from simulator.run.cluster import start_ray, stop_ray, worker_environment
@@ -200,7 +192,7 @@ def _dispatcher(workers: int | None) -> Iterator["Dispatcher"]:
 
 def _write_page(folder: Path) -> None:
     """Where there is none of these tables yet. A page that cannot be made costs a line in the log, not the result."""
-    from simulator.reports.html_report import is_current, write_report
+    from simulator.reports.html_report import is_current, write_report  # Matplotlib: 0.5 s that `page=False` spares
 
     say = logging.getLogger("fedspill").warning
     try:
@@ -212,35 +204,3 @@ def _write_page(folder: Path) -> None:
 
 def _values(given: float | Sequence[float]) -> tuple[float, ...]:
     return (float(given),) if isinstance(given, int | float) else tuple(map(float, given))
-
-
-RECORDING = "recording"  # below the folder of the result
-KEY = ObservationKey(1, 0, "server")
-
-
-def audit_pair(
-    out: Path, options: AuditOptions, observation: Observation, knowledge: Knowledge, found: Reconstruction
-) -> None:
-    """Make `out` the audit of what an attack, the only one of `options`, found in one pair: tables and files from which
-    reports are made. Its scores are those of an audit."""
-    make_out(out)
-    write_recording(out / RECORDING, observation, knowledge)
-    plan = AuditPlan.of(replace(options, recording=str(out / RECORDING)), out)
-    description = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
-    with claimed_folder(out, AUDIT, description, overwrite=True):
-        (job,), ledger = make_jobs(plan, TIMEOUT), Ledger(out)
-        recorded = plan.store().recorded(KEY)
-        ledger.add(job.name, **finish_job(job, Attacked(recorded, observation, knowledge, found))._asdict())
-        ledger.mark_done(job.name)
-        ledger.write_tables()
-
-
-def write_recording(folder: Path, observation: Observation, knowledge: Knowledge) -> None:
-    """What `fedspill.Record` would have written of a federation with one client and one round."""
-    store, (initial, final) = CellStore(folder), observation.pairs[0]
-    store.checkpoints.mkdir(parents=True, exist_ok=True)
-    pair = (store.save_global(0, initial), store.save_client(1, 0, final))
-    store.save_observation(RecordedObservation.of(KEY, (pair,), (0,), (0,)), knowledge)
-    round = RecordedRound(round=1, clients=(0,))  # nobody reported how many images there are
-    contents = RecordingContents(strategy="two checkpoints", clients={0: SeenClient(node=0)}, rounds=(round,))
-    write_model(folder / CONTENTS, contents)

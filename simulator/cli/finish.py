@@ -9,7 +9,12 @@ import pandas as pd
 
 from simulator.cli.output import Answer, draw, here, out, records, say, warn
 from simulator.errors import DiskError, NoResult, RowsWithoutResult, RunError
+from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
 from simulator.reports.gate import Limit, judge
+from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
+from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view, equal_utility_view, legend, untested
+from simulator.reports.verdict import verdict
+from simulator.rundir.run import Run
 
 AGAIN = (
     "; the same command tries attacks that ran out of time again, and keeps all other rows: give them longer by the "
@@ -27,14 +32,30 @@ class Shown:
 
 def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
     """Draw, write the page, print the verdict and the table, and hold the limits against it."""
-    from simulator.rundir.run import Run
-
     if figures:
-        from simulator.reports.html_report import write_report
+        from simulator.reports.html_report import write_report  # Matplotlib: 0.5 s that a run just read does without
 
         draw(lambda: write_report(run_dir, warn))
     found = Run(run_dir)
     return answer_of(found.leakage, found.swept, run_dir, shown)
+
+
+def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
+    """The verdict and the tables of a benchmark, which are written too."""
+    record = Run(run_dir)
+    table = write_benchmark(record)
+    equal = write_equal_utility(record, table)
+    if figures:
+        from simulator.reports.html_report import write_benchmark_report  # likewise
+
+        draw(lambda: write_benchmark_report(record, table, equal, warn))
+    data: dict[str, Any] = {"run": str(run_dir), **show_verdict(record.leakage, shown)}
+    out.print(benchmark_view(table, out.width), "", BENCHMARK_LEGEND, *untested(table))
+    if len(equal):
+        out.print(equal_utility_view(equal, out.width))
+        say(f"equal utility: {run_dir / EQUAL}")
+    data |= {"files": show_files(run_dir, TABLE), "rows": records(table), "equal_utility": records(equal)}
+    return Answer(data, error_of(record.leakage, shown.limits))
 
 
 def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], shown: Shown = Shown()) -> Answer:
@@ -46,9 +67,6 @@ def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], shown: S
 
 def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Shown) -> Answer:
     """Print a leakage table, the verdict first. The answer has the rows that are on the screen, with all columns."""
-    from simulator.reports.screen import client_table, full_table, granted_lines, worst_rows
-    from simulator.reports.tables import legend
-
     data = show_verdict(leakage, shown)
     table = (full_table if shown.show_all else client_table)(leakage, swept, out.width)
     out.print(table, "")
@@ -64,9 +82,6 @@ def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Sho
 
 def show_verdict(leakage: pd.DataFrame, shown: Shown) -> dict[str, Any]:
     """Print it; the part of the answer that has it."""
-    from simulator.reports.screen import verdict_lines
-    from simulator.reports.verdict import verdict
-
     found = verdict(leakage)
     for line in [*verdict_lines(found, out.width, shown.show_all), ""]:
         say(line)

@@ -1,23 +1,41 @@
-"""The command line. Heavy imports happen inside the commands, so that `fedspill --help` answers at once."""
+"""The command line. A command's module is imported when the command is called, so that `--help` answers at once."""
 
 import os
 import sys
-from importlib import metadata
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from importlib import import_module, metadata
+from inspect import Parameter, Signature
+from typing import Annotated, Any
 
 import typer
 
 from attacks.interface.errors import InputError
 from simulator import gc_tuning
-from simulator.cli.audit import audit
-from simulator.cli.experiments import distill, paper
-from simulator.cli.names import init, list_names, schema
-from simulator.cli.runs import benchmark, check, report, run
-from simulator.cli.update import attack, diagnose, member
+from simulator.cli import options
+from simulator.cli.output import Answer, in_json
 from simulator.errors import RunError, no_path, refused_file, unexpected
 from simulator.terminal import guard_warnings, outlets, print_error
 
 STACK = "FEDSPILL_STACK"  # set in the environment, an error that nobody foresaw is shown as Python does
+COMMANDS: dict[str, tuple[type, str]] = {  # its options, and the function that gets them, as module.function
+    "run": (options.RunCommand, "runs.run"),
+    "benchmark": (options.BenchmarkCommand, "runs.benchmark"),
+    "check": (options.CheckCommand, "check.check"),
+    "report": (options.ReportCommand, "runs.report"),
+    "audit": (options.AuditCommand, "audit.audit"),
+    "attack": (options.AttackCommand, "attack.attack"),
+    "member": (options.MemberCommand, "update.member"),
+    "diagnose": (options.DiagnoseCommand, "update.diagnose"),
+    "distill": (options.DistillCommand, "distill.distill"),
+    "paper": (options.PaperCommand, "paper.paper"),
+    "init": (options.InitCommand, "scenario_files.init"),
+    "schema": (options.SchemaCommand, "scenario_files.schema"),
+    "list": (options.ListCommand, "names.list_names"),
+}
+AsJson = Annotated[
+    bool, typer.Option("--json", help="print one JSON object and nothing else; on a terminal, progress on stderr")
+]
 
 cli = typer.Typer(
     name="fedspill",
@@ -42,9 +60,45 @@ def program(
     """Federated-learning attack simulator: what does my federation leak?"""
 
 
-for command in (run, benchmark, check, report, audit, attack, member, diagnose, distill, paper, init, schema):
-    cli.command()(command)
-cli.command("list")(list_names)
+def command(typed: type, place: str) -> Callable[..., None]:
+    """Return a function for Typer, whose parameters are the fields of the dataclass `typed` and `--json`.
+
+    Called, it imports the function at `place`, and calls it with what was typed.
+    """
+    own = vars(typed).get("__annotations__", {})
+    shown = sorted(fields(typed), key=lambda option: option.name not in own)  # before those of its base
+    parameters = [
+        *(Parameter(one.name, Parameter.KEYWORD_ONLY, default=_default(one), annotation=one.type) for one in shown),
+        Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
+    ]
+
+    def call(as_json: bool, **given: Any) -> None:
+        def work() -> Answer:
+            module, _, name = place.partition(".")
+            answer: Answer = getattr(import_module(f"simulator.cli.{module}"), name)(typed(**given))
+            return answer
+
+        try:
+            answer = in_json(work) if as_json else work()
+        except SystemExit as error:  # no code of ours ends the program from inside a command
+            raise RunError(f"code that was allowed to run called sys.exit({error.code!r})") from None
+        if answer.error is not None:
+            raise answer.error
+
+    call.__doc__ = typed.__doc__
+    vars(call)["__signature__"] = Signature(parameters)
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _default(option: Field[Any]) -> Any:
+    if option.default_factory is not MISSING:
+        return option.default_factory()
+    return Parameter.empty if option.default is MISSING else option.default
+
+
+for name, (typed, place) in COMMANDS.items():
+    cli.command(name)(command(typed, place))
 
 
 def main() -> None:

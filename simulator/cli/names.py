@@ -1,16 +1,17 @@
-"""The commands about what a scenario can say: list, init, schema."""
+"""`fedspill list`: the names that a scenario can say."""
 
 import re
 from importlib.metadata import entry_points
 from inspect import getdoc
-from pathlib import Path
 from textwrap import wrap
-from typing import Annotated
 
-import typer
-
-from attacks.interface.errors import InputError
-from simulator.cli.output import Answer, command, out, print_json, say
+from attacks import ATTACKS
+from clients.data import SOURCES
+from clients.defenses import DEFENSES
+from clients.models import MODELS
+from simulator.cli.options import ListCommand
+from simulator.cli.output import Answer, out, say
+from simulator.run.strategies import known_strategies
 
 ELSEWHERE = {  # names that no registry holds
     "defenses": {"package.module:mod": "a mod of Flower's, or of your own."},
@@ -19,11 +20,7 @@ ELSEWHERE = {  # names that no registry holds
 }
 
 
-@command
-def list_names() -> Answer:
-    """List the attacks, defenses, data sets, models and strategies that a scenario can name, with a line on each."""
-    from simulator.run.strategies import known_strategies
-
+def list_names(typed: ListCommand) -> Answer:
     known = known_parts()
     for kind, names in known.items():
         say(f"{kind}:")
@@ -38,11 +35,6 @@ def list_names() -> Answer:
 def known_parts() -> dict[str, dict[str, str]]:
     """Return, of each kind, every name that a scenario can say and one sentence on it: ours, those that installed
     packages offer, and where other names come from."""
-    from attacks import ATTACKS
-    from clients.data import SOURCES
-    from clients.defenses import DEFENSES
-    from clients.models import MODELS
-
     own = {
         "attacks": {name: first_sentence(getdoc(ATTACKS[name])) for name in sorted(ATTACKS)},
         "defenses": {name: first_sentence(getdoc(DEFENSES[name])) for name in sorted(DEFENSES)},
@@ -70,32 +62,3 @@ def show_names(names: dict[str, str]) -> None:
     for name, text in names.items():
         for line in wrap(text, out.width, initial_indent=f"  {name}".ljust(widest), subsequent_indent=" " * widest):
             say(line)
-
-
-@command
-def init(
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="where to write it; default: the screen")] = None,
-) -> Answer:
-    """Write a commented scenario to start from; `fedspill check FILE` accepts it as it is."""
-    from simulator.scenario.template import TEMPLATE
-
-    if file is None:
-        print(TEMPLATE, end="")
-        return Answer({"scenario": TEMPLATE})
-    if file.exists():
-        raise InputError(f"{str(file)!r} exists: name another file")
-    if not file.resolve().parent.is_dir():
-        raise InputError(f"{str(file.parent)!r} is no folder: make it, or name another file")
-    file.write_text(TEMPLATE, encoding="utf-8")
-    say(f"written: {file}; next: fedspill check {file}")
-    return Answer({"scenario": TEMPLATE, "file": str(file)})
-
-
-@command
-def schema() -> Answer:
-    """Print the JSON schema of scenarios and benchmarks: editors complete and check with it."""
-    from simulator.scenario.json_schema import file_schema
-
-    found = file_schema()
-    print_json(found)
-    return Answer(found)

@@ -1,6 +1,4 @@
-"""Options that several commands have.
-
-What commands share: what they print, and `--json`.
+"""What commands print, for people and as JSON.
 
 A command returns an Answer. People read what it prints on the way. With `--json` stdout has one JSON object, the
 answer's data; what people would read goes to stderr where that is a terminal, and else nowhere: a program that reads
@@ -11,70 +9,19 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import wraps
-from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from rich.text import Text
 
-from attacks.interface.code_trust import allow_code
 from attacks.interface.errors import InputError
-from simulator.errors import RunError, no_path, refused_file, said_by
+from simulator.errors import RunError, no_path, printable, refused_file, said_by
 from simulator.terminal import Terminal, print_error
 from simulator.terminal import print_json as print_data
 
-
-def _allow(wanted: bool) -> bool:
-    if wanted:
-        allow_code()
-    return wanted
-
-
-Overrides = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.width=1024")
-]
-ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="a scenario, e.g. scenarios/quickstart.yaml")]
-RunDir = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the run directory itself")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="show what Flower and Ray say")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="do a finished run again")]
-Profile = Annotated[
-    str | None, typer.Option(metavar="NAME", help="of a benchmark file's benchmark.profiles, e.g. quick")
-]
-PublicImages = Annotated[
-    Path | None,
-    typer.Option(metavar="PATH", help="other images of the kind, no members: for floors, and for --candidates"),
-]
-CandidateImages = Annotated[
-    Path | None,
-    typer.Option(metavar="PATH", help="images of which to say whether they took part: npz or a folder; + --public"),
-]
-ShowAll = Annotated[bool, typer.Option("--all", help="show every attack in every round, and every caveat")]
-FailAbove = Annotated[
-    list[str],
-    typer.Option(
-        "--fail-above", metavar="COLUMN=VALUE",
-        help="exit with code 4 where a row of the leakage table is above, e.g. leakage=0.2, server:leakage=0.2, "
-        "noise/server:recovered=0; any numeric column of docs/reference/tables.md",
-    ),
-]  # fmt: skip
-# it acts as soon as it is read, before the file is: commands need not look at it
-AllowCode = Annotated[
-    bool,
-    typer.Option(
-        "--allow-code", callback=_allow, is_eager=True,
-        help="run the code that the file or the run names (FILE.py:factory, package.module:name): read it before",
-    ),
-]  # fmt: skip
-
-
 out = Terminal()
-
-AsJson = Annotated[
-    bool, typer.Option("--json", help="print one JSON object and nothing else; on a terminal, progress on stderr")
-]
 
 
 @dataclass(frozen=True)
@@ -85,32 +32,12 @@ class Answer:
     error: RunError | None = None
 
 
-def command(function: Callable[..., Answer]) -> Callable[..., None]:
-    """A command of the command line, with the option `--json` behind its own."""
-    own = signature(function).parameters.values()
-    option = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
-    shown = [*(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own), option]
-
-    @wraps(function)
-    def with_json(as_json: bool, **given: Any) -> None:
-        try:
-            answer = _in_json(function, given) if as_json else function(**given)
-        except SystemExit as error:  # no code of ours ends the program from inside a command
-            raise RunError(f"code that was allowed to run called sys.exit({error.code!r})") from None
-        if answer.error is not None:
-            raise answer.error
-
-    vars(with_json)["__signature__"] = signature(function).replace(parameters=shown, return_annotation=None)
-    with_json.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
-    return with_json
-
-
-def _in_json(function: Callable[..., Answer], given: dict[str, Any]) -> Answer:
-    """The answer, printed as JSON; an error too, which is raised behind it."""
+def in_json(work: Callable[[], Answer]) -> Answer:
+    """Do the work of a command, print its answer as JSON, and return it; an error is printed so too, and raised."""
     people = sys.stderr if sys.stderr.isatty() else io.StringIO()
     try:
         with contextlib.redirect_stdout(people), contextlib.redirect_stderr(people):
-            answer = function(**given)
+            answer = work()
     except Exception as error:
         known = isinstance(error, InputError | RunError)
         foreseen = str(error) if known else no_path(error) or refused_file(error)
@@ -135,13 +62,6 @@ def records(frame: Any) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
-def read_records(table: Path) -> list[dict[str, Any]]:
-    """The rows of a CSV file that a command wrote."""
-    import pandas as pd
-
-    return records(pd.read_csv(table))
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """What a command wrote."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -151,6 +71,11 @@ def read_json(path: Path) -> dict[str, Any]:
 def say(line: str) -> None:
     """As it is: brackets are no markup, and paths are not broken."""
     out.print(line, soft_wrap=True)
+
+
+def show_warnings(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        out.print(Text.assemble(("warning", "yellow"), ": ", printable(warning)))
 
 
 def warn(line: str) -> None:

@@ -152,9 +152,7 @@ def attack(job: Job, material: Material, contents: Contents, reporter: Reporter)
             found = run.run(observation, granted, reporter.progress)
         reporter.alive()  # scoring has time of its own
         attacked = Attacked(material.recorded, observation, knowledge, found)
-        members = _candidates(job, observation, granted)
-        distilled = partial(material.distilled_images, contents)
-        return Finished(scored(job, attacked, distilled, members), {**job.files(found), **job.member_files(members)})
+        return finished(job, attacked, granted, partial(material.distilled_images, contents))
     except (Exception, SystemExit) as error:
         members = _candidates_of(job, material, contents)  # whatever became of the attack
         return Finished(fault(job, error, start, material.recorded, told, members), job.member_files(members))
@@ -196,12 +194,11 @@ def filed(job: Job, finished: Finished) -> JobResult:
     return finished.result
 
 
-def finish_job(job: Job, attacked: Attacked) -> JobResult:
-    """Score what an attack found in this process, and store it."""
-    distilled = partial(CellStore(job.root).load_distilled, job.key.round)
-    members = _candidates(job, attacked.observation, attacked.knowledge)
+def finished(job: Job, attacked: Attacked, granted: Knowledge, distilled: Distilled) -> Finished:
+    """Score what an attack found. granted: what the adversary was told, whatever the attack."""
+    members = _candidates(job, attacked.observation, granted)
     files = {**job.files(attacked.found), **job.member_files(members)}
-    return filed(job, Finished(scored(job, attacked, distilled, members), files))
+    return Finished(scored(job, attacked, distilled, members), files)
 
 
 def scored(job: Job, attacked: Attacked, distilled: Distilled, members: Told) -> JobResult:

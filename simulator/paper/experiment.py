@@ -17,6 +17,9 @@ from simulator.errors import RunError
 from simulator.paper.claims import Statistics
 from simulator.reports.strips import Strip
 from simulator.run.display import Display, ShowProgress
+from simulator.run.estimate import describe_plan
+from simulator.run.folder import needs_run
+from simulator.run.plan import make_plan
 from simulator.rundir.run import Run
 from simulator.scenario.scenario import Cell, Scenario, load_source
 from simulator.scenario.yaml_source import Source, read_section
@@ -85,10 +88,7 @@ class ExperimentRun:
         It is an ordinary run: cells that are done are kept, and `fedspill report` reads it. RunError where an attack
         failed, since a figure with holes in it decides nothing.
         """
-        from simulator.run.engine import simulate
-        from simulator.run.estimate import describe_plan
-        from simulator.run.folder import needs_run
-        from simulator.run.plan import make_plan
+        from simulator.run.engine import simulate  # Ray and more: 1 s, which `paper --list` does without
 
         plan = make_plan(self.scenario, self.out / "run")
         if needs_run(plan):

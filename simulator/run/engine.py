@@ -10,7 +10,9 @@ from typing import TextIO
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
 
+from clients.client_app import app as client_app
 from simulator.errors import RunError
 from simulator.run.cluster import backend_config, beside_clients, start_ray
 from simulator.run.display import Display, interruptible
@@ -23,10 +25,6 @@ from simulator.run.workers import KillingBackend, killing_backend
 
 def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: bool = False) -> None:
     """Run a plan to its end on Ray; RunError where it had to stop. Nothing is written before Ray is known to fit."""
-    from flwr.simulation import run_simulation
-
-    from clients.client_app import app as client_app
-
     server_app, display = ServerApp(), tracked(display, plan)
     caught: list[Exception] = []
     backends: list[KillingBackend] = []  # one, once it has started

@@ -22,6 +22,7 @@ from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Evaluation, named_kernel
 from clients.losses import encode_targets
 from clients.models import build_model, option_values
+from simulator.reports.strips import image_sheet
 from simulator.results.disk import make_out, write_atomically
 from simulator.run.display import ShowProgress
 from simulator.scenario.scenario import Scenario, apply_overrides, validate
@@ -200,8 +201,6 @@ def accuracy_lines(facts: dict[str, Any]) -> list[str]:
 def write(out: Path, found: Distilled, normalization: Normalization, facts: dict[str, Any]) -> None:
     """distilled.npz: `images` in the model's input space, `targets`, and the `pixel_mean` and `pixel_std` (empty where
     nothing is divided) that make them pixels."""
-    from simulator.reports.strips import image_sheet
-
     make_out(out)
     scale = {"pixel_mean": np.array(normalization.mean), "pixel_std": np.array(normalization.std)}
     arrays = {"images": found.images.numpy(), "targets": found.targets.numpy(), **scale}

@@ -4,6 +4,7 @@ import contextlib
 import io
 from pathlib import Path
 
+from simulator.cli.options import ReportCommand
 from simulator.cli.runs import report
 from simulator.results.ledger import finished_cells
 from simulator.rundir.run import Run
@@ -20,7 +21,7 @@ def report_it(root: Path | str) -> str:
     finished_cells(root)
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            report.__wrapped__(root, show_all=True)
+            report(ReportCommand(run_dir=root, show_all=True))
         finally:
             if odd := {sign for sign in said.getvalue() if not sign.isprintable() and sign != "\n"}:
                 raise Escaped(f"{odd} reach the terminal")

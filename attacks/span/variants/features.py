@@ -65,7 +65,7 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
         facts = constants_of(FEATURE, INVERSION, MOMENTUM, SEARCH) | {
             "steps": float(len(candidates.states)),
             "momentum": candidates.momentum.value,
-            "threshold": bounds.residual,
+            "accepted_up_to": bounds.residual,
             "gradient_threshold": bounds.gradient,
         }
         reason = None
@@ -91,7 +91,7 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
             "used_num_private": float(evidence.count),
             "rank": float(len(evidence.rows)),
             "steps": 1.0,
-            "threshold": UNKNOWN.residual,
+            "accepted_up_to": UNKNOWN.residual,
             "gradient_threshold": UNKNOWN.gradient,
         }
         return Reconstruction(
@@ -143,7 +143,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
 
     def accept(self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator) -> Acceptance:
         """The images of accepted features that decoys vouch for. residual: ρ of their features."""
-        facts: Facts = {**constants_of(FEATURE, MAP_INVERSION, SEARCH), "threshold": candidates.bound}
+        facts: Facts = {**constants_of(FEATURE, MAP_INVERSION, SEARCH), "accepted_up_to": candidates.bound}
         kept = candidates.residual < candidates.bound
         features, residual = candidates.features[kept], candidates.residual[kept]
         facts["features_accepted"] = float(len(features))

@@ -83,7 +83,7 @@ class PixelVariant(Variant[PixelEvidence, Candidates]):
         facts: Facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),
             "rounds": float(candidates.passes),
-            "threshold": candidates.threshold,
+            "accepted_up_to": candidates.threshold,
             "certified": float(len(candidates.passed)),
         }
         if not evidence.regime.exact:

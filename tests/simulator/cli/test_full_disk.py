@@ -41,7 +41,7 @@ def test_a_full_disk_is_one_line_and_no_fault_of_ours(fedspill, scenario, monkey
     def full(*args):
         raise OSError(28, "No space left on device", "runs/x")
 
-    monkeypatch.setattr("simulator.scenario.scenario.load_scenario", full)
+    monkeypatch.setattr("simulator.cli.runs.load_scenario", full)
     result = fedspill("run", scenario("name: s\n"))
     assert result.returncode == 1
     assert result.stderr == (

@@ -32,7 +32,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "simulator.cli.runs", "torch", "numpy._core.multiarray"])
+@pytest.mark.parametrize("module", ["typer", "simulator.cli.check", "torch", "numpy._core.multiarray"])
 def test_ctrl_c_while_a_command_imports(tmp_path, module):
     """Some imports take an interruption for an error of their own."""
     (tmp_path / "s.yaml").write_text("name: s\n")
@@ -210,7 +210,7 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_its_stack_a_file(fedspill,
     def broken(*args):
         raise ZeroDivisionError("division\nby [/zero]")
 
-    monkeypatch.setattr("simulator.scenario.scenario.load_scenario", broken)
+    monkeypatch.setattr("simulator.cli.runs.load_scenario", broken)
     monkeypatch.delenv("FEDSPILL_STACK", raising=False)
     result = fedspill("run", scenario("name: s\n"))
     (line,) = result.stderr.splitlines()

@@ -22,7 +22,7 @@ def late(tmp_path):
 
 
 def test_a_run_without_any_result_says_so_and_exits_with_3(fedspill, scenario, late, monkeypatch):
-    monkeypatch.setattr("simulator.run.folder.needs_run", lambda plan, overwrite: False)
+    monkeypatch.setattr("simulator.cli.runs.needs_run", lambda plan, overwrite: False)
     result = fedspill("run", scenario("name: late\nmodel: {width: 8}\n"), "--out", late)
     assert result.returncode == 3
     assert result.stderr == f"fedspill: no attack gave a result (2 timeout): nothing is known of what leaks{AGAIN}\n"
@@ -38,7 +38,7 @@ def test_a_report_on_a_run_without_any_result_is_written(fedspill, late):
 
 
 def test_a_run_with_some_rows_without_a_result_says_how_many_and_exits_with_5(fedspill, scenario, late, monkeypatch):
-    monkeypatch.setattr("simulator.run.folder.needs_run", lambda plan, overwrite: False)
+    monkeypatch.setattr("simulator.cli.runs.needs_run", lambda plan, overwrite: False)
     ledger = Ledger(late)
     rows = [{"status": "ok"}, {"status": "failed", "detail": "boom"}, {"status": "timeout"}, {"status": "skipped"}]
     key = {"round": 1, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0, "target": "private"}

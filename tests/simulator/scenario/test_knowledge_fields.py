@@ -3,7 +3,7 @@
 import pytest
 
 from attacks import Knowledge
-from simulator.tools.attack_pair import parse_knowledge
+from simulator.cli.inputs import parse_knowledge
 
 KNOWLEDGE_FIELDS = Knowledge.about()
 

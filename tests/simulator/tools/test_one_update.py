@@ -75,6 +75,9 @@ def test_an_attack_on_a_scenario_s_observation_has_scores_and_a_page(fedspill, r
     page = Run(tmp_path / "out").page.read_text()
     assert "6 of its 6" in page and said["files"]["page"].endswith("report.html")
     assert Run(tmp_path / "out").private(1, 0, "server").shape == (6, 1, 8, 8)
+    facts, constants = (json.loads((tmp_path / "out" / name).read_text()) for name in ("facts.json", "constants.json"))
+    assert not [name for name in facts if name.startswith("threshold")] and facts["accepted_up_to"] > 0
+    assert constants and all(name.startswith("threshold_") for name in constants)
     assert fedspill("attack", *arguments[:-3], "mean_image", *arguments[-2:]).returncode == 0  # another in its place
 
 

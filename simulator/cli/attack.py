@@ -1,0 +1,64 @@
+"""`fedspill attack`: what does one update give away?"""
+
+from attacks import InputError
+from simulator.audit.plan import AuditOptions
+from simulator.cli.finish import Shown, finish_run
+from simulator.cli.inputs import observe, parse_numbers, parse_options, parse_shape
+from simulator.cli.options import AttackCommand
+from simulator.cli.output import Answer, out, read_json, show_warnings
+from simulator.results.disk import check_out
+from simulator.run.display import step_bar
+from simulator.tools.one_update import (
+    FACTS,
+    Update,
+    attack_update,
+    check_replaceable,
+    update_of_pair,
+    update_of_run,
+)
+
+
+def attack(typed: AttackCommand) -> Answer:
+    check_out(typed.out_dir)
+    check_replaceable(typed.out_dir)
+    update = _update(typed)
+    with step_bar() as report:
+        found = attack_update(
+            update,
+            typed.out_dir,
+            typed.in_pixels,
+            lambda done, total, loss: report(f"{typed.name}, loss {loss:.2e}", done, total),
+        )
+    show_warnings(found.warnings)
+    if not typed.in_pixels:
+        show_warnings(["images are shown as the network saw them: where training normalizes, give --mean and --std"])
+    held = 0 if found.held is None else len(found.held)
+    inferred = "" if found.num_inferred is None else f", {found.num_inferred} inferred"
+    count = f"{len(found.images)} images{f', {held} held back' if held else ''}{inferred}"
+    out.print(f"{count}, {found.seconds:.1f} s: {typed.out_dir}")
+    ended = finish_run(typed.out_dir, figures=True, shown=Shown(typed.show_all))
+    return Answer(read_json(typed.out_dir / FACTS) | ended.data, ended.error)
+
+
+def _update(typed: AttackCommand) -> Update:
+    """Return the update with the attack that was asked for. InputError says what is missing or wrong."""
+    images = {"truth": typed.truth, "public": typed.public, "candidates": typed.candidates}
+    if typed.run is not None and any(images.values()):
+        given = " and ".join(f"--{image}" for image, path in images.items() if path)
+        raise InputError(f"{given}: for two checkpoints, beside --run leave it out: a run brings its own images")
+    observation, granted, record = observe(typed)
+    if record is not None:
+        attack = parse_options(typed.name, typed.option) if typed.option else typed.name
+        return update_of_run(record, typed.cell, observation, granted, attack)
+    assert typed.model is not None and typed.shape is not None
+    options = AuditOptions.of(
+        recording="",
+        model=typed.model,
+        shape=parse_shape(typed.shape),
+        mean=parse_numbers("--mean", typed.mean),
+        std=parse_numbers("--std", typed.std),
+        attacks=(parse_options(typed.name, typed.option),),
+        seed=typed.seed,
+        **images,
+    )
+    return update_of_pair(observation, granted, options)

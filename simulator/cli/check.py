@@ -1,0 +1,14 @@
+"""`fedspill check`: what would run, and what would it cost?"""
+
+from simulator.cli.options import CheckCommand
+from simulator.cli.output import Answer, out
+from simulator.run.estimate import describe_plan
+from simulator.run.plan import make_plan
+from simulator.scenario.benchmark import load_any
+
+
+def check(typed: CheckCommand) -> Answer:
+    lines = describe_plan(make_plan(load_any(typed.file, typed.profile, typed.overrides)))
+    out.print(lines)
+    said = dict(line.split(":", 1) for line in lines.splitlines())
+    return Answer({name: " ".join(text.split()) for name, text in said.items()})

@@ -1,0 +1,112 @@
+"""What options that are typed as text stand for: numbers, knowledge, an attack, an update."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from attacks import InputError, Knowledge, Observation
+from attacks.interface.code_trust import allow_code
+from attacks.interface.errors import nearest
+from clients.config import ModelConfig
+from clients.models.checkpoint import read_checkpoint
+from clients.models.factory import construct, outputs_of
+from simulator.audit.plan import per_channel
+from simulator.cli.options import UpdateCommand
+from simulator.evaluation.image_files import Shape
+from simulator.results.keys import ALL
+from simulator.results.knowledge_fields import make_knowledge
+from simulator.rundir.run import Run
+from simulator.scenario.sections import AttackConfig
+from simulator.scenario.yaml_source import parse_value
+
+
+def observe(typed: UpdateCommand) -> tuple[Observation, Knowledge, Run | None]:
+    """Return the observation, what its adversary was granted, and the run it is of: None for two checkpoints.
+
+    --know replaces what the adversary of a run was told.
+    """
+    knowledge = parse_knowledge(typed.know)
+    if typed.run is None:
+        observation = _observe_pair(typed)
+        return observation, _normalized(knowledge, typed, observation.input_shape), None
+    names = ("model", "initial", "final", "shape", "mean", "std")
+    if given := ", ".join(f"--{name}" for name in names if getattr(typed, name) is not None):
+        raise InputError(f"--run {str(typed.run)!r} brings its model and checkpoints: leave out {given}, or --run")
+    record = Run(typed.run)
+    threat_model = typed.threat_model or ("observer" if typed.client == ALL else "server")
+    observation, granted = record.observation(typed.round, typed.client, threat_model, typed.cell)
+    return observation, knowledge if typed.know else granted, record
+
+
+def _observe_pair(typed: UpdateCommand) -> Observation:
+    """Return the observation of two checkpoints, of any format that `read_checkpoint` knows."""
+    model, initial, final, shape = typed.model, typed.initial, typed.final, typed.shape
+    if model is None or initial is None or final is None or shape is None:
+        flags = {"--model": model, "--initial": initial, "--final": final, "--shape": shape}
+        missing = ", ".join(flag for flag, value in flags.items() if value is None)
+        raise InputError(f"which update? Give --run RUN, or {missing} beside what was given")
+    size = parse_shape(shape)
+    allow_code(model)  # it was typed
+    module = construct(ModelConfig(name=model), size, outputs=0)
+    outputs_of(module, model, size)
+    like = module.state_dict()
+    pair = read_checkpoint(initial, like), read_checkpoint(final, like)
+    return Observation(module, (pair,), size, round=1, client=0)
+
+
+def _normalized(knowledge: Knowledge, typed: UpdateCommand, shape: Shape) -> Knowledge:
+    """Return the knowledge with what --mean and --std say; what --know says of the same comes first."""
+    means, stds = parse_numbers("--mean", typed.mean), parse_numbers("--std", typed.std)
+    if not means and not stds:
+        return knowledge
+    return replace(
+        knowledge,
+        pixel_mean=knowledge.pixel_mean or per_channel(means or (0.0,), shape),
+        pixel_std=knowledge.pixel_std or per_channel(stds, shape) or None,
+        pixel_range=knowledge.pixel_range or (0.0, 1.0),
+    )
+
+
+def parse_numbers(option: str, text: str | None) -> tuple[float, ...]:
+    """Return the numbers of `0.5` or `0.4914,0.4822,0.4465`; none where the option is not given."""
+    try:
+        return tuple(float(part) for part in text.split(",")) if text is not None else ()
+    except ValueError:
+        raise InputError(f"{option} {text!r}: write one number, or one for each channel, e.g. 0.49,0.48,0.45") from None
+
+
+def parse_shape(text: str) -> Shape:
+    """Return (1, 28, 28) for the text 1,28,28."""
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"--shape {text!r}: write channels,height,width, e.g. 1,28,28")
+    return int(parts[0]), int(parts[1]), int(parts[2])
+
+
+def parse_knowledge(items: list[str]) -> Knowledge:
+    """Return what the items FIELD=VALUE of --know say."""
+    return make_knowledge(parse_fields(items))
+
+
+def parse_fields(items: list[str]) -> dict[str, Any]:
+    """Return the items FIELD=VALUE of --know by field. Values are YAML; "0.4,0.5" is a list as "[0.4, 0.5]" is."""
+    for item in items:
+        key, equals, _ = item.partition("=")
+        if not equals or key not in Knowledge.names():
+            raise InputError(f"--know {item!r}: write FIELD=VALUE{nearest(key, Knowledge.names())}")
+    listed = re.compile(r"([^=]+)=(-?[\d.][^\[\],]*(?:,[^\[\],]+)+)")
+    return _parse([listed.sub(r"\1=[\2]", item) for item in items])
+
+
+def parse_options(name: str, items: list[str]) -> AttackConfig:
+    """Return the attack with the items NAME=VALUE of --option."""
+    for item in items:
+        if "=" not in item:
+            raise InputError(f"--option {item!r}: write NAME=VALUE")
+    config = AttackConfig.model_construct(name=name, label=name, options=_parse(items))
+    config.make()
+    return config
+
+
+def _parse(items: list[str]) -> dict[str, Any]:
+    return {key: parse_value(text) for key, _, text in (item.partition("=") for item in items)}

@@ -1,0 +1,23 @@
+"""`fedspill paper`: the experiments of the papers, measured anew."""
+
+from dataclasses import asdict
+
+from attacks.interface.errors import InputError
+from simulator.cli.options import PaperCommand
+from simulator.cli.output import Answer, out, say
+from simulator.paper.command import listing, run_experiment, titles
+
+
+def paper(typed: PaperCommand) -> Answer:
+    if typed.names:
+        out.print(listing())
+        return Answer({"experiments": titles()})
+    figure, folder = typed.figure, typed.out_dir
+    if figure is None or folder is None:
+        raise InputError("fedspill paper FIGURE --out DIR measures an experiment, fedspill paper --list names them")
+    claims = run_experiment(
+        figure, typed.profile, typed.overrides, folder, out, sheet=typed.sheet, verbose=typed.verbose
+    )
+    files = ["data.csv", "claims.json", "figure.png"] + ["sheet.png"] * typed.sheet
+    say(f"written: {folder}: {', '.join(files)}")
+    return Answer({"claims": [asdict(claim) for claim in claims], "files": [str(folder / name) for name in files]})
