@@ -133,6 +133,7 @@ hessian_norms(net, net.state_dict(), torch.ones(1, 1, 2, 2), torch.Generator())
         ("import attacks", {"flwr", "ray", "datasets", "pandas", "clients"}),
         ("import clients.data", {"sklearn", "datasets", "PIL", "ray"}),
         ("import simulator.audit.run_audit", {"ray", "flwr", "matplotlib"}),
+        ("import simulator.evaluation.dispatch", {"flwr", "pandas", "matplotlib"}),  # of attack workers
         ("import simulator.run.client_actor", {"flwr.simulation", "flwr.superlink", "sqlalchemy", "pandas"}),
         (CURVATURE, {"sympy"}),  # which PyTorch imports for derivatives in a direction: every worker would wait for it
     ],

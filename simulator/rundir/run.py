@@ -20,11 +20,11 @@ from simulator.evaluation.image_files import read_truth
 from simulator.evaluation.truth import Truth
 from simulator.results.columns import FLOORS, Table
 from simulator.results.disk import inside, is_changed
-from simulator.results.formats import read_table
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.ledger import JOURNAL, files_of
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
 from simulator.results.storage import CellStore
+from simulator.results.table_file import read_table
 from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.strip import cell_of, worst_pictures
 from simulator.scenario.scenario import Cell, Scenario, validate
