@@ -80,22 +80,24 @@ def misfits(owner: Any) -> Iterator[str]:
                 yield f"{option.name} is {value}, {each} {allowed.said}"
 
 
+def _no_choices(owner: Any) -> Iterator[str]:
+    """Say of every option that is no value of its `Literal`, and of the device, what there is to choose from."""
+    for option in fields(owner):
+        value, known = getattr(owner, option.name), get_args(option.type)
+        if get_origin(option.type) is Literal and value not in known:
+            yield f"{option.name} is {value!r}, choose {', '.join(known[:-1])} or {known[-1]}"
+    device = getattr(owner, "device", "auto")
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        yield f"device is {device!r}, choose auto, cpu, cuda or cuda:0"
+
+
 def check_values(owner: Any, called: str = "") -> None:
     """Raise InputError for the first option of a dataclass that is out of its range, or no value of its `Literal`.
 
     called: how the error calls the owner, by default by its kind and name.
     """
-    called = called or f"{owner.kind} {owner.name!r}"
-    for problem in misfits(owner):
-        raise InputError(f"{called}: {problem}")
-    for option in fields(owner):
-        value, known = getattr(owner, option.name), get_args(option.type)
-        if get_origin(option.type) is Literal and value not in known:
-            choices = f"{', '.join(known[:-1])} or {known[-1]}"
-            raise InputError(f"{called}: {option.name} is {value!r}, choose {choices}")
-    device = getattr(owner, "device", "auto")
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-        raise InputError(f"{called}: device is {device!r}, choose auto, cpu, cuda or cuda:0")
+    for problem in (*misfits(owner), *_no_choices(owner)):
+        raise InputError(f"{called or f'{owner.kind} {owner.name!r}'}: {problem}")
 
 
 def check_known(called: str, options: Iterable[str], known: list[str]) -> None:
