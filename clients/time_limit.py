@@ -6,6 +6,7 @@ it takes as many as on an idle one. By the clock ends what hangs.
 
 import contextlib
 import faulthandler
+import os
 import signal
 import threading
 import time
@@ -17,6 +18,9 @@ import torch
 # Share of a processor below which work hangs rather than waits for its turn. Fifty processes on one core still get as
 # much each; a worker of Ray that sleeps takes 0.0024, measured on two busy cores.
 HANGING = 0.02
+FINEST = 0.02  # seconds between two looks at the processor time, at least
+# The system's own timer of processor time counts by ticks: of two threads that take turns it missed a third and more.
+CORES = os.cpu_count() or 1
 LAST_RESORT = 10.0  # seconds that work has to end once its time is over
 STDERR = 2
 
@@ -37,35 +41,38 @@ def time_limit(
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    used, gradients = time.process_time(), torch.is_grad_enabled()
+    begun, gradients = time.process_time(), torch.is_grad_enabled()
+    used, next_look = begun, time.monotonic() + seconds  # of the last look at whether it computes, and of the next
 
     def end(*said: str) -> NoReturn:
-        _set_timers(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise error(*said)
 
     def look(signum: int, frame: object) -> None:
-        nonlocal used
-        before, used = used, time.process_time()
-        if used - before < HANGING * seconds:
-            end("it waits and does not compute")
-        alive()
+        nonlocal used, next_look
+        now, left = time.process_time(), begun + seconds - time.process_time()
+        if left <= 0:
+            end()
+        if time.monotonic() >= next_look:
+            if now - used < HANGING * seconds:
+                end("it waits and does not compute")
+            used, next_look = now, time.monotonic() + seconds
+            alive()
+        set_timer(left)
 
-    handlers = {signal.SIGPROF: lambda signum, frame: end(), signal.SIGALRM: look}
-    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    _set_timers(seconds)
+    def set_timer(left: float) -> None:
+        """Go off before threads on all cores can have used what is left, and no later than at the next look."""
+        wait = min(left / CORES, next_look - time.monotonic())
+        signal.setitimer(signal.ITIMER_REAL, max(wait, FINEST))
+
+    previous = signal.signal(signal.SIGALRM, look)
+    set_timer(seconds)
     try:
         yield
     finally:
-        _set_timers(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         torch.set_grad_enabled(gradients)  # an error raised within torch's own way out of `no_grad` leaves it off
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _set_timers(seconds: float) -> None:
-    """One goes off once, after so much work; the other again and again, by the clock."""
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def longest(seconds: float) -> float:

@@ -15,7 +15,7 @@ from tests.crowded import crowded
 STUBBORN = """
 import signal, time
 from clients.time_limit import last_resort, time_limit
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGPROF, signal.SIGTERM])
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGTERM])
 with last_resort(0.2):
     pass
 with last_resort(0.5), time_limit(0.1):
@@ -48,8 +48,7 @@ def test_what_computes_is_ended_after_its_processor_seconds():
 
 @pytest.mark.slow
 def test_threads_count_together():
-    """Two threads of 1 s each are 2 s, whoever waits for them. Systems count by ticks of up to 10 ms: half a second
-    of room on either side."""
+    """Two threads of 1 s each are 2 s, whoever waits for them."""
 
     def compute():
         end = time.thread_time() + 1.0
@@ -71,12 +70,12 @@ def test_threads_count_together():
 
 @pytest.mark.slow
 def test_on_a_busy_core_work_has_the_same_processor_seconds_and_all_the_time_that_takes():
-    """Four others on the same core: 0.4 s of work take about 2 s, and the limit is 0.8 s."""
+    """Four others on the same core: 0.8 s of work take about 4 s, and the limit is 1.2 s."""
     start, signs = time.monotonic(), []
     with crowded(4):
-        with time_limit(0.8, alive=lambda: signs.append(time.monotonic())):
-            work(0.4)
-        assert time.monotonic() - start > 0.8 and signs  # others know that it is not lost
+        with time_limit(1.2, alive=lambda: signs.append(time.monotonic())):
+            work(0.8)
+        assert time.monotonic() - start > 1.2 and signs  # others know that it is not lost
         with pytest.raises(OutOfTime, match="it waits and does not compute"), time_limit(0.5):
             time.sleep(60)
 

@@ -19,7 +19,7 @@ DECIDES = {
     "attacks/span/search/descent.py:extreme_images": "linear programs on the host, where images are missing",
     "attacks/span/sparse_duals.py:_reweighted": "whether to go on, once for each reweighting of one image",
     "attacks/span/sparse_duals.py:_trimmed": "whether to go on, once for each trim of one image",
-    "attacks/span/variants/pixels.py:_solved": "torch checks every Cholesky factor, two for each iteration",
+    "attacks/span/acceptance.py:_ridge_solution": "torch checks every Cholesky factor, two for each iteration",
     "attacks/update/spectrum.py:_tail": "scipy looks for the root of a function of the update",
 }
 """The places that may wait in a loop, and why."""
