@@ -19,7 +19,7 @@ import torch
 # much each; a worker of Ray that sleeps takes 0.0024, measured on two busy cores.
 HANGING = 0.02
 FINEST = 0.02  # seconds between two looks at the processor time, at least
-# The system's own timer of processor time counts by ticks: of two threads that take turns it missed a third and more.
+# The system's own timer of processor time counts by ticks: of two threads that took turns it once missed 30 % or more.
 CORES = os.cpu_count() or 1
 LAST_RESORT = 10.0  # seconds that work has to end once its time is over
 STDERR = 2

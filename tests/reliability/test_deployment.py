@@ -84,7 +84,7 @@ def test_strangers_are_refused_faults_are_rows_a_client_that_hung_is_back_and_a_
     with deployed(tmp_path, nodes=3) as deployment:
         node_key(tmp_path / "stranger")
         stranger = deployment.supernode(3, 4, key=tmp_path / "stranger")
-        timeout = 15 + 3 * start_of_a_client()  # while the nodes start, so that cores are as busy as in a round
+        timeout = 10 + 3 * start_of_a_client()  # while the nodes start, so that cores are as busy as in a round
         table, attacks = run(deployment, rounds, timeout, ending, lost=2)
         assert stranger.poll() is not None, "a node whose key nobody registered is still there"
     assert unlike(table, 1, [FINE, OUTCOMES["sends other shapes"], OUTCOMES["raises"]]) == []
