@@ -151,8 +151,8 @@ def make_objective(
     double_backward: bool = False,
     kept: State | None = None,
 ) -> Objective:
-    """The closed form where `model` is an MLP that has one, with nothing trained beside it, as a second head is; autograd
-    elsewhere (or everywhere, with `double_backward`).
+    """The closed form where `model` is an MLP that has one and nothing beside it was trained, such as a second head;
+    autograd elsewhere (or everywhere, with `double_backward`).
 
     delta: trained parameters only. views: full state dicts, one per kernel, of the dtype and device to compute in.
     kept: 1 for the entries of delta that count and 0 for the others, None where all do.
