@@ -22,7 +22,7 @@ determines the images, and F is not asked: of images that a client first used af
 mixtures of duals, but a mixture has a zero that holds it alone (`DualSpace.leverage`). This needs N independent signals
 behind the first layer, a second layer's update of rank N. Where a narrow second layer answers two images with the same
 units, their signals δ are parallel after one step. As d_i = mask_i ⊙ W₂ᵀ δ_i, some d_i − t d_j is then zero wherever
-the masks agree, often on more units than d_i. Of such images the second layer shows one weighted mean, from which F does
+the masks agree, often on more units than d_i. Of such images the second layer shows a weighted mean, from which F does
 not tell the mean of their pixels. Only images that leave no more than rounding are returned: their signal is their own.
 
 **In noise** (`fit_images`): noise hides which duals are zero, so that none passes the sparsity test. The pattern
