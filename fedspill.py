@@ -66,11 +66,17 @@ def attack(
 ) -> "Reconstruction":
     """Attack one observation: what the attack called `name`, with these options, makes of it.
 
-    knowledge: what the adversary is told beyond the checkpoints; nothing by default. seed: of its random numbers.
+    name: of an attack of fedspill's or an installed package's; package.module:Class for one of yours.
+    knowledge: what the adversary is told beyond the checkpoints; nothing by default.
+    seed: of its random numbers.
+
     Raises InputError for an unknown attack or option, and where the attack cannot run on this network.
     """
     from attacks import Knowledge, get_attack, torch_generator
+    from attacks.interface.code_trust import allow_code
 
+    if ":" in name:
+        allow_code(name)  # whoever calls this has typed it
     return get_attack(name, **options).run(observation, knowledge or Knowledge(), torch_generator(seed, name))
 
 

@@ -62,8 +62,9 @@ def printable(text: str) -> str:
 
 
 def said_by(error: BaseException) -> str:
-    """An exception of somebody else's code in one line, its type first."""
-    return one_line(f"{type(error).__name__}: {error}").removesuffix(":")
+    """An exception in one line, its type first, and where it came out of the user's code."""
+    said, where = one_line(f"{type(error).__name__}: {error}").removesuffix(":"), user_code(error)
+    return f"{said}, in or below {where}" if where and not isinstance(error, InputError) else said
 
 
 def refused_file(error: BaseException) -> str:
@@ -82,27 +83,27 @@ def no_path(error: BaseException) -> str:
 
 
 def unexpected(error: BaseException) -> str:
-    """An exception that nobody foresaw, in one line that says where it came out of a network of the user's; its stack
-    goes into a file of its own."""
+    """An exception that nobody foresaw, in one line that says where it came out of the user's code; its stack goes into
+    a file of its own."""
     stack = "".join(traceback.format_exception(error))
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix="fedspill-", suffix=".txt", delete=False, errors="replace"
     ) as file:
         file.write(stack)
-    where = _user_code(error)
-    whose = f"in or below {where}, which is no code of fedspill's" if where else "this is a fault of fedspill"
+    whose = "which is no code of fedspill's" if user_code(error) else "this is a fault of fedspill"
     return f"unexpected {said_by(error)}; {whose}, the stack is in {file.name}"
 
 
-def _user_code(error: BaseException) -> str:
-    """FILE:LINE of the innermost forward pass that an exception came out of which is neither fedspill's nor that of an
-    installed package; "" where there is none."""
+def user_code(error: BaseException) -> str:
+    """FILE:LINE of the innermost code that fedspill called and that is neither its own nor an installed package's, such
+    as a network, an attack or a defense of the user's; "" where there is none."""
     paths = sysconfig.get_paths()
-    libraries = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    installed = (*libraries, *(str(PACKAGES / name) for name in ("attacks", "clients", "simulator")))
-    passes = [part for part in traceback.extract_tb(error.__traceback__) if part.name == "forward"]
-    own = [part for part in passes if not part.filename.startswith(installed)]
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+    libraries = tuple(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    ours = tuple(str(PACKAGES / name) for name in ("attacks", "clients", "simulator"))
+    parts = traceback.extract_tb(error.__traceback__)
+    first = next((i for i, part in enumerate(parts) if part.filename.startswith(ours)), len(parts))
+    theirs = [p for p in parts[first:] if not p.filename.startswith((*libraries, *ours, "<"))]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
 
 
 __all__ = [

@@ -1,6 +1,8 @@
 """The examples of docs/howto/extending.md, executed as they stand there."""
 
+import os
 import re
+import subprocess
 import sys
 import tomllib
 import types
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedspill
 from attacks import ATTACKS, InputError, Knowledge, Observation, Pool, Reconstruction, get_attack, torch_generator
 from attacks.interface.pictures import Normalization
 from clients.chain import build_defense
@@ -25,7 +28,8 @@ from simulator.results.schema import LEAKAGE, benchmark
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import load_scenario
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "howto" / "extending.md"
+PROJECT = Path(__file__).resolve().parents[1]
+PAGE = PROJECT / "docs" / "howto" / "extending.md"
 FILES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
 KEY = {"round": 1, "client": 0, "threat_model": "server", "attack": "a", "defense": "none", "seed": 0}
 
@@ -178,10 +182,31 @@ def test_a_scenario_names_parts_by_their_import_path(package, tmp_path):
     file.write_text(f"name: s\n{text}".replace("nets.py", str(tmp_path / "nets.py")))
     scenario = load_scenario(file)
     (attack,) = scenario.adversary.attacks
-    assert attack.label == "FirstLayerRows" and attack.make().smallest_bias == 1e-6
+    assert attack.label == "first_layer_rows" and attack.make().smallest_bias == 1e-6
     assert build_defense(scenario.defenses[0]).name == "sign_update"
     assert load_dataset(scenario.data).class_names == ("horizontal", "vertical")
     assert get_attack(f"{package / 'mine' / 'first_layer_rows.py'}:FirstLayerRows").name == "first_layer_rows"
+
+
+def test_an_attack_that_python_names_needs_no_permission(package, monkeypatch):
+    monkeypatch.setenv("FEDSPILL_ALLOW_CODE", "")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    moved = {name: value + torch.rand(value.shape) for name, value in state.items()}
+    observation = Observation(model, ((state, moved),), (1, 8, 8))
+    path = "mine.first_layer_rows:FirstLayerRows"
+    with pytest.raises(InputError, match="is code that would run on this machine"):
+        get_attack(path)
+    assert len(fedspill.attack(path, observation, Knowledge(num_private=2, pixel_mean=(0.0,))).images) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", re.findall(r"^    (FEDSPILL_ALLOW_CODE.*\\\n.*)$", PAGE.read_text(), re.MULTILINE))
+def test_the_common_tests_run_over_parts_of_others(package, command):
+    command = command.replace("python", sys.executable).replace("CLONE", str(PROJECT)) + " -vv"
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    result = subprocess.run(command, shell=True, cwd=package, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0 and "[mine." in result.stdout, result.stdout[-2000:]
 
 
 def test_what_a_path_leads_to_has_to_be_such_a_part(package):

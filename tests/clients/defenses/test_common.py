@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import types
 import typing
 
@@ -21,7 +22,8 @@ QUICK = {name: {"iterations": 5} for name in ("kip", "rkip", "rkip_finite")}
 GUARANTEES = {"dp_sgd", "local_dp", "central_dp"}
 FACTORED = {"power_sgd"}  # what travels are factors, of which every entry of the update is made
 
-every_defense = pytest.mark.parametrize("name", sorted(DEFENSES))
+YOURS = os.environ.get("FEDSPILL_DEFENSE")  # package.module:Class of one to be tested alone
+every_defense = pytest.mark.parametrize("name", [YOURS] if YOURS else sorted(DEFENSES))
 
 
 def defense(name):
@@ -105,7 +107,7 @@ def test_nothing_of_the_caller_s_is_changed(name):
 def test_options_are_checked_by_name(name):
     with pytest.raises(InputError, match="no option 'colour'"):
         make(name, colour=1)
-    for option in dataclasses.fields(DEFENSES[name]):
+    for option in dataclasses.fields(DEFENSES.find(name)):
         kinds = set(typing.get_args(option.type) if isinstance(option.type, types.UnionType) else [option.type])
         wrong = [{"no": "mapping"}, math.nan] + [kind(-1) for kind in kinds & {int, float}]
         for value in wrong:

@@ -43,6 +43,17 @@ def test_checkpoints_of_any_kind_are_attacked_alike(fedspill, pair, tmp_path):
     assert np.array_equal(*found)
 
 
+MINE = """from dataclasses import dataclass
+from typing import ClassVar
+from attacks.base import Attack
+@dataclass(frozen=True)
+class Mine(Attack):
+    name: ClassVar[str] = "my_own"
+    def reconstruct(self, observation, knowledge, generator, progress):
+        return bais
+"""
+
+
 def test_an_exception_of_the_user_s_network_is_no_fault_of_fedspill(fedspill, pair, tmp_path):
     trouble = """
 from torch import nn
@@ -58,7 +69,14 @@ def own():
     (tmp_path / "own.py").write_text(trouble)
     result = fedspill("attack", *pair, "--model", f"{tmp_path / 'own.py'}:own", "--attack", "ntk", "--out", tmp_path)
     assert result.returncode == 1 and "fault of fedspill" not in result.stderr
-    assert f"ValueError: no gradients, please; in or below {tmp_path / 'own.py'}:6" in result.stderr
+    assert f"ValueError: no gradients, please, in or below {tmp_path / 'own.py'}:6;" in result.stderr
+
+
+def test_an_exception_of_the_user_s_attack_names_its_line(fedspill, pair, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    result = fedspill("attack", *pair, "--attack", f"{tmp_path / 'mine.py'}:Mine", "--out", tmp_path / "out")
+    assert result.returncode == 1 and "fault of fedspill" not in result.stderr
+    assert f"NameError: name 'bais' is not defined, in or below {tmp_path / 'mine.py'}:8;" in result.stderr
 
 
 def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_null(fedspill, pair, tmp_path):
