@@ -19,6 +19,7 @@ from attacks.interface.torch_tools import choose_device, exact_convolutions
 from attacks.update.private_set import (
     check_knowledge,
     check_num_private_available,
+    doubt_of_scale,
     infer_private_set,
     mean_of_found,
 )
@@ -183,6 +184,8 @@ class Attack(ABC):
             held = found.images[:0] if found.held is None else found.held
             mean, unsure = mean_of_found(observation, knowledge, found.images if len(found.images) else held)
             warnings += unsure
+        if self.vouches and knowledge.pixel_mean:
+            warnings += doubt_of_scale(found.images, mean, knowledge.pixel_std or ())
         return replace(
             found,
             pixel_mean=mean,

@@ -47,7 +47,7 @@ def run_network(model: nn.Module, state: State, images: Tensor) -> Tensor:
     """What the network gives for images (N, C, H, W) at the parameters `state`, (N, …), differentiable in both, and
     twice, in its own mode. Every attack runs the user's network here, or in `probe`."""
     with differentiable_attention():
-        return outputs_of(torch.func.functional_call(model, state, (as_fed(images),)))
+        return scores_of(torch.func.functional_call(model, state, (as_fed(images),)))
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def differentiable_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def outputs_of(given: object) -> Tensor:
+def scores_of(given: object) -> Tensor:
     """The tensor that a loss is taken of, in what a network returns: itself, the first of a tuple or a list, or what it
     calls `logits`, as networks of Hugging Face do. InputError for anything else."""
     if isinstance(given, Tensor):
@@ -126,7 +126,7 @@ def probe(
     with watched(layers, hook), evaluating(model), torch.no_grad():
         if state is not None:
             return run_network(model, state, images)
-        return outputs_of(model(as_fed(images.to(next(model.parameters())))))
+        return scores_of(model(as_fed(images.to(next(model.parameters())))))
 
 
 def outputs_at(model: nn.Module, state: State, images: Tensor) -> Tensor:

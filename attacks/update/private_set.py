@@ -78,6 +78,20 @@ def are_raw_pixels(images: Tensor, std: tuple[float, ...] | None = None) -> bool
     return bool(((pixels - 0.5).abs() <= 0.5 + GREY_LEVEL / 2).all()) and len(images) > 0
 
 
+OUTSIDE = 0.05  # beyond the range of pixels, from which a pixel does not belong there, whatever rounds it
+FEW_OUTSIDE = 0.02  # share of the pixels of images that came back
+
+
+def doubt_of_scale(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> list[str]:
+    """A question where images (M, C, H, W), right as the network was fed them, are none in the range of pixels."""
+    pixels = Normalization(mean, std).pixels(images)
+    share = float(((pixels - 0.5).abs() > 0.5 + OUTSIDE).float().mean()) if len(images) else 0.0
+    if share <= FEW_OUTSIDE:
+        return []
+    told = f"the mean {', '.join(map(str, mean))}" + (f" and the deviation {', '.join(map(str, std))}" if std else "")
+    return [f"{share:.0%} of the pixels that came back lie outside 0 to 1: does {told} fit?"]
+
+
 ASSUMED_MEAN = 0.5  # of every channel, by attacks that need one and are not told it: the middle of the pixel range
 UNKNOWN_MEAN = "pixel_mean is unknown: images are as the network was fed them, nothing was added"
 

@@ -14,6 +14,7 @@ from attacks.interface.code_trust import require_allowed
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.plugins import Registry, load_object, own_traceback
 from attacks.interface.torch_tools import derive_seed, torch_generator
+from attacks.networks.probing import scores_of
 from clients.config import ModelConfig, ModelOptionError, ModelOptions
 from clients.models.checkpoint import load_checkpoint
 from clients.models.networks import LeNet5Options, MLPOptions, NTKLinear, ResNet18Options, ViTTinyOptions
@@ -130,7 +131,12 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
         raise InputError(f"model.name {config.name!r} raised:\n{own_traceback(error)}") from None
     if not isinstance(model, nn.Module):
         raise InputError(f"model.name {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
+    model.register_forward_hook(_scores)  # Hugging Face's networks return an object with `logits`
     return model
+
+
+def _scores(model: nn.Module, inputs: object, outputs: object) -> Tensor:
+    return scores_of(outputs)
 
 
 def most_parameters() -> int:
@@ -167,11 +173,11 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
     try:
         with torch.no_grad():
             found = model.eval()(torch.zeros(2, *shape).to(parameter))
+    except InputError as error:
+        raise InputError(f"model.name {name!r}: {error}") from None
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"model.name {name!r} cannot take images of shape {shape}: {reason}") from None
     except (Exception, SystemExit) as error:
         raise InputError(f"model.name {name!r} raised on images of shape {shape}:\n{own_traceback(error)}") from None
-    if not isinstance(found, Tensor):
-        raise InputError(f"model.name {name!r} returns {type(found).__name__}, it has to be one tensor of outputs")
     return tuple(found.shape[1:])

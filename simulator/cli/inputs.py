@@ -4,9 +4,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.code_trust import allow_code
 from attacks.interface.errors import nearest
+from attacks.interface.observation import State
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
 from clients.models.factory import construct, outputs_of
@@ -18,6 +21,9 @@ from simulator.results.knowledge_fields import make_knowledge
 from simulator.rundir.run import Run
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value
+
+CHANNELS = (1, 3, 4)  # that pictures have
+DRAWN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose weights PyTorch draws so
 
 
 def observe(typed: UpdateCommand) -> tuple[Observation, Knowledge, Run | None]:
@@ -51,7 +57,23 @@ def _observe_pair(typed: UpdateCommand) -> Observation:
     outputs_of(module, model, size)
     like = module.state_dict()
     pair = read_checkpoint(initial, like), read_checkpoint(final, like)
-    return Observation(module, (pair,), size, round=1, client=0)
+    observation = Observation(module, (pair,), size, round=1, client=0)
+    if looks_swapped(module, *pair):
+        raise InputError(f"--final {str(final)!r} looks less trained than --initial {str(initial)!r}: swap the two")
+    return observation
+
+
+def looks_swapped(model: nn.Module, initial: State, final: State) -> bool:
+    """Tell whether the second checkpoint comes before the first: BatchNorm counted fewer batches in it, or all its
+    weights fill the range that PyTorch draws them from, ±1/√(inputs of a unit), which those of the first exceed."""
+    if any(final[name] < initial[name] for name in final if name.endswith("num_batches_tracked") and name in initial):
+        return True
+    weights = [f"{name}.weight".lstrip(".") for name, part in model.named_modules() if isinstance(part, DRAWN)]
+    reach = [
+        [float(state[name].abs().max()) * state[name][0].numel() ** 0.5 for name in weights if name in state]
+        for state in (initial, final)
+    ]
+    return bool(weights) and all(0.9 < r <= 1 + 1e-6 for r in reach[1]) and any(r > 1 + 1e-6 for r in reach[0])
 
 
 def _normalized(knowledge: Knowledge, typed: UpdateCommand, shape: Shape) -> Knowledge:
@@ -80,7 +102,12 @@ def parse_shape(text: str) -> Shape:
     parts = text.split(",")
     if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--shape {text!r}: write channels,height,width, e.g. 1,28,28")
-    return int(parts[0]), int(parts[1]), int(parts[2])
+    shape = int(parts[0]), int(parts[1]), int(parts[2])
+    if shape[2] in CHANNELS and shape[0] not in CHANNELS:
+        raise InputError(
+            f"--shape {text!r} has {shape[0]} channels: write {shape[2]},{shape[0]},{shape[1]}, channels first"
+        )
+    return shape
 
 
 def parse_knowledge(items: list[str]) -> Knowledge:

@@ -16,7 +16,7 @@ class Pair(nn.Module):
         super().__init__()
         self.net = make()
     def forward(self, x):
-        return self.net(x), x
+        return {"scores": self.net(x)}
 def conv():
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
 def three():

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from attacks import Knowledge
+from simulator.cli.inputs import looks_swapped
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.run.folder import claimed
@@ -98,6 +100,8 @@ def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_n
         ({"--attack": "nkt"}, "did you mean 'ntk'?"),
         ({"--know": "labls=1"}, "did you mean 'labels'?"),
         ({"--shape": "8,8"}, "channels,height,width"),
+        ({"--shape": "8,8,1"}, "has 8 channels: write 1,8,8, channels first"),
+        ({"--initial": "AFTER", "--final": "BEFORE"}, "looks less trained than --initial"),
         ({"--initial": "nowhere.safetensors"}, "does not exist"),
         ({"--model": "NETS:three"}, "has shape"),
         ({"--model": "NETS:nothing"}, "has no function 'nothing'"),
@@ -120,6 +124,7 @@ def test_bad_attack_arguments(fedspill, pair, tmp_path, change, says):
     state["1.weight"][0, 0] = torch.nan
     save_file(state, tmp_path / "diverged.safetensors")
     places = {"NETS": tmp_path / "nets.py", "DIVERGED": tmp_path / "diverged.safetensors"}
+    places |= {"BEFORE": tmp_path / "a.safetensors", "AFTER": tmp_path / "b.safetensors"}
     arguments = dict(zip(pair[::2], pair[1::2], strict=True)) | {"--attack": "ntk", "--out": tmp_path / "out"} | change
     flat = [str(part) for flag, value in arguments.items() if value is not None for part in (flag, value)]
     for name, place in places.items():
@@ -183,3 +188,10 @@ def test_a_damaged_run_directory_is_said_to_be(fedspill, recorded, tmp_path, bro
     result = fedspill("attack", *arguments, "--attack", attack)
     assert result.returncode == 2 and says in result.stderr, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_batches_that_were_counted_tell_which_checkpoint_comes_first():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.BatchNorm1d(4))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model(torch.rand(5, 4))
+    assert looks_swapped(model, model.state_dict(), before) and not looks_swapped(model, before, model.state_dict())

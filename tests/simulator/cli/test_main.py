@@ -63,7 +63,7 @@ BAD = {
     "model without parameters": ("name: s\nmodel: {name: 'NETS:empty'}\n", "no parameters"),
     "factory that raises": ("name: s\nmodel: {name: 'NETS:broken'}\n", "no such net"),
     "factory that misuses torch": ("name: s\nmodel: {name: 'NETS:misused'}\n", "nets.py"),
-    "model that returns a tuple": ("name: s\nmodel: {name: 'NETS:Pair'}\n", "returns tuple"),
+    "model that names its outputs": ("name: s\nmodel: {name: 'NETS:Pair'}\n", "returns a dict without `logits`"),
     "checkpoint that is a folder": ("name: s\nmodel: {checkpoint: /}\n", "no safetensors file"),
     "network that hides the number of images": ("name: s\nmodel: {name: 'NETS:conv'}\n", "needs num_private"),
     "mean of too many channels": ("name: s\nadversary: {knowledge: {pixel_mean: [1, 2, 3]}}\n", "1 channels"),
