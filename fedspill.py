@@ -72,8 +72,7 @@ def attack(
 
     Raises InputError for an unknown attack or option, and where the attack cannot run on this network.
     """
-    from attacks import Knowledge, get_attack, torch_generator
-    from attacks.interface.code_trust import allow_code
+    from attacks import Knowledge, allow_code, get_attack, torch_generator
 
     if ":" in name:
         allow_code(name)  # whoever calls this has typed it

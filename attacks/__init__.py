@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attacks.interface.code_trust import allow_code as allow_code
     from attacks.library import ATTACKS as ATTACKS
     from attacks.library import Attack as Attack
     from attacks.library import BestPublic as BestPublic
@@ -34,6 +35,7 @@ OWN_HOME = {  # of names that need no attack: asking for one of them does not im
     "LeakageScore": "attacks.scoring.leakage",
     "Observation": "attacks.interface.observation",
     "Pool": "attacks.scoring.images",
+    "allow_code": "attacks.interface.code_trust",
     "score": "attacks.scoring.leakage",
     "torch_generator": "attacks.interface.torch_tools",
 }

@@ -4,8 +4,18 @@
     strategy = Record(FedAvg(...), "runs/mine")
 
 The federation comes first: whatever goes wrong here is logged, noted under `problems` of the recording, and over.
+
+`recording_of`: the recording of a federation that did not run in Flower, from a folder with its checkpoints:
+
+    FOLDER/round_1/global.pt      what was sent in round 1
+    FOLDER/round_1/alice.pt       what the client `alice` returned; any name but `global`
+    FOLDER/round_2/global.pt      the aggregate of round 1, sent in round 2
+    FOLDER/global.pt              the aggregate of the last round, where there is one
+
+Any format that `read_checkpoint` knows will do, under any ending.
 """
 
+import re
 from collections.abc import Collection, Iterable
 from functools import partial
 from pathlib import Path
@@ -16,8 +26,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from attacks.interface.errors import InputError
+from clients.models.checkpoint import read_checkpoint
 from simulator.adversary.statistics import Wrapped
-from simulator.audit.messages import Background, MessageReader, Problems, ServerRound, log
+from simulator.audit.messages import Arrays, Background, MessageReader, Problems, Reply, ServerRound, log
+from simulator.audit.recording import CONTENTS
 from simulator.audit.writer import Kept, RecordingWriter
 
 NOT_RECORDED = "a round could not be recorded"
@@ -140,3 +152,55 @@ class Record(Wrapped):
             super().__setattr__(name, value)
         else:
             setattr(self.strategy, name, value)
+
+
+GLOBAL, RULE = "global", "FOLDER/round_1/global.pt, FOLDER/round_1/CLIENT.pt, FOLDER/round_2/global.pt, …"
+
+
+def recording_of(folder: Path) -> Path:
+    """Return the folder itself where it is no folder of checkpoints, else that of its recording, which is written now.
+
+    Raises InputError for a round without `global`, and for a file that is no checkpoint.
+    """
+    if (folder / CONTENTS).exists() or not (rounds := _rounds(folder)):
+        return folder
+    place, problems = folder.with_name(f"{folder.name}-recording"), Problems()
+    sent = {number: _arrays(_only(path)) for number, path in rounds.items()}
+    last = [path for path in folder.iterdir() if path.stem == GLOBAL]
+    nodes: dict[str, int] = {}
+    seen = []
+    for number, path in rounds.items():
+        replies = sorted(file for file in path.iterdir() if file.stem != GLOBAL and not file.name.startswith("."))
+        for file in replies:
+            nodes.setdefault(file.stem, len(nodes))
+        final = sent.get(number + 1) or (_arrays(last[0]) if last and number == max(rounds) else None)
+        to = {nodes[file.stem]: sent[number] for file in replies}
+        back = [Reply(nodes[file.stem], _arrays(file), None, file.stem) for file in replies]
+        seen.append(ServerRound(number, sent[number], to, back, final))
+    writer = RecordingWriter(place, "unknown", Kept(free=0), problems)
+    try:
+        for one in seen:
+            writer.write(one)
+    finally:
+        writer.end()
+    if lines := problems.lines():
+        raise InputError(f"{str(place)!r} could not be written: {lines[0]}")
+    return place
+
+
+def _rounds(folder: Path) -> dict[int, Path]:
+    """The folders of rounds by number, in order."""
+    found = [(re.fullmatch(r"round_?0*(\d+)", path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
+    return dict(sorted((int(match[1]), path) for match, path in found if match and path.is_dir()))
+
+
+def _only(folder: Path) -> Path:
+    """The checkpoint that a round starts from."""
+    found = [path for path in folder.iterdir() if path.stem == GLOBAL]
+    if len(found) != 1:
+        raise InputError(f"{str(folder)!r} has {len(found)} files `{GLOBAL}`, one is needed: {RULE}")
+    return found[0]
+
+
+def _arrays(path: Path) -> Arrays:
+    return dict(ArrayRecord(read_checkpoint(path)).items())

@@ -17,7 +17,7 @@ from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator import gc_tuning
 from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan, absolute, attack_of, digest_of
-from simulator.audit.recording import Recording
+from simulator.audit.recording import CONTENTS, Recording
 from simulator.evaluation.image_files import Shape
 from simulator.evaluation.job import Job, JobResult, lost, run_job
 from simulator.results.ledger import JOURNAL, Ledger, inspect, out_of_time
@@ -69,6 +69,10 @@ def audit(
     read, unless `overwrite`. Raises InputError for what
     does not fit, before anything is written.
     """
+    if not (Path(recording) / CONTENTS).exists():
+        from simulator.audit.record import recording_of  # Flower: half a second
+
+        recording = recording_of(Path(recording))
     options = AuditOptions.of(
         recording=absolute(recording),
         model=model,
@@ -174,13 +178,11 @@ def _results(
 @contextlib.contextmanager
 def _dispatcher(workers: int | None) -> Iterator["Dispatcher"]:
     """On a Ray of our own, which ends with it, unless there is one already."""
-    import ray  # 0.4 s with what follows, which an audit that has no two attacks to do is spared
-
-    from simulator.evaluation.dispatch import Dispatcher
+    from simulator.evaluation.dispatch import Dispatcher  # Ray: 0.4 s that an audit without two attacks to do is spared
     from simulator.run.cluster import start_ray, stop_ray, worker_environment
 
-    ours, engine = not ray.is_initialized(), EngineConfig(attack_workers=workers)
-    start_ray(engine)
+    engine = EngineConfig(attack_workers=workers)
+    ours = start_ray(engine)
     environment = None if ours else worker_environment(engine.threads)  # of a notebook: its workers know nothing of us
     try:
         with contextlib.closing(Dispatcher(workers, environment)) as dispatcher:

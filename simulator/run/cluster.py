@@ -31,11 +31,12 @@ DEFAULT_GPU_SHARE = 0.3  # three clients on a GPU, and a tenth left for attacks
 UNUSED = ("start_api_server", "start_monitor", "start_log_monitor")
 
 
-def start_ray(engine: EngineConfig) -> None:
-    """A Ray of our own with slots for attacks, or the cluster at `engine.address`. One that is up already is used."""
+def start_ray(engine: EngineConfig) -> bool:
+    """A Ray of our own with slots for attacks, or the cluster at `engine.address`; False where one is up already, which
+    is used."""
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a call after the shutdown would start another Ray in silence
     if ray.is_initialized():
-        return
+        return False
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     variables = worker_environment(engine.threads)
     if engine.address is None:
@@ -49,7 +50,7 @@ def start_ray(engine: EngineConfig) -> None:
             slots: dict[str, float] = {ATTACK_RESOURCE: workers}
             gpus = torch.cuda.device_count()  # Ray would count cards that this build of PyTorch cannot use
             ray.init("local", num_gpus=gpus, include_dashboard=False, resources=slots, _system_config=kept, **common)
-        return
+        return True
     _check_that_somebody_answers(engine.address)
     try:
         with own_signals():
@@ -59,6 +60,7 @@ def start_ray(engine: EngineConfig) -> None:
         raise InputError(
             f"engine.address {engine.address!r}: no Ray cluster answers there ({one_line(str(error))}){token}"
         ) from None
+    return True
 
 
 @contextlib.contextmanager
