@@ -293,11 +293,9 @@ def score(
     size, held = min(len(reconstructed), len(pool.public)), reconstructed[:0] if held is None else held
     draws = [_draw(pool.public, size, generator) for _ in range(2)]
     mean_image = score_images(private, pool.public[:0], pool)
-
-    def scored(candidates: Tensor) -> ImageScores:
-        return score_images(private, candidates, pool) if len(candidates) else mean_image
-
-    floor, guesses, images = (scored(candidates) for candidates in (*draws, reconstructed.clamp(0, 1)))
+    floor, guesses, images = (
+        score_images(private, some, pool) if len(some) else mean_image for some in (*draws, reconstructed.clamp(0, 1))
+    )
     distinct = Distinct.among(private)
     own, first, copies = private[distinct.first], distinct.first, distinct.copies
     least = _least(own, pool.public, len(reconstructed), generator)

@@ -277,7 +277,7 @@ class Dispatcher:
             self.without_slots = None
             return False
         self.without_slots = self.without_slots or now
-        return now - self.without_slots > unhurried(GRACE)
+        return now - self.without_slots > GRACE
 
     def _give_up(self, reference: Any, why: str, status: str) -> tuple[Job, JobResult]:
         ray.cancel(reference, force=True)

@@ -92,9 +92,7 @@ of a processor."""
 
 STACK = "traceback.txt"  # of an exception that is not ours to explain, in the run directory
 NODE_WAIT = 120.0  # seconds without a node that registers, when idle
-ANSWER_WAIT = (
-    300.0  # seconds without one that says who it is: in half of it, a worker that does not come up is replaced
-)
+ANSWER_WAIT = 300.0  # seconds without one that says who it is: twice what a worker has to come up, and more
 LOOK = 0.1  # seconds between two looks at who has answered
 
 
