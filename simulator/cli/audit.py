@@ -1,5 +1,9 @@
 """`fedspill audit`: what does a recorded federation give away?"""
 
+import shlex
+import sys
+
+from simulator.audit.price import describe_rest
 from simulator.audit.run_audit import audit as run_audit
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import parse_fields, parse_numbers, parse_shape
@@ -8,7 +12,10 @@ from simulator.cli.output import Answer, here, say
 from simulator.reports.gate import parse_limits
 from simulator.run.display import interruptible, run_display
 
-DEFAULT_NAMES, THREAT_MODELS = ("span", "ntk"), ("server", "observer", "history")  # that --fail-above may name
+DEFAULT_NAMES, THREAT_MODELS = (
+    ("mean_image", "span", "ntk"),
+    ("server", "observer", "history"),
+)  # that --fail-above may name
 
 
 def audit(typed: AuditCommand) -> Answer:
@@ -33,6 +40,7 @@ def audit(typed: AuditCommand) -> Answer:
             threat_models=typed.threat_models,
             seed=typed.seed,
             timeout=typed.timeout,
+            minutes=typed.minutes,
             workers=typed.workers,
             overwrite=typed.overwrite,
             page=False,
@@ -43,4 +51,8 @@ def audit(typed: AuditCommand) -> Answer:
     finished = is_current(run.path)  # its tables are older than the page: nothing was attacked
     if finished:
         say(f"{here(run.path)} holds this audit already, finished; --overwrite does it again")
-    return finish_run(run.path, figures=not finished, shown=shown)
+    answer = finish_run(run.path, figures=not finished, shown=shown)
+    if rest := describe_rest(run.leakage):
+        again = [part for part in sys.argv[1:] if part != "--overwrite"]
+        say(f"{rest}. They go on with:\n  {shlex.join(['fedspill', *again, '--minutes', '0'])}")
+    return answer

@@ -146,6 +146,7 @@ class Dispatcher:
         }
         if not slots:  # a task that asks for nothing fits anywhere, and Ray would pile them all on one node
             self.taken["scheduling_strategy"] = "SPREAD"
+        self.at_a_time = slots or workers or os.cpu_count() or 1
         self.limit = AHEAD * slots or workers or int(ray.cluster_resources().get("CPU", 0)) or os.cpu_count() or 1
         if share := self.taken["num_gpus"]:
             self.limit = max(min(self.limit, room_on_gpus(share, *beside)), 1)
