@@ -48,27 +48,11 @@ def describe_plan(plan: RunPlan) -> str:
     sizes = [load_data(cell.client_config(use_gpu=False)).client_sizes for cell in plan.cells]  # images of few are kept
     parameters = plan.parameters
     attacks = sum(map(expected_attacks, plan.cells))
-    pretraining = estimate_pretraining(plan)
-    # a step of training, or of an attack, costs about its images times its parameters
-    work = [
-        sum(images) * trained * max(expected_attacks(cell), 1)
-        for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
-    ]
-    typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
-    of_one_cell, scale = estimate(plan.cells[typical]), sum(work) / work[typical]
-    training = of_one_cell.training * scale
-    by_attack = {label: seconds and seconds * scale for label, seconds in of_one_cell.attacks.items()}
-    attacking = sum(filter(None, by_attack.values()))
-    longer = ", ".join(label for label, seconds in by_attack.items() if seconds is None)
     federation, adversary = scenario.federation, scenario.adversary
     told = [name for name, value in adversary.knowledge.items() if value is not None and value is not False]
     if not scenario.data.std and "pixel_std" in told:  # nothing is divided
         told.remove("pixel_std")
     images = span(size for cell in sizes for size in cell)
-    handling = sum(map(handling_seconds, plan.cells, parameters))
-    whole, cores = STARTUP + pretraining + training + attacking + handling, os.cpu_count() or 1
-    workers = scenario.engine.attack_workers or cores
-    idle = STARTUP / 2 + pretraining + (training + handling) / cores + attacking / workers
     kept, waiting = kept_bytes(plan.cells, parameters), waiting_bytes(plan.cells, parameters)
     lines = [
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
@@ -81,13 +65,37 @@ def describe_plan(plan: RunPlan) -> str:
         f"output:  {plan.run_dir}",
         f"disk:    about {size_of(kept)} of checkpoints"
         f"{f', up to {size_of(kept + waiting)} while it runs' if waiting else ''}",
+        *price_of(plan, sizes),
+    ]
+    return "\n".join(lines)
+
+
+def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
+    """The lines of what it costs, measured on one of its cells. sizes: of the clients of each cell."""
+    scenario, parameters, pretraining = plan.cells[0].scenario, plan.parameters, estimate_pretraining(plan)
+    # a step of training, or of an attack, costs about its images times its parameters
+    work = [
+        sum(images) * trained * max(expected_attacks(cell), 1)
+        for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
+    ]
+    typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
+    of_one_cell, scale = estimate(plan.cells[typical]), sum(work) / work[typical]
+    training = of_one_cell.training * scale
+    by_attack = {label: seconds and seconds * scale for label, seconds in of_one_cell.attacks.items()}
+    attacking = sum(filter(None, by_attack.values()))
+    longer = ", ".join(label for label, seconds in by_attack.items() if seconds is None)
+    handling = sum(map(handling_seconds, plan.cells, parameters))
+    whole, cores = STARTUP + pretraining + training + attacking + handling, os.cpu_count() or 1
+    idle = STARTUP / 2 + pretraining + (training + handling) / cores
+    idle += attacking / (scenario.engine.attack_workers or cores)
+    most = dearest(scenario.attacks, by_attack)
+    return [
         f"cost:    about {clock(whole)} of processor time, {clock(idle)} on {cores} idle cores "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
         f"attacks {clock(attacking)}, messages and scores {clock(handling)} of it)"
-        f"{not_counting(longer, adversary.timeout) if longer else ''}",
-        *(f"most:    {line}" for line in [dearest(scenario.attacks, by_attack)] if line),
+        f"{not_counting(longer, scenario.adversary.timeout) if longer else ''}",
+        *([f"most:    {most}"] if most else []),
     ]
-    return "\n".join(lines)
 
 
 def dearest(attacks: Sequence[AttackConfig], seconds: Mapping[str, float | None]) -> str:

@@ -55,7 +55,7 @@ def test_long_attacks_are_told_of_every_half_minute(said, monkeypatch):
     lines.start(rounds=1, attacks=4)
     now = lines.last
     for seconds in range(0, 100, 10):
-        monkeypatch.setattr(display.time, "monotonic", lambda passed=seconds: now + passed)
+        monkeypatch.setattr(display.time, "monotonic", lambda passed=seconds: now + 1.001 * passed)
         lines.attacks_running({"round_0001_client_00_server_ntk": 0.25})
     assert len(text()) == 1 + 3 and "0 of 4 attacks are over, 1 run: round_0001_client_00_server_ntk 25%" in text()[1]
 
