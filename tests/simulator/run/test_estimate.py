@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import pytest
 
 from simulator.run import estimate
-from simulator.run.estimate import attack_seconds, handling_seconds, kept_bytes, not_counting, size_of, waiting_bytes
+from simulator.run.estimate import (
+    attack_seconds,
+    dearest,
+    handling_seconds,
+    kept_bytes,
+    not_counting,
+    size_of,
+    waiting_bytes,
+)
 from simulator.scenario.scenario import validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Source
@@ -132,3 +140,14 @@ def test_what_is_said_of_attacks_that_are_not_measured():
 
 def test_bytes_for_people():
     assert (size_of(10_838_376), size_of(14_800_000_000)) == ("11 MB", "14.8 GB")
+
+
+def test_check_says_which_attack_and_option_costs_hours():
+    attacks = [AttackConfig.model_validate(one) for one in ({"name": "span"}, {"name": "ntk"})]
+    said = dearest(attacks, {"span": 20.0, "ntk": 2000.0})
+    assert said.startswith(
+        "ntk takes 33 min, by 80,000 iterations, which is its default; {name: ntk, iterations: 2000}"
+    )
+    assert said.endswith(" takes about 50 s")
+    assert dearest(attacks, {"span": 20.0, "ntk": 599.0}) == dearest(attacks, {"span": 2000.0, "ntk": 900.0}) == ""
+    assert dearest(attacks, {"span": None, "ntk": None}) == dearest([], {}) == ""
