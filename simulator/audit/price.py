@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from attacks import Knowledge, Observation
 from clients.time_limit import CORES, unhurried
 from simulator.audit.plan import AuditPlan
 from simulator.evaluation.attack_run import AttackRun
+from simulator.evaluation.candidate_images import tell_candidates
 from simulator.evaluation.job import Job, JobResult, lost
-from simulator.run.estimate import attack_seconds, clock, not_counting
+from simulator.run.estimate import SCORE, attack_seconds, clock, not_counting, work_seconds
+from simulator.scenario.sections import AttackConfig
 
 MINUTES = 5.0
+STARTUP = 15.0  # processor seconds that Ray and two workers take to come up
 LEFT = "left for want of time"
 REST = f"{LEFT}: --minutes 0 goes on with it"
 
@@ -66,9 +70,13 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> list
     if not keys:
         return []
     observation, knowledge = plan.observation(keys[0]), plan.knowledge(keys[0])
-    runs = [AttackRun(one, plan.options.seed) for one in plan.attacks if counts[one.label]]
-    each = {run.config.label: attack_seconds(run, observation, knowledge) for run in runs}
-    known = sum(counts[label] * (seconds or 0.0) for label, seconds in each.items())
+    each = {one.label: _seconds(plan, one, observation, knowledge) for one in plan.attacks if counts[one.label]}
+    start = work_seconds()
+    if (source := jobs[0].setting.candidates) is not None:
+        tell_candidates(source, observation, knowledge)
+    parameters = sum(parameter.numel() for parameter in plan.model.parameters())
+    beside = work_seconds() - start + SCORE[0] + SCORE[1] * parameters  # of every row
+    known = STARTUP + sum(counts[label] * (beside + (seconds or 0.0)) for label, seconds in each.items())
     prices = [f"{counts[label]} × {label}" + ("" if s is None else f" of {clock(s)}") for label, s in each.items()]
     slow = ", ".join(label for label, seconds in each.items() if seconds is None)
     views = pd.Series([key.threat_model for key in keys]).value_counts(sort=False)
@@ -81,6 +89,14 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> list
     if minutes and (slow or known / CORES > 60 * minutes):
         lines.append(f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end")
     return lines
+
+
+def _seconds(plan: AuditPlan, attack: AttackConfig, observation: Observation, knowledge: Knowledge) -> float | None:
+    """As `attack_seconds`; 0 of an attack that this update ends at once, as its row will say."""
+    try:
+        return attack_seconds(AttackRun(attack, plan.options.seed), observation, knowledge)
+    except Exception:
+        return 0.0
 
 
 def describe_rest(leakage: pd.DataFrame) -> str:
