@@ -10,10 +10,10 @@ import pandas as pd
 from attacks import Knowledge, Observation
 from clients.time_limit import CORES, unhurried
 from simulator.audit.plan import AuditPlan
+from simulator.evaluation.attack_price import SCORE, attack_seconds, clock, not_counting, work_seconds
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.candidate_images import tell_candidates
 from simulator.evaluation.job import Job, JobResult, lost
-from simulator.run.estimate import SCORE, attack_seconds, clock, not_counting, work_seconds
 from simulator.scenario.sections import AttackConfig
 
 MINUTES = 5.0

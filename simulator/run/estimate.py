@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,15 +10,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attacks import InputError, Knowledge, Observation
+from attacks import Knowledge, Observation
 from clients.batch_norm import training_mode
 from clients.config import ModelConfig, TrainingConfig
 from clients.local_update import load_data, load_targets, make_model
 from clients.losses import training_loss
-from clients.time_limit import time_limit
 from clients.training import linearize, planned_steps
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.adversary.recorder import AHEAD
+from simulator.evaluation.attack_price import SCORE, attack_seconds, clock, iterations_of, not_counting, work_seconds
 from simulator.evaluation.attack_run import AttackRun
 from simulator.results.threat_models import View
 from simulator.run.plan import RunPlan, expected_attacks, expected_views
@@ -27,17 +26,14 @@ from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
-PROBE = 6  # iterations of an attack that are run
 PROBE_STEPS = 4  # of training; fewer where they take longer than LONG_STEPS
 PROBE_IMAGES = 128  # of a step; one of more costs as much more
 LONG_STEPS = 2.0  # seconds
-LONGEST_PROBE = 10.0  # processor seconds that an attack may take to be measured
 STARTUP = 35.0  # processor seconds that Flower, Ray and their workers take to come up
 DEAR = 600.0  # processor seconds of attacks from which on it is said which costs most
 # Processor seconds beside training and attacks, and for each parameter of the network: measured by
 # tests.benchmarks.scale on networks of 200 to 2.6 million (docs/records/scale.md).
 REPLY = (0.08, 1.1e-7)  # sent, returned, read, written down and averaged
-SCORE = (0.05, 2.4e-7)  # an attack's files brought to a worker, and its images scored
 DIAGNOSTICS = (0.05, 4.5e-7)  # how linear the network was: on top of a score
 
 
@@ -148,12 +144,6 @@ def size_of(count: int) -> str:
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
-def not_counting(attacks: str, timeout: float = math.inf) -> str:
-    """What is said of attacks that took too long to be measured. timeout: infinite where that is said elsewhere."""
-    most = "" if math.isinf(timeout) else f", at most {clock(timeout)},"
-    return f", not counting {attacks}: one of them takes more than {clock(LONGEST_PROBE)}{most} of processor time"
-
-
 def span(values: Iterable[int]) -> str:
     """ "8", or "5 to 1,024"."""
     low, high = min(found := list(values)), max(found)
@@ -228,56 +218,6 @@ def step_on(model: nn.Module, inputs: Tensor, targets: Tensor, config: TrainingC
     return larger * min(taken)
 
 
-def work_seconds() -> float:
-    """Of this process so far, as its threads share them: what others do on this machine adds nothing. Where a GPU
-    computes, those that pass until it is through."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-        return time.perf_counter()
-    return time.process_time() / torch.get_num_threads()
-
-
-class _TooLong(Exception):
-    """An attack that is measured has not ended in time."""
-
-
-def attack_seconds(run: AttackRun, observation: Observation, knowledge: Knowledge) -> float | None:
-    """Seconds of one attack on one pair of checkpoints; None where that took too long to find out."""
-    attack, iterations = run.config, iterations_of(run.config)
-    short = {} if iterations is None else {"iterations": PROBE}
-    start = work_seconds()
-    reports: list[tuple[float, int, int]] = []  # when, after how many iterations, and of how many in all starts
-
-    def report(done: int, total: int, loss: float) -> None:
-        reports.append((work_seconds(), done, total))
-
-    probe = replace(run, config=attack.model_copy(update={"options": attack.options | short}))
-    try:
-        with time_limit(LONGEST_PROBE, _TooLong):
-            probe.run(observation, knowledge, report)
-    except _TooLong:
-        if iterations is None or len(reports) < 2:
-            return None
-    except InputError:
-        if not attack.optional:
-            raise
-        return 0.0
-    taken = work_seconds() - start
-    if iterations is None:
-        return taken
-    if len(reports) < 2:
-        return taken * iterations / PROBE
-    # attacks report after their first iteration, which pays for what the others find loaded, and after their last
-    (first, began, total), (last, reported, _) = reports[0], reports[-1]
-    done = min(reported + 1, total)
-    return taken + (last - first) / max(done - began - 1, 1) * (total / PROBE * iterations - done)
-
-
-def iterations_of(attack: AttackConfig) -> int | None:
-    """None where an attack has no such option: what it costs depends on what it finds."""
-    return getattr(attack.make(), "iterations", None)
-
-
 def estimate_pretraining(plan: RunPlan) -> float:
     """Seconds of pretraining, once for each of the weights that the cells start from."""
     cells, seconds = [cell for cell in plan.cells if cell.scenario.model.pretrain is not None], 0.0
@@ -297,10 +237,3 @@ def start_of(model: ModelConfig) -> str:
     start = "" if model.checkpoint is None else f", from {model.checkpoint}"
     start += "" if model.pretrain is None else f", pretrained on {source}"
     return start + ", head drawn anew" * (model.replace_head or other is not None)
-
-
-def clock(seconds: float) -> str:
-    """Seconds for people: 40 s, 12 min, 3.5 h."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
