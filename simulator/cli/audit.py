@@ -3,7 +3,7 @@
 import shlex
 import sys
 
-from simulator.audit.price import describe_rest
+from simulator.audit.price import MINUTES, describe_rest
 from simulator.audit.run_audit import audit as run_audit
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import parse_fields, parse_numbers, parse_shape
@@ -21,6 +21,8 @@ DEFAULT_NAMES, THREAT_MODELS = (
 def audit(typed: AuditCommand) -> Answer:
     named = {*typed.attacks, *DEFAULT_NAMES, *typed.threat_models, *THREAT_MODELS, "none"}
     shown = Shown(typed.show_all, parse_limits(typed.fail_above, named))
+    until_done = typed.fail_above and typed.minutes is None  # a limit is about all rows
+    minutes = 0.0 if until_done else MINUTES if typed.minutes is None else typed.minutes
     display = run_display()
     with interruptible(display):
         run = run_audit(
@@ -40,7 +42,7 @@ def audit(typed: AuditCommand) -> Answer:
             threat_models=typed.threat_models,
             seed=typed.seed,
             timeout=typed.timeout,
-            minutes=typed.minutes,
+            minutes=minutes,
             workers=typed.workers,
             overwrite=typed.overwrite,
             page=False,
