@@ -86,7 +86,10 @@ def _nearly(within: pd.DataFrame) -> list[str]:
         return []
     best, rest = within.iloc[0], within.iloc[1:]
     shown = ", ".join(f"{row.defense} {row.leak:.0%} ({_points(row.accuracy_difference)})" for row in _rows(rest[:3]))
-    alike = rest[rest[LOW] <= best[HIGH]].defense.tolist()
+    at_least = rest[LOW].where(
+        rest[LEAK] <= rest.recovered_fraction, rest[LEAK]
+    )  # of what is held there is no interval
+    alike = rest[at_least <= best[HIGH]].defense.tolist()
     more = f" The intervals do not tell it from {_named(alike)}." if alike else ""
     return [f"Next: {shown}.{more}"]
 

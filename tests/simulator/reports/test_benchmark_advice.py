@@ -29,7 +29,9 @@ def test_the_conclusion_names_defense_cost_attacker_and_members():
     for said in ("95 % interval 0% to 10%", "(span, server), 100% without", "at -2.0 points", "(0.83)", "AUC of 0.84"):
         assert said in first
     assert others[0].startswith("Next: noise 40% (+0.0 points), dropout 95% (+1.0 points).")  # held is leaked
-    assert "not tell it from dropout." in others[0]
+    assert "do not tell it from" not in others[0]
+    alike = advice(table(NONE, SPARSE, ("sign_sgd", 0.1, 0.1, 0.84, {})))
+    assert "The intervals do not tell it from sign_sgd." in alike[1]
     assert "one seed" in others[-1] and "what so few can exclude" in others[-1]
 
 
