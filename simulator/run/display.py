@@ -31,6 +31,7 @@ from simulator.results.keys import owner
 from simulator.terminal import Terminal, print_error
 
 QUIET = 30.0  # seconds between lines that say how far something is
+CHANCE = 0.05  # that so many candidates are told though none took part: of fewer nothing is said
 LINES = 20  # that finished attacks are told of in, or a few more
 
 ShowProgress = Callable[[str, int, int], None]
@@ -128,7 +129,7 @@ def found_by(row: dict[str, Any]) -> str:
         said.append(f"{row['recovered']} of {row['num_private']} images recovered")
     elif row.get("recovered") is None and row.get("num_vouched"):
         said.append(f"{row['num_vouched']} images")
-    if row.get("membership_told"):
+    if row.get("membership_told") and row.get("membership_p", 1.0) <= CHANCE:  # no false alarms
         said.append(f"{row['membership_told']} of {row['membership_candidates']} candidates took part")
     return ", ".join(said)
 

@@ -74,5 +74,6 @@ def test_results_are_told_as_they_come():
     row = {"recovered": None, "num_private": None, "num_vouched": None, "membership_told": None}
     assert display.found_by(row) == "" == display.found_by(row | {"recovered": 0, "num_private": 8})
     assert display.found_by(row | {"recovered": 3, "num_private": 8}) == "3 of 8 images recovered"
-    told = {"num_vouched": 5, "membership_told": 22, "membership_candidates": 100}
+    told = {"num_vouched": 5, "membership_told": 22, "membership_candidates": 100, "membership_p": 1e-9}
     assert display.found_by(row | told) == "5 images, 22 of 100 candidates took part"
+    assert display.found_by(row | told | {"membership_told": 1, "membership_p": 0.6}) == "5 images"
