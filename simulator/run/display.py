@@ -26,12 +26,12 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from attacks.calibration import CHANCE
 from simulator.errors import printable
 from simulator.results.keys import owner
 from simulator.terminal import Terminal, print_error
 
 QUIET = 30.0  # seconds between lines that say how far something is
-CHANCE = 0.05  # that so many candidates are told though none took part: of fewer nothing is said
 LINES = 20  # that finished attacks are told of in, or a few more
 
 ShowProgress = Callable[[str, int, int], None]
