@@ -88,7 +88,7 @@ def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
     return [
         f"cost:    about {clock(whole)} of processor time, {clock(idle)} on {cores} idle cores "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
-        f"attacks {clock(attacking)}, messages and scores {clock(handling)} of it)"
+        f"attacks {clock(attacking)}, messages and scores {clock(handling)} of it), if none stops early"
         f"{not_counting(longer, scenario.adversary.timeout) if longer else ''}",
         *([f"most:    {most}"] if most else []),
     ]
