@@ -15,8 +15,10 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 
 Hook = Callable[..., Tensor | None]
@@ -42,9 +44,37 @@ def as_fed(images: Tensor) -> Tensor:
 
 
 def run_network(model: nn.Module, state: State, images: Tensor) -> Tensor:
-    """What the network gives for images (N, C, H, W) at the parameters `state`, differentiable in both, in its own
-    mode. Every attack runs the user's network here, or in `probe`."""
-    return cast(Tensor, torch.func.functional_call(model, state, (as_fed(images),)))
+    """What the network gives for images (N, C, H, W) at the parameters `state`, (N, …), differentiable in both, and
+    twice, in its own mode. Every attack runs the user's network here, or in `probe`."""
+    with differentiable_attention():
+        return outputs_of(torch.func.functional_call(model, state, (as_fed(images),)))
+
+
+@contextmanager
+def differentiable_attention() -> Iterator[None]:
+    """Within it attention takes the way that has second and forward derivatives, which the faster ones lack."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def outputs_of(given: object) -> Tensor:
+    """The tensor that a loss is taken of, in what a network returns: itself, the first of a tuple or a list, or what it
+    calls `logits`, as networks of Hugging Face do. InputError for anything else."""
+    if isinstance(given, Tensor):
+        return given
+    found = given.get("logits") if isinstance(given, Mapping) else getattr(given, "logits", None)
+    found = given[0] if found is None and isinstance(given, tuple | list) and given else found
+    if not isinstance(found, Tensor):
+        raise InputError(
+            f"the network returns a {type(given).__name__} without `logits`: attacks need a tensor of outputs for each "
+            "image; wrap it in a network whose `forward` returns that"
+        )
+    return found
 
 
 def for_each(function: Callable[[State], State], stacked: State) -> State:
@@ -96,7 +126,7 @@ def probe(
     with watched(layers, hook), evaluating(model), torch.no_grad():
         if state is not None:
             return run_network(model, state, images)
-        return cast(Tensor, model(as_fed(images.to(next(model.parameters())))))
+        return outputs_of(model(as_fed(images.to(next(model.parameters())))))
 
 
 def outputs_at(model: nn.Module, state: State, images: Tensor) -> Tensor:
@@ -147,14 +177,18 @@ def find_input_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> Inp
 
 
 def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> str | None:
-    """The name of the linear layer whose output is the network's; None where there is none."""
+    """The name of the linear layer whose output is the network's, or of which that is the log-softmax: cross-entropy
+    has the same gradient in both. None where there is none."""
     given: dict[str, Tensor] = {}
 
     def visit(name: str, _: Tensor, output: Tensor) -> None:
         given[name] = output
 
     result = probe(model, random_images(input_shape), linear_layers(model), visit)
-    return next((name for name, output in given.items() if torch.equal(output, result)), None)
+    for name, outputs in given.items():
+        if outputs.shape == result.shape and (outputs.equal(result) or F.log_softmax(outputs, -1).equal(result)):
+            return name
+    return None
 
 
 def as_trained(model: nn.Module, initial: State, final: State) -> nn.Module:

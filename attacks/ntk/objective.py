@@ -72,7 +72,8 @@ class AutogradObjective:
             with SoftplusForReLU(beta):
                 outputs = run_network(self.model, view, images)
             scalar = (outputs.reshape(len(images), -1) * dual).sum()
-            grads = torch.autograd.grad(scalar, [view[name] for name in self.delta], create_graph=create_graph)
+            wanted = [view[name] for name in self.delta]
+            grads = torch.autograd.grad(scalar, wanted, create_graph=create_graph, materialize_grads=True)
             for name, grad in zip(self.delta, grads, strict=True):
                 counted = grad if self.kept is None else grad * self.kept[name]
                 sums[name] = sums[name] + counted if name in sums else counted
@@ -150,13 +151,14 @@ def make_objective(
     double_backward: bool = False,
     kept: State | None = None,
 ) -> Objective:
-    """The closed form where `model` is an MLP that has one, autograd elsewhere (or everywhere, with `double_backward`).
+    """The closed form where `model` is an MLP that has one and nothing beside it was trained, such as a second head;
+    autograd elsewhere (or everywhere, with `double_backward`).
 
     delta: trained parameters only. views: full state dicts, one per kernel, of the dtype and device to compute in.
     kept: 1 for the entries of delta that count and 0 for the others, None where all do.
     """
     network = None if double_backward else find_dense_network(model, input_shape)
-    if network is not None and network.has_closed_form:
+    if network is not None and network.has_closed_form and delta.keys() <= {*network.weights, *network.biases}:
         return DenseObjective(network, delta, views, kept)
     return AutogradObjective(model, delta, views, kept)
 

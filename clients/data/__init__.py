@@ -10,7 +10,7 @@ from functools import lru_cache
 from attacks.interface.plugins import Registry
 from clients.config import DataConfig
 from clients.data.arrays import Dataset, Split
-from clients.data.sources import cifar10, digits, folder, hub, idx, npz, tiny_imagenet
+from clients.data.sources import cifar10, digits, faces, folder, hub, idx, npz, tiny_imagenet
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ def _source(found: object) -> Source | None:
 SOURCES: Registry[Source] = Registry("data.name", "fedspill.data", _source, "; a hub data set is OWNER/NAME")
 SOURCES |= {
     "digits": Source(digits.load, reads_root=False),
+    "faces": Source(faces.load, reads_root=False),
     "mnist": Source(idx.load_mnist),
     "fashion_mnist": Source(idx.load_fashion_mnist),
     "cifar10": Source(cifar10.load),

@@ -17,6 +17,14 @@ those who use fedspill (GPL, AGPL). torch for CUDA brings NVIDIA's own libraries
 
 | package | version | licence |
 |---|---|---|"""
+PICTURES = """
+## Pictures
+
+`faces` are the 200 pictures of `skimage.data.lfw_subset()`: 100 faces and 100 other crops of *Labeled Faces in the
+Wild* (Huang, Ramesh, Berg and Learned-Miller, 2007), news photographs of public persons collected for research on
+recognition. scikit-image ships them under its own licence; the collection claims no rights in the photographs, which
+stay with their owners. Of them this repository has the sixteen of its strip alone. `digits` are those of scikit-learn,
+from UCI's *Optical Recognition of Handwritten Digits* (CC BY 4.0)."""
 
 
 def needed(name: str, extras: frozenset[str] = frozenset()) -> dict[str, metadata.Distribution]:
@@ -59,6 +67,7 @@ def main() -> None:
     for name, distribution in sorted(needed("fedspill").items()):
         shown = f"**{name}**" if name in direct() else name
         print(f"| {shown} | {distribution.version} | {licence_of(distribution)} |")
+    print(PICTURES)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from attacks import Observation, Reconstruction
 from attacks.interface.observation import State
+from attacks.networks.probing import outputs_of
 
 MEAN = 0.3  # what a federation subtracts from pixels in [0, 1]
 
@@ -112,7 +113,7 @@ def client(
     for batch in [torch.arange(len(images))] * batches if isinstance(batches, int) else batches:
         chosen = torch.as_tensor(batch)
         step.zero_grad()
-        local_loss(model(images[chosen]), labels[chosen]).backward()
+        local_loss(outputs_of(model(images[chosen])), labels[chosen]).backward()
         step.step()
     model.zero_grad()
     return Observation(model, ((initial, state_of(model)),), (images.shape[1], images.shape[2], images.shape[3]))

@@ -1,4 +1,7 @@
-"""Networks as people write them: with `view`, in channels-last memory, and with operations in place."""
+"""Networks as people write them: with `view`, in channels-last memory, with operations in place, several outputs."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
@@ -83,3 +86,74 @@ class BatchNormalized(nn.Module):
         x = F.relu(self.bn(self.conv1(x)), inplace=True)
         x = F.relu(self.conv2(x), inplace=True).view(-1, 64)
         return self.fc2(F.relu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    """Of a transformer, as timm writes it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.attention = nn.MultiheadAttention(size, 2, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(size, 2 * size), nn.GELU(), nn.Linear(2 * size, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm1(x)
+        x = x + self.attention(h, h, h, need_weights=False)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+class VisionTransformer(nn.Module):
+    """For images 1 × 8 × 8; what it returns has `logits`, as in Hugging Face's, where `named`."""
+
+    def __init__(self, named: bool = False) -> None:
+        super().__init__()
+        self.patches, self.named = nn.Conv2d(1, 16, 4, 4), named
+        self.token, self.positions = nn.Parameter(torch.zeros(1, 1, 16)), nn.Parameter(0.02 * torch.randn(1, 5, 16))
+        self.blocks, self.norm, self.head = nn.Sequential(Block(16), Block(16)), nn.LayerNorm(16), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor | SimpleNamespace:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions
+        x = self.head(self.norm(self.blocks(x))[:, 0])
+        return SimpleNamespace(logits=x) if self.named else x
+
+
+class Heads(nn.Module):
+    """For images 1 × 8 × 8: two heads, of which the loss is of the first. returned: what `forward` makes of both."""
+
+    def __init__(self, returned: Callable[[Tensor, Tensor], object]) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
+        self.heads, self.returned = nn.ModuleDict({"class": nn.Linear(32, 10), "age": nn.Linear(32, 3)}), returned
+
+    def forward(self, x: Tensor) -> object:
+        h = self.body(x)
+        return self.returned(self.heads["class"](h), self.heads["age"](h))
+
+
+def mnist_example() -> nn.Module:
+    """That of PyTorch's MNIST example, small, for images 1 × 8 × 8."""
+    convolutions = nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25)
+    head = nn.Linear(32, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10), nn.LogSoftmax(1)
+    return nn.Sequential(*convolutions, nn.Flatten(), *head)
+
+
+def mobile() -> nn.Module:
+    """An inverted bottleneck of MobileNetV2, for images 1 × 8 × 8."""
+
+    def normalized(given: int, kernel: int, stride: int, groups: int, made: int) -> nn.Module:
+        layer = nn.Conv2d(given, made, kernel, stride, kernel // 2, groups=groups, bias=False)
+        return nn.Sequential(layer, nn.BatchNorm2d(made), nn.ReLU6())
+
+    project = nn.Sequential(nn.Conv2d(24, 12, 1, bias=False), nn.BatchNorm2d(12))
+    blocks = normalized(1, 3, 1, 1, 8), normalized(8, 1, 1, 1, 24), normalized(24, 3, 2, 24, 24), project
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 10))
+
+
+def nested() -> nn.Module:
+    """A body and a head as fastai cuts them, for images 1 × 8 × 8, normalization and dropout around every layer."""
+    body = nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+    first = nn.BatchNorm1d(8), nn.Dropout(0.25), nn.Linear(8, 16, bias=False), nn.ReLU(inplace=True)
+    last = nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 10, bias=False)
+    return nn.Sequential(body, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *first, *last))

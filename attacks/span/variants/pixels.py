@@ -152,7 +152,9 @@ class PixelJudge:
             return self.explaining.judge(images, self.generator)
         activate = candidates.test.activate
         way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
-        sure = certainty(way, candidates.duals, candidates.directions, passed, loose).sure(images)
+        independent = all(part.count() >= evidence.count for part in tests.values())
+        found = certainty(way, candidates.duals, candidates.directions, passed, loose, independent)
+        sure = found.sure(images)
         reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
         images = images[sure].float()
         left = self.explaining.relative_residual(images)
