@@ -100,7 +100,8 @@ def _seconds(plan: AuditPlan, attack: AttackConfig, observation: Observation, kn
 
 
 def describe_rest(leakage: pd.DataFrame) -> str:
-    """What was left, and its price by what the same attacks took; "" where nothing was."""
+    """What was left, and its price by what the same attacks took by the clock, on as busy a machine; "" where nothing
+    was."""
     rest = leakage[leakage.detail.str.startswith(LEFT, na=False)]
     if rest.empty:
         return ""
@@ -110,4 +111,4 @@ def describe_rest(leakage: pd.DataFrame) -> str:
     unknown = sorted({str(attack) for attack, view in kinds.index if (attack, view) not in took.index})
     names = ", ".join(dict.fromkeys(rest.attack))
     beside = f", without {', '.join(unknown)}, of which none has ended" if unknown else ""
-    return f"{len(rest)} of {len(leakage)} attacks are left ({names}): about {clock(price)} more, one by one{beside}"
+    return f"{len(rest)} of {len(leakage)} attacks are left ({names}): about {clock(price)} by the clock, one by one{beside}"

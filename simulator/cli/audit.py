@@ -1,5 +1,6 @@
 """`fedspill audit`: what does a recorded federation give away?"""
 
+import re
 import shlex
 import sys
 
@@ -55,6 +56,6 @@ def audit(typed: AuditCommand) -> Answer:
         say(f"{here(run.path)} holds this audit already, finished; --overwrite does it again")
     answer = finish_run(run.path, figures=not finished, shown=shown)
     if rest := describe_rest(run.leakage):
-        again = [part for part in sys.argv[1:] if part != "--overwrite"]
-        say(f"{rest}. They go on with:\n  {shlex.join(['fedspill', *again, '--minutes', '0'])}")
+        again = re.sub(r" --overwrite\b| --minutes[ =]\S+", "", shlex.join(["fedspill", *sys.argv[1:]]))
+        say(f"{rest}. They go on with:\n  {again} --minutes 0")
     return answer

@@ -109,7 +109,7 @@ def test_the_rest_is_priced_by_what_the_same_attacks_took():
     ]  # fmt: skip
     table = pd.DataFrame(rows, columns=["attack", "threat_model", "status", "seconds", "detail"])
     assert describe_rest(table) == (
-        "3 of 6 attacks are left (span, ntk): about 4 min more, one by one, without ntk, of which none has ended"
+        "3 of 6 attacks are left (span, ntk): about 4 min by the clock, one by one, without ntk, of which none has ended"
     )
 
 
