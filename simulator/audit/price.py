@@ -111,4 +111,5 @@ def describe_rest(leakage: pd.DataFrame) -> str:
     unknown = sorted({str(attack) for attack, view in kinds.index if (attack, view) not in took.index})
     names = ", ".join(dict.fromkeys(rest.attack))
     beside = f", without {', '.join(unknown)}, of which none has ended" if unknown else ""
-    return f"{len(rest)} of {len(leakage)} attacks are left ({names}): about {clock(price)} by the clock, one by one{beside}"
+    left = f"{len(rest)} of {len(leakage)} attacks are left ({names})"
+    return f"{left}: about {clock(price)} by the clock, one by one{beside}"
