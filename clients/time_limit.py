@@ -80,6 +80,12 @@ def longest(seconds: float) -> float:
     return seconds / HANGING
 
 
+def unhurried(seconds: float) -> float:
+    """Seconds by the clock for what takes at most so many on an idle machine: as many times more as processes want to
+    compute here than there are cores."""
+    return seconds * max(1.0, os.getloadavg()[0] / CORES)
+
+
 @contextlib.contextmanager
 def last_resort(seconds: float) -> Iterator[Callable[[], None]]:
     """End this process where the block goes on after so many seconds, and whatever it holds or blocks: the stacks of

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # its parts, and scikit-image's, are imported where they are first used
-import skimage
+import scipy  # its parts are imported where they are first used
 import torch
 from torch import Tensor
 
@@ -55,11 +54,16 @@ class Distinct:
 
     @classmethod
     def among(cls, images: Tensor) -> "Distinct":
-        _, first, of, copies = np.unique(
-            images.flatten(1).numpy(), axis=0, return_index=True, return_inverse=True, return_counts=True
-        )
-        order = first.argsort()
-        return cls(first[order], copies[order], order.argsort()[of.reshape(-1)])
+        of = numbers_of(images)
+        _, first, copies = np.unique(of, return_index=True, return_counts=True)
+        return cls(first, copies, of)
+
+
+def numbers_of(*images: Tensor) -> np.ndarray:
+    """Number all of these images, (N, C, H, W) each, in the order in which they come: equal ones share a number."""
+    seen: dict[bytes, int] = {}
+    rows = ((part.float() + 0.0).flatten(1).numpy() for part in images)  # −0 is 0
+    return np.array([seen.setdefault(row.tobytes(), len(seen)) for part in rows for row in part], dtype=int)
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,8 @@ def score_images(private: Tensor, candidates: Tensor, pool: Pool) -> ImageScores
         match=match,
         l2=l2,
         psnr=psnr(private, guesses),
-        ssim=np.array([ssim(a, b) for a, b in zip(private, guesses, strict=True)]),
-        identified=(match >= 0) & _nearest_is_own(private, guesses, l2, pool),
+        ssim=ssim(private, guesses),
+        identified=_nearest_is_own(private, guesses, match >= 0, l2, pool),
         hungarian_psnr=psnr(private, hungarian),
     )
     return scores.at(distinct.of)
@@ -135,11 +139,22 @@ def hungarian_match(cost: np.ndarray) -> np.ndarray:
     return match
 
 
+FEW = 100_000  # pairs, whose distances are computed one by one
+BLOCK = 1024  # rows at a time, for the sake of memory
+
+
 def distances(a: Tensor, b: Tensor) -> Tensor:
-    """Compute Euclidean distances of flattened images, (N, M), in float64."""
+    """Compute Euclidean distances of flattened images, (N, M), in float64.
+
+    Of many pairs by products of matrices, which round squares by 1e-13 of what images measure; equal images of `b` are
+    equally far all the same.
+    """
     if len(b) == 0:
         return torch.zeros((len(a), 0), dtype=torch.float64)
-    return torch.cdist(a.flatten(1).double(), b.flatten(1).double(), compute_mode="donot_use_mm_for_euclid_dist")
+    if len(a) * len(b) <= FEW:
+        return torch.cdist(a.flatten(1).double(), b.flatten(1).double(), compute_mode="donot_use_mm_for_euclid_dist")
+    distinct = Distinct.among(b)
+    return torch.from_numpy(_l2(a, b[distinct.first])[:, distinct.of])
 
 
 def matched_l2(private: Tensor, candidates: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -157,30 +172,41 @@ def psnr(private: Tensor, guesses: Tensor) -> np.ndarray:
     return (-10 * torch.log10(mse)).numpy()
 
 
-def ssim(a: Tensor, b: Tensor) -> float:
-    """Structural similarity of two (C, H, W) images in [0, 1]; uniform window of 7 pixels, 3 for images below 16, NaN
-    for those that are smaller than that."""
-    side = min(a.shape[1:])
-    if side < SMALL_WINDOW:
-        return float("nan")
+def ssim(a: Tensor, b: Tensor) -> np.ndarray:
+    """Structural similarity (Wang et al. 2004) of images (N, C, H, W) in [0, 1], (N,); uniform window of 7 pixels, 3
+    for images below 16, NaN for those that are smaller than that."""
+    side = min(a.shape[2:])
+    if side < SMALL_WINDOW or not len(a):
+        return np.full(len(a), np.nan)
     window = WINDOW if side >= LARGE_IMAGE else SMALL_WINDOW
-    return float(
-        skimage.metrics.structural_similarity(a.numpy(), b.numpy(), win_size=window, data_range=1.0, channel_axis=0)
+    edge, sample = window // 2, window**2 / (window**2 - 1)
+    x, y = a.float().numpy(), b.float().numpy()
+    mean_x, mean_y, xx, yy, xy = (
+        scipy.ndimage.uniform_filter(values, (1, 1, window, window)) for values in (x, y, x * x, y * y, x * y)
     )
+    product, squares = mean_x * mean_y, mean_x**2 + mean_y**2
+    covariance, variances = sample * (xy - product), sample * (xx - mean_x**2 + yy - mean_y**2)
+    brightness, contrast = 0.01**2, 0.03**2
+    likeness = (2 * product + brightness) * (2 * covariance + contrast)
+    likeness /= (squares + brightness) * (variances + contrast)
+    return likeness[..., edge:-edge, edge:-edge].mean((1, 2, 3), dtype=np.float64)
 
 
-def _nearest_is_own(private: Tensor, guesses: Tensor, l2: np.ndarray, pool: Pool) -> np.ndarray:
-    """Whether each guess is nearer to its private image than to any other of the pool.
+def _nearest_is_own(private: Tensor, guesses: Tensor, matched: np.ndarray, l2: np.ndarray, pool: Pool) -> np.ndarray:
+    """Whether each guess is one, by `matched`, and nearer to its private image than to any other of the pool.
 
     Exact copies of the private image are no others, nor are those of the guess: an attacker who returns public images
     is asked which of the rest they are nearest to.
     """
-    everyone = torch.cat([pool.public, pool.private])
     identified = np.zeros(len(private), dtype=bool)
-    nearer = distances(guesses, everyone).numpy() <= l2[:, None]
-    for i, (image, guess) in enumerate(zip(private, guesses, strict=True)):
-        near = everyone[torch.from_numpy(nearer[i])]
-        identified[i] = not ((near != image).flatten(1).any(1) & (near != guess).flatten(1).any(1)).any()
+    if not matched.any():
+        return identified
+    numbers = numbers_of(private, guesses, pool.public, pool.private)
+    images, guessed, everyone = np.split(numbers, np.cumsum([len(private), len(guesses)]))
+    for rows in np.array_split(np.flatnonzero(matched), matched.sum() // BLOCK + 1):
+        others = (everyone != images[rows, None]) & (everyone != guessed[rows, None])
+        nearer = distances(guesses[rows], torch.cat([pool.public, pool.private])).numpy() <= l2[rows, None]
+        identified[rows] = ~(nearer & others).any(1)
     return identified
 
 
@@ -195,9 +221,7 @@ class Identification:
 
     def __init__(self, images: Tensor, candidates: Tensor):
         self.images, self.candidates = images, candidates
-        everyone = torch.cat([images, candidates]).flatten(1)
-        number = torch.unique(everyone, dim=0, return_inverse=True)[1].numpy()  # equal images share one
-        self.numbers, self.guesses = number[: len(images)], number[len(images) :]
+        self.numbers, self.guesses = np.split(numbers_of(images, candidates), [len(images)])
         self.l2 = _l2(self.images, self.candidates)
 
     def hits(self) -> np.ndarray:
@@ -216,6 +240,8 @@ class Identification:
         contrast and a flat one is near to every fit, so a candidate belongs to the image of whose variance the fit
         leaves the smallest share.
         """
+        if not len(inputs):
+            return np.zeros(self.l2.shape, dtype=bool)
         images, candidates = (values.double().flatten(2) for values in (self.images, inputs))
         images, candidates = (values - values.mean(2, keepdim=True) for values in (images, candidates))
         size = candidates.square().sum(2).clamp_min(torch.finfo(torch.float64).tiny)
@@ -255,5 +281,7 @@ def count_images(hits: np.ndarray, copies: np.ndarray) -> int:
 
 
 def _l2(a: Tensor, b: Tensor) -> np.ndarray:
+    if not len(b):
+        return np.zeros((len(a), 0))
     a, b = a.flatten(1).double(), b.flatten(1).double()
     return torch.cdist(a, b, compute_mode="use_mm_for_euclid_dist").numpy()

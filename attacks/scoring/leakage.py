@@ -292,9 +292,10 @@ def score(
     """
     size, held = min(len(reconstructed), len(pool.public)), reconstructed[:0] if held is None else held
     draws = [_draw(pool.public, size, generator) for _ in range(2)]
-    floor, guesses = (score_images(private, draw, pool) for draw in draws)
-    images = score_images(private, reconstructed.clamp(0, 1), pool)
     mean_image = score_images(private, pool.public[:0], pool)
+    floor, guesses, images = (
+        score_images(private, some, pool) if len(some) else mean_image for some in (*draws, reconstructed.clamp(0, 1))
+    )
     distinct = Distinct.among(private)
     own, first, copies = private[distinct.first], distinct.first, distinct.copies
     least = _least(own, pool.public, len(reconstructed), generator)
@@ -316,7 +317,7 @@ def score(
     others = Others(
         l2=hits.l2[free, returned],
         floor_l2=floor_hits.l2[free],
-        mean_l2=_mean_l2(pool, own)[free],
+        mean_l2=_mean_l2(pool, own)[free] if len(reconstructed) else np.zeros(len(free)),
         hits=hits.plain[free, returned],
         counted=hits.by_count(free, len(reconstructed)),
         classes=kinds[free],
@@ -351,8 +352,8 @@ def _others(numbers: np.ndarray, floor: Hits, count: int) -> np.ndarray:
 
 def _mean_l2(pool: Pool, private: Tensor) -> np.ndarray:
     """Distances to the mean public image, (D + P,), in the order of `Hits`."""
-    everyone = torch.cat([private, pool.public, pool.private])
-    return distances(everyone, pool.public.mean(0, keepdim=True))[:, 0].numpy()
+    mean = pool.public.mean(0, keepdim=True)
+    return np.concatenate([distances(images, mean)[:, 0].numpy() for images in (private, pool.public, pool.private)])
 
 
 def _draw(public: Tensor, size: int, generator: np.random.Generator) -> Tensor:

@@ -34,6 +34,8 @@ class Views:
 
     def likeness(self, images: Tensor) -> np.ndarray:
         """Of images (Q, C, H, W) to every candidate, 0 to 1, (Q, M)."""
+        if not self.count:
+            return np.zeros((len(images), 0), np.float32)
         small = _smoothed(images)
         own = _unit(small, _margin(small), _margin(small))
         found = np.zeros((len(images), self.count), np.float32)

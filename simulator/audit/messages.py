@@ -15,6 +15,7 @@ from threading import Lock, Semaphore
 from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp.strategy import Strategy
 
+from clients.time_limit import unhurried
 from simulator.scenario.sections import WEIGHT
 
 # below Flower's logger, whose lines a user of `flwr run --stream` reads
@@ -161,8 +162,8 @@ def same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
     return list(one) == list(other) and all(array.data == other[name].data for name, array in one.items())
 
 
-PATIENCE = 5.0  # seconds that a round waits for the one before to be done with
-LAST = 60.0  # seconds that the end of a federation waits
+PATIENCE = 5.0  # seconds that a round waits for the one before to be done with, when idle
+LAST = 60.0  # seconds that the end of a federation waits, when idle
 
 
 class Background:
@@ -176,7 +177,7 @@ class Background:
     def do(self, task: Callable[[], None]) -> None:
         """Have it done; TimeoutError where the task before takes too long: this one is then dropped, and the next that
         finds it still under way does not wait again."""
-        if not self._free.acquire(timeout=self._patience):
+        if not self._free.acquire(timeout=unhurried(self._patience)):
             self._patience = 0.0
             raise TimeoutError("the disk is slower than the federation")
         self._patience = PATIENCE
@@ -184,6 +185,6 @@ class Background:
 
     def finish(self) -> None:
         """Wait for the last task; TimeoutError where it does not end."""
-        if not self._free.acquire(timeout=LAST):
+        if not self._free.acquire(timeout=unhurried(LAST)):
             raise TimeoutError(f"the disk did not take the last round within {LAST:g} s")
         self._free.release()

@@ -39,15 +39,20 @@ PASSES = 48  # forward passes that an iteration on one candidate costs: two tang
 CANDIDATES = 2  # for each private image
 FEWEST, MOST = 50, 2_000  # iterations
 ASSUMED_IMAGES = 16  # where nobody tells how many there are
+FIRST = "mean_image"  # a baseline
 
 
-def default_attacks(model: nn.Module, shape: Shape, most_images: int) -> tuple[AttackConfig, ...]:
+def default_attacks(
+    model: nn.Module, shape: Shape, most_images: int, members: bool = False
+) -> tuple[AttackConfig, ...]:
     """`span`, and `ntk` for about ten seconds, whatever the machine: by counting operations, so that the same audit
-    gives the same tables. most_images: of a client, 0 where nobody tells."""
+    gives the same tables. most_images: of a client, 0 where nobody tells. members: whether candidates are given: every
+    row tells them from others, and that of `mean_image`, which takes no time, is there first."""
     candidates = CANDIDATES * (most_images or ASSUMED_IMAGES)
     iterations = int(OPERATIONS / (forward_operations(model, shape) * PASSES * candidates))
     short = {"name": "ntk", "iterations": min(MOST, max(FEWEST, iterations))}
-    return AttackConfig.model_validate({"name": "span"}), AttackConfig.model_validate(short)
+    names: list[Mapping[str, Any]] = [{"name": FIRST}] * members + [{"name": "span"}, short]
+    return tuple(AttackConfig.model_validate(one) for one in names)
 
 
 def forward_operations(model: nn.Module, shape: Shape) -> int:
@@ -137,7 +142,7 @@ class AuditPlan:
             raise InputError(f"--model {options.model!r} has outputs of shape {found}: a row of class scores is needed")
         keys = _chosen(recording, options)
         most = max((recording.knowledge(key).num_private or 0 for key in keys), default=0)
-        attacks = options.attacks or default_attacks(model, options.shape, most)
+        attacks = options.attacks or default_attacks(model, options.shape, most, options.candidates is not None)
         plan = cls(options, recording, model, attacks, keys, out)
         plan.knowledge(keys[0])
         plan.observation(keys[0])

@@ -8,6 +8,8 @@ run.page                          # report.html; `run.show()` has the pictures o
 
 import contextlib
 import logging
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,8 @@ from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator import gc_tuning
-from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan, absolute, attack_of, digest_of
+from simulator.audit.plan import FIRST, TIMEOUT, AuditOptions, AuditPlan, absolute, attack_of, digest_of
+from simulator.audit.price import MINUTES, TimeLeft, describe_audit, is_left, left_over
 from simulator.audit.recording import CONTENTS, Recording
 from simulator.evaluation.image_files import Shape
 from simulator.evaluation.job import Job, JobResult, lost, run_job
@@ -49,6 +52,7 @@ def audit(
     threat_models: Iterable[str] = (),
     seed: int = 0,
     timeout: float = TIMEOUT,
+    minutes: float = MINUTES,
     workers: int | None = None,
     overwrite: bool = False,
     page: bool = True,
@@ -62,8 +66,9 @@ def audit(
     membership on. candidates: images of which it is to be told whether they took part; they need `public`. attacks:
     names, or mappings as in a scenario; default `span` and a short `ntk`. know: further knowledge of the adversary,
     false to withhold some. out: default beside the recording. rounds, clients, threat_models: default all. timeout:
-    processor seconds of each attack. workers: attacks at a time, default one per core; 1 runs them in this process,
-    without Ray. page: whether report.html and its figures are made.
+    processor seconds of each attack. minutes: of an idle machine, after which the audit ends; the rest has rows
+    that say so, and the next call goes on with it, with 0 to the end. workers: attacks at a time, default one per core;
+    1 runs them in this process, without Ray. page: whether report.html and its figures are made.
 
     An audit that was interrupted goes on, and attacks that ran out of time are tried again; one that is finished is
     read, unless `overwrite`. Raises InputError for what
@@ -92,7 +97,8 @@ def audit(
     folder = Path(out or f"{options.recording}-audit").resolve()
     if overwrite or not is_finished(folder, digest_of(options, Recording(options.recording))):
         plan = AuditPlan.of(options, folder)
-        run_audit(plan, display or Display(), timeout=timeout, workers=workers, overwrite=overwrite)
+        left = TimeLeft(minutes)
+        run_audit(plan, display or Display(), left, timeout=timeout, workers=workers, overwrite=overwrite)
     if page:
         _write_page(folder)
     return Run(folder)
@@ -109,7 +115,13 @@ def is_finished(folder: Path, digest: str) -> bool:
 
 
 def run_audit(
-    plan: AuditPlan, display: Display, *, timeout: float, workers: int | None = None, overwrite: bool = False
+    plan: AuditPlan,
+    display: Display,
+    left: TimeLeft,
+    *,
+    timeout: float,
+    workers: int | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Do what is still to do of an audit, and write its tables."""
     gc_tuning.look_as_usual()
@@ -122,9 +134,14 @@ def run_audit(
             display.note(line)
         again = {name for name, _ in ledger.out_of_time}
         todo = [job for job in make_jobs(plan, timeout) if job.name in again or job.name not in ledger.done]
+        display.price(lambda: describe_audit(plan, todo, left.minutes))
         display.start(0, len(todo))
         try:
-            for job, result in _results(plan, todo, display, workers):
+            for job, result in _results(plan, todo, display, workers, left):
+                if is_left(result):  # a row of the tables, and no more: the next call has it to do
+                    if job.name not in again:
+                        ledger.add(job.name, **result._asdict())
+                    continue
                 if job.name in again:
                     ledger.replace(job.name, job.columns, **result._asdict())
                 else:
@@ -147,15 +164,17 @@ def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
         recorded, folder = plan.recording.recorded(key), plan.recording.store.checkpoints.resolve()
         pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in recorded.pairs)
         store.save_observation(recorded.model_copy(update={"pairs": pairs}), plan.knowledge(key))
-    return [Job(setting, plan.out, key, attack) for key in plan.keys for attack in plan.attacks]
+    jobs = [Job(setting, plan.out, key, attack) for key in plan.keys for attack in plan.attacks]
+    return sorted(jobs, key=lambda job: job.attack.name != FIRST)
 
 
 def _results(
-    plan: AuditPlan, jobs: list[Job], display: Display, workers: int | None
+    plan: AuditPlan, jobs: list[Job], display: Display, workers: int | None, left: TimeLeft
 ) -> Iterator[tuple[Job, JobResult]]:
-    """Of every job once, as they finish: first of those that an attack refuses by looking at the network alone."""
+    """Of every job once, as they finish: first of those that an attack refuses by looking at the network alone, last of
+    those that no time is left for."""
     start = plan.model.state_dict()
-    able = []
+    able = deque[Job]()
     for job in jobs:
         try:
             blank = Observation(plan.model, ((start, start),), plan.options.shape)
@@ -164,15 +183,37 @@ def _results(
         except InputError as error:
             yield job, lost(job, str(error), "skipped")
     if workers == 1 or len(able) <= 1:
-        for job in able:
-            yield job, run_job(job)
+        while able:
+            job, begun = able.popleft(), time.monotonic()
+            if left.fits(job):
+                yield job, run_job(job)
+                left.took(job, time.monotonic() - begun)
+            else:
+                yield job, left_over(job)
         return
     with _dispatcher(workers) as dispatcher:
-        for job in able:
-            dispatcher.submit(job)
-        while dispatcher.pending:
-            yield from dispatcher.collect(timeout=0.5)
-            display.attacks_running(dispatcher.shares())
+        yield from _of_workers(dispatcher, able, display, left)
+
+
+def _of_workers(
+    dispatcher: "Dispatcher", jobs: deque[Job], display: Display, left: TimeLeft
+) -> Iterator[tuple[Job, JobResult]]:
+    """As many at a time as there are workers, so that what is not begun when the time is over costs nothing."""
+    begun: dict[str, float] = {}
+    while (jobs or dispatcher.pending) and not left.over:
+        while jobs and len(dispatcher.pending) < dispatcher.at_a_time:
+            job = jobs.popleft()
+            if left.fits(job):
+                begun[job.name] = time.monotonic()
+                dispatcher.submit(job)
+            else:
+                yield job, left_over(job)
+        for job, result in dispatcher.collect(timeout=0.5):
+            left.took(job, time.monotonic() - begun[job.name])
+            yield job, result
+        display.attacks_running(dispatcher.shares())
+    for job in (*dispatcher.pending, *jobs):
+        yield job, left_over(job)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,10 @@
 """`fedspill audit`: what does a recorded federation give away?"""
 
+import re
+import shlex
+import sys
+
+from simulator.audit.price import MINUTES, describe_rest
 from simulator.audit.run_audit import audit as run_audit
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import parse_fields, parse_numbers, parse_shape
@@ -8,12 +13,17 @@ from simulator.cli.output import Answer, here, say
 from simulator.reports.gate import parse_limits
 from simulator.run.display import interruptible, run_display
 
-DEFAULT_NAMES, THREAT_MODELS = ("span", "ntk"), ("server", "observer", "history")  # that --fail-above may name
+DEFAULT_NAMES, THREAT_MODELS = (
+    ("mean_image", "span", "ntk"),
+    ("server", "observer", "history"),
+)  # that --fail-above may name
 
 
 def audit(typed: AuditCommand) -> Answer:
     named = {*typed.attacks, *DEFAULT_NAMES, *typed.threat_models, *THREAT_MODELS, "none"}
     shown = Shown(typed.show_all, parse_limits(typed.fail_above, named))
+    until_done = typed.fail_above and typed.minutes is None  # a limit is about all rows
+    minutes = 0.0 if until_done else MINUTES if typed.minutes is None else typed.minutes
     display = run_display()
     with interruptible(display):
         run = run_audit(
@@ -33,6 +43,7 @@ def audit(typed: AuditCommand) -> Answer:
             threat_models=typed.threat_models,
             seed=typed.seed,
             timeout=typed.timeout,
+            minutes=minutes,
             workers=typed.workers,
             overwrite=typed.overwrite,
             page=False,
@@ -43,4 +54,8 @@ def audit(typed: AuditCommand) -> Answer:
     finished = is_current(run.path)  # its tables are older than the page: nothing was attacked
     if finished:
         say(f"{here(run.path)} holds this audit already, finished; --overwrite does it again")
-    return finish_run(run.path, figures=not finished, shown=shown)
+    answer = finish_run(run.path, figures=not finished, shown=shown)
+    if rest := describe_rest(run.leakage):
+        again = re.sub(r" --overwrite\b| --minutes[ =]\S+", "", shlex.join(["fedspill", *sys.argv[1:]]))
+        say(f"{rest}. They go on with:\n  {again} --minutes 0")
+    return answer

@@ -9,6 +9,7 @@ import pandas as pd
 
 from simulator.cli.output import Answer, draw, here, out, records, say, warn
 from simulator.errors import DiskError, NoResult, RowsWithoutResult, RunError
+from simulator.reports.benchmark_advice import advice, learned
 from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
@@ -49,12 +50,16 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
         from simulator.reports.html_report import write_benchmark_report  # likewise
 
         draw(lambda: write_benchmark_report(record, table, equal, warn))
-    data: dict[str, Any] = {"run": str(run_dir), **show_verdict(record.leakage, shown)}
+    found = record.leakage[record.leakage.defense.isin(learned(table))]
+    data: dict[str, Any] = {"run": str(run_dir), **show_verdict(found, shown)}
     out.print(benchmark_view(table, out.width), "", BENCHMARK_LEGEND, *untested(table))
     if len(equal):
         out.print(equal_utility_view(equal, out.width))
         say(f"equal utility: {run_dir / EQUAL}")
     data |= {"files": show_files(run_dir, TABLE), "rows": records(table), "equal_utility": records(equal)}
+    data |= {"advice": advice(table)}
+    for line in data["advice"]:
+        say(line)
     return Answer(data, error_of(record.leakage, shown.limits))
 
 

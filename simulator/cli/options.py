@@ -143,6 +143,12 @@ class AuditCommand:
     ] = field(default_factory=list)
     seed: Annotated[int, typer.Option(min=0, help="of every random number of the attacks")] = 0
     timeout: Annotated[float, typer.Option(min=1, help="processor seconds that one attack may take")] = 600.0
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="of an idle machine, after which the audit ends; 0: when all is done; default 5, 0 of a gate"
+        ),
+    ] = None
     workers: Annotated[
         int | None, typer.Option(min=1, help="attacks at a time; default one per core, 1 does without Ray")
     ] = None

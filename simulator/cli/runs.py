@@ -41,7 +41,8 @@ def _run(scenario: Scenario, typed: RunCommand, finish: Callable[[Path, bool, Sh
     except CellsFailed as error:
         if finish is finish_run:
             raise
-        return Answer(finish(plan.run_dir, False, shown).data, error)  # the other cells are worth comparing
+        answer = finish(plan.run_dir, plan.scenario.output.figures, shown)  # the other cells are worth comparing
+        return Answer(answer.data, error)
     return finish(plan.run_dir, plan.scenario.output.figures, shown)
 
 

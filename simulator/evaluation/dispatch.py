@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from attacks.interface.observation import State
 from attacks.interface.torch_tools import free_card, require_usable_card
-from clients.time_limit import last_resort
+from clients.time_limit import last_resort, unhurried
 from simulator.evaluation.job import Finished, Job, JobResult, attack, fault, filed, lost
 from simulator.evaluation.job_inputs import Material, TensorFile
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
@@ -51,10 +51,11 @@ class Shelf:
 
 
 ATTACK_RESOURCE = "attack"
-# seconds beyond its time limit that a job has to end, and then as many again to be scored: at least, and at most
+# seconds beyond its time limit that a job has to end, and then as many again to be scored: at least, and at most; for
+# what others have to do, more on a busy machine
 LEAST_GRACE, GRACE = 20.0, 120.0
 START = 30.0  # seconds that jobs wait at most for workers that are on their way
-BOARD_TIMEOUT = 10.0  # seconds that the board has to answer
+BOARD_TIMEOUT = 10.0  # seconds that the board has to answer, when idle
 NO_SLOTS = "no node that is left offers slots for attacks: `ray start --resources` gives it some"
 ROUNDING = 1e-6  # of shares of a GPU
 AHEAD = 2  # jobs per slot that are on their way: one is attacked, the files of the next travel
@@ -145,6 +146,7 @@ class Dispatcher:
         }
         if not slots:  # a task that asks for nothing fits anywhere, and Ray would pile them all on one node
             self.taken["scheduling_strategy"] = "SPREAD"
+        self.at_a_time = slots or workers or os.cpu_count() or 1
         self.limit = AHEAD * slots or workers or int(ray.cluster_resources().get("CPU", 0)) or os.cpu_count() or 1
         if share := self.taken["num_gpus"]:
             self.limit = max(min(self.limit, room_on_gpus(share, *beside)), 1)
@@ -249,7 +251,7 @@ class Dispatcher:
         because its job would not end is no accident."""
         job = self.running[reference]
         try:
-            return [(job, filed(job, ray.get(reference, timeout=GRACE)))]
+            return [(job, filed(job, ray.get(reference, timeout=unhurried(GRACE))))]
         except Exception as error:
             if self._ask(self.board.silence).get(job.name, 0.0) > job.timeout:
                 return [(job, lost(job, unending(job), "timeout"))]
@@ -264,7 +266,7 @@ class Dispatcher:
     def _no_worker_comes(self) -> str:
         """Return what to say of the jobs where nothing came back for long and none of them was taken up."""
         # workers need a while to start, however short their jobs are
-        longest = GRACE + max((job.timeout for job in self.running.values()), default=0.0)
+        longest = unhurried(GRACE + max((job.timeout for job in self.running.values()), default=0.0))
         if time.monotonic() - self.last_sign <= longest or self._ask(self.board.silence):
             return ""
         return f"no worker took it up within {longest:g} s"
@@ -285,7 +287,7 @@ class Dispatcher:
     def _ask(self, method: Any) -> dict[str, float]:
         """The board's answer; nothing where it gives none."""
         with contextlib.suppress(ray.exceptions.RayError):
-            return ray.get(method.remote(), timeout=BOARD_TIMEOUT)
+            return ray.get(method.remote(), timeout=unhurried(BOARD_TIMEOUT))
         return {}
 
 

@@ -152,7 +152,8 @@ def attack(job: Job, material: Material, contents: Contents, reporter: Reporter)
             found = run.run(observation, granted, reporter.progress)
         reporter.alive()  # scoring has time of its own
         attacked = Attacked(material.recorded, observation, knowledge, found)
-        return finished(job, attacked, granted, partial(material.distilled_images, contents))
+        with time_limit(job.timeout, alive=reporter.still_alive):
+            return finished(job, attacked, granted, partial(material.distilled_images, contents))
     except (Exception, SystemExit) as error:
         members = _candidates_of(job, material, contents)  # whatever became of the attack
         return Finished(fault(job, error, start, material.recorded, told, members), job.member_files(members))

@@ -15,13 +15,13 @@ from rich.text import Text
 
 from attacks.interface.errors import InputError, nearest
 from simulator import gc_tuning
+from simulator.evaluation.attack_price import clock
 from simulator.paper.claims import Claim, ClaimRule, judge
 from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
 from simulator.paper.measures import seeds_in_words
 from simulator.reports.strips import draw_strips
 from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
-from simulator.run.estimate import clock
 from simulator.scenario.scenario import apply_overrides, prepare
 from simulator.scenario.sweep import axis_keys, axis_points
 from simulator.scenario.yaml_source import Source, merge, parse_value, read_yaml

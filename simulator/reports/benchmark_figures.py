@@ -170,7 +170,8 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
         save(figure, path),
         "Protection against cost",
         "What a defense protects against what it costs: the lower right corner is best. Dashed: the defenses that no "
-        "other one beats in both. Hollow: an attack that may be the strongest gave no result. Grey: 95 % intervals.",
+        "other one beats in both. Hollow: an attack that may be the strongest gave no result. Dotted, up to a bar: "
+        "what an attack also holds and would not vouch for. Grey: 95 % intervals.",
         f"Test accuracy against images recovered. {'; '.join(said)}.",
     )
 
@@ -200,7 +201,7 @@ def exposure(table: pd.DataFrame, path: Path) -> Drawn | None:
             rows = own[(own.threat_model == view) & (True if told is None else own.adaptive == told)]
             if column in rows:
                 best = rows.groupby("defense", sort=False)[column].max()
-                heights = best.index.map(place) + shift
+                heights = [place[name] + shift for name in best.index]
                 axis.scatter(best, heights, c=colour, marker=marker, s=38, label=label, alpha=0.9)
         axis.set(title=view, xlim=LIMITS, xlabel="share of private images", yticks=list(place.values()))
         axis.set_ylim(0.6 - len(names), 0.6)
@@ -285,6 +286,10 @@ def _point(axis: plt.Axes, row: pd.Series, style: Style) -> None:
     bars = [[abs(row[name] - row[f"{name}_{end}"])] for name in ("test_accuracy", "recovered_fraction")
             for end in ("low", "high")]  # fmt: skip
     axis.errorbar(x, y, xerr=bars[:2], yerr=bars[2:], fmt="none", ecolor="0.8", zorder=1)
+    if (held := row.get("held_fraction", 0.0)) > y:
+        axis.plot(
+            [x, x], [y, held], color=style["color"], linestyle=":", linewidth=1, marker="_", markersize=12, zorder=2
+        )
     tried = pd.isna(row.get("not_attacked_by"))
     face = style["color"] if tried else "none"
     axis.scatter(x, y, s=46, facecolors=face, edgecolors=style["color"], marker=style["marker"], zorder=2)

@@ -225,7 +225,7 @@ def _how_sure(row: pd.Series) -> str:
 
 def _doubtful(good: pd.DataFrame) -> list[str]:
     """Of images that nobody compared with the truth and that explain little, which attacks returned some."""
-    rows = good[~good.scored & (good.num_reconstructed > 0) & ~good.sure.astype(bool)]
+    rows = good[~good.scored & (good.num_reconstructed > 0) & ~good.sure.astype(bool) & ~good.attack.isin(BASELINES)]
     return [
         f"attack {attack!r} returned images that leave {of.relative_residual.min():.2g} of an update unexplained or "
         "more: they may be noise, and are not counted"

@@ -26,6 +26,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from attacks.calibration import CHANCE
 from simulator.errors import printable
 from simulator.results.keys import owner
 from simulator.terminal import Terminal, print_error
@@ -95,6 +96,9 @@ class Display:
         """Something that a user has to know: wherever it is shown, a log is read by somebody."""
         print_error(line)
 
+    def price(self, lines: Callable[[], list[str]]) -> None:
+        """What will be done, and what that costs; to find out takes some seconds."""
+
     def start(self, rounds: int, attacks: int) -> None:
         """So many rounds and attacks are to come."""
 
@@ -114,6 +118,22 @@ class Display:
         """The run is over."""
 
 
+def subject_of(row: dict[str, Any]) -> str:
+    return f"round {row['round']}, {owner(row['client'])}, {row['threat_model']}, {row['attack']}"
+
+
+def found_by(row: dict[str, Any]) -> str:
+    """What a row of the leakage table has to show, as it comes; "" for nothing."""
+    said = []
+    if row.get("recovered"):
+        said.append(f"{row['recovered']} of {row['num_private']} images recovered")
+    elif row.get("recovered") is None and row.get("num_vouched"):
+        said.append(f"{row['num_vouched']} images")
+    if row.get("membership_told") and row.get("membership_p", 1.0) <= CHANCE:  # no false alarms
+        said.append(f"{row['membership_told']} of {row['membership_candidates']} candidates took part")
+    return ", ".join(said)
+
+
 class Bars(Display):
     """Two bars, rounds and attacks; the attacks' bar moves with the iterations of those that run."""
 
@@ -128,6 +148,10 @@ class Bars(Display):
 
     def note(self, line: str) -> None:
         self.progress.console.print(f"fedspill: {line}", soft_wrap=True)
+
+    def price(self, lines: Callable[[], list[str]]) -> None:
+        for line in lines():
+            self.note(line)
 
     def start(self, rounds: int, attacks: int) -> None:
         self.rounds = self.progress.add_task(
@@ -146,10 +170,11 @@ class Bars(Display):
     def attack_done(self, row: dict[str, Any]) -> None:
         self.finished += 1
         self.progress.update(self.attacks, completed=self.finished)
-        if row["status"] != "ok":
-            who = f"round {row['round']}, {owner(row['client'])}, {row['threat_model']}, {row['attack']}"
-            said = printable(f"{who}: {row['detail']}")
-            self.progress.console.print(Text.assemble((printable(row["status"]), "yellow"), ": ", said))
+        failed, found = row["status"] != "ok", found_by(row)
+        if failed or found:
+            said = printable(f"{subject_of(row)}: {row['detail'] if failed else found}")
+            word = (printable(row["status"]), "yellow") if failed else ("found", "green")
+            self.progress.console.print(Text.assemble(word, ": ", said))
 
     def attacks_running(self, shares: dict[str, float]) -> None:
         note = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())[:2])
@@ -170,6 +195,10 @@ class Lines(Display):
     def note(self, line: str) -> None:
         self._say(line)
 
+    def price(self, lines: Callable[[], list[str]]) -> None:
+        for line in lines():
+            self._say(line)
+
     def start(self, rounds: int, attacks: int) -> None:
         self.rounds, self.attacks = rounds, attacks
         what = f"{rounds} rounds and {attacks} attacks to do, starting Flower and Ray"
@@ -186,11 +215,10 @@ class Lines(Display):
 
     def attack_done(self, row: dict[str, Any]) -> None:
         self.attacks_over += 1
-        who = f"round {row['round']}, {owner(row['client'])}, {row['threat_model']}, {row['attack']}"
         failed = row["status"] != "ok"
         if failed or self.attacks_over % max(1, self.attacks // LINES) == 0 or self.attacks_over == self.attacks:
-            how = f"{row['status']}: {row['detail']}" if failed else "done"
-            self._say(f"{self.attacks_over} of {self.attacks} attacks: {who}, {how}")
+            how = f"{row['status']}: {row['detail']}" if failed else found_by(row) or "done"
+            self._say(f"{self.attacks_over} of {self.attacks} attacks: {subject_of(row)}, {how}")
 
     def attacks_running(self, shares: dict[str, float]) -> None:
         if shares and self._quiet():

@@ -3,38 +3,37 @@
 import itertools
 import math
 import os
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from attacks import InputError, Knowledge, Observation
+from attacks import Knowledge, Observation
 from clients.batch_norm import training_mode
 from clients.config import ModelConfig, TrainingConfig
 from clients.local_update import load_data, load_targets, make_model
 from clients.losses import training_loss
-from clients.time_limit import time_limit
 from clients.training import linearize, planned_steps
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.adversary.recorder import AHEAD
+from simulator.evaluation.attack_price import SCORE, attack_seconds, clock, iterations_of, not_counting, work_seconds
 from simulator.evaluation.attack_run import AttackRun
-from simulator.run.plan import RunPlan, expected_attacks, expected_pairs
+from simulator.results.threat_models import View
+from simulator.run.plan import RunPlan, expected_attacks, expected_views
 from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
-PROBE = 6  # iterations of an attack that are run
 PROBE_STEPS = 4  # of training; fewer where they take longer than LONG_STEPS
 PROBE_IMAGES = 128  # of a step; one of more costs as much more
 LONG_STEPS = 2.0  # seconds
-LONGEST_PROBE = 10.0  # processor seconds that an attack may take to be measured
-STARTUP = 15.0  # seconds that Flower and Ray take to come up on two cores
+STARTUP = 35.0  # processor seconds that Flower, Ray and their workers take to come up
+DEAR = 600.0  # processor seconds of attacks from which on it is said which costs most
 # Processor seconds beside training and attacks, and for each parameter of the network: measured by
 # tests.benchmarks.scale on networks of 200 to 2.6 million (docs/records/scale.md).
 REPLY = (0.08, 1.1e-7)  # sent, returned, read, written down and averaged
-SCORE = (0.05, 2.4e-7)  # an attack's files brought to a worker, and its images scored
 DIAGNOSTICS = (0.05, 4.5e-7)  # how linear the network was: on top of a score
 
 
@@ -45,22 +44,11 @@ def describe_plan(plan: RunPlan) -> str:
     sizes = [load_data(cell.client_config(use_gpu=False)).client_sizes for cell in plan.cells]  # images of few are kept
     parameters = plan.parameters
     attacks = sum(map(expected_attacks, plan.cells))
-    pretraining = estimate_pretraining(plan)
-    # a step of training, or of an attack, costs about its images times its parameters
-    work = [
-        sum(images) * trained * max(expected_attacks(cell), 1)
-        for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
-    ]
-    typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
-    of_one_cell = estimate(plan.cells[typical])
-    scale, longer = sum(work) / work[typical], of_one_cell[2]
-    training, attacking = (seconds * scale for seconds in of_one_cell[:2])
     federation, adversary = scenario.federation, scenario.adversary
     told = [name for name, value in adversary.knowledge.items() if value is not None and value is not False]
     if not scenario.data.std and "pixel_std" in told:  # nothing is divided
         told.remove("pixel_std")
     images = span(size for cell in sizes for size in cell)
-    handling = sum(map(handling_seconds, plan.cells, parameters)) / (os.cpu_count() or 1)
     kept, waiting = kept_bytes(plan.cells, parameters), waiting_bytes(plan.cells, parameters)
     lines = [
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
@@ -73,12 +61,52 @@ def describe_plan(plan: RunPlan) -> str:
         f"output:  {plan.run_dir}",
         f"disk:    about {size_of(kept)} of checkpoints"
         f"{f', up to {size_of(kept + waiting)} while it runs' if waiting else ''}",
-        f"cost:    about {clock(STARTUP + pretraining + training + attacking + handling)} on idle cores "
-        f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
-        f"attacks {clock(attacking)}, messages and scores {clock(handling)}), at most"
-        f"{not_counting(longer, adversary.timeout) if longer else ''}",
+        *price_of(plan, sizes),
     ]
     return "\n".join(lines)
+
+
+def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
+    """The lines of what it costs, measured on one of its cells. sizes: of the clients of each cell."""
+    scenario, parameters, pretraining = plan.cells[0].scenario, plan.parameters, estimate_pretraining(plan)
+    # a step of training, or of an attack, costs about its images times its parameters
+    work = [
+        sum(images) * trained * max(expected_attacks(cell), 1)
+        for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
+    ]
+    typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
+    of_one_cell, scale = estimate(plan.cells[typical]), sum(work) / work[typical]
+    training = of_one_cell.training * scale
+    by_attack = {label: seconds and seconds * scale for label, seconds in of_one_cell.attacks.items()}
+    attacking = sum(filter(None, by_attack.values()))
+    longer = ", ".join(label for label, seconds in by_attack.items() if seconds is None)
+    handling = sum(map(handling_seconds, plan.cells, parameters))
+    whole, cores = STARTUP + pretraining + training + attacking + handling, os.cpu_count() or 1
+    idle = STARTUP / 2 + pretraining + (training + handling) / cores
+    idle += attacking / (scenario.engine.attack_workers or cores)
+    most = dearest(scenario.attacks, by_attack)
+    return [
+        f"cost:    about {clock(whole)} of processor time, {clock(idle)} on {cores} idle cores "
+        f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
+        f"attacks {clock(attacking)}, messages and scores {clock(handling)} of it), if none stops early"
+        f"{not_counting(longer, scenario.adversary.timeout) if longer else ''}",
+        *([f"most:    {most}"] if most else []),
+    ]
+
+
+def dearest(attacks: Sequence[AttackConfig], seconds: Mapping[str, float | None]) -> str:
+    """The attack that costs most of a run of more than DEAR, by which option, and what less of it would cost; "" where
+    none does."""
+    label = max(seconds, key=lambda name: seconds[name] or 0.0, default="")
+    taken, attack = seconds.get(label) or 0.0, next((one for one in attacks if one.label == label), None)
+    iterations = None if attack is None else iterations_of(attack)
+    if attack is None or iterations is None or taken < max(DEAR, sum(filter(None, seconds.values())) / 2):
+        return ""
+    default = "" if "iterations" in attack.options else ", which is its default"
+    less = f"{{name: {attack.name}, iterations: {max(iterations // 40, 1)}}}"
+    return (
+        f"{label} takes {clock(taken)}, by {iterations:,} iterations{default}; {less} takes about {clock(taken / 40)}"
+    )
 
 
 def handling_seconds(cell: Cell, parameters: int) -> float:
@@ -116,44 +144,56 @@ def size_of(count: int) -> str:
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
-def not_counting(attacks: str, timeout: float) -> str:
-    """What is said of attacks that took too long to be measured."""
-    more, most = clock(LONGEST_PROBE), clock(timeout)
-    return f", not counting {attacks}: one of them takes more than {more}, at most {most}, of processor time"
-
-
 def span(values: Iterable[int]) -> str:
     """ "8", or "5 to 1,024"."""
     low, high = min(found := list(values)), max(found)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def estimate(cell: Cell) -> tuple[float, float, str]:
-    """(seconds of training, seconds of attacks, the attacks that took too long to measure) of one cell.
+class Estimate(NamedTuple):
+    """Processor seconds of one cell. attacks: by label; None where one took too long to be measured."""
 
-    Training is measured by a few steps of one client, an attack on what they made of the network: by a few iterations
-    where it has a number of them, and else by running it.
-    """
+    training: float
+    attacks: dict[str, float | None]
+
+
+def estimate(cell: Cell) -> Estimate:
+    """Training is measured by a few steps of one client, an attack on an update of as many images as its adversary sees
+    of: by a few iterations where it has a number of them, and else by running it."""
     torch.set_num_threads(cell.scenario.engine.threads)
     config, federation = cell.client_config(use_gpu=False), cell.scenario.federation
     data = load_data(config)
-    model = make_model(config, data)
     images, labels = data.client(0)
     inputs, targets = data.normalization.inputs(images), load_targets(config, data.task, labels)
-    initial = {name: value.clone() for name, value in model.state_dict().items()}
     batch = config.training.batch_size
-    step_seconds = step_on(model, inputs[:batch], targets[:batch], config.training)
+    step_seconds = step_on(make_model(config, data), inputs[:batch], targets[:batch], config.training)
     steps = sum(planned_steps(config.training, size) for size in data.client_sizes) * federation.fraction
-    training = steps * federation.rounds * step_seconds / (os.cpu_count() or 1)
 
+    found: dict[str, float | None] = {}
+    measured: dict[tuple[int, str], float | None] = {}
+    for view, _, pairs in expected_views(cell):
+        clients = range(1 if view.shows(0) else federation.clients_a_round)
+        for attack in cell.scenario.attacks_by(view.adversary):
+            kind = len(clients), attack.label
+            if kind not in measured:
+                measured[kind] = attack_seconds(AttackRun.of(attack, cell.scenario), *seen_of(cell, clients, view))
+            one, before = measured[kind], found.get(attack.label, 0.0)
+            # a pair more costs an attack about as much as the first
+            found[attack.label] = None if one is None or before is None else before + one * pairs
+    return Estimate(steps * federation.rounds * step_seconds, found)
+
+
+def seen_of(cell: Cell, clients: Sequence[int], view: View) -> tuple[Observation, Knowledge]:
+    """An update of a few steps on all images of these clients, and what is told of them."""
+    config = cell.client_config(use_gpu=False)
+    data = load_data(config)
+    model = make_model(config, data)
+    images, labels = (torch.cat(parts) for parts in zip(*map(data.client, clients), strict=True))
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    step_on(model, data.normalization.inputs(images), load_targets(config, data.task, labels), config.training)
     observation = Observation(model, ((initial, dict(model.state_dict())),), data.shape, 1, 0)
-    knowledge = grant(cell.scenario, data, [0], defense_facts(cell, data, cell.scenario.views[0], [0]))
-    knowledge = replace(knowledge, num_private=knowledge.num_private or len(images))
-    seconds = {one.label: attack_seconds(one, cell, observation, knowledge) for one in cell.scenario.attacks}
-    workers = cell.scenario.engine.attack_workers or os.cpu_count() or 1
-    longer = ", ".join(label for label, taken_by in seconds.items() if taken_by is None)
-    # a pair more costs an attack about as much as the first
-    return training, sum(filter(None, seconds.values())) * expected_pairs(cell) / workers, longer
+    knowledge = grant(cell.scenario, data, clients, defense_facts(cell, data, view, clients))
+    return observation, replace(knowledge, num_private=knowledge.num_private or len(images))
 
 
 def step_on(model: nn.Module, inputs: Tensor, targets: Tensor, config: TrainingConfig) -> float:
@@ -178,56 +218,6 @@ def step_on(model: nn.Module, inputs: Tensor, targets: Tensor, config: TrainingC
     return larger * min(taken)
 
 
-def work_seconds() -> float:
-    """Of this process so far, as its threads share them: what others do on this machine adds nothing. Where a GPU
-    computes, those that pass until it is through."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-        return time.perf_counter()
-    return time.process_time() / torch.get_num_threads()
-
-
-class _TooLong(Exception):
-    """An attack that is measured has not ended in time."""
-
-
-def attack_seconds(attack: AttackConfig, cell: Cell, observation: Observation, knowledge: Knowledge) -> float | None:
-    """Seconds of one attack on one pair of checkpoints; None where that took too long to find out."""
-    iterations = iterations_of(attack)
-    short = {} if iterations is None else {"iterations": PROBE}
-    start = work_seconds()
-    reports: list[tuple[float, int, int]] = []  # when, after how many iterations, and of how many in all starts
-
-    def report(done: int, total: int, loss: float) -> None:
-        reports.append((work_seconds(), done, total))
-
-    probe = AttackRun.of(attack.model_copy(update={"options": attack.options | short}), cell.scenario)
-    try:
-        with time_limit(LONGEST_PROBE, _TooLong):
-            probe.run(observation, knowledge, report)
-    except _TooLong:
-        if iterations is None or len(reports) < 2:
-            return None
-    except InputError:
-        if not attack.optional:
-            raise
-        return 0.0
-    taken = work_seconds() - start
-    if iterations is None:
-        return taken
-    if len(reports) < 2:
-        return taken * iterations / PROBE
-    # attacks report after their first iteration, which pays for what the others find loaded, and after their last
-    (first, began, total), (last, reported, _) = reports[0], reports[-1]
-    done = min(reported + 1, total)
-    return taken + (last - first) / max(done - began - 1, 1) * (total / PROBE * iterations - done)
-
-
-def iterations_of(attack: AttackConfig) -> int | None:
-    """None where an attack has no such option: what it costs depends on what it finds."""
-    return getattr(attack.make(), "iterations", None)
-
-
 def estimate_pretraining(plan: RunPlan) -> float:
     """Seconds of pretraining, once for each of the weights that the cells start from."""
     cells, seconds = [cell for cell in plan.cells if cell.scenario.model.pretrain is not None], 0.0
@@ -247,10 +237,3 @@ def start_of(model: ModelConfig) -> str:
     start = "" if model.checkpoint is None else f", from {model.checkpoint}"
     start += "" if model.pretrain is None else f", pretrained on {source}"
     return start + ", head drawn anew" * (model.replace_head or other is not None)
-
-
-def clock(seconds: float) -> str:
-    """Seconds for people: 40 s, 12 min, 3.5 h."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -8,7 +8,7 @@ import re
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from clients.data.partition import FederatedData
 from clients.defenses.differential_privacy.guarantee import Guarantee, worst
 from clients.local_update import code_version, load_data, load_targets, make_model, num_outputs
 from clients.losses import accuracy, training_loss
+from clients.time_limit import unhurried
 from simulator import gc_tuning
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.recorder import AHEAD, CellRecorder
@@ -90,8 +91,9 @@ Patience = Callable[[int, float], float]
 of a processor."""
 
 STACK = "traceback.txt"  # of an exception that is not ours to explain, in the run directory
-NODE_WAIT = 120.0  # seconds that nodes have to register with the server, and then to say who they are
-ASKED_AT_ONCE = 100  # nodes
+NODE_WAIT = 120.0  # seconds without a node that registers, when idle
+ANSWER_WAIT = 300.0  # seconds without one that says who it is: twice what a worker has to come up, and more
+LOOK = 0.1  # seconds between two looks at who has answered
 
 
 def each_its_own(clients: int, seconds: float) -> float:
@@ -125,7 +127,7 @@ def run_federation(
     failed: dict[str, RunError] = {}
     try:
         # first: in `flwr run`, Flower starts Ray beside this thread
-        nodes = identify_nodes(grid, plan.clients, patience)
+        nodes = identify_nodes(grid, plan.clients)
         with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display, expected, beside)) as queue:
             for job in again:
                 queue.dispatcher.submit(job)
@@ -276,21 +278,17 @@ def make_store(plan: RunPlan, cell: Cell, data: FederatedData) -> CellStore:
     return store
 
 
-def identify_nodes(grid: Grid, clients: int, patience: Patience = each_its_own) -> dict[int, int]:
+def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
     """partition id -> node id, which is random. Waits until all have registered; checks that they run our code."""
-    # in a simulation: as long as it takes to notice a worker that does not come up, too
-    wait = patience(1, 0.0) + NODE_WAIT
     found = wait_for_nodes(grid, clients, NODE_WAIT)
     if found < clients:
-        raise RunError(f"{found} of {clients} nodes registered within {NODE_WAIT:g} s: start more SuperNodes")
+        raise RunError(f"{found} of {clients} nodes registered, none for {NODE_WAIT:g} s: start more SuperNodes")
     ids = list(grid.get_node_ids())
     messages = [Message(content=RecordDict(), message_type="query", dst_node_id=node) for node in ids]
-    # a thousand share a few workers: they have their time some by some, not all together
-    asked = (messages[i : i + ASKED_AT_ONCE] for i in range(0, len(messages), ASKED_AT_ONCE))
     nodes: dict[int, int] = {}
     unfit: list[RunError] = []
     code = code_version()
-    for reply in (reply for some in asked for reply in grid.send_and_receive(some, timeout=wait)):
+    for reply in replies_to(messages, grid, ANSWER_WAIT):
         try:
             nodes[partition_of(reply, code)] = reply.metadata.src_node_id
         except RunError as error:  # which matters only where nobody else is that client
@@ -299,10 +297,22 @@ def identify_nodes(grid: Grid, clients: int, patience: Patience = each_its_own) 
     if missing and unfit:
         raise unfit[0]
     if len(nodes) < min(len(ids), clients):
-        raise RunError(f"{len(nodes)} of {len(ids)} nodes answered within {wait:g} s: is the machine too busy?")
+        raise RunError(f"{len(nodes)} of {len(ids)} nodes answered, none for {ANSWER_WAIT:g} s: do they still run?")
     if missing:
         raise RunError(f"no node has partition id {min(missing)}: number the nodes 0 to {clients - 1}")
     return nodes
+
+
+def replies_to(messages: Sequence[Message], grid: Grid, seconds: float) -> Iterator[Message]:
+    """Each as it comes, until all are there or none has come for so many seconds of an idle machine: a thousand nodes
+    share a few workers, and answer one by one."""
+    missing, last = set(grid.push_messages(messages)), time.monotonic()
+    while missing and time.monotonic() - last < unhurried(seconds):
+        for reply in grid.pull_messages(missing):
+            missing.discard(reply.metadata.reply_to_message_id)
+            last = time.monotonic()
+            yield reply
+        time.sleep(LOOK if missing else 0)
 
 
 def partition_of(reply: Message, code: str) -> int:
@@ -319,8 +329,11 @@ def partition_of(reply: Message, code: str) -> int:
 
 
 def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> int:
-    """How many nodes have registered, as soon as it is `wanted` or when the time is up: a ServerApp may start first."""
-    deadline = time.monotonic() + seconds
-    while (found := len(list(grid.get_node_ids()))) < wanted and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return found
+    """How many nodes have registered, as soon as it is `wanted` or when none has come for so many seconds of an idle
+    machine: a ServerApp may start first."""
+    found, last = 0, time.monotonic()
+    while (now := len(list(grid.get_node_ids()))) < wanted and time.monotonic() - last < unhurried(seconds):
+        if now > found:
+            found, last = now, time.monotonic()
+        time.sleep(LOOK)
+    return now

@@ -3,7 +3,7 @@
 How much a cell will do if no client fails: attacks, and pairs of checkpoints; and what it will do again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,23 +97,19 @@ def is_default(scenario: Scenario) -> bool:
 def expected_attacks(cell: Cell) -> int:
     """How many attacks a cell will run if no client fails."""
     attacks = cell.scenario.attacks_by
-    return sum(seen * len(rounds) * len(attacks(view.adversary)) for view, seen, rounds in _expected_views(cell))
+    return sum(seen * len(attacks(view.adversary)) for view, seen, _ in expected_views(cell))
 
 
-def expected_pairs(cell: Cell) -> int:
-    """How many pairs of checkpoints all observations of a cell will hold together, at most and if no client fails."""
-    views = _expected_views(cell)
-    return sum(seen * (sum(rounds) if view.all_rounds else len(rounds)) for view, seen, rounds in views)
-
-
-def _expected_views(cell: Cell) -> Iterator[tuple[View, int, Sequence[int]]]:
-    """(whose eyes, how much they see in a round, the rounds in which they look)."""
+def expected_views(cell: Cell) -> Iterator[tuple[View, int, int]]:
+    """(whose eyes, how many observations they make, how many pairs of checkpoints these hold together), at most and if
+    no client fails."""
     federation, when = cell.scenario.federation, cell.scenario.adversary.when
     every = range(1, federation.rounds + 1)
     rounds = every if when == "every" else [round for round in sorted(set(when)) if round in every]
     for view in cell.scenario.views:
         if view.hidden_by is None:
-            yield view, federation.clients_a_round if view.shows(0) else 1, rounds
+            seen = federation.clients_a_round if view.shows(0) else 1
+            yield view, seen * len(rounds), seen * (sum(rounds) if view.all_rounds else len(rounds))
 
 
 def attacks_again(plan: RunPlan, out_of_time: Iterable[tuple[str, dict[str, Any]]]) -> list[Job]:

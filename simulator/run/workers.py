@@ -18,11 +18,11 @@ from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 
 from clients.client_app import LIMIT, OUT_OF_TIME
-from clients.time_limit import LAST_RESORT, longest
+from clients.time_limit import LAST_RESORT, longest, unhurried
 from simulator.run.client_actor import ClientActor
 from simulator.run.cluster import actors_that_fit
 
-START = 120.0  # seconds that a new worker has to be up, and to have imported what clients need
+START = 120.0  # seconds that a new worker has to be up, and to have imported what clients need, when idle
 UNKNOWN = 0  # Flower's code of an error that is none of a ClientApp
 DIED = "the client's process ended: killed, out of memory, or by its own exit"
 ATTEMPTS = 2  # a process may end for a reason that is not its client's: a machine that is lost, another's memory
@@ -71,7 +71,7 @@ class KillablePool(BasicActorPool):
         NoWorker where the work has not begun."""
         work = self.work[future]
         try:
-            ray.get(work.ready, timeout=START)
+            ray.get(work.ready, timeout=unhurried(START))
         except ray.exceptions.GetTimeoutError:
             self.lost.add(work.actor)
             self._kill(work.actor)
@@ -163,8 +163,8 @@ class KillingBackend(raybackend.RayBackend):
 
     def patience(self, clients: int, seconds: float) -> float:
         """Seconds after which a round of so many clients has to be over, on the busiest machine: each has `seconds` of
-        a processor, and takes its turn."""
-        return math.ceil(clients / max(1, self.num_workers)) * (longest(seconds) + LAST_RESORT + START)
+        a processor, with a worker that has to come up first, and takes its turn."""
+        return math.ceil(clients / max(1, self.num_workers)) * (longest(seconds + START) + LAST_RESORT)
 
     def replace_busy(self) -> None:
         """Free the workers that are not free by themselves."""

@@ -9,6 +9,7 @@ import yaml
 
 from attacks import InputError
 from simulator.errors import one_line
+from simulator.reports.benchmark_advice import advice
 from simulator.reports.drawing import Drawn
 from simulator.reports.page.pictures import (
     OTHERS,
@@ -117,6 +118,7 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     """table, equal: benchmark.csv and equal_utility.csv. The pictures of other clients give way to the figure that
     compares all defenses on the same images."""
     own = run_page(run, (), say)
+    conclusion = advice(table)
     defenses = defenses_grid(table, benchmark().columns["not_attacked_by"])
     note = (
         "The attack that recovers most in the last attacked round, means over seeds and clients; beside them "
@@ -129,7 +131,7 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     return replace(
         own,
         kind="benchmark",
-        utility=replace(defenses, note=note),
+        utility=replace(defenses, note=" ".join([*conclusion, note])),
         others=Others(),
         charts=tuple(map(chart_of, drawn)),
         tables=(*folded, *own.tables),

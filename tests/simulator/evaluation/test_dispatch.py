@@ -144,9 +144,11 @@ def test_a_worker_that_ended_itself_ran_out_of_time_and_one_that_died_is_replace
     assert (job.key.client, result.leakage[0]["status"]) == (1, "failed") and "died" in result.leakage[0]["detail"]
 
 
-def test_jobs_that_no_worker_ever_takes_are_given_up(tmp_path, dispatch_to_nowhere):
+@pytest.mark.parametrize("times", [1, 3])
+def test_jobs_that_no_worker_ever_takes_are_given_up(tmp_path, dispatch_to_nowhere, monkeypatch, times):
+    monkeypatch.setattr(os, "getloadavg", lambda: (times * (os.cpu_count() or 1), 0.0, 0.0))  # a busy machine waits
     dispatcher = dispatch_to_nowhere(make_job(tmp_path, 0, timeout=60.0), make_job(tmp_path, 1, timeout=60.0))
-    dispatcher.last_sign = time.monotonic() - (60 + 120 - 5)
+    dispatcher.last_sign = time.monotonic() - (times * (60 + 120) - 5)
     assert dispatcher.collect(timeout=0) == []
     dispatcher.last_sign -= 10
     assert [job.key.client for job, _ in dispatcher.collect(timeout=0)] == [0, 1] and not dispatcher.pending

@@ -252,7 +252,7 @@ def test_a_benchmark_with_failed_cells_writes_the_table_of_the_others(tmp_path, 
 
     monkeypatch.setattr("simulator.run.engine.simulate", run_all_but_one)
     path = tmp_path / "b.yaml"
-    path.write_text("name: b\nbenchmark: {defenses: [none, noise], seeds: 1}\n")
+    path.write_text("name: b\noutput: {figures: false}\nbenchmark: {defenses: [none, noise], seeds: 1}\n")
     stopped = fedspill("benchmark", path, "--out", tmp_path / "out")
     assert (stopped.returncode, stopped.stderr) == (1, "fedspill: 1 of 2 cells failed: b\n")
     assert pd.read_csv(tmp_path / "out" / "benchmark.csv").leakage.tolist() == [0.5]

@@ -10,12 +10,12 @@ from simulator.scenario.benchmark import load_any, load_benchmark
 DEFENSES = Path(__file__).parents[3] / "scenarios" / "defenses.yaml"
 
 
-def test_the_shipped_benchmark_has_every_defense_in_both_profiles():
+def test_the_shipped_benchmark_has_every_defense_with_and_without_a_profile():
     wanted = "none clipping noise top_k random_k quantization secure_aggregation central_dp local_dp dp_sgd".split()
     wanted += (
         "sign_sgd power_sgd percentile svt soteria half_precision secagg_plus personal_layers adam bfloat16".split()
     )
-    for profile, seeds in ((None, 5), ("quick", 1)):
+    for profile, seeds in ((None, 5), ("more", 1)):
         cells = load_benchmark(DEFENSES, profile).cells()
         defenses = {cell.scenario.defense for cell in cells}
         assert {*wanted, "prune_easiest", "augmentation", "mixup"} <= defenses
@@ -24,6 +24,14 @@ def test_the_shipped_benchmark_has_every_defense_in_both_profiles():
         joined = one.federation.clients * one.federation.fraction
         assert joined * one.partition.images <= 40  # 8x8 digits tell no more apart
         assert one.adversary.when == [one.federation.rounds]  # accuracy and ε of the table are those of the release
+
+
+def test_the_quick_profile_has_some_of_the_same_cells():
+    few, more = (
+        {cell.name: cell.scenario for cell in load_benchmark(DEFENSES, profile).cells()}
+        for profile in ("quick", "more")
+    )
+    assert 10 < len(few) < len(more) / 2 and all(scenario == more[name] for name, scenario in few.items())
 
 
 def test_every_setting_of_the_sweep_over_strengths_is_a_row_of_its_own():

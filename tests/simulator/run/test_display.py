@@ -55,7 +55,7 @@ def test_long_attacks_are_told_of_every_half_minute(said, monkeypatch):
     lines.start(rounds=1, attacks=4)
     now = lines.last
     for seconds in range(0, 100, 10):
-        monkeypatch.setattr(display.time, "monotonic", lambda passed=seconds: now + passed)
+        monkeypatch.setattr(display.time, "monotonic", lambda passed=seconds: now + 1.001 * passed)
         lines.attacks_running({"round_0001_client_00_server_ntk": 0.25})
     assert len(text()) == 1 + 3 and "0 of 4 attacks are over, 1 run: round_0001_client_00_server_ntk 25%" in text()[1]
 
@@ -68,3 +68,12 @@ def test_a_log_has_lines_and_a_terminal_bars(monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines() == ["fedspill: ntk, loss 0, 0 of 50"]
     monkeypatch.setattr(Console, "is_terminal", True)
     assert isinstance(run_display(), Bars)
+
+
+def test_results_are_told_as_they_come():
+    row = {"recovered": None, "num_private": None, "num_vouched": None, "membership_told": None}
+    assert display.found_by(row) == "" == display.found_by(row | {"recovered": 0, "num_private": 8})
+    assert display.found_by(row | {"recovered": 3, "num_private": 8}) == "3 of 8 images recovered"
+    told = {"num_vouched": 5, "membership_told": 22, "membership_candidates": 100, "membership_p": 1e-9}
+    assert display.found_by(row | told) == "5 images, 22 of 100 candidates took part"
+    assert display.found_by(row | told | {"membership_told": 1, "membership_p": 0.6}) == "5 images"

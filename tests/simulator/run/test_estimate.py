@@ -1,12 +1,15 @@
 """What a run leaves behind, in bytes, before it runs."""
 
 import time
+from dataclasses import dataclass
 
 import pytest
 
-from simulator.run import estimate
-from simulator.run.estimate import attack_seconds, handling_seconds, kept_bytes, not_counting, size_of, waiting_bytes
+from simulator.evaluation import attack_price
+from simulator.evaluation.attack_price import attack_seconds, not_counting
+from simulator.run.estimate import dearest, handling_seconds, kept_bytes, size_of, waiting_bytes
 from simulator.scenario.scenario import validate
+from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Source
 
 
@@ -71,9 +74,9 @@ def test_an_attack_is_priced_by_a_few_iterations(monkeypatch, restarts):
     """Three seconds of preparation, two for the first iteration, half a second for each other, one to finish."""
     clock = [0.0]
 
+    @dataclass
     class Run:
-        def of(attack, scenario):
-            return Run()
+        config: AttackConfig
 
         def run(self, observation, knowledge, report):
             clock[0] += 3
@@ -84,21 +87,18 @@ def test_an_attack_is_priced_by_a_few_iterations(monkeypatch, restarts):
             report(total, total, 1.0)
             clock[0] += 1
 
-    monkeypatch.setattr(estimate, "AttackRun", Run)
-    monkeypatch.setattr(estimate, "work_seconds", lambda: clock[0])
-    attacks = [{"name": "ntk", "iterations": 400}]
-    (cell,) = validate(Source({"name": "s", "adversary": {"attacks": attacks}})).cells()
+    monkeypatch.setattr(attack_price, "work_seconds", lambda: clock[0])
+    attack = AttackConfig.model_validate({"name": "ntk", "iterations": 400})
     whole = 3 + 2 + (400 * restarts - 1) * 0.5 + 1
-    assert attack_seconds(cell.scenario.attacks[0], cell, None, None) == pytest.approx(whole)
+    assert attack_seconds(Run(attack), None, None) == pytest.approx(whole)
 
 
+@dataclass
 class Slow:
     """An attack that prepares itself for `before` processor seconds and then reports after iterations of 0.05 each."""
 
-    before = 0.0
-
-    def of(attack, scenario):
-        return Slow()
+    config: AttackConfig
+    before: float
 
     def run(self, observation, knowledge, report):
         ended = time.process_time() + self.before
@@ -118,13 +118,10 @@ class Slow:
 def test_an_attack_that_takes_too_long_to_be_measured(monkeypatch, name, before, iterations):
     """It is given up in the midst of its preparation too, where nothing is reported; iterations that have passed by
     then are what its price is made of."""
-    monkeypatch.setattr(estimate, "AttackRun", Slow)
-    monkeypatch.setattr(estimate, "LONGEST_PROBE", 0.2)
-    monkeypatch.setattr(Slow, "before", before)
+    monkeypatch.setattr(attack_price, "LONGEST_PROBE", 0.2)
     attack = {"name": name} | ({} if iterations is None else {"iterations": iterations})
-    (cell,) = validate(Source({"name": "s", "adversary": {"attacks": [attack]}})).cells()
     began = time.perf_counter()
-    seconds = attack_seconds(cell.scenario.attacks[0], cell, None, None)
+    seconds = attack_seconds(Slow(AttackConfig.model_validate(attack), before), None, None)
     assert time.perf_counter() - began < 30
     assert seconds is None if before else seconds == pytest.approx(400 * 0.05, rel=0.5)
 
@@ -136,3 +133,14 @@ def test_what_is_said_of_attacks_that_are_not_measured():
 
 def test_bytes_for_people():
     assert (size_of(10_838_376), size_of(14_800_000_000)) == ("11 MB", "14.8 GB")
+
+
+def test_check_says_which_attack_and_option_costs_hours():
+    attacks = [AttackConfig.model_validate(one) for one in ({"name": "span"}, {"name": "ntk"})]
+    said = dearest(attacks, {"span": 20.0, "ntk": 2000.0})
+    assert said.startswith(
+        "ntk takes 33 min, by 80,000 iterations, which is its default; {name: ntk, iterations: 2000}"
+    )
+    assert said.endswith(" takes about 50 s")
+    assert dearest(attacks, {"span": 20.0, "ntk": 599.0}) == dearest(attacks, {"span": 2000.0, "ntk": 900.0}) == ""
+    assert dearest(attacks, {"span": None, "ntk": None}) == dearest([], {}) == ""

@@ -1,18 +1,20 @@
 """The loop over the cells of a run, without Flower and Ray."""
 
+import os
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
+from clients import time_limit
 from simulator.errors import CellsFailed, RunError
 from simulator.results.ledger import finished_cells
 from simulator.run import federation
 from simulator.run.display import Display
 from simulator.run.folder import claimed
 from simulator.run.plan import make_plan
-from simulator.run.workers import START, KillingBackend
+from simulator.run.workers import START
 from simulator.scenario.scenario import load_scenario
 
 
@@ -50,7 +52,7 @@ def start(tmp_path, monkeypatch):
             federation.run_federation(None, plan, Display())
 
     monkeypatch.setattr(federation, "run_cell", run_cell)
-    monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients, patience: {})
+    monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients: {})
     monkeypatch.setattr(federation, "start_ray", lambda engine: None)
     monkeypatch.setattr(federation, "Dispatcher", lambda workers, beside: NoJobs())
     monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher, expected: dispatcher)
@@ -73,47 +75,72 @@ def test_a_run_without_a_sweep_says_why_it_failed_and_no_more(start):
 @pytest.fixture
 def grid(monkeypatch):
     """A grid of so many nodes, from number 5000 on, which say who they are; some say something else, by number.
-    asked: how many were asked at a time."""
+    at_a_time: how many have answered at each look."""
     for name in ("_task_id", "_run_id", "_node_id"):  # of this process: a message names its sender
         monkeypatch.setattr(TaskIdentity, name, 1)
 
     code = federation.code_version()
 
-    def make(count, say=None, asked=None):
+    def make(count, say=None, at_a_time=None):
         def answer_of(node):
             identity = {"partition-id": node - 5000, "code": code}
             said = (say or {}).get(node - 5000, {"identity": identity})
             broken, content = isinstance(said, str), SimpleNamespace(config_records=said)
             error = SimpleNamespace(reason=said)
-            metadata = SimpleNamespace(src_node_id=node)
+            metadata = SimpleNamespace(src_node_id=node, reply_to_message_id=node)
             return SimpleNamespace(has_error=lambda: broken, error=error, content=content, metadata=metadata)
 
-        def send_and_receive(messages, timeout):
-            if asked is not None:
-                asked.append((len(messages), timeout))
-            return [answer_of(message.metadata.dst_node_id) for message in messages]
+        def push(messages):
+            return [message.metadata.dst_node_id for message in messages]
+
+        def pull(missing):
+            return [answer_of(node) for node in sorted(missing)[:at_a_time]]
 
         nodes = range(5000, 5000 + count)
-        return SimpleNamespace(get_node_ids=lambda: nodes, send_and_receive=send_and_receive)
+        return SimpleNamespace(get_node_ids=lambda: nodes, push_messages=push, pull_messages=pull)
 
     return make
 
 
-def test_a_thousand_nodes_have_their_time_some_by_some(grid):
-    """They share a few workers, each of which answers in turn."""
-    asked = []
-    assert federation.identify_nodes(grid(1000, asked=asked), 1000) == {i: 5000 + i for i in range(1000)}
-    counts = [count for count, _ in asked]
-    assert max(counts) == federation.ASKED_AT_ONCE and sum(counts) == 1000
+class Clock:
+    """Passes by what is slept."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
 
 
-def test_nodes_have_the_time_in_which_a_worker_that_does_not_come_up_is_noticed(grid, monkeypatch):
-    """It is a message's time, too: whoever waited for that worker is answered by another one afterwards."""
-    monkeypatch.setattr(KillingBackend, "__init__", lambda backend: None)
-    monkeypatch.setattr(KillingBackend, "num_workers", 2, raising=False)
-    asked = []
-    federation.identify_nodes(grid(3, asked=asked), 3, KillingBackend().patience)
-    assert all(timeout > START for _, timeout in asked)
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(federation, "time", made)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    return made
+
+
+def test_nodes_that_share_a_few_workers_are_waited_for_as_long_as_one_answers(grid, clock, monkeypatch):
+    monkeypatch.setattr(federation, "LOOK", 60.0)  # an answer a minute: ten hours
+    assert federation.identify_nodes(grid(600, at_a_time=1), 600) == {i: 5000 + i for i in range(600)}
+    assert clock.now > 30_000
+
+
+@pytest.mark.parametrize(("load", "waited"), [(0.0, 300), (20.0, 3000)])
+def test_nodes_that_do_not_answer_are_waited_for_longer_on_a_busy_machine(grid, clock, monkeypatch, load, waited):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(time_limit, "CORES", 2)
+    with pytest.raises(RunError, match=r"^0 of 3 nodes answered, none for 300 s: do they still run"):
+        federation.identify_nodes(grid(3, at_a_time=0), 3)
+    assert clock.now == pytest.approx(waited, abs=1)
+
+
+def test_a_worker_that_does_not_come_up_is_noticed_before_nodes_are_given_up():
+    """Whoever waited for that worker is answered by another one afterwards, which has to come up, too."""
+    assert federation.ANSWER_WAIT > 2 * START
 
 
 STRANGE = {

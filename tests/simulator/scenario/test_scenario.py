@@ -5,7 +5,7 @@ import pytest
 from attacks import InputError
 from simulator.results.keys import ALL
 from simulator.results.threat_models import all_views
-from simulator.run.plan import expected_pairs, make_plan
+from simulator.run.plan import expected_views, make_plan
 from simulator.scenario.scenario import load_scenario, validate
 from simulator.scenario.sweep import short_keys
 from simulator.scenario.yaml_source import Source
@@ -251,7 +251,7 @@ def test_history_follows_the_threat_models_beside_it(write, listed, of_a_client,
     views = all_views(scenario.adversary.threat_models, hides_clients=False)
     for subject, expected in ((1, of_a_client), (ALL, of_all)):
         assert [view.threat_model for view in views if view.shows(subject)] == expected
-    pairs = expected_pairs(scenario.cells()[0])  # three clients
+    pairs = sum(held for *_, held in expected_views(scenario.cells()[0]))  # three clients
     histories = 3 * ("history" in of_a_client) + ("history" in of_all)
     assert pairs == 3 * (3 * ("server" in of_a_client) + ("observer" in of_all)) + (1 + 2 + 3) * histories
 

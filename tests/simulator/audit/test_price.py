@@ -1,0 +1,127 @@
+"""What an audit says that it costs, and what it leaves for want of time."""
+
+import os
+from collections import deque
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from clients import time_limit
+from simulator.audit import price
+from simulator.audit.price import LEFT, TimeLeft, describe_rest
+from simulator.audit.run_audit import _of_workers
+from simulator.evaluation.job import Job, JobResult, Setting
+from simulator.results.keys import ObservationKey
+from simulator.results.ledger import finished_cells
+from simulator.run.display import Display
+from simulator.scenario.sections import AttackConfig
+from tests.simulator.audit.recorded import record
+from tests.simulator.audit.test_audit import audited
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Of an idle machine with two cores."""
+    now = SimpleNamespace(seconds=0.0, monotonic=lambda: now.seconds)
+    monkeypatch.setattr(price, "time", now)
+    monkeypatch.setattr("simulator.audit.run_audit.time", now)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(time_limit, "CORES", 2)
+    return now
+
+
+def jobs(tmp_path, *attacks, clients=3):
+    keys = [ObservationKey(1, client, "server") for client in range(clients)]
+    made = [AttackConfig.model_validate({"name": attack}) for attack in attacks]
+    return [Job(Setting(None), tmp_path, key, attack) for key in keys for attack in made]
+
+
+def test_an_attack_begins_where_the_longest_of_its_kind_would_end_in_time(clock, tmp_path, monkeypatch):
+    slow, quick = jobs(tmp_path, "span", "ntk", clients=1)
+    left = TimeLeft(5.0, began=0.0)
+    left.took(slow, 112.0)
+    clock.seconds = 187.0
+    assert left.fits(slow) and left.fits(quick) and not left.over
+    clock.seconds = 189.0
+    assert not left.fits(slow) and left.fits(quick)
+    clock.seconds = 300.0
+    assert left.over and not left.fits(quick)
+    monkeypatch.setattr(os, "getloadavg", lambda: (20.0, 0.0, 0.0))  # ten times as much to do as there are cores
+    assert left.fits(slow) and left.seconds == pytest.approx(3000 - 300)
+    assert TimeLeft(0.0, began=-1e9).fits(slow) and not TimeLeft(0.0, began=-1e9).over
+
+
+class Workers:
+    """Two, on which `span` takes 100 seconds and all else ten."""
+
+    at_a_time = 2
+
+    def __init__(self, clock):
+        self.clock, self.ends = clock, {}
+
+    @property
+    def pending(self):
+        return [job for job, _ in self.ends.values()]
+
+    def submit(self, job):
+        self.ends[job.name] = job, self.clock.seconds + (100.0 if job.attack.name == "span" else 10.0)
+
+    def collect(self, timeout):
+        self.clock.seconds += timeout
+        done = [job for job, end in self.ends.values() if end <= self.clock.seconds]
+        return [(self.ends.pop(job.name)[0], JobResult([{"detail": ""}], [])) for job in done]
+
+    def shares(self):
+        return {}
+
+
+@pytest.mark.parametrize(("minutes", "spans", "others"), [(5.0, 4, 10), (2.5, 2, 8), (0.0, 10, 10)])
+def test_ten_clients_end_in_time_and_what_is_left_has_a_row(clock, tmp_path, minutes, spans, others):
+    todo = deque(jobs(tmp_path, "span", "ntk", clients=10))
+    left = TimeLeft(minutes, began=0.0)
+    found = list(_of_workers(Workers(clock), todo, Display(), left))
+    assert len(found) == 20 and (minutes == 0 or clock.seconds <= 60 * minutes + 0.5)
+    done = [job.attack.name for job, result in found if not price.is_left(result)]
+    assert done.count("span") == spans and done.count("ntk") == others
+    rest = [result.leakage[0] for _, result in found if price.is_left(result)]
+    assert all(row["status"] == "skipped" and "--minutes 0 goes on with it" in row["detail"] for row in rest)
+
+
+def test_the_next_call_goes_on_with_what_was_left(tmp_path, monkeypatch):
+    recorded, begun = record(tmp_path / "rec", clients=(2, 0, 1)), []
+    monkeypatch.setattr(
+        TimeLeft, "fits", lambda left, job: left.minutes == 0 or (not begun.append(job) and len(begun) < 3)
+    )
+    run = audited(recorded, "some")
+    assert run.leakage.status.tolist() == ["ok", "ok", "skipped", "skipped"]
+    assert run.leakage.detail[2].startswith(LEFT) and len(finished_cells(run.path)) == 2
+    assert describe_rest(run.leakage).startswith("2 of 4 attacks are left (span): about ")
+    run = audited(recorded, "some", minutes=0)
+    assert run.leakage.status.tolist() == ["ok"] * 4 and describe_rest(run.leakage) == ""
+
+
+def test_the_rest_is_priced_by_what_the_same_attacks_took():
+    rows = [
+        ("span", "server", "ok", 100.0, ""), ("span", "server", "ok", 120.0, ""),
+        ("span", "server", "skipped", None, price.REST), ("span", "server", "skipped", None, price.REST),
+        ("ntk", "observer", "skipped", None, price.REST), ("ntk", "server", "skipped", None, "needs num_private"),
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["attack", "threat_model", "status", "seconds", "detail"])
+    said = describe_rest(table)
+    assert said.startswith("3 of 6 attacks are left (span, ntk): about 4 min by the clock, one by one, ")
+    assert said.endswith(", without ntk, of which none has ended")
+
+
+def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
+    said = []
+
+    class Shown(Display):
+        def price(self, lines):
+            said.extend(lines())
+
+    recorded = record(tmp_path / "rec", clients=(2, 0))
+    files = {name: recorded / f"{name}.npz" for name in ("candidates", "public") if (recorded / f"{name}.npz").exists()}
+    audited(recorded, "said", attacks=["mean_image", "span"], display=Shown(), **files)
+    assert said[0].startswith("3 updates of 1 rounds (2 server, 1 observer): 3 × mean_image of 0 s, 3 × span of ")
+    assert said[1].startswith("cost: about ") and "of processor time" in said[1] and "idle cores" in said[1]
