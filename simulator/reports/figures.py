@@ -31,10 +31,9 @@ from simulator.reports.drawing import (
     themed,
 )
 from simulator.reports.strips import image_grid
-from simulator.results.columns import better_floor
+from simulator.results.columns import leakage_floors
 from simulator.results.disk import below
 from simulator.results.keys import ALL, owner
-from simulator.results.schema import LEAKAGE
 from simulator.rundir.run import Run
 
 SPREAD = 0.32  # of a place on the x axis, to either side: updates that coincide stand beside each other
@@ -125,8 +124,7 @@ def _client_styles(frame: pd.DataFrame) -> dict[str, Style]:
 
 def _panel(axis: plt.Axes, rows: pd.DataFrame, x: str, look: dict[str, Style]) -> None:
     at, places = spread(rows, x), places_of(rows, x)
-    best = rows.apply(better_floor, axis=1, column=LEAKAGE.columns["leakage"])
-    floors = best.groupby(rows[x]).mean()
+    floors = leakage_floors(rows).groupby(rows[x]).mean()
     for index, name in enumerate(places):
         axis.hlines(floors[name], index - 0.42, index + 0.42, color=FLOOR_COLOUR, linestyle="--", linewidth=1.2)
     column = DEFENSE if x == DEFENSE else "who"

@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from simulator.reports.tables import Grid
-from simulator.reports.verdict import Verdict
+from simulator.reports.verdict import TITLES, Verdict
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Others:
-    """Clients beside the one exposed worst: their pictures, the names of those of whom nothing came back, and a line
-    that says how many more there are than there is room for."""
+    """Clients beside the one exposed worst: their pictures, the names of those of whom no image counts, and a line that
+    says how many more there are than there is room for."""
 
     pictures: tuple[Picture, ...] = ()
-    returned_nothing: tuple[str, ...] = ()
+    not_counted: tuple[str, ...] = ()
     not_shown: str = ""
 
 
@@ -109,4 +109,4 @@ ENVIRONMENT = Environment(
 
 def render(page: Page) -> str:
     """One HTML document that needs nothing else: styles, script and images are inside."""
-    return ENVIRONMENT.get_template("page.html.md").render(page=page)
+    return ENVIRONMENT.get_template("page.html.md").render(page=page, titles=TITLES)
