@@ -56,7 +56,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
     shown, places = list(order[:MOST_PANELS]), places_of(frame, x)
     look = styles(places) if x == DEFENSE else _client_styles(frame)
     wide = sum(len(in_words(name)) for name in places) > MOST_LETTERS
-    figure, axes = panels(len(shown), most=1 if wide else 2, width=9.2 if wide else 4.6, height=3.4, sharey=True)
+    figure, axes = panels(len(shown), most=1, width=9.2 if wide else 4.6, height=3.4, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _panel(axis, frame[frame.panel == panel], x, look)
         axis.set_title("\n".join(textwrap.wrap(panel, 60)))
@@ -70,7 +70,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
     named = look if x not in (CLIENT, DEFENSE) and 1 < len(look) <= MOST_NAMED else {}
     handles = [plt.Line2D([], [], linestyle="", label=name, **style) for name, style in named.items()]
     handles.append(plt.Line2D([], [], linestyle="--", color=FLOOR_COLOUR, label="floor"))
-    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=5, frameon=False)
+    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, frameon=False)
     some = f" {len(shown)} of {len(order)} settings are shown, the worst first." if len(order) > len(shown) else ""
     worst = frame.loc[frame.leakage.idxmax()]
     return Drawn(
@@ -185,7 +185,7 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
     titled = samples.assign(panel=samples.threat_model + ", " + panel_titles(samples))
     order = titled.groupby("panel").l2.median().sort_values(kind="stable").index  # the most exposed first
     shown = list(order[:MOST_PANELS])
-    figure, axes = panels(len(shown), sharey=True)
+    figure, axes = panels(len(shown), most=1, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _curves_of(axis, titled[titled.panel == panel])
         axis.set_title("\n".join(textwrap.wrap(panel, 60)))
@@ -195,7 +195,7 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
         axis.label_outer(remove_inner_ticks=False)
         axis.xaxis.set_tick_params(labelbottom=True)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
+    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, frameon=False)
     figure.tight_layout()
     some = (
         f" {len(shown)} of {len(order)} settings are shown, the most exposed first." if order[MOST_PANELS:].size else ""

@@ -4,10 +4,12 @@ The templates get these values and nothing else, neither tables nor tensors. The
 jinja2. Their names end in .md because `flwr run` sends no other endings to its servers than those of code and text.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from simulator.reports.tables import Grid
 from simulator.reports.verdict import TITLES, Verdict
@@ -105,6 +107,14 @@ FOLDER = Path(__file__).parent
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
+
+
+def in_code(text: str) -> Markup:
+    """What stands between backticks as code."""
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+
+ENVIRONMENT.filters["code"] = in_code
 
 
 def render(page: Page) -> str:

@@ -36,7 +36,7 @@ def noise(monkeypatch):
 
 
 def test_a_page_says_what_was_found_and_needs_nothing_else(record):
-    record.leakage["recovered"] = 1
+    record.leakage = record.leakage.assign(recovered=1, null_recovered_p=0.01)
     text = render(run_page(record, draw_figures(record)))
     assert text.lstrip().startswith("<!doctype html>") and '<html lang="en">' in text
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text) and "url(" not in text and "@import" not in text
@@ -44,7 +44,7 @@ def test_a_page_says_what_was_found_and_needs_nothing_else(record):
     for needle in wanted:
         assert needle in text
     assert all(re.findall(r'<img [^>]*alt="[^"]{8,}"', image) for image in re.findall(r"<img [^>]*>", text))
-    row = record.leakage.iloc[0]
+    row = record.leakage[record.leakage.target == "private"].iloc[0]
     floor = max(row.floor_leakage, row.mean_image_leakage)
     said = "Client 0, round 1: 1 private digit above what mean_image made of the update; 1 of 3 recovered. "
     assert f"{said}Leakage {row.leakage:.2f} (the floor is {floor:.2f}), median L2" in text and floor > 0
