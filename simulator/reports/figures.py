@@ -38,7 +38,8 @@ from simulator.rundir.run import Run
 
 SPREAD = 0.32  # of a place on the x axis, to either side: updates that coincide stand beside each other
 MOST_NAMED = 10  # clients in a legend
-LETTERS, MOST_LETTERS = 12, 60  # of labels of the x axis: in an inch, and below half a page
+NARROW = 3.4  # inches of a panel: a phone shows it as it was drawn
+LETTERS, MOST_LETTERS = 12, 45  # of labels of the x axis: in an inch, and below a panel
 SHORTEST = 9  # line of a label, in letters
 CLIENT, ROUND, DEFENSE = "who", "round", "defense"
 
@@ -56,10 +57,10 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
     shown, places = list(order[:MOST_PANELS]), places_of(frame, x)
     look = styles(places) if x == DEFENSE else _client_styles(frame)
     wide = sum(len(in_words(name)) for name in places) > MOST_LETTERS
-    figure, axes = panels(len(shown), most=1, width=9.2 if wide else 4.6, height=3.4, sharey=True)
+    figure, axes = panels(len(shown), most=1, width=9.2 if wide else NARROW, height=3.0, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _panel(axis, frame[frame.panel == panel], x, look)
-        axis.set_title("\n".join(textwrap.wrap(panel, 60)))
+        axis.set_title("\n".join(textwrap.wrap(panel, 40)))
     axes[0].set(ylim=(-0.04, 1.06), yticks=np.linspace(0, 1, 6))
     for axis in axes:
         axis.set(xlabel="" if x in (CLIENT, DEFENSE) else short(x), ylabel="leakage")
@@ -185,17 +186,17 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
     titled = samples.assign(panel=samples.threat_model + ", " + panel_titles(samples))
     order = titled.groupby("panel").l2.median().sort_values(kind="stable").index  # the most exposed first
     shown = list(order[:MOST_PANELS])
-    figure, axes = panels(len(shown), most=1, sharey=True)
+    figure, axes = panels(len(shown), most=1, width=NARROW, height=2.8, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _curves_of(axis, titled[titled.panel == panel])
-        axis.set_title("\n".join(textwrap.wrap(panel, 60)))
+        axis.set_title("\n".join(textwrap.wrap(panel, 40)))
     _distance_axis(axes[0], max(1.0, float(titled[["l2", *_floors(samples)]].max().max())))
     for axis in axes:
         axis.set(xlabel="private image, easiest first", ylabel="L2 distance")
         axis.label_outer(remove_inner_ticks=False)
         axis.xaxis.set_tick_params(labelbottom=True)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, frameon=False)
+    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), frameon=False)
     figure.tight_layout()
     some = (
         f" {len(shown)} of {len(order)} settings are shown, the most exposed first." if order[MOST_PANELS:].size else ""

@@ -227,7 +227,7 @@ def _attacks(rows: pd.DataFrame) -> str:
 def _unknown(rows: pd.DataFrame) -> str:
     """What is not known because an exception left an attack without any result; "" where none did."""
     lost = _crashed(rows[~rows.attack.isin(_of(rows, "ok").attack)])
-    return f"Not known is what {_attacks(lost)} would show, which broke: {said(lost)[0][0]}" if len(lost) else ""
+    return f"Not known is what {_attacks(lost)} would show, which broke" if len(lost) else ""
 
 
 def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> str:
