@@ -83,9 +83,8 @@ def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
     left = len(counted) - len(shown)
     what = "clients and defenses" if len(groups) > 1 else "clients"
     text = f"{left} more {what} are not shown; figures/ and reconstructions/ have them." if left else ""
-    return worst, Others(
-        tuple(one for one in others if one and one.groups), tuple(where_of(row) for _, row in mute.iterrows()), text
-    )
+    seen = tuple(one for one in others if one and one.groups)
+    return worst, Others(seen, tuple(where_of(row) for _, row in mute.iterrows()), text)
 
 
 def _attempt(run: Run, row: pd.Series, most: int, noun: str, say: Say) -> Picture | None:
