@@ -112,16 +112,15 @@ class Run:
     def stopped(self) -> str:
         """How much of it there is and how it goes on, in a sentence; "" of a run that finished."""
         begun = {entry["cell"] for entry in self.journal.entries if "cell" in entry}
-        jobs = self.description.get("jobs", 0) if self.is_audit else 0
-        done = len(self.journal.done)
-        if (self.path / f"{LEAKAGE.name}.parquet").exists() and begun <= self.journal.done and done >= jobs:
+        jobs = self.description.get("jobs") if self.is_audit else None
+        done, of = len(self.journal.done), jobs if isinstance(jobs, int) else 0
+        if (self.path / f"{LEAKAGE.name}.parquet").exists() and begun <= self.journal.done and done >= of:
             return ""
         over = sum(entry.get("table") == LEAKAGE.name for entry in self.journal.entries)
-        of = f"{done} of {jobs} attacks are" if jobs else f"{over} attack{' is' if over == 1 else 's are'}"
-        what = "audit" if self.is_audit else "run"
+        count = f"{done} of {of} attacks are" if of else f"{over} attack{' is' if over == 1 else 's are'}"
         return (
-            f"this {what} is incomplete: {of} over, and nothing is known of the others; the command that began it goes "
-            f"on from there (fedspill {what} … --out {self.path})"
+            f"this {'audit' if self.is_audit else 'run'} is incomplete: {count} over, and nothing is known of the "
+            f"others; the command that began it goes on from there, with --out {self.path}"
         )
 
     @property
