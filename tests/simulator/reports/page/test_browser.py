@@ -138,13 +138,15 @@ def test_a_page_prints_with_its_verdict_on_a_page_of_its_own(visit):
 
 
 def test_the_command_line_of_chromium_prints_the_verdict_first(page_file, tmp_path):
-    """The first page alone has the verdict, and what leads over to the rest."""
+    """What comes after the verdict begins a page of its own: there are two at least."""
     where = tmp_path / "verdict.pdf"
     said = subprocess.run(
         [CHROMIUM, "--headless", *QUIET, "--no-pdf-header-footer", f"--print-to-pdf={where}", page_file.as_uri()],
         capture_output=True, timeout=120,
     )  # fmt: skip
-    assert where.read_bytes()[:4] == b"%PDF", said.stderr[-500:]
+    content = where.read_bytes()
+    assert content[:4] == b"%PDF", said.stderr[-500:]
+    assert len(re.findall(rb"/Type\s*/Page\b", content)) >= 2
 
 
 def test_on_a_phone_no_figure_is_cut_and_no_label_meets_another(visit):
