@@ -232,6 +232,7 @@ class LeakageScore:
             "mean_image_l2_median": float(np.median(mean_image.l2)),
             "mean_image_psnr_mean": float(mean_image.psnr.mean()),
             "mean_image_leakage": self.mean_image_leakage,
+            "leakage_floor": max(self.floor_leakage, self.mean_image_leakage),
             "hungarian_psnr_mean": float(scores.hungarian_psnr.mean()),
             "floor_hungarian_psnr_mean": float(floor.hungarian_psnr.mean()),
             **self.exposure.columns(),

@@ -24,11 +24,10 @@ from attacks.update.private_set import infer_pixel_mean
 from attacks.update.spectrum import infer_image_count
 from simulator.audit.recording import SeenClient
 from simulator.evaluation.image_files import ImageFiles, Shape, read_images, read_labels, read_truth
-from simulator.evaluation.truth import CANDIDATES, NO_TRUTH, Attacked, Truth
+from simulator.evaluation.truth import CANDIDATES, NO_OTHERS, NO_TRUTH, Attacked, Truth
 from simulator.results.keys import ObservationKey
 
 GREY = 0.5  # of the only image that who knows no image at all can guess
-NO_OTHERS = "the floor is a grey image: give --public for a better one"
 WHOSE = "to score attacks, say whose images are whose: a folder with a file for each client (client_00.npz, …)"
 UNTOLD = (
     "how inputs are normalized was not told, and a deviation of 1 assumed: where it is another, images are off in "

@@ -1,11 +1,14 @@
 """`fedspill attack`: what does one update give away?"""
 
+import re
+
 from attacks import InputError
 from simulator.audit.plan import AuditOptions
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import observe, parse_numbers, parse_options, parse_shape
 from simulator.cli.options import AttackCommand
 from simulator.cli.output import Answer, out, read_json, show_warnings
+from simulator.reports.verdict_words import GUESS
 from simulator.results.disk import check_out
 from simulator.run.display import step_bar
 from simulator.tools.one_update import (
@@ -33,7 +36,8 @@ def attack(typed: AttackCommand) -> Answer:
     if not typed.in_pixels:
         show_warnings(["images are shown as the network saw them: where training normalizes, give --mean and --std"])
     held = 0 if found.held is None else len(found.held)
-    inferred = "" if found.num_inferred is None else f", {found.num_inferred} inferred"
+    guess = " (a guess)" if any(re.search(GUESS, warning) for warning in found.warnings) else ""
+    inferred = "" if found.num_inferred is None else f", {found.num_inferred} inferred{guess}"
     count = f"{len(found.images)} images{f', {held} held back' if held else ''}{inferred}"
     out.print(f"{count}, {found.seconds:.1f} s: {typed.out_dir}")
     ended = finish_run(typed.out_dir, figures=True, shown=Shown(typed.show_all))

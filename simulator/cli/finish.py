@@ -38,7 +38,7 @@ def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
 
         draw(lambda: write_report(run_dir, warn))
     found = Run(run_dir)
-    return answer_of(found.leakage, found.swept, run_dir, shown)
+    return answer_of(found.leakage, found.swept, run_dir, shown, found.stopped)
 
 
 def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
@@ -51,7 +51,7 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
 
         draw(lambda: write_benchmark_report(record, table, equal, warn))
     found = record.leakage[record.leakage.defense.isin(learned(table))]
-    data: dict[str, Any] = {"run": str(run_dir), **show_verdict(found, shown)}
+    data: dict[str, Any] = {"run": str(run_dir), **show_verdict(found, shown, record.stopped)}
     out.print(benchmark_view(table, out.width), "", BENCHMARK_LEGEND, *untested(table))
     if len(equal):
         out.print(equal_utility_view(equal, out.width))
@@ -70,9 +70,11 @@ def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], shown: S
     return Answer(answer_of(error.tables["leakage"], swept, run_dir, shown).data, error)
 
 
-def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Shown) -> Answer:
-    """Print a leakage table, the verdict first. The answer has the rows that are on the screen, with all columns."""
-    data = show_verdict(leakage, shown)
+def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Shown, stopped: str = "") -> Answer:
+    """Print a leakage table, the verdict first. The answer has the rows that are on the screen, with all columns.
+
+    stopped: what a run says that did not finish."""
+    data = show_verdict(leakage, shown, stopped)
     table = (full_table if shown.show_all else client_table)(leakage, swept, out.width)
     out.print(table, "")
     for line in granted_lines(leakage):
@@ -85,9 +87,9 @@ def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Sho
     return Answer({"run": str(run_dir), **data}, error_of(leakage, shown.limits))
 
 
-def show_verdict(leakage: pd.DataFrame, shown: Shown) -> dict[str, Any]:
+def show_verdict(leakage: pd.DataFrame, shown: Shown, stopped: str) -> dict[str, Any]:
     """Print it; the part of the answer that has it."""
-    found = verdict(leakage)
+    found = verdict(leakage, stopped)
     for line in [*verdict_lines(found, out.width, shown.show_all), ""]:
         say(line)
     return {"verdict": found.as_json()}
@@ -132,9 +134,9 @@ def without_result(leakage: pd.DataFrame) -> RowsWithoutResult | None:
 
 
 def no_result(leakage: pd.DataFrame) -> NoResult | None:
-    """The error of a table where every attack failed, was skipped or ran out of time."""
+    """The error of a table where every attack failed, was skipped or ran out of time, and no candidate was tested."""
     status = leakage.status
-    if not len(status) or (status == "ok").any():
+    if not len(status) or (status == "ok").any() or leakage.membership_told.notna().any():
         return None
     counts = ", ".join(f"{count} {name}" for name, count in status.value_counts().items())
     return NoResult(f"no attack gave a result ({counts}): nothing is known of what leaks" + again(leakage))

@@ -93,9 +93,9 @@ class CheckCommand:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ReportCommand:
-    """Say again what a run or a benchmark found, and draw its figures and its page anew."""
+    """Say again what a run, an audit or a benchmark found, one that was stopped too, and make its page anew."""
 
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="the directory of a run or a benchmark")]
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="the directory of a run, an audit or a benchmark")]
     fail_above: FailAbove = field(default_factory=list)
     show_all: ShowAll = False
     allow_code: AllowCode = False

@@ -39,7 +39,8 @@ def member(typed: MemberCommand) -> Answer:
     said = membership_words(residual, next(iter(outsiders), None), test.num_private, clear)
     for sentence in said:
         say(sentence)
-    out.print(f"{len(residual)} candidates, {test.num_private} private images: {table}")
+    guess = "" if clear or knowledge.num_private else " (a guess)"
+    out.print(f"{len(residual)} candidates, {test.num_private} private images{guess}: {table}")
     facts = {"num_private": test.num_private, "warnings": warnings, "said": said}
     return Answer({**facts, "candidates": records(pd.read_csv(table))})
 

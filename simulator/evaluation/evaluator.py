@@ -21,7 +21,7 @@ from attacks.membership import MembershipScore, MembershipTest
 from attacks.scoring.leakage import LeakageScore
 from attacks.scoring.recognition import comparable
 from simulator.errors import said_by
-from simulator.evaluation.truth import Truth
+from simulator.evaluation.truth import NO_OTHERS, Truth
 
 OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
 
@@ -173,7 +173,7 @@ def evaluate(
             notes.append(f"{name}: {error if isinstance(error, InputError) else said_by(error)}")
     if math.isnan(scores.least) and comparable(truth.private) and len(truth.pool.public) > 1:
         notes.append(f"{UNCALIBRATED}: {truth.more_public}")
-    if scores.floor_size < len(found.images):
+    if scores.floor_size < len(found.images) and NO_OTHERS not in truth.notes:
         size, returned = scores.floor_size, len(found.images)
         notes.append(f"the floor has {size} of the {returned} public images that it needs: {truth.more_public}")
     return Evaluation(attack.columns, _samples(scores, found, key, truth.numbers), notes)
@@ -184,6 +184,7 @@ def counts_of(found: Reconstruction) -> dict[str, Any]:
     return {
         "num_inferred": found.num_inferred,
         "num_reconstructed": len(found.images),
+        "num_features": None if found.features is None else len(found.features),
         "num_held": len(found.held_pixels()),
         "relative_residual": found.relative_residual,
     }

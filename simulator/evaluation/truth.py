@@ -16,6 +16,7 @@ from simulator.results.keys import RecordedObservation
 from simulator.scenario.scenario import Scenario
 
 NO_TRUTH = "nobody said what is true: no scores"
+NO_OTHERS = "the floor is a grey image: give --public for a better one"
 CANDIDATES = "the images of --truth are candidates, and no attack is scored on them"  # as the reason of a row begins
 
 

@@ -31,15 +31,15 @@ from simulator.reports.drawing import (
     themed,
 )
 from simulator.reports.strips import image_grid
-from simulator.results.columns import better_floor
+from simulator.results.columns import leakage_floors
 from simulator.results.disk import below
 from simulator.results.keys import ALL, owner
-from simulator.results.schema import LEAKAGE
 from simulator.rundir.run import Run
 
 SPREAD = 0.32  # of a place on the x axis, to either side: updates that coincide stand beside each other
 MOST_NAMED = 10  # clients in a legend
-LETTERS, MOST_LETTERS = 12, 60  # of labels of the x axis: in an inch, and below half a page
+NARROW = 3.4  # inches of a panel: a phone shows it as it was drawn
+LETTERS, MOST_LETTERS = 12, 45  # of labels of the x axis: in an inch, and below a panel
 SHORTEST = 9  # line of a label, in letters
 CLIENT, ROUND, DEFENSE = "who", "round", "defense"
 
@@ -57,10 +57,10 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
     shown, places = list(order[:MOST_PANELS]), places_of(frame, x)
     look = styles(places) if x == DEFENSE else _client_styles(frame)
     wide = sum(len(in_words(name)) for name in places) > MOST_LETTERS
-    figure, axes = panels(len(shown), most=1 if wide else 2, width=9.2 if wide else 4.6, height=3.4, sharey=True)
+    figure, axes = panels(len(shown), most=1, width=9.2 if wide else NARROW, height=3.0, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _panel(axis, frame[frame.panel == panel], x, look)
-        axis.set_title("\n".join(textwrap.wrap(panel, 60)))
+        axis.set_title("\n".join(textwrap.wrap(panel, 40)))
     axes[0].set(ylim=(-0.04, 1.06), yticks=np.linspace(0, 1, 6))
     for axis in axes:
         axis.set(xlabel="" if x in (CLIENT, DEFENSE) else short(x), ylabel="leakage")
@@ -71,7 +71,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
     named = look if x not in (CLIENT, DEFENSE) and 1 < len(look) <= MOST_NAMED else {}
     handles = [plt.Line2D([], [], linestyle="", label=name, **style) for name, style in named.items()]
     handles.append(plt.Line2D([], [], linestyle="--", color=FLOOR_COLOUR, label="floor"))
-    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=5, frameon=False)
+    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, frameon=False)
     some = f" {len(shown)} of {len(order)} settings are shown, the worst first." if len(order) > len(shown) else ""
     worst = frame.loc[frame.leakage.idxmax()]
     return Drawn(
@@ -125,8 +125,7 @@ def _client_styles(frame: pd.DataFrame) -> dict[str, Style]:
 
 def _panel(axis: plt.Axes, rows: pd.DataFrame, x: str, look: dict[str, Style]) -> None:
     at, places = spread(rows, x), places_of(rows, x)
-    best = rows.apply(better_floor, axis=1, column=LEAKAGE.columns["leakage"])
-    floors = best.groupby(rows[x]).mean()
+    floors = leakage_floors(rows).groupby(rows[x]).mean()
     for index, name in enumerate(places):
         axis.hlines(floors[name], index - 0.42, index + 0.42, color=FLOOR_COLOUR, linestyle="--", linewidth=1.2)
     column = DEFENSE if x == DEFENSE else "who"
@@ -187,17 +186,17 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
     titled = samples.assign(panel=samples.threat_model + ", " + panel_titles(samples))
     order = titled.groupby("panel").l2.median().sort_values(kind="stable").index  # the most exposed first
     shown = list(order[:MOST_PANELS])
-    figure, axes = panels(len(shown), sharey=True)
+    figure, axes = panels(len(shown), most=1, width=NARROW, height=2.8, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _curves_of(axis, titled[titled.panel == panel])
-        axis.set_title("\n".join(textwrap.wrap(panel, 60)))
+        axis.set_title("\n".join(textwrap.wrap(panel, 40)))
     _distance_axis(axes[0], max(1.0, float(titled[["l2", *_floors(samples)]].max().max())))
     for axis in axes:
         axis.set(xlabel="private image, easiest first", ylabel="L2 distance")
         axis.label_outer(remove_inner_ticks=False)
         axis.xaxis.set_tick_params(labelbottom=True)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
+    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), frameon=False)
     figure.tight_layout()
     some = (
         f" {len(shown)} of {len(order)} settings are shown, the most exposed first." if order[MOST_PANELS:].size else ""

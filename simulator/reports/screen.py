@@ -8,7 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from simulator.reports.tables import CLOSER, grid, headed, in_letters, key_cells, worth_showing
-from simulator.reports.verdict import Verdict
+from simulator.reports.verdict import TITLES, Verdict
 from simulator.results.columns import Column
 from simulator.results.keys import ALL
 from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
@@ -19,17 +19,16 @@ FIRST = ("client", "threat_model", "attack", "round")  # columns of the table of
 
 
 def verdict_lines(verdict: Verdict, width: int, show_all: bool = False) -> list[str]:
-    """The verdict in lines of at most `width` letters: its level and headline, details, and what it does not say."""
+    """The verdict in lines of at most `width` letters: its level and headline, then its statements by kind."""
     lines = textwrap.wrap(f"{verdict.level.upper()}: {verdict.headline}", width)
-    for detail in verdict.details:
-        lines += bullet(detail, width)
-    shown = verdict.caveats if show_all else verdict.caveats[:CAVEATS]
-    if shown:
-        lines += ["", "What this does not say:"]
-    for caveat in shown:
-        lines += bullet(caveat, width)
-    if more := len(verdict.caveats) - len(shown):
-        lines += bullet(f"{more} more with --all.", width)
+    for kind, title in TITLES.items():
+        said = verdict.of(kind)
+        shown = said if show_all or kind != "caveats" else said[:CAVEATS]
+        lines += ["", f"{title}:"] if shown else []
+        for text in shown:
+            lines += bullet(text, width)
+        if more := len(said) - len(shown):
+            lines += bullet(f"{more} more with --all.", width)
     return lines
 
 

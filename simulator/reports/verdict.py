@@ -1,13 +1,13 @@
 """The verdict: what a leakage table means, in sentences for somebody who has to decide, and what it does not say.
 
-One function for the screen, the page and JSON. It needs the table alone. Where the true images are known, it counts
-what was recovered of them. Where they are not, as in an audit of somebody else's federation, it counts what was found,
-and says how much of the update that explains. Its caveats: what was not tried, what failed or gave up, what was
-assumed.
+One list of statements for the screen, the page and JSON, in the order in which they are to be read: what was shown,
+what was tried without result, what broke, what to do next, what was assumed or not tried. It needs the table alone.
+Where the true images are known, it counts what was recovered of them. Where they are not, as in an audit of somebody
+else's federation, it counts what was found, and says how much of the update that explains.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -26,9 +26,12 @@ from simulator.reports.verdict_words import (
     LOOSER,
     at_worst,
     counted,
+    features_line,
+    guessed,
     listed,
     numbered,
     percent,
+    remedies,
     said,
     sentence,
     told,
@@ -47,28 +50,140 @@ from simulator.rundir.exposure_rows import (
 )
 
 GAVE_UP = "nothing returned: "
-STATUSES = {"skipped": "not tried", "timeout": "out of time", "failed": "failed"}
+NOTHING_KNOWN = "No attack gave a result: nothing is known of what leaks."
+REFUSED = "InputError"  # how a failed row's `detail` begins where the attack itself refused
 BASELINES = ("mean_image", "random_public", "best_public")  # no attacks: what attacks have to beat
 MOST = 6  # reasons of one kind
+MOST_SETTINGS = 6  # of a sweep that are named
+MOSTLY = 0.5  # of the images that are there up to brightness, as they are: fewer are a reason to doubt the mean
+
+Level = Literal["exposed", "partly exposed", "nothing shown", "no result"]
+Kind = Literal["stopped", "shown", "tried", "broke", "next", "caveats"]
+TITLES: dict[Kind, str] = {
+    "stopped": "Not finished",
+    "shown": "What was shown",
+    "tried": "Tried without result",
+    "broke": "What broke",
+    "next": "What to do next",
+    "caveats": "What this does not say",
+}
 
 
-def caveats(rows: pd.DataFrame, level: str) -> tuple[str, ...]:
-    """Sentences. rows: of `exposure_rows`, those without a result too."""
+class Statement(NamedTuple):
+    """A sentence of a verdict, and under which of the `TITLES` it stands."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a table means.
+
+    level: "exposed" where an attack has at least half of the private images of some client, "partly exposed" where it
+    has fewer, where it has images that it would not vouch for or features alone, or where the update tells members from
+    others, "nothing shown" where no attack that ran showed any of this, and "no result" where none ran to its end, or
+    where nothing was shown and an exception left some attack without any result.
+    headline: one sentence.
+    statements: in the order of `TITLES`, of each kind the most telling first.
+    """
+
+    level: Level
+    headline: str
+    statements: tuple[Statement, ...] = ()
+
+    def of(self, *kinds: Kind) -> list[str]:
+        return [text for kind, text in self.statements if kind in kinds]
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values: strings, and a list of them for each kind."""
+        return {"level": self.level, "headline": self.headline} | {kind: self.of(kind) for kind in TITLES}
+
+
+def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
+    """The verdict on a leakage table, of a run, an audit or a benchmark; columns that it lacks count as empty.
+
+    stopped: what a run says that did not finish.
+    """
+    rows = exposure_rows(leakage)
     good = rows[rows.status == "ok"]
-    lines = [*_without_result(rows), *_gave_up(good), *_assumed(good), *_not_tried(rows)]
-    if level == "nothing shown":
-        lines.append(
-            "what no attack took may still be there: another attack, more rounds or more knowledge may find it"
-        )
-    return tuple(sentence(line) for line in lines)
+    tested = rows[(rows.status == "ok") | rows.membership_told.notna()]  # candidates are told without an attack
+    level = _level(rows, good, tested)
+    found: dict[Kind, list[str]] = {
+        "stopped": [stopped],
+        "shown": _shown(good, tested),
+        "tried": _tried(rows, good, tested),
+        "broke": _broke(rows),
+        "next": remedies(_exposed(good, tested)),
+        "caveats": _caveats(rows, good, tested, level),
+    }
+    statements = tuple(Statement(kind, sentence(text)) for kind in TITLES for text in found[kind] if text)
+    headline = " ".join([*_candidates_only(good), sentence(_headline(level, rows, good, tested))])
+    return Verdict(level, headline, statements)
 
 
-def _without_result(rows: pd.DataFrame) -> list[str]:
-    lines = []
-    for status, words in STATUSES.items():
-        own = rows[rows.status == status]
-        lines += [f"{_attacks(own)} {words} in {counted(n, 'case')}: {text}" for text, n in said(own)[:MOST]]
-    return lines
+def _level(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> Level:
+    exposed = _exposed(good, tested)
+    if "images" in exposed and worst_of(good).share >= EXPOSED and worst_of(good).sure:
+        return "exposed"
+    if exposed:
+        return "partly exposed"
+    return "no result" if good.empty or _unknown(rows) else "nothing shown"
+
+
+def _exposed(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
+    """What is: images, features, members."""
+    found = {"images": (good.share > 0).any(), "features": bool(features_line(good)), "members": tells(tested)}
+    return [name for name, there in found.items() if there]
+
+
+def _shown(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
+    lines: list[str] = []
+    if (good.share > 0).any():
+        broken, _ = _settings(good)
+        lines += [_rounds(worst_of(good), good), *_viewers(good, lost=True), broken]
+    lines += [features_line(good), _held(good), _up_to(good)]
+    return [*lines, *(membership_lines(tested) if tells(tested) else []), reconciled(good)]
+
+
+def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
+    """What showed nothing: by whom, what chance explains, what attacks refused, what ran out of time."""
+    lines = [*_viewers(good, lost=False), _settings(good)[1], *chance_lines(good), *_doubtful(good)]
+    lines += [] if tells(tested) else membership_lines(tested)
+    refused = rows[(rows.status == "failed") & _refused(rows)]
+    return [*lines, *_gave_up(good), *_reasons(refused, "refused"), *_reasons(_of(rows, "timeout"), "out of time")]
+
+
+def _broke(rows: pd.DataFrame) -> list[str]:
+    """Attacks that an exception ended, which is neither a result nor a refusal."""
+    return [
+        f"{_attacks(own)} broke in {len(own)} of {counted((rows.attack == attack).sum(), 'case')}, and what it would "
+        f"show there is not known: {said(own)[0][0]}"
+        for attack, own in _crashed(rows).groupby("attack", sort=False)
+    ]
+
+
+def _crashed(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[(rows.status == "failed") & ~_refused(rows)]
+
+
+def _refused(rows: pd.DataFrame) -> pd.Series:
+    return rows.detail.str.startswith(REFUSED, na=False).astype(bool)
+
+
+def _of(rows: pd.DataFrame, status: str) -> pd.DataFrame:
+    return rows[rows.status == status]
+
+
+def _caveats(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame, level: Level) -> list[str]:
+    """What was assumed and what was not tried."""
+    lines = [*_assumed(good), *_reasons(_of(rows, "skipped"), "not tried"), *_not_tried(rows), untold(tested)]
+    more = "what no attack took may still be there: another attack, more rounds or more knowledge may find it"
+    return [*lines, more] if level == "nothing shown" else lines
+
+
+def _reasons(own: pd.DataFrame, words: str) -> list[str]:
+    return [f"{_attacks(own)} {words} in {counted(n, 'case')}: {text}" for text, n in said(own)[:MOST]]
 
 
 def _gave_up(good: pd.DataFrame) -> list[str]:
@@ -85,7 +200,7 @@ def _gave_up(good: pd.DataFrame) -> list[str]:
 
 def _assumed(good: pd.DataFrame) -> list[str]:
     """What attacks and scores remark of themselves, but for refusals."""
-    shown = untold(good)  # among the details
+    shown = untold(good)  # among the caveats
     remarks = [(text, count) for text, count in said(good) if GAVE_UP not in text and text != shown]
     lines = [f"in {counted(count, 'row')}: {text}" for text, count in remarks[:MOST]]
     more = len(remarks) - MOST
@@ -93,9 +208,10 @@ def _assumed(good: pd.DataFrame) -> list[str]:
 
 
 def _not_tried(rows: pd.DataFrame) -> list[str]:
-    """Attacks and threat models that no row is of. An attack under a label of its own counts by the name in it."""
+    """Our attacks and threat models that no row is of. An attack under a label of its own counts by the name in it."""
     labels = " ".join(map(str, rows.attack.unique()))
-    attacks = [name for name in sorted(ATTACKS) if name not in labels and name not in BASELINES]
+    ours = [name for name in sorted(ATTACKS) if ":" not in name and name not in BASELINES]  # FILE:CLASS is a user's
+    attacks = [name for name in ours if name not in labels]
     seen = " ".join(map(str, rows.threat_model.unique()))  # server_history is a history
     views = [model.name for model in THREAT_MODELS if model.name not in seen and "_" not in model.name]
     lines = [f"attack{'s' * (len(attacks) > 1)} {listed(attacks)}"] if attacks else []
@@ -108,80 +224,29 @@ def _attacks(rows: pd.DataFrame) -> str:
     return f"attack{'s' * (len(labels) > 1)} {listed(labels)}" if labels else ""
 
 
-Level = Literal["exposed", "partly exposed", "nothing shown", "no result"]
-MOST_SETTINGS = 6  # of a sweep that are named
+def _unknown(rows: pd.DataFrame) -> str:
+    """What is not known because an exception left an attack without any result; "" where none did."""
+    lost = _crashed(rows[~rows.attack.isin(_of(rows, "ok").attack)])
+    return f"Not known is what {_attacks(lost)} would show, which broke" if len(lost) else ""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What a table means.
-
-    level: "exposed" where an attack has at least half of the private images of some client, "partly exposed" where it
-    has fewer, where it has images that it would not vouch for, or where the update tells members from others,
-    "nothing shown" where no attack that ran showed any of this, and "no result" where none ran to its end, or where
-    nothing was shown and an exception left some attack without any result.
-    headline: one sentence. details: sentences, the most telling first. caveats: what was not tried, failed or gave
-    up, and what was assumed.
-    """
-
-    level: Level
-    headline: str
-    details: tuple[str, ...]
-    caveats: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """As plain values: strings, and lists of them."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-
-def verdict(leakage: pd.DataFrame) -> Verdict:
-    """The verdict on a leakage table, of a run, an audit or a benchmark; columns that it lacks count as empty."""
-    rows = exposure_rows(leakage)
-    good = rows[rows.status == "ok"]
-    if good.empty:
-        headline = "No attack gave a result: nothing is known of what leaks."
-        return Verdict("no result", headline, (), caveats(rows, "no result"))
-    worst, broken = worst_of(good), _broken(rows)
-    level = level_of(worst, good)
-    if level == "nothing shown" and broken:
-        level = "no result"
-    shown = (_rounds(worst, good), *_viewers(good), *_settings(good), *membership_lines(good), reconciled(good))
-    kept = (_held(good), _up_to(good), *_doubtful(good))
-    details = tuple(sentence(text) for text in (*shown, *chance_lines(good), *kept) if text)
-    said_first = broken if level == "no result" else _headline(level, worst, good)
-    headline = " ".join([*_candidates_only(good), sentence(said_first)])
-    return Verdict(level, headline, details, caveats(rows, level))
-
-
-def _broken(rows: pd.DataFrame) -> str:
-    """Attacks without a result that an exception ended, and no refusal of theirs, as what is not known for that; ""
-    where there is none."""
-    without = rows[~rows.attack.isin(rows[rows.status == "ok"].attack)]
-    lost = without[(without.status == "failed") & ~without.detail.str.startswith("InputError", na=False)]
-    if lost.empty:
-        return ""
-    names = listed([repr(label) for label in dict.fromkeys(lost.attack)])
-    why, _ = said(lost)[0]
-    return f"Not known is what attack {names} would show, which failed: {why}; no other attack showed anything"
-
-
-def level_of(worst: pd.Series, good: pd.DataFrame) -> Level:
-    if worst.share >= EXPOSED and worst.sure:
-        return "exposed"
-    return "partly exposed" if worst.share > 0 or tells(good) else "nothing shown"
-
-
-def _headline(level: Level, worst: pd.Series, good: pd.DataFrame) -> str:
+def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> str:
     """Who is exposed worst, when, to whom, by what, knowing what, and how many images of how many."""
-    if worst.share > 0:
+    exposed = _exposed(good, tested)
+    if "images" in exposed:
+        worst = worst_of(good)
         subject = "All clients together are" if worst.client == ALL else f"Client {worst.client} is"
-        setting = in_this_setting(worst, good)
         return (
-            f"{subject} exposed worst{setting}: in round {worst['round']} {viewer(worst.threat_model)} "
-            f"{_images(worst)} by attack {worst.attack!r}, {told(worst.knowledge)}"
+            f"{subject} exposed worst{in_this_setting(worst, good)}: in round {worst['round']} "
+            f"{viewer(worst.threat_model)} {_images(worst)} by attack {worst.attack!r}, {told(worst.knowledge)}"
         )
-    if level == "partly exposed":
-        return membership_headline(good)
+    if "members" in exposed:
+        return membership_headline(good, tested)
+    if exposed:
+        return f"No image was recovered, but {features_line(good)}"
+    if level == "no result":
+        unknown = _unknown(rows)
+        return f"{unknown}; no other attack showed anything" if unknown and len(good) else NOTHING_KNOWN
     labels = [repr(label) for label in dict.fromkeys(good.attack)]
     if unbeaten := most_unbeaten(good):
         return (
@@ -201,7 +266,8 @@ def _candidates_only(good: pd.DataFrame) -> list[str]:
 def _images(row: pd.Series) -> str:
     """What an attack has of a client's images, as what somebody does."""
     if not row.scored:
-        of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f} that the update shows"
+        shows = ", which is a guess," if guessed(row) else " that the update shows"
+        of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f}{shows}"
         return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)})"
     owners = "" if row.client == ALL else "its "
     how = ""
@@ -246,41 +312,43 @@ def _rounds(worst: pd.Series, good: pd.DataFrame) -> str:
     )
 
 
-def _viewers(good: pd.DataFrame) -> list[str]:
-    """For each threat model how many clients lose images, and the most that any loses."""
+def _viewers(good: pd.DataFrame, lost: bool) -> list[str]:
+    """For each threat model that has images, or that has none, how many clients lose images, and the most that any
+    loses. lost: which of both."""
     lines = []
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst, clients = worst_of(own), own[own.client != ALL]
-        if worst.share == 0:
+        if (worst.share > 0) != lost:
+            continue
+        if not lost:
             unbeaten = most_unbeaten(own)
             nothing = f"recovers no more than chance ({unbeaten} at most)" if unbeaten else "recovers no image"
             lines.append(f"{viewer(threat_model)} {nothing if own.scored.any() else 'has no sure image'}")
             continue
-        lost, attacked = clients[clients.share > 0].client.nunique(), clients.client.nunique()
+        losing, attacked = clients[clients.share > 0].client.nunique(), clients.client.nunique()
         of = at_worst(worst) if worst.scored else counted(worst.best, "image")
         where = f"{of} from {whose(worst.client)} in round {worst['round']} by {worst.attack!r}"
-        count = f"has images of {lost} of {counted(attacked, 'client')}, at worst " if attacked else "has "
+        count = f"has images of {losing} of {counted(attacked, 'client')}, at worst " if attacked else "has "
         lines.append(f"{viewer(threat_model)} {count}{where}")
     return lines
 
 
-def _settings(good: pd.DataFrame) -> list[str]:
-    """Of several defenses, or points of a sweep, those that were broken and those that were not."""
+def _settings(good: pd.DataFrame) -> tuple[str, str]:
+    """Of several defenses, or points of a sweep, (those that were broken, those that were not)."""
     several = good.defense.nunique() > 1
     shares = good.groupby(
         good.defense.replace("none", "no defense") if several else good.setting, sort=False
     ).share.max()
     if len(shares) < 2:
-        return []
+        return "", ""
     order = shares.sort_values(ascending=False, kind="stable")
-    broken, kept = ([name for name, share in order.items() if (share > 0) == wanted] for wanted in (True, False))
-    lines = (
-        [f"some attack has images at {_some([f'{name} ({percent(shares[name])})' for name in broken])}"]
-        if broken
-        else []
-    )
+    broken = [f"{name} ({percent(share)})" for name, share in order.items() if share > 0]
+    kept = [str(name) for name, share in order.items() if share == 0]
     more = "more than chance has" if most_unbeaten(good[good.share == 0]) else "an image"
-    return [*lines, f"no attack has {more} at {_some(kept)}"] if kept else lines
+    return (
+        f"some attack has images at {_some(broken)}" if broken else "",
+        f"no attack has {more} at {_some(kept)}" if kept else "",
+    )
 
 
 def _some(names: list[str]) -> str:
@@ -311,8 +379,10 @@ def _up_to(good: pd.DataFrame) -> str:
     if not (more > 0).any():
         return ""
     row = good.loc[more.idxmax()]
+    wrong = row.recovered < MOSTLY * row.recovered_affine and "pixel_mean" in str(row.knowledge)
     return (
         f"up to brightness and contrast, {row.recovered_affine:.0f} of {row.num_private:.0f} images of "
         f"{whose(row.client)} are recovered in round {row['round']} by {row.attack!r}, of which {row.recovered:.0f} "
         "also have the true brightness: an eye knows them all"
+        + ("; a wrong mean or deviation does just that: are --mean and --std right?" if wrong else "")
     )

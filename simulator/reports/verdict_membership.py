@@ -9,6 +9,7 @@ import pandas as pd
 
 from attacks.calibration import CHANCE
 from simulator.reports.verdict_words import LOOSER, counted, percent, trainer, whose
+from simulator.results.columns import leakage_floors
 from simulator.rundir.exposure_rows import MEASURES, TELLING, in_this_setting, settings_of
 
 NOTABLE = 0.05  # of leakage above both floors, from which on it is explained at all
@@ -52,7 +53,7 @@ def _why(row: pd.Series) -> str:
 def _leakage(good: pd.DataFrame) -> list[str]:
     """Where public images of the same classes leak more than half of what an attack does beyond the floor, and no more
     of the private images is told than of others of their classes."""
-    floor = good[["floor_leakage", "mean_image_leakage"]].max(axis=1)
+    floor = leakage_floors(good)
     beyond = good.leakage - floor
     rows = good[(beyond > NOTABLE) & (good.null_p > CHANCE) & (good.class_floor_leakage - floor > beyond / 2)]
     if rows.empty:
@@ -70,26 +71,28 @@ def tells(good: pd.DataFrame) -> bool:
     return bool(good.tells_members.any() or good.tells_candidates.any())
 
 
-def membership_headline(good: pd.DataFrame) -> str:
-    """Where an update tells members, and no attack has an image."""
-    if good.tells_members.any():
-        row = _most_telling(good)
-        how = f"(AUC {row.membership_auc:.2f} where 0.5 is a guess)"
-    else:
-        row = _most_told(good)
-        how = f"({_told(row)})"
+def membership_headline(good: pd.DataFrame, tested: pd.DataFrame) -> str:
+    """Where an update tells members, and no attack has an image. tested: rows with a result or with candidates."""
     unbeaten = most_unbeaten(good)
     nothing = "No image was recovered" if good.scored.any() else "No image is sure"
+    if good.empty:
+        nothing = "No attack gave an image"
     if unbeaten:
         nothing = f"No more images were recovered than chance has ({unbeaten} at most)"
+    if tested.tells_candidates.any():
+        row = _most_told(tested)
+        where = f"{in_this_setting(row, tested)}: by the update of {whose(row.client)} in round {row['round']}"
+        return f"{nothing}, but membership leaks{where}, {_told(row)}"
+    row = _most_telling(good)
     return (
         f"{nothing}, but membership leaks{in_this_setting(row, good)}: whoever holds a candidate "
-        f"image can tell whether {trainer(row.client)} trained on it in round {row['round']} {how}"
+        f"image can tell whether {trainer(row.client)} trained on it in round {row['round']} "
+        f"(AUC {row.membership_auc:.2f} where 0.5 is a guess)"
     )
 
 
-def membership_lines(good: pd.DataFrame) -> list[str]:
-    return [line for line in (_scored(good), _candidates(good), untold(good)) if line]
+def membership_lines(tested: pd.DataFrame) -> list[str]:
+    return [line for line in (_scored(tested), _candidates(tested)) if line]
 
 
 def untold(good: pd.DataFrame) -> str:
@@ -117,10 +120,11 @@ def _candidates(good: pd.DataFrame) -> str:
 
 
 def _told(row: pd.Series) -> str:
+    """22 of 100 candidates took part, at 1 false alarm in 100 (1 of them by chance)."""
     count, of = row.membership_told, row.membership_candidates
     return (
-        f"{count:.0f} of {of:.0f} candidate images are told to be members at a false-positive rate of "
-        f"{100 * row.membership_fpr:g} %, {row.membership_fpr * of:.2g} of them by chance"
+        f"{count:.0f} of {counted(of, 'candidate')} took part, at 1 false alarm in {1 / row.membership_fpr:,.0f} "
+        f"({row.membership_fpr * of:.2g} of them by chance)"
     )
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -34,6 +34,7 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
 )  # fmt: skip
 # how an image counts that `recovered` leaves out, and what `recovered` asks
 LOOSER = {name: (counts.how, counts.strictly) for name, counts in COUNTS.items() if counts.how}
+GUESS = r"\bimages (is )?a guess"  # in `detail`: the number of private images is one
 LONGEST = 320  # letters of one reason
 
 
@@ -102,11 +103,31 @@ def plain(remark: str) -> str:
     return remark if len(remark) <= LONGEST else f"{remark[:LONGEST]} (more in column `detail`)"
 
 
+def guessed(row: pd.Series) -> bool:
+    """Whether the attack says that the number of images it counted in the update is a guess."""
+    return bool(re.search(GUESS, str(row.detail)))
+
+
+def features_line(good: pd.DataFrame) -> str:
+    """Where attacks have the features of more images than they have images: the most; "" where none has."""
+    rows = good[good.num_features.fillna(0) > good.best]
+    if rows.empty:
+        return ""
+    row = rows.loc[rows.num_features.idxmax()]
+    of = "" if pd.isna(row.num_private) else f" of {row.num_private:.0f}"
+    return (
+        f"the features (what the network makes of an image) of {row.num_features:.0f}{of} images of "
+        f"{whose(row.client)} are in the hands of {viewer(row.threat_model)} in round {row['round']} by "
+        f"{row.attack!r}: they are compared with no truth, and stronger images may be made of them"
+    )
+
+
 def at_worst(row: pd.Series) -> str:
     """How many images of a row of `exposure_rows` are lost, counted in the way that counts most; where that is not the
     strict one of the column `recovered`, both: 66 of 72 up to brightness and contrast (54 as they are)."""
     number = row.num_private if row.scored else row.num_inferred
     count = f"{row.best:.0f}" + ("" if pd.isna(number) else f" of {number:.0f}")
+    count += " (a guess)" if not row.scored and guessed(row) and not pd.isna(number) else ""
     if not row.scored or row.measure not in LOOSER or not row.best > row.recovered:
         return count
     how, strictly = LOOSER[row.measure]
@@ -120,3 +141,56 @@ def percent(share: float) -> str:
 def sentence(text: str) -> str:
     """With a capital at its beginning and a full stop at its end."""
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+class Remedy(NamedTuple):
+    """A defense in our benchmark (docs/records/defenses.md), against the server.
+
+    left: of the images, to the strongest attack; 1.00 without a defense. auc: of membership; 1.00 without.
+    points: of accuracy that it costs. epsilon: what it promises, where it does.
+    """
+
+    defense: str
+    left: float
+    auc: float
+    points: float
+    epsilon: str = ""
+
+
+REMEDIES = {
+    remedy.defense: remedy
+    for remedy in (
+        Remedy("personal_first", 0.03, 1.0, 0.0),
+        Remedy("random_k", 0.57, 0.73, -1.7),
+        Remedy("power_sgd", 0.0, 0.70, -8.3),
+        Remedy("dp_sgd", 0.0, 0.58, -76.4, "5.4"),
+    )
+}
+AGAINST = {  # what is exposed: what hinders it
+    "images": ("personal_first", "power_sgd", "dp_sgd"),
+    "features": ("power_sgd", "dp_sgd"),
+    "members": ("random_k", "power_sgd", "dp_sgd"),
+}
+HOW = (
+    "these figures are of one seed of digits and say which to try first: `fedspill benchmark` compares defenses, and "
+    "docs/howto/defense.md says how to choose"
+)
+
+
+def remedies(exposed: Sequence[str]) -> list[str]:
+    """What to do next. exposed: names of `AGAINST`."""
+    lines = []
+    for what in exposed:
+        members = what == "members"
+        left = "AUC" if members else "share of images"
+        besides = "; features were not measured" if what == "features" else ""
+        said = "; ".join(_costs(REMEDIES[name], members) for name in AGAINST[what])
+        lines.append(f"against exposed {what}, by the {left} left in our benchmark (1.00 without{besides}): {said}")
+    return [*lines, HOW] if lines else []
+
+
+def _costs(remedy: Remedy, members: bool) -> str:
+    promise = f", ε {remedy.epsilon}" if remedy.epsilon else ""
+    left = remedy.auc if members else remedy.left
+    points = f"{remedy.points:+.1f}".replace("-", "−")
+    return f"`{remedy.defense}` {left:.2f} at {points} points of accuracy{promise}"

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from simulator.results.columns import Column, better_floor, is_missing
+from simulator.results.columns import Column, is_missing, leakage_floor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,8 +51,8 @@ def members(row: "pd.Series", column: Column) -> str:
 
 
 def beside_floor(row: "pd.Series", column: Column) -> str:
-    """With the floor in parentheses, where the score has one."""
-    shown, floor = column.plain(row), better_floor(row, column)
+    """With its floor in parentheses."""
+    shown, floor = column.plain(row), leakage_floor(row)
     return shown if not shown or is_missing(floor) else f"{shown} ({floor:.{column.digits}f})"
 
 

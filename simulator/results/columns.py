@@ -52,7 +52,6 @@ class Column:
     dtype: how pandas stores it.
     title: how a printed table calls it, where not by its name.
     digits: to which a printed table rounds it.
-    better: of two values, the one of the better reconstruction.
     averaged: whether benchmark.csv has its mean over seeds.
     text: what a cell says, where that is more than the value.
     legend: a sentence that the terminal prints below a table with this column.
@@ -68,7 +67,6 @@ class Column:
     unit: str = ""
     title: str = ""
     digits: int = 2
-    better: Callable[[Iterable[float]], float] = max
     averaged: bool = False
     text: "Callable[[pd.Series, Column], str] | None" = None
     legend: str = ""
@@ -146,9 +144,6 @@ def _python(value: Any) -> Any:
     return value.item() if type(value).__module__ == "numpy" and not getattr(value, "shape", True) else value
 
 
-FLOORS = ("floor_{}", "mean_image_{}")  # the columns of a score's floors: as many public images, and their mean
-
-
 def is_missing(value: Any) -> bool:
     """Whether a table has nothing there: None, NaN or pandas' NA."""
     import pandas as pd  # as above
@@ -156,7 +151,12 @@ def is_missing(value: Any) -> bool:
     return bool(pd.isna(value))
 
 
-def better_floor(row: "pd.Series", column: Column) -> float:
-    """The better of both in a row of the leakage table; NaN where the score has none. Older runs lack the second."""
-    known = [row.get(floor.format(column.name)) for floor in FLOORS]
-    return column.better([float(value) for value in known if not is_missing(value)] or [math.nan])
+def leakage_floors(rows: "pd.DataFrame") -> "pd.Series":
+    """The column `leakage_floor` of every row of a leakage table; of earlier runs, which lack it, from its parts."""
+    parts = rows.reindex(columns=["leakage_floor", "floor_leakage", "mean_image_leakage"]).astype("float64")
+    return parts.pop("leakage_floor").fillna(parts.max(axis=1))
+
+
+def leakage_floor(row: "pd.Series") -> float:
+    """The same of one row; NaN where there is none."""
+    return float(leakage_floors(row.to_frame().T).iloc[0])

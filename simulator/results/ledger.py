@@ -136,6 +136,16 @@ ORDER = ("round", "client", "threat_model", "attack", "target", "image")  # the 
 TABLES = {table.name: table for table in (LEAKAGE, SAMPLES, UTILITY, CLIENTS)}
 
 
+def frames_of(entries: Iterable[Entry], swept: Iterable[str] = ()) -> dict[str, pd.DataFrame]:
+    """Return every table of a journal, sorted, with its declared columns first and those of a sweep after them."""
+    frames, rows = {}, [entry for entry in entries if "table" in entry]
+    for name, table in TABLES.items():
+        own = [entry for entry in rows if entry["table"] == name]
+        own.sort(key=lambda entry: row_order(entry["row"].get("cell", ""), entry["row"]))
+        frames[name] = table.frame([entry["row"] for entry in own], swept)
+    return frames
+
+
 class Ledger:
     """Append-only journal of a run directory, and the tables made of it.
 
@@ -190,19 +200,11 @@ class Ledger:
         self.done.add(cell)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return every table, sorted, with its declared columns first and those of a sweep after them."""
+        """Return every table, as `frames_of`."""
         try:
-            return self._frames([entry for entry in self._entries if "table" in entry])
+            return frames_of(self._entries, self.swept)
         except (TypeError, ValueError, LookupError, OverflowError) as error:
             raise self._no_rows(error) from None
-
-    def _frames(self, entries: list[Entry]) -> dict[str, pd.DataFrame]:
-        frames = {}
-        for name, table in TABLES.items():
-            own = [entry for entry in entries if entry["table"] == name]
-            own.sort(key=lambda entry: row_order(entry["row"].get("cell", ""), entry["row"]))
-            frames[name] = table.frame([entry["row"] for entry in own], self.swept)
-        return frames
 
     def write_tables(self) -> dict[str, pd.DataFrame]:
         """Write leakage.csv and one parquet file per table, each replaced in one step. Raise a DiskError that holds the

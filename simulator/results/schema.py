@@ -35,7 +35,8 @@ SCORES = Group(
 FLOOR = Group(
     "The floor: what an attacker who knows nothing scores. Columns with the prefix `floor_` are of as many public "
     "images as the attack returned, drawn by the row's seed; those with `mean_image_` are of the mean of all public "
-    "images in the place of every private one. Printed tables show the better of the two.",
+    "images in the place of every private one. `leakage_floor` is the larger of both leakages, and what stands in "
+    "parentheses beside leakage on the screen, on the page and in captions.",
     "attacks/scoring/leakage.py",
 )
 CLASSES = Group(
@@ -108,12 +109,11 @@ LEAKAGE = Table(
     Column("num_inferred", COUNT, "private images that the attack counted in the update", RETURNED),
     Column("num_reconstructed", COUNT, "images that the attack returned", RETURNED),
     Column("l2_min", NUMBER, "smallest distance of a pair", SCORES, L2),
-    Column("l2_median", NUMBER, "median distance over private images", SCORES, L2, title="L2 median", better=min,
-           text=cells.beside_floor, spare=3),
+    Column("l2_median", NUMBER, "median distance over private images", SCORES, L2, title="L2 median", spare=3),
     Column("l2_mean", NUMBER, "mean distance over private images", SCORES, L2),
     Column("psnr_best", NUMBER, "largest of a pair", SCORES, DECIBEL, averaged=True),
     Column("psnr_mean", NUMBER, "mean over private images", SCORES, DECIBEL, title="PSNR mean", digits=1,
-           averaged=True, text=cells.beside_floor, spare=2),
+           averaged=True, spare=2),
     Column("ssim_mean", NUMBER, "mean over private images", SCORES),
     Column("recovered", COUNT, "private images with at least 20 dB and *identified*: the reconstruction is nearer to "
            "its private image than to any other of the pool, which is the public pool and all private images of the "
@@ -242,6 +242,10 @@ LEAKAGE = Table(
     Column("class_floor_recognized_fraction", NUMBER, "`recognized_fraction` of those", CLASSES, SHARE, averaged=True),
     *(Column(f"null_{name}_p", NUMBER, f"p-value of `{name}`", NULL, SHARE)
       for name in ("recovered", "held", "recovered_affine", "recovered_group", "recognized")),
+    Column("leakage_floor", NUMBER, "the larger of `floor_leakage` and `mean_image_leakage`: the floor that is shown "
+           "in parentheses beside `leakage`", FLOOR, SHARE),
+    Column("num_features", COUNT, "private images whose features (what the network makes of an image) passed the "
+           "attack's test, returned as images or not; empty for attacks that look for no features", RETURNED),
     printed="round client threat_model attack recovered recognized held recovered_affine recovered_group precision "
     "leakage l2_median psnr_mean membership_auc membership_told",
 )  # fmt: skip

@@ -5,6 +5,7 @@ How Ctrl-C and SIGTERM end a run or an audit.
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -90,7 +91,19 @@ def run_display() -> "Display":
 
 
 class Display:
-    """Shows nothing: for tests and for `flwr run`, whose output goes to a log. Others override what they show."""
+    """Shows nothing: for tests and for `flwr run`, whose output goes to a log. Others override what they show.
+
+    reasons: why attacks gave no result, as far as that has been said."""
+
+    def __init__(self) -> None:
+        self.reasons = set[str]()
+
+    def why(self, row: dict[str, Any]) -> str:
+        """Why an attack gave no result, in full the first time. row: of the leakage table."""
+        kind = re.sub(r"\d+", "#", f"{row['attack']}: {row['detail']}")
+        known = kind in self.reasons
+        self.reasons.add(kind)
+        return "as before" if known else str(row["detail"])
 
     def note(self, line: str) -> None:
         """Something that a user has to know: wherever it is shown, a log is read by somebody."""
@@ -138,6 +151,7 @@ class Bars(Display):
     """Two bars, rounds and attacks; the attacks' bar moves with the iterations of those that run."""
 
     def __init__(self, console: Terminal):
+        super().__init__()
         self.console = console
         self.progress = Progress(
             PlainColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
@@ -172,7 +186,7 @@ class Bars(Display):
         self.progress.update(self.attacks, completed=self.finished)
         failed, found = row["status"] != "ok", found_by(row)
         if failed or found:
-            said = printable(f"{subject_of(row)}: {row['detail'] if failed else found}")
+            said = printable(f"{subject_of(row)}: {self.why(row) if failed else found}")
             word = (printable(row["status"]), "yellow") if failed else ("found", "green")
             self.progress.console.print(Text.assemble(word, ": ", said))
 
@@ -188,6 +202,7 @@ class Lines(Display):
     """A line for every round, for about twenty steps of the attacks, and for every attack without a result."""
 
     def __init__(self, console: Terminal):
+        super().__init__()
         self.console = console
         self.started = self.last = time.monotonic()
         self.rounds = self.attacks = self.rounds_done = self.attacks_over = 0
@@ -217,7 +232,7 @@ class Lines(Display):
         self.attacks_over += 1
         failed = row["status"] != "ok"
         if failed or self.attacks_over % max(1, self.attacks // LINES) == 0 or self.attacks_over == self.attacks:
-            how = f"{row['status']}: {row['detail']}" if failed else found_by(row) or "done"
+            how = f"{row['status']}: {self.why(row)}" if failed else found_by(row) or "done"
             self._say(f"{self.attacks_over} of {self.attacks} attacks: {subject_of(row)}, {how}")
 
     def attacks_running(self, shares: dict[str, float]) -> None:

@@ -18,10 +18,10 @@ from simulator.errors import one_line
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.image_files import read_truth
 from simulator.evaluation.truth import Truth
-from simulator.results.columns import FLOORS, Table
+from simulator.results.columns import Table
 from simulator.results.disk import inside, is_changed
 from simulator.results.keys import ALL, ObservationKey
-from simulator.results.ledger import JOURNAL, files_of
+from simulator.results.ledger import JOURNAL, Found, files_of, frames_of, inspect
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
 from simulator.results.storage import CellStore
 from simulator.results.table_file import read_table
@@ -33,7 +33,7 @@ from simulator.scenario.yaml_source import Dumped, Source, read_document
 
 MOST_LINES = 20  # of the table
 LINE = ["cell", "round", "client", "threat_model", "attack", "defense", "recovered", "num_private", "num_reconstructed"]
-LINE += ["leakage", *(floor.format("leakage") for floor in FLOORS)]
+LINE += ["leakage", "leakage_floor"]
 
 
 def worst_table(leakage: pd.DataFrame) -> pd.DataFrame:
@@ -59,14 +59,19 @@ def read_description(path: Path) -> dict:
 
 
 def _table(table: Table) -> cached_property[pd.DataFrame]:
-    """A table of a run, read when it is asked for; InputError where the run did not finish."""
+    """A table of a run, read when it is asked for; of a run that did not finish, what its journal has. InputError where
+    there is nothing."""
 
     def read(run: "Run") -> pd.DataFrame:
         path = run.path / f"{table.name}.parquet"
-        if not path.exists():
-            raise InputError(f"run {str(run.path)!r} has no {path.name}: it did not finish; run it again to resume")
         try:
+            if run.stopped and run.journal.entries:
+                return frames_of(run.journal.entries, run.swept)[table.name]
+            if not path.exists():
+                raise InputError(f"run {str(run.path)!r} has no {path.name}: it did not finish; run it again to resume")
             return read_table(inside(run.path, path), table)
+        except InputError:
+            raise
         except Exception as error:  # a damaged file makes its reader raise whatever its bytes lead it to
             reason = one_line(f"{type(error).__name__}: {error}", most=120)
             raise InputError(f"{str(path)!r} cannot be read ({reason}): run it again, or restore it") from None
@@ -97,6 +102,26 @@ class Run:
         self.is_audit, part = found == AUDIT, Path(found).stem
         if not isinstance(self.description.get(part), dict):
             raise InputError(f"{str(self.path / found)!r} describes no run: it has no `{part}`")
+
+    @cached_property
+    def journal(self) -> Found:
+        """What was written of it so far."""
+        return inspect(self.path / JOURNAL, with_files=False)
+
+    @cached_property
+    def stopped(self) -> str:
+        """How much of it there is and how it goes on, in a sentence; "" of a run that finished."""
+        begun = {entry["cell"] for entry in self.journal.entries if "cell" in entry}
+        jobs = self.description.get("jobs") if self.is_audit else None
+        done, of = len(self.journal.done), jobs if isinstance(jobs, int) else 0
+        if (self.path / f"{LEAKAGE.name}.parquet").exists() and begun <= self.journal.done and done >= of:
+            return ""
+        over = sum(entry.get("table") == LEAKAGE.name for entry in self.journal.entries)
+        count = f"{done} of {of} attacks are" if of else f"{over} attack{' is' if over == 1 else 's are'}"
+        return (
+            f"this {'audit' if self.is_audit else 'run'} is incomplete: {count} over, and nothing is known of the "
+            f"others; the command that began it goes on from there, with --out {self.path}"
+        )
 
     @property
     def name(self) -> str:
@@ -227,12 +252,12 @@ class Run:
     @property
     def _shows(self) -> bool:
         """Whether there is something to look at."""
-        return (self.path / "leakage.parquet").exists() and (self.leakage.status == "ok").any()
+        return not self.stopped and bool((self.leakage.status == "ok").any())
 
     def _said(self) -> str:
         """What it holds, in words."""
         what = f"{'audit of' if self.is_audit else 'scenario'} {self.name!r}"
-        if not (self.path / "leakage.parquet").exists():
+        if self.stopped:
             return f"{what}, not finished"
         table = self.leakage
         clients = table.client[table.client != ALL].nunique()

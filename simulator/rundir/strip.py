@@ -9,7 +9,7 @@ import pandas as pd
 from torch import Tensor
 
 from attacks.interface.pictures import Pictures
-from simulator.results.columns import better_floor
+from simulator.results.columns import leakage_floor
 from simulator.results.formats import load_images
 from simulator.results.keys import ObservationKey, owner
 from simulator.results.schema import LEAKAGE
@@ -126,6 +126,6 @@ def title_of(row: pd.Series, where: str = "") -> str:
 def worst_pictures(run: Images, row: pd.Series, most: int) -> Pictures:
     """Of a row of the leakage table, for a notebook: who sees what, and the floor of the leakage."""
     names = (cell_of(row), f"round {row['round']}", owner(row["client"]), row["threat_model"], row["attack"])
-    floor = better_floor(row, LEAKAGE.columns["leakage"])
+    floor = leakage_floor(row)
     beside = "" if np.isnan(floor) or pd.isna(row["recovered"]) else f" (floor {floor:.2f})"
     return strip_of(run, row, title_of(row, ", ".join(filter(None, names))) + beside, most=most).pictures()

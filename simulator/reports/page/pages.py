@@ -28,8 +28,9 @@ from simulator.reports.page.view import Others, Page, Picture
 from simulator.reports.tables import Grid, defenses_grid, equal_utility_grid, grid_of
 from simulator.reports.verdict import verdict
 from simulator.results.schema import benchmark
-from simulator.rundir.exposure_rows import worst_first
+from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
 from simulator.rundir.run import Run
+from simulator.rundir.strip import where_of
 
 MOST_PICTURES = 12  # clients shown beside the one that is exposed worst
 GRIDS = "reconstructions"  # figures of images, which a page shows as strips
@@ -50,7 +51,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
         kind=kind,
         title=name,
         summary=summary_of(description),
-        verdict=verdict(leakage),
+        verdict=verdict(leakage, run.stopped),
         worst=worst,
         exposures=exposure_grid(leakage),
         utility=utility_of(run),
@@ -67,22 +68,24 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
 
 
 def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
-    """The update that exposes most, and the worst of each other client."""
-    good = run.leakage[run.leakage.status == "ok"]
+    """The update that exposes most, and the worst of each other client: none of what the verdict does not count."""
+    good = about_private(run.leakage[run.leakage.status == "ok"])
     if good.empty:
         return None, Others()
     groups = ["client", "defense"] if good.defense.nunique() > 1 else ["client"]
-    rows = worst_first(good[good.target == "private"]).drop_duplicates(groups)
-    first, others = rows.iloc[0], rows.iloc[1:]
-    shown = others.head(MOST_PICTURES)
-    worst = _attempt(run, first, WORST, noun, say)
-    tried = [_attempt(run, row, OTHERS, noun, say) for _, row in shown.iterrows()]
-    more = [one for one in tried if one is not None]
-    left = len(others) - len(shown)
+    order = ranked(exposure_rows(good))
+    rows = good.iloc[order.index].assign(counts=(order.share > 0).to_numpy()).drop_duplicates(groups)
+    counted, mute = rows[rows.counts], rows[~rows.counts]
+    shown = counted.head(1 + MOST_PICTURES)
+    tried = [
+        _attempt(run, row, OTHERS if place else WORST, noun, say) for place, (_, row) in enumerate(shown.iterrows())
+    ]
+    worst, *others = tried or [None]
+    left = len(counted) - len(shown)
     what = "clients and defenses" if len(groups) > 1 else "clients"
     text = f"{left} more {what} are not shown; figures/ and reconstructions/ have them." if left else ""
-    kept = tuple(one for one in more if one.groups)
-    return worst, Others(kept, tuple(one.title for one in more if not one.groups), text)
+    seen = tuple(one for one in others if one and one.groups)
+    return worst, Others(seen, tuple(where_of(row) for _, row in mute.iterrows()), text)
 
 
 def _attempt(run: Run, row: pd.Series, most: int, noun: str, say: Say) -> Picture | None:

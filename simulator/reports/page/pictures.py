@@ -14,8 +14,7 @@ from attacks.interface.pictures import stretched
 from simulator.reports.drawing import DPI, Drawn
 from simulator.reports.page.view import Chart, Facts, Pair, Picture, Tile
 from simulator.reports.verdict_words import counted, sentence
-from simulator.results.columns import better_floor
-from simulator.results.schema import LEAKAGE
+from simulator.results.columns import leakage_floor
 from simulator.rundir.run import Run
 from simulator.rundir.strip import Strip, strip_of, where_of
 
@@ -157,11 +156,11 @@ def caption_of(row: pd.Series, strip: Strip, noun: str) -> str:
         return f"{where}: {len(strip)}{of} {nouns} that {attack} found. Nobody compared them with the truth."
     count = int(row["recovered"])
     recovered = "all" if count == row["num_private"] > 1 else f"{count} of {row['num_private']}"
-    floor = better_floor(row, LEAKAGE.columns["l2_median"])
-    beside = "" if np.isnan(floor) else f"; the floor is {distance(floor)}"
+    floor = leakage_floor(row)
+    beside = "" if np.isnan(floor) else f" (the floor is {floor:.2f})"
     return (
         f"{where}: {len(strip)}{of} {row['target']} {nouns} above what {attack} made of the update; {recovered} "
-        f"recovered. Median L2 distance {distance(row['l2_median'])}{beside}."
+        f"recovered. Leakage {row['leakage']:.2f}{beside}, median L2 distance {distance(row['l2_median'])}."
     )
 
 

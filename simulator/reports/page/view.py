@@ -4,13 +4,15 @@ The templates get these values and nothing else, neither tables nor tensors. The
 jinja2. Their names end in .md because `flwr run` sends no other endings to its servers than those of code and text.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from simulator.reports.tables import Grid
-from simulator.reports.verdict import Verdict
+from simulator.reports.verdict import TITLES, Verdict
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Others:
-    """Clients beside the one exposed worst: their pictures, the names of those of whom nothing came back, and a line
-    that says how many more there are than there is room for."""
+    """Clients beside the one exposed worst: their pictures, the names of those of whom no image counts, and a line that
+    says how many more there are than there is room for."""
 
     pictures: tuple[Picture, ...] = ()
-    returned_nothing: tuple[str, ...] = ()
+    not_counted: tuple[str, ...] = ()
     not_shown: str = ""
 
 
@@ -107,6 +109,14 @@ ENVIRONMENT = Environment(
 )
 
 
+def in_code(text: str) -> Markup:
+    """What stands between backticks as code."""
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+
+ENVIRONMENT.filters["code"] = in_code
+
+
 def render(page: Page) -> str:
     """One HTML document that needs nothing else: styles, script and images are inside."""
-    return ENVIRONMENT.get_template("page.html.md").render(page=page)
+    return ENVIRONMENT.get_template("page.html.md").render(page=page, titles=TITLES)

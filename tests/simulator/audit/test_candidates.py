@@ -59,10 +59,10 @@ def test_every_update_says_which_candidates_it_was_trained_on(audited):
 
 def test_it_is_in_the_verdict_the_table_the_page_and_the_json(audited):
     table = audited("told", candidates="candidates", public="public").leakage
-    (line,) = (line for line in verdict(table).details if line.startswith("Membership"))
-    assert "of 30 candidate images are told to be members at a false-positive rate of 1 %" in line
+    (line,) = (line for line in verdict(table).of("shown", "tried") if line.startswith("Membership"))
+    assert "of 30 candidates took part, at 1 false alarm in 100" in line
     assert "3 of 3 updates tell members from others" in line
-    assert json.loads(json.dumps(verdict(table).as_json()))["details"]
+    assert json.loads(json.dumps(verdict(table).as_json()))["shown"]
     told = [f"{row.membership_told} of 30" for row in table.itertuples()]
     members = LEAKAGE.columns["membership_told"]
     assert [members.cell(row) for _, row in table.iterrows()] == told
@@ -74,7 +74,7 @@ def test_it_is_in_the_verdict_the_table_the_page_and_the_json(audited):
 
 def test_what_was_not_tried_is_said_and_how_it_is(audited):
     table = audited("blind").leakage
-    assert NOT_TRIED in verdict(table).details and not any("membership" in line for line in verdict(table).caveats)
+    assert NOT_TRIED in verdict(table).of("caveats") and "embership" not in str(verdict(table).of("shown", "tried"))
     assert "members" not in leakage_grid(table).cells()
 
 
@@ -83,7 +83,7 @@ def test_of_one_pool_for_all_clients_it_is_told_which_images_took_part(audited):
     alone = audited("pool", truth="pool").leakage
     assert alone.set_index("client").recovered.notna().tolist() == [False, False, True]
     rows = alone[alone.client >= 0]
-    (line,) = (line for line in verdict(rows).details if line.startswith("Membership"))
+    (line,) = (line for line in verdict(rows).of("caveats") if line.startswith("Membership"))
     assert "give --public" in line and "told which candidates took part" in line
     both = audited("pool-public", truth="pool", public="public").leakage.set_index("client")
     assert both.membership_told[0] >= 10 and both.membership_told[-1] == 20
@@ -117,7 +117,7 @@ def test_an_update_that_tells_nobody_is_said_to_tell_nobody(audited):
     """The strangers are drawn as the candidates are: as many are told as false alarms are due."""
     table = audited("told", candidates="candidates", public="public").leakage
     none = table.assign(membership_told=1, membership_p=0.3, recovered=np.nan)
-    (line,) = (line for line in verdict(none).details if line.startswith("Membership"))
+    (line,) = (line for line in verdict(none).of("shown", "tried") if line.startswith("Membership"))
     assert "no update tells the candidates from images that are no members (at most 1 of 30" in line
 
 
@@ -125,6 +125,6 @@ def test_many_updates_need_more_than_one_that_seems_to_tell(audited):
     """A probability of 0.02 is no news among three updates: 3 · 0.02 is above 0.05."""
     table = audited("told", candidates="candidates", public="public").leakage
     few = table.assign(membership_told=[2, 0, 0], membership_p=[0.02, 1.0, 1.0])
-    assert any("no update tells" in line for line in verdict(few).details)
+    assert any("no update tells" in line for line in verdict(few).of("shown", "tried"))
     alone = few.head(1)
-    assert any("1 of 1 updates tell" in line for line in verdict(alone).details)
+    assert any("1 of 1 updates tell" in line for line in verdict(alone).of("shown", "tried"))

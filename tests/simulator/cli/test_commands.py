@@ -119,6 +119,7 @@ def finished(tmp_path, monkeypatch):
            "target": "private", "status": "ok", "adaptive": False, "num_private": 8, "knowledge": "{}"}  # fmt: skip
     scores = ({"client": 0, "recovered": 7, "leakage": 0.8}, {"client": 1, "recovered": 0, "leakage": 0.1})
     ledger.add("", leakage=[row | score for score in scores])
+    ledger.mark_done("")
     ledger.write_tables()
     monkeypatch.setattr("simulator.cli.runs.needs_run", lambda plan, overwrite: False)
     return ["run", tmp_path / "s.yaml", "--out", tmp_path / "run"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from simulator.cli.finish import AGAIN
-from simulator.results.ledger import Ledger
+from simulator.results.ledger import JOURNAL, Ledger
 
 
 @pytest.fixture
@@ -17,6 +17,7 @@ def late(tmp_path):
     key = {"round": 1, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0, "target": "private"}
     why = {"status": "timeout", "detail": "no result within adversary.timeout = 1 s", "adaptive": False}
     ledger.add("", leakage=[{**key, **why, "client": client} for client in (0, 1)])
+    ledger.mark_done("")
     ledger.write_tables()
     return tmp_path / "late"
 
@@ -39,10 +40,12 @@ def test_a_report_on_a_run_without_any_result_is_written(fedspill, late):
 
 def test_a_run_with_some_rows_without_a_result_says_how_many_and_exits_with_5(fedspill, scenario, late, monkeypatch):
     monkeypatch.setattr("simulator.cli.runs.needs_run", lambda plan, overwrite: False)
+    (late / JOURNAL).unlink()
     ledger = Ledger(late)
     rows = [{"status": "ok"}, {"status": "failed", "detail": "boom"}, {"status": "timeout"}, {"status": "skipped"}]
     key = {"round": 1, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0, "target": "private"}
     ledger.add("", leakage=[{**key, "adaptive": False, "client": i, **row} for i, row in enumerate(rows)])
+    ledger.mark_done("")
     ledger.write_tables()
     result = fedspill("run", scenario("name: late\nmodel: {width: 8}\n"), "--out", late)
     assert result.returncode == 5
@@ -50,3 +53,25 @@ def test_a_run_with_some_rows_without_a_result_says_how_many_and_exits_with_5(fe
     answer = json.loads(fedspill("run", scenario("name: late\n"), "--out", late, "--json").stdout)
     assert answer["error"].startswith("2 of 4 rows have no result")
     assert fedspill("report", late).returncode == 0
+
+
+def test_a_report_on_a_run_that_was_stopped_shows_what_there_is(fedspill, late):
+    for table in (*late.glob("*.parquet"), late / "leakage.csv"):
+        table.unlink()
+    ledger = Ledger(late)
+    key = {"round": 1, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0, "target": "private"}
+    ok = {"status": "ok", "adaptive": False, "client": 2, "recovered": 3, "num_private": 4}
+    ledger.add("more", leakage=[{**key, **ok}])
+    result = fedspill("report", late)
+    assert result.returncode == 0, result.stderr
+    said = " ".join(result.stdout.split())
+    assert "EXPOSED: Client 2" in said and "recovers 3 of its 4 private images" in said
+    assert "This run is incomplete: 3 attacks are over" in said and "goes on from there, with --out /" in said
+    assert "Not finished" in (late / "report.html").read_text()
+
+
+def test_a_stopped_run_without_any_row_says_so(fedspill, late):
+    for path in (*late.glob("*.parquet"), late / "ledger.jsonl"):
+        path.unlink()
+    result = fedspill("report", late)
+    assert result.returncode == 2 and "it did not finish; run it again to resume" in result.stderr

@@ -30,7 +30,7 @@ class FakeRun:
     def __init__(self, path, scenario, leakage, samples, utility):
         self.path, self.scenario, self.cells = path, scenario, {"": scenario.cells()[0]}
         self.leakage, self.samples, self.measured = leakage, samples, utility
-        self.without_utility = False
+        self.without_utility, self.stopped = False, ""
         self.description = {"scenario": scenario.model_dump(mode="json"), "versions": {"fedspill": "1.2.3"}}
 
     private_images, samples_of, is_audit = Run.private_images, Run.samples_of, False

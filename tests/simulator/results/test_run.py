@@ -41,6 +41,7 @@ def run(tmp_path):
         store.save_public_images(public - 0.3)
         result = run_job(Job(Setting.of(scenario.cells()[0]), tmp_path, key, scenario.adversary.attacks[0]))
         ledger.add(f"job {client}", **result._asdict())
+        ledger.mark_done(f"job {client}")
     ledger.write_tables()
     return fedspill.load(tmp_path)
 

@@ -43,6 +43,16 @@ def test_many_attacks_have_about_twenty_lines_and_those_that_fail_their_own(said
     assert len(text()) == 1 + 20 + 1 and any("timeout: too slow" in line for line in text())
 
 
+def test_a_reason_that_attacks_share_is_said_once(said):
+    lines, text = said
+    lines.start(rounds=0, attacks=3)
+    why = "RuntimeError: view size is not compatible with input tensor's size and stride, shape (4, {})"
+    for client in range(3):
+        lines.attack_done(row(client=client, status="failed", detail=why.format(client)))
+    assert ["view size" in line for line in text()[1:]] == [True, False, False]
+    assert text()[3].endswith("client 2, server, ntk, failed: as before")
+
+
 def test_the_union_of_all_clients_is_called_so(said):
     lines, text = said
     lines.start(rounds=0, attacks=1)

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 
 import pytest
 import torch
@@ -25,6 +26,15 @@ SMALLEST = """Math.min(...[...document.querySelectorAll("body *")]
     .filter(element => [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()))
     .map(element => parseFloat(getComputedStyle(element).fontSize)))"""
 FIGURES = "[...document.querySelectorAll('.chart img')].map(one => [one.naturalWidth, one.clientWidth])"
+CUT = """[...document.querySelectorAll('.chart .wide')].filter(one => one.scrollWidth > one.clientWidth)
+    .map(one => one.getAttribute('aria-label'))"""
+OVERLAPS = """[...document.querySelectorAll('.pairs')].filter(one => {
+    const [a, b] = [...one.querySelectorAll('th span')].map(span => span.getBoundingClientRect());
+    return b && a.bottom > b.top;
+}).map(one => one.textContent)"""
+A4, MARGIN = (793.7, 1122.5), 53  # CSS pixels; `@page` has 14 mm
+NARROWER = """[...document.querySelectorAll('table')].filter(one => one.checkVisibility())
+    .reduce((most, one) => Math.max(most, one.getBoundingClientRect().right - innerWidth), 0)"""
 WIDER = "document.documentElement.scrollWidth - innerWidth"
 
 
@@ -117,8 +127,30 @@ def test_details_open_and_tables_sort_by_keyboard(visit):
     assert table.locator("td:not(.number)").first.evaluate(aligned) == "left"
 
 
-def test_a_page_prints(visit):
-    page = visit(viewport={"width": 1280, "height": 800}, color_scheme="dark")
+def test_a_page_prints_with_its_verdict_on_a_page_of_its_own(visit):
+    page = visit(viewport={"width": round(A4[0] - 2 * MARGIN), "height": 800}, color_scheme="dark")
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("getComputedStyle(document.querySelector('.more')).breakBefore") == "page"
+    assert page.evaluate("document.querySelector('.verdict').getBoundingClientRect().bottom") < A4[1] - 2 * MARGIN
+    assert page.evaluate(NARROWER) == 0  # no table is cut
     assert page.pdf(format="A4")[:4] == b"%PDF"
+
+
+def test_the_command_line_of_chromium_prints_the_verdict_first(page_file, tmp_path):
+    """What comes after the verdict begins a page of its own: there are two at least."""
+    where = tmp_path / "verdict.pdf"
+    said = subprocess.run(
+        [CHROMIUM, "--headless", *QUIET, "--no-pdf-header-footer", f"--print-to-pdf={where}", page_file.as_uri()],
+        capture_output=True, timeout=120,
+    )  # fmt: skip
+    content = where.read_bytes()
+    assert content[:4] == b"%PDF", said.stderr[-500:]
+    assert len(re.findall(rb"/Type\s*/Page\b", content)) >= 2
+
+
+def test_on_a_phone_no_figure_is_cut_and_no_label_meets_another(visit):
+    page = visit(viewport={"width": 390, "height": 800}, color_scheme="dark")
+    assert page.evaluate(CUT) == []
+    assert page.evaluate(OVERLAPS) == []
+    assert "invert" in page.evaluate("getComputedStyle(document.querySelector('.chart img')).filter")

@@ -36,6 +36,7 @@ def noise(monkeypatch):
 
 
 def test_a_page_says_what_was_found_and_needs_nothing_else(record):
+    record.leakage = record.leakage.assign(recovered=1, null_recovered_p=0.01)
     text = render(run_page(record, draw_figures(record)))
     assert text.lstrip().startswith("<!doctype html>") and '<html lang="en">' in text
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text) and "url(" not in text and "@import" not in text
@@ -43,7 +44,11 @@ def test_a_page_says_what_was_found_and_needs_nothing_else(record):
     for needle in wanted:
         assert needle in text
     assert all(re.findall(r'<img [^>]*alt="[^"]{8,}"', image) for image in re.findall(r"<img [^>]*>", text))
-    assert "Client 0, round 1: 1 private digit above what mean_image made of the update; 0 of 3 recovered" in text
+    row = record.leakage[record.leakage.target == "private"].iloc[0]
+    floor = max(row.floor_leakage, row.mean_image_leakage)
+    said = "Client 0, round 1: 1 private digit above what mean_image made of the update; 1 of 3 recovered. "
+    assert f"{said}Leakage {row.leakage:.2f} (the floor is {floor:.2f}), median L2" in text and floor > 0
+    assert row.leakage_floor == floor
 
 
 def test_what_users_write_is_text_and_no_markup(record):
@@ -77,7 +82,35 @@ def test_clients_that_there_is_no_room_for_are_counted(large, noise):
 def test_clients_of_whom_nothing_came_back_are_named_in_one_line(large, noise):
     large.leakage = LEAKAGE.frame([leakage_row(1, 0), leakage_row(1, 1, recovered=0), leakage_row(1, 2, recovered=0)])
     others = run_page(large, ()).others
-    assert others.pictures == () and others.returned_nothing == ("client 1, round 1", "client 2, round 1")
+    assert others.pictures == () and others.not_counted == ("client 1, round 1", "client 2, round 1")
+
+
+def test_no_picture_is_of_what_the_verdict_does_not_count(large, noise):
+    """Reviewers' case: coloured noise, headed "Exposed worst", under NOTHING SHOWN."""
+    large.leakage = LEAKAGE.frame([leakage_row(1, 0, recovered=2, floor_recovered_fraction=0.25, membership_auc=0.5)])
+    page = run_page(large, ())
+    assert page.verdict.level == "nothing shown" and page.worst is None and page.others.pictures == ()
+    blind = dict.fromkeys(["num_private", "recovered", "leakage"]) | {
+        "num_inferred": 8,
+        "relative_residual": 0.4,
+        "membership_auc": None,
+    }
+    large.leakage = LEAKAGE.frame([leakage_row(1, 0, recovered=8) | blind])
+    assert run_page(large, ()).worst is None
+
+
+def test_the_box_has_what_broke_and_a_run_that_was_stopped_says_so(large):
+    failed = leakage_row(1, 1, status="failed", attack="ntk", detail="RuntimeError: out of cheese")
+    large.leakage, large.stopped = (
+        LEAKAGE.frame([leakage_row(1, 0, 0, membership_auc=0.5), failed]),
+        "1 of 3 attacks are over",
+    )
+    text = render(run_page(large, ()))
+    box = text.partition("</section>")[0]
+    assert [title for title in re.findall("<h3>(.*)</h3>", box)] == [
+        "Not finished", "Tried without result", "What broke"
+    ]  # fmt: skip
+    assert "out of cheese" in box and "1 of 3 attacks are over" in box
 
 
 def test_pictures_that_cannot_be_shown_cost_a_line(large, monkeypatch):
