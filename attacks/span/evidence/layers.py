@@ -1,5 +1,6 @@
 """What a client's update shows of the first two layers of an MLP, once weight decay is undone."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -131,6 +132,17 @@ def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
         if behind > ROUNDING or last < CLEAR_GAP * behind:
             return False
     return True
+
+
+def tells_signals_apart(spectra: Iterable[Spectrum], count: int) -> bool:
+    """Whether a round of the second layer shows directions enough above rounding for every image to have its own.
+
+    After one step they are as many as signals of the images are independent: fewer than `count` where images that
+    activate the same units share a signal, as in a task of two classes, or where images are more than units. Further
+    steps add directions of features that moved, which are no images'.
+    """
+    last = math.ceil(EVIDENCE.directions_needed * count) - 1
+    return any(last < len(one.values) and one.values[last] > ROUNDING * one.values[0] for one in spectra)
 
 
 def joined_layer(state: State, network: DenseNetwork, index: int, device: torch.device) -> Tensor:

@@ -12,7 +12,7 @@ from attacks.interface.observation import Observation
 from attacks.networks.mlp import DenseNetwork, read_dense_network
 from attacks.span.acceptance import ExplanationTest, certainty, fit_images
 from attacks.span.evidence.known_defense import undo_defense
-from attacks.span.evidence.layers import FirstLayers, normalizes_by_batch, rounds_with_images
+from attacks.span.evidence.layers import FirstLayers, normalizes_by_batch, rounds_with_images, tells_signals_apart
 from attacks.span.evidence.pixel_evidence import PixelEvidence, looks_like_adam
 from attacks.span.search.candidates import Candidates, SearchOptions, find_images
 from attacks.span.search.descent import beside, extreme_images
@@ -152,7 +152,9 @@ class PixelJudge:
             return self.explaining.judge(images, self.generator)
         activate = candidates.test.activate
         way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
-        sure = certainty(way, candidates.duals, candidates.directions, passed, loose).sure(images)
+        apart = tells_signals_apart(tests.values(), evidence.count)
+        found = certainty(way, candidates.duals, candidates.directions, passed, loose, apart=apart)
+        sure = found.sure(images)
         reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
         images = images[sure].float()
         left = self.explaining.relative_residual(images)
