@@ -151,19 +151,20 @@ def joined_layer(state: State, network: DenseNetwork, index: int, device: torch.
     return torch.cat([weight, bias[:, None]], 1).to(device, torch.float64)
 
 
-def normalizes_by_batch(observation: Observation, network: DenseNetwork) -> bool:
-    """Whether BatchNorm behind one of the first two layers normalized a client's batches by their own statistics: its
-    running ones moved, or the layer's bias rests beside its weights, as a unit's signals then add up to zero."""
+def normalized_by_batch(observation: Observation, network: DenseNetwork) -> int | None:
+    """Which of the first two layers BatchNorm followed that normalized a client's batches by their own statistics, the
+    first of them; None for neither: its running ones moved, or the layer's bias rests beside its weights, as a unit's
+    signals then add up to zero."""
     for layer, norm in enumerate(network.norms[:2]):
         if norm is None:
             continue
         for initial, final in observation.pairs:
             if any(name in final and not torch.equal(initial[name], final[name]) for name in norm.statistics):
-                return True
+                return layer
             weight, bias = network.weights[layer], network.biases[layer] or ""
             if (final[bias] - initial[bias]).norm() < ROUNDING * (final[weight] - initial[weight]).norm():
-                return True
-    return False
+                return layer
+    return None
 
 
 def _norms(observation: Observation, network: DenseNetwork, device: torch.device) -> tuple[Tensor, Tensor] | None:
