@@ -19,11 +19,13 @@ after some steps fit the parameters of then: F is taken where it is lowest on th
 
 Where all N duals are found and each keeps its direction whichever of its zeros is left out, the first layer alone
 determines the images, and F is not asked: of images that a client first used after some steps it is as large as of
-mixtures of duals, but a mixture has a zero that holds it alone (`DualSpace.leverage`). This needs N independent signals
-behind the first layer, a second layer's update of rank N. Where a narrow second layer answers two images with the same
-units, their signals δ are parallel after one step. As d_i = mask_i ⊙ W₂ᵀ δ_i, some d_i − t d_j is then zero wherever
-the masks agree, often on more units than d_i. Of such images the second layer shows a weighted mean, from which F does
-not tell the mean of their pixels. Only images that leave no more than rounding are returned: their signal is their own.
+mixtures of duals, but a mixture has a zero that holds it alone (`DualSpace.leverage`).
+
+Both rest on signals δ_i of the second layer's units that are independent. As d_i is W₂ᵀ δ_i on the units that x_i
+activates, δ_i = s δ_j makes d_i − s d_j zero wherever both are active or neither is, so that it has zeros like a dual
+of its own; and the second layer's update holds h(x_i) and h(x_j) as one sum, which a mean of x_i and x_j nearly has for
+its features. Where that update shows too few directions to exclude it (`tells_signals_apart`), only images are returned
+whose own features lie in it to rounding, as after one step those do whose signal no other image shares.
 
 **In noise** (`fit_images`): noise hides which duals are zero, so that none passes the sparsity test. The pattern
 remains, as image i contributes nothing to a unit that it leaves inactive by a margin. The images are the least squares
@@ -102,8 +104,8 @@ class Certainty:
     error: (M,), E at the parameters sent, an L2 distance in the network's input space; infinite where directions
     outnumber equations. misfit: (M,), the F ratio, 0 where rounding is all that is left. residual: (M,), ρ at the
     parameters sent. contradicted: (M,), share of the zeros of its own dual on units that it activates before or after
-    training; 0 for a candidate without a dual. complete: whether the duals determine all images. independent: whether
-    every image left the second layer a signal of its own.
+    training; 0 for a candidate without a dual. complete: whether the duals determine all images. apart: whether
+    the second layer's update shows enough directions to tell the images' signals apart.
     """
 
     error: Tensor
@@ -111,16 +113,16 @@ class Certainty:
     residual: Tensor
     contradicted: Tensor
     complete: bool
-    independent: bool
+    apart: bool
 
     def sure(self, images: Tensor) -> Tensor:
         """Which of the candidates (M, in) are certain, (M,) bool: an error far below the distance between them, and
         duals that agree."""
         distances = torch.pdist(images)
         typical = distances.median() if len(distances) else images.norm()
-        near = (self.error < CERTAINTY.error * typical) & (self.residual < CERTAINTY.residual)
+        most = CERTAINTY.residual if self.apart else CERTAINTY.rounding**2
+        near = (self.error < CERTAINTY.error * typical) & (self.residual < most)
         agreed = (self.misfit < CERTAINTY.misfit) | self.complete
-        agreed = agreed if self.independent else self.residual < CERTAINTY.rounding**2
         return near & agreed & (self.contradicted < CERTAINTY.contradicted)
 
 
@@ -130,12 +132,13 @@ def certainty(
     directions: Tensor,
     passed: Tensor,
     loose: Tensor,
-    independent: bool = True,
+    *,
+    apart: bool = True,
 ) -> Certainty:
     """Of images that passed the sparsity test (F, in), then of loose candidates (P, in).
 
     tests: at parameters on the way from those sent, which come first, to those returned. directions: (F, N), the c of
-    the duals of those that passed. independent: whether the second layer's update has rank N.
+    the duals of those that passed. apart: as `Certainty` has it.
     """
     span = duals.values[:, None] * duals.rows
     still_free = _complement(directions)
@@ -147,8 +150,9 @@ def certainty(
     error, misfit = torch.tensor(found, dtype=passed.dtype).reshape(-1, len(tests), 2).unbind(2)
     contradicted = pad(_contradicted(duals, directions, passed), (0, len(loose)))
     error, misfit = error[:, 0].to(passed.device), misfit.amin(1).to(passed.device)
-    complete = len(directions) == duals.count and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
-    return Certainty(error, misfit, tests[0].residual(images.float()), contradicted, complete, independent)
+    complete = apart and len(directions) == duals.count
+    complete = complete and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
+    return Certainty(error, misfit, tests[0].residual(images.float()), contradicted, complete, apart)
 
 
 def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) -> tuple[float, float]:

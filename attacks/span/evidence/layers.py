@@ -1,5 +1,6 @@
 """What a client's update shows of the first two layers of an MLP, once weight decay is undone."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -133,25 +134,37 @@ def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
     return True
 
 
+def tells_signals_apart(spectra: Iterable[Spectrum], count: int) -> bool:
+    """Whether a round of the second layer shows directions enough above rounding for every image to have its own.
+
+    After one step they are as many as signals of the images are independent: fewer than `count` where images that
+    activate the same units share a signal, as in a task of two classes, or where images are more than units. Further
+    steps add directions of features that moved, which are no images'.
+    """
+    last = math.ceil(EVIDENCE.directions_needed * count) - 1
+    return any(last < len(one.values) and one.values[last] > ROUNDING * one.values[0] for one in spectra)
+
+
 def joined_layer(state: State, network: DenseNetwork, index: int, device: torch.device) -> Tensor:
     """[W | b] (out, in + 1) of a layer, in float64."""
     weight, bias = state[network.weights[index]], state[network.biases[index] or ""]
     return torch.cat([weight, bias[:, None]], 1).to(device, torch.float64)
 
 
-def normalizes_by_batch(observation: Observation, network: DenseNetwork) -> bool:
-    """Whether BatchNorm behind one of the first two layers normalized a client's batches by their own statistics: its
-    running ones moved, or the layer's bias rests beside its weights, as a unit's signals then add up to zero."""
+def normalized_by_batch(observation: Observation, network: DenseNetwork) -> int | None:
+    """Which of the first two layers BatchNorm followed that normalized a client's batches by their own statistics, the
+    first of them; None for neither: its running ones moved, or the layer's bias rests beside its weights, as a unit's
+    signals then add up to zero."""
     for layer, norm in enumerate(network.norms[:2]):
         if norm is None:
             continue
         for initial, final in observation.pairs:
             if any(name in final and not torch.equal(initial[name], final[name]) for name in norm.statistics):
-                return True
+                return layer
             weight, bias = network.weights[layer], network.biases[layer] or ""
             if (final[bias] - initial[bias]).norm() < ROUNDING * (final[weight] - initial[weight]).norm():
-                return True
-    return False
+                return layer
+    return None
 
 
 def _norms(observation: Observation, network: DenseNetwork, device: torch.device) -> tuple[Tensor, Tensor] | None:

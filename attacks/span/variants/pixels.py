@@ -12,7 +12,7 @@ from attacks.interface.observation import Observation
 from attacks.networks.mlp import DenseNetwork, read_dense_network
 from attacks.span.acceptance import ExplanationTest, certainty, fit_images
 from attacks.span.evidence.known_defense import undo_defense
-from attacks.span.evidence.layers import FirstLayers, normalizes_by_batch, rounds_with_images
+from attacks.span.evidence.layers import FirstLayers, normalized_by_batch, rounds_with_images, tells_signals_apart
 from attacks.span.evidence.pixel_evidence import PixelEvidence, looks_like_adam
 from attacks.span.search.candidates import Candidates, SearchOptions, find_images
 from attacks.span.search.descent import beside, extreme_images
@@ -32,6 +32,14 @@ from attacks.span.thresholds import (
     constants_of,
 )
 from attacks.update.spectrum import Spectrum, group_views
+
+# what hinders the attack where the layer's outputs were normalized by the batch
+BATCH_NORM = (
+    "the first layer's update shows differences of the images in a batch only, the running mean what the units make of "
+    "their mean, and every image leaves a trace at every unit",
+    "the second layer's update shows differences of features in a batch only, which tell no image from other points of "
+    "the first one's span",
+)
 
 
 @dataclass(frozen=True)
@@ -152,8 +160,8 @@ class PixelJudge:
             return self.explaining.judge(images, self.generator)
         activate = candidates.test.activate
         way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
-        independent = all(part.count() >= evidence.count for part in tests.values())
-        found = certainty(way, candidates.duals, candidates.directions, passed, loose, independent)
+        apart = tells_signals_apart(tests.values(), evidence.count)
+        found = certainty(way, candidates.duals, candidates.directions, passed, loose, apart=apart)
         sure = found.sure(images)
         reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
         images = images[sure].float()
@@ -232,10 +240,9 @@ def linear_layers_of(observation: Observation) -> DenseNetwork:
     statistics = [name for norm in network.norms[:2] if norm is not None for name in norm.statistics]
     if missing := [name for name in statistics if any(name not in sent for sent, _ in observation.pairs)]:
         raise InputError(f"attack 'span' needs BatchNorm's statistics: the checkpoint of {model} has no {missing[0]!r}")
-    if normalizes_by_batch(observation, network):
+    if (layer := normalized_by_batch(observation, network)) is not None:
         raise InputError(
-            f"attack 'span' needs BatchNorm in evaluation mode: that of {model} normalized by the batch, so that the "
-            "first layer's update shows differences of the images in a batch only, and every image leaves a trace at "
-            "every unit (use 'gradient_matching')"
+            f"attack 'span' needs BatchNorm in evaluation mode: that of {model} normalized by the batch, so that "
+            f"{BATCH_NORM[layer]} (use 'gradient_matching')"
         )
     return network

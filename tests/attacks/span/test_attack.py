@@ -191,6 +191,16 @@ def test_batchnorm_in_training_mode_is_refused_by_its_name_with_its_statistics_o
         run(Observation(observation.model, ((bare, after),), (1, 8, 8)))
 
 
+def test_the_refusal_of_batchnorm_names_the_layer_whose_update_shows_differences():
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10)]
+    observation = client(nn.Sequential(nn.Flatten(), *layers).train(), digits(4), epochs=1)
+    ranks = [int(torch.linalg.matrix_rank(observation.delta()[f"{i}.weight"], rtol=1e-4)) for i in (1, 3)]
+    assert ranks == [4, 3]
+    with pytest.raises(InputError, match="the second layer's update shows differences of features"):
+        run(observation)
+
+
 def test_a_single_hidden_layer_is_refused_by_number():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     with pytest.raises(InputError, match=r"needs two hidden layers.*'Sequential' has 1 "):
