@@ -122,10 +122,10 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
             raise InputError("the update of the learned positions is zero: there is nothing to attack")
         weight, start = (state[own.weight].double().flatten(1) for state in (delta, initial))
         rank = Spectrum.of(torch.cat([weight - factor * start, bias[:, None]], 1)).count()
-        if not factor:  # directions of the width that no δ reaches: nothing but weight decay moves W there
-            unreached = torch.linalg.svd(positions.T, full_matrices=True)[0][:, len(positions) :].T
-            along = unreached @ start
-            factor = float((unreached @ weight * along).sum() / along.square().sum().clamp_min(TINY))
+        # directions of the width that no δ reaches: nothing but weight decay moves W there
+        unreached = torch.linalg.svd(positions.T, full_matrices=True)[0][:, len(positions) :].T
+        along = unreached @ start
+        factor = float((unreached @ weight * along).sum() / along.square().sum().clamp_min(TINY))
         return PatchUpdate(weight - factor * start, positions, misfit, rank, -factor, ignored)
 
     def search(self, evidence: PatchUpdate, generator: torch.Generator, progress: Progress) -> SolvedPatches:
