@@ -134,6 +134,6 @@ class SpanAttack(SearchOptions, Attack):
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), observation, network)
-        features = FeatureVariant(observation, knowledge, self, network)
         few = has_few_features(network, math.prod(observation.input_shape))
+        features = FeatureVariant(observation, knowledge, self, network, few)
         return FewFeaturesVariant(features) if few else features
