@@ -257,6 +257,7 @@ class CONE(Thresholds):
     shrinking: float = 0.3  # of the largest entry, by power of the program: what is added to weights' denominators
     same: float = 0.998  # cosine above which two vertices are one
     silent_share: float = 1e-3  # of a signal, on units that its features shut: 1e-4 of private ones, 1e-2 of others
+    mixed: float = 0.05  # of another image in a vertex, above which it is a mixture
     barren: int = 40  # objectives in a row that lead to nothing new, after which the rest is given up
 
 

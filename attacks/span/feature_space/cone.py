@@ -79,6 +79,15 @@ def own_signals(signals: Tensor, shut: Tensor) -> Tensor:
     return ~(alike & (shut[None] > shut[:, None])).any(1)
 
 
+def unmixed(factors: UpdateFactors, features: Tensor, signals: Tensor) -> Tensor:
+    """Which features (F, D) hold none of the others: (F,) bool. g = [h; 1] and another image's signal δ (F, R) have
+    gᵀ Δ⁺ δ = 0; of a mixture that is the other image's share."""
+    points = torch.nn.functional.pad(features, (0, 1), value=1.0) @ factors.rows.T
+    shares = points @ (signals / factors.values).T
+    shares = shares / shares.diagonal()
+    return (shares - torch.eye(len(shares)).to(shares)).abs().amax(1) < CONE.mixed
+
+
 def _end(
     basis: np.ndarray, objective: np.ndarray, accepts: Callable[[Tensor], bool], found: list[Tensor]
 ) -> Tensor | None:
