@@ -8,9 +8,9 @@ and docs/explanation/convnets.md say what the attack withstands.
 This file chooses the variant for a network and runs it, round by round where needed. The rest, in reading order:
 
     stages.py          what every variant does: read, search, accept, report; the types handed from one to the next
-    variants/          the four variants: pixels, where linear layers start at the images (read this one first);
+    variants/          the five variants: pixels, where linear layers start at the images (read this one first);
                        features, where they follow a convolutional body; frozen_body, where only a head is trained;
-                       maps, where convolutions tell what they were fed
+                       maps, where convolutions tell what they were fed; patch_embedding, for vision transformers
 
     evidence/          read: layers (the updates of the first two layers, without weight decay), known_defense (without
                        what is known of a defense), pixel_evidence (the number of images and the regime of the update)
@@ -35,6 +35,7 @@ from attacks.base import Attack, Progress, Reconstruction, register
 from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import NOT_NEGATIVE
+from attacks.networks.patch_embedding import find_patch_embedding
 from attacks.networks.probing import evaluating
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
@@ -44,6 +45,7 @@ from attacks.span.stages import RoundsApart
 from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
 from attacks.span.variants.maps import MapVariant, map_networks_of
+from attacks.span.variants.patch_embedding import PatchVariant
 from attacks.span.variants.pixels import PixelVariant, linear_layers_of
 from attacks.update.private_set import infer_pixel_mean
 
@@ -112,21 +114,26 @@ class SpanAttack(SearchOptions, Attack):
 
     def _variant(
         self, observation: Observation, knowledge: Knowledge
-    ) -> PixelVariant | FeatureVariant | FewFeaturesVariant | MapVariant:
+    ) -> PixelVariant | FeatureVariant | FewFeaturesVariant | MapVariant | PatchVariant:
         """The variant that suits a network in evaluation mode; InputError where none does.
 
         A feature space needs two fully connected layers, trained with biases, that follow something else.
         """
+        patches = find_patch_embedding(observation.model, observation.input_shape)
+        if patches is not None and {patches.weight, patches.positions} <= set(observation.trainable):
+            return PatchVariant(observation, patches)
         network = find_feature_network(observation.model, observation.input_shape)
         layers = () if network is None else network.layers[:2]
         needed = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
         if network is None or len(layers) < 2 or not needed <= set(observation.trainable):
             if pairs := map_networks_of(observation):
                 return MapVariant(observation, knowledge, pairs)
+            if patches is not None:
+                return PatchVariant(observation, patches)
             return PixelVariant(observation, knowledge, self, linear_layers_of(observation))
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), observation, network)
-        features = FeatureVariant(observation, knowledge, self, network)
         few = has_few_features(network, math.prod(observation.input_shape))
+        features = FeatureVariant(observation, knowledge, self, network, few)
         return FewFeaturesVariant(features) if few else features

@@ -13,10 +13,11 @@ CIFAR-10's training split. `python -m tests.benchmarks.sensitivity` halves and d
 was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
 changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so with `MAP_KERNEL` and `MAP_SEARCH`
 (docs/records/convnets.md); its `barren`, `near` and `repulsion` were chosen on one client, four images after ten steps,
-and not varied. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and `MAP_INVERSION` were not
-varied. `leading_*`, `single` and `hope` were chosen on seeds 100 to 102 of two updates on MNIST's training split: a
-client's with 200 images at width 2048 after 300 full-batch steps, and the mean of ten clients' with 30 each
-(docs/records/span_times.md has other seeds).
+and not varied. `CONE` was chosen on Flower's quickstart CNN (seeds 11 and 12) and not varied. `PATCHES` was chosen on
+ten clients of CIFAR-10 (seeds 1 to 6) and not varied. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`,
+`POLISH` and `MAP_INVERSION` were not varied. `leading_*`, `single` and `hope` were chosen on seeds 100 to 102 of two
+updates on MNIST's training split: a client's with 200 images at width 2048 after 300 full-batch steps, and the mean of
+ten clients' with 30 each (docs/records/span_times.md has other seeds).
 """
 
 from dataclasses import dataclass
@@ -246,6 +247,27 @@ class FEATURE(Thresholds):
     noise_ratio: float = 1.5  # times the largest singular value that noise like the smallest ones can have
     smallest_values: float = 0.95  # share of the singular values behind which that noise is measured
     few_features: float = 0.25  # per pixel: LeNet-5 tells 28x28 images by a third, a ResNet-18 fails with a twelfth
+
+
+class CONE(Thresholds):
+    """Linear programs for features behind a ReLU (`attacks.span.feature_space.cone`)."""
+
+    tolerance: float = 1e-5  # by which entries may be negative, of the sum of all: float32 parameters are rounded
+    reweighted: int = 6  # programs from one objective at most
+    shrinking: float = 0.3  # of the largest entry, by power of the program: what is added to weights' denominators
+    same: float = 0.998  # cosine above which two vertices are one
+    silent_share: float = 1e-3  # of a signal, on units that its features shut: 1e-4 of private ones, 1e-2 of others
+    mixed: float = 0.05  # of another image in a vertex, above which it is a mixture
+    barren: int = 40  # objectives in a row that lead to nothing new, after which the rest is given up
+
+
+class PATCHES(Thresholds):
+    """The least squares of a vision transformer's patches (`attacks.span.variants.patch_embedding`)."""
+
+    bias_misfit: float = 0.1  # of the bias's update: SGD's rounding is far below, Adam's is of its own size
+    explained: float = 0.5  # of that misfit: below it weight decay explains it; of rounding it explains next to none
+    misfit: float = 0.01  # of the embedding's update, beside one image: 1e-5 of one, 0.1 and more of several
+    pixel_error: float = 0.05  # that is expected of the least squares, pixel range 1: 26 dB
 
 
 class MOMENTUM(Thresholds):

@@ -43,7 +43,10 @@ class FeatureUpdate:
 
     @classmethod
     def of(cls, network: FeatureNetwork, observation: Observation, knowledge: Knowledge) -> "FeatureUpdate":
-        """Of the first round that is not zero; num_private is known. Raises InputError where a layer did not move."""
+        """Of the first round that is not zero; without num_private, N is the rank where a gap shows it, else 0.
+
+        Raises InputError where a layer did not move.
+        """
         observation, ignored = observation.one_round()
         device = next(network.model.parameters()).device
         delta = observation.delta()
@@ -51,7 +54,7 @@ class FeatureUpdate:
         if not all(bool(update.any()) for update in updates):
             raise InputError("the update is zero: the client returned the checkpoint it was sent")
         factors, rows = _first_layer(updates[0])
-        count = knowledge.num_private or 0
+        count = knowledge.num_private or len(rows) * factors.exact
         tested = len(updates) > 1 and network.activation is not None
         return cls(
             network=network,

@@ -7,7 +7,8 @@ equations, of which only the first was ever minimized, so that wrong candidates 
 the update's rank shows single steps, images first used at a later step are sought at the parameters of that step.
 
 **Much fewer features than pixels** (`FewFeaturesVariant`): a small network with max pooling gives its linear layers 400
-features of 3,072 pixels. The features are found exactly, as behind any other body, but many images have them: ρ and λ
+features of 3,072 pixels. The features are found exactly, after one step as vertices of a cone that tells N as well
+(`attacks.span.feature_space.cone`), else as behind any other body, but many images have them: ρ and λ
 cannot tell a wrong image from the private one. So it is the features that are accepted, by their ρ against that of
 decoys, and the images are the likeliest that have them (`attacks.span.maps.inversion`): returned where decoys come back
 from their features, and held otherwise.
@@ -21,7 +22,9 @@ from torch import Tensor
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
+from attacks.networks.mlp import ACTIVATIONS
 from attacks.networks.probing import linear_layers
+from attacks.span.feature_space.cone import cone_vertices, own_signals, silent_signal, unmixed
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate, FoundImages
@@ -29,7 +32,7 @@ from attacks.span.maps.inversion import MapTarget, invert_maps
 from attacks.span.search.candidates import SearchOptions, decoys_of
 from attacks.span.search.problems import SpanTest
 from attacks.span.stages import Acceptance, Variant
-from attacks.span.thresholds import FEATURE, INVERSION, MAP_INVERSION, MOMENTUM, SEARCH, constants_of
+from attacks.span.thresholds import CONE, FEATURE, INVERSION, MAP_INVERSION, MOMENTUM, SEARCH, constants_of
 from attacks.update.private_set import infer_background
 from attacks.update.spectrum import layer_update
 
@@ -45,8 +48,15 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
     knowledge: Knowledge
     options: SearchOptions
     network: FeatureNetwork
+    counts: bool = False
+    """Whether N may be read off the update."""
 
     def __post_init__(self) -> None:
+        if not self.counts:
+            self.require_count()
+
+    def require_count(self) -> None:
+        """Raise InputError where num_private is not known."""
         self.knowledge.require("span", "num_private", because="the spectrum of features has no gap at their number")
 
     def read(self, generator: torch.Generator) -> FeatureUpdate:
@@ -108,11 +118,12 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
 @dataclass(frozen=True)
 class FoundFeatures:
     """Feature vectors of low ρ. features: (F, D), best first. residual: (F,), their ρ. bound: the ρ that decoys, the
-    means of two of them, demand."""
+    means of two of them, demand. certified: vertices of the cone, whose residual is their share of silent units."""
 
     features: Tensor
     residual: Tensor
     bound: float
+    certified: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,10 +137,17 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
 
     def read(self, generator: torch.Generator) -> FeatureUpdate:
         """The row spaces of the first two fully connected layers' updates."""
-        return self.features.read(generator)
+        evidence = self.features.read(generator)
+        if not evidence.count:
+            self.features.require_count()
+        return evidence
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundFeatures:
-        """The feature vectors of lowest ρ in the first layer's span, as many as there are images."""
+        """The vertices of the cone where one step shows N, else the feature vectors of lowest ρ in the first layer's
+        span, as many as there are images."""
+        cone = self._cone(evidence, generator)
+        if cone is not None and len(cone.features):
+            return cone
         if evidence.test is None:
             none = evidence.rows.new_zeros(0, evidence.rows.shape[1] - 1)
             return FoundFeatures(none, none.new_zeros(0), 0.0)
@@ -143,12 +161,12 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
 
     def accept(self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator) -> Acceptance:
         """The images of accepted features that decoys vouch for. residual: ρ of their features."""
-        facts: Facts = {**constants_of(FEATURE, MAP_INVERSION, SEARCH), "accepted_up_to": candidates.bound}
+        facts: Facts = {**constants_of(CONE, FEATURE, MAP_INVERSION, SEARCH), "accepted_up_to": candidates.bound}
         kept = candidates.residual < candidates.bound
         features, residual = candidates.features[kept], candidates.residual[kept]
         facts["features_accepted"] = float(len(features))
         nothing = features.new_zeros(0, *evidence.shape)
-        if evidence.test is None:
+        if evidence.test is None and not candidates.certified:
             wanted = f"no second fully connected layer is wide enough to test the features of {evidence.count} images"
             vetoed = f"nothing returned: {wanted}"
             return Acceptance(nothing, residual, vetoed, 1.0, facts, nothing, features)
@@ -175,6 +193,26 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         found = self.features.report(evidence, acceptance)
         said = () if acceptance.reason is None else (acceptance.reason,)
         return replace(found, features=acceptance.features, warnings=(*evidence.ignored, *said))
+
+    def _cone(self, evidence: FeatureUpdate, generator: torch.Generator) -> FoundFeatures | None:
+        """The features that one step's signals certify; None where features may be negative, or no ReLU shuts units."""
+        network, factors = evidence.network, evidence.factors
+        if not (factors.exact and network.nonnegative and network.activation is ACTIVATIONS["relu"]):
+            return None
+        layer = layer_update(evidence.initial, network.layers[0]).double()
+
+        def signal(features: Tensor) -> tuple[float, Tensor, int]:
+            return silent_signal(factors, layer, features.to(layer))
+
+        def chosen(found: list[Tensor]) -> list[Tensor]:
+            _, signals, shut = zip(*map(signal, found), strict=True)
+            own = own_signals(torch.stack(signals), torch.tensor(shut, device=layer.device)).nonzero().flatten()
+            pure = unmixed(factors, torch.stack(found)[own], torch.stack(signals)[own])
+            return [found[i] for i in own[pure].tolist()]
+
+        features = cone_vertices(factors.rows, lambda one: signal(one)[0] < CONE.silent_share, chosen, generator)
+        shares = layer.new_tensor([signal(one)[0] for one in features])
+        return FoundFeatures(features.float(), shares.float(), CONE.silent_share, certified=True)
 
     def _test(self, evidence: FeatureUpdate) -> SpanTest:
         """ρ of the second layer's rows at the parameters that were sent."""

@@ -1,0 +1,134 @@
+"""The patch embedding of a vision transformer, and its learned positions, whatever class the network is of.
+
+Both are found by running the network. A layer is a patch embedding where all it is fed are the pixels, each in one
+place: a convolution whose stride is its kernel, or a linear layer behind a rearrangement. A parameter holds learned
+positions where its gradient for one image *is* the gradient at what the embedding gives: that is what it means to be
+added there, wherever its rows stand (behind a class token, in front of registers).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks.interface.observation import State
+from attacks.networks.probing import probe, probe_generator, random_images, run_network, watched
+
+PERTURBATION = 0.02  # of the parameters that a network is probed with: heads may be of zeros, and then nothing moves
+SAME_ROW = 1e-3  # of a gradient: float32 adds it up in another order
+
+
+@dataclass(frozen=True)
+class PatchEmbedding:
+    """The layer that embeds patches, and the positions added to what it gives.
+
+    weight, bias: names of its parameters; the weight is (D, n) once flattened, n pixels in a patch. source: (P, n), the
+    place of each entry of a patch among the image's pixels, flattened. scale, offset: (P, n), the layer is fed
+    scale · pixel + offset. positions: the parameter added to P tokens, and rows: (P,), their rows in it, flattened to
+    (…, D); None where there are no learned positions.
+    """
+
+    weight: str
+    bias: str | None
+    source: Tensor
+    scale: Tensor
+    offset: Tensor
+    positions: str | None = None
+    rows: Tensor | None = None
+
+    def image(self, patches: Tensor, shape: tuple[int, int, int]) -> Tensor:
+        """The image (1, C, H, W) of what the layer is fed at each position, (P, n)."""
+        pixels = patches.new_zeros(self.source.numel())
+        pixels[self.source.flatten()] = ((patches - self.offset) / self.scale).flatten()
+        return pixels.reshape(1, *shape)
+
+
+def find_patch_embedding(model: nn.Module, input_shape: tuple[int, int, int]) -> PatchEmbedding | None:
+    """The first layer that is fed nothing but the pixels, patch by patch; None where no layer is."""
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
+    images = _placing_images(input_shape)
+    fed: dict[str, list[Tensor]] = {}
+
+    def visit(name: str, given: Tensor, output: Tensor) -> None:
+        patches = _patches(layers[name], given)
+        if patches is not None and patches.shape[0] == len(images) and patches[0].numel() == images[0].numel():
+            fed.setdefault(name, []).append(patches.double().cpu())
+
+    probe(model, images, layers, visit)
+    for name, calls in fed.items():
+        if len(calls) == 1 and calls[0].shape[1] > 1 and (placed := _placed(calls[0], images)) is not None:
+            bias = f"{name}.bias".lstrip(".") if layers[name].bias is not None else None
+            found = PatchEmbedding(f"{name}.weight".lstrip("."), bias, *placed)
+            named = _positions(model, name, images[-1:])
+            return found if named is None else PatchEmbedding(found.weight, bias, *placed, *named)
+    return None
+
+
+def _placing_images(shape: tuple[int, int, int]) -> Tensor:
+    """(4, C, H, W): zeros, ones, every pixel's own number as a share of all, and noise to check with."""
+    size = shape[0] * shape[1] * shape[2]
+    ramp = (torch.arange(size) / size).reshape(shape)
+    return torch.stack([torch.zeros(shape), torch.ones(shape), ramp, random_images(shape, 1)[0]])
+
+
+def _patches(layer: nn.Module, given: Tensor) -> Tensor | None:
+    """(N, P, n), what a layer is fed at each position; None where positions overlap, or the input has no such shape."""
+    if isinstance(layer, nn.Linear):
+        return given if given.dim() == 3 else None
+    assert isinstance(layer, nn.Conv2d)
+    apart = layer.stride == layer.kernel_size and layer.groups == 1 and layer.padding in ((0, 0), "valid")
+    if not apart or given.dim() != 4:
+        return None
+    return F.unfold(given, layer.kernel_size, layer.dilation, stride=layer.stride).transpose(1, 2)
+
+
+def _placed(patches: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """(source, scale, offset), (P, n) each, of patches (4, P, n) of the placing images; None where an entry depends on
+    more than one pixel, or two on the same."""
+    offset, scale = patches[0], patches[1] - patches[0]
+    if not scale.all():
+        return None
+    size = offset.numel()
+    source = ((patches[2] - offset) / scale * size).round().long()
+    if not torch.equal(source.flatten().sort().values, torch.arange(size)):
+        return None
+    expected = scale * images[3].double().flatten()[source] + offset
+    return (source, scale, offset) if torch.allclose(patches[3], expected, rtol=1e-4, atol=1e-4) else None
+
+
+def _positions(model: nn.Module, layer: str, image: Tensor) -> tuple[str, Tensor] | None:
+    """(name, rows (P,)) of the parameter whose gradient for one image holds that of the layer's output, row by row."""
+    generator = probe_generator()
+    state: State = {}
+    for name, tensor in model.state_dict().items():
+        noise = torch.randn(tensor.shape, generator=generator) if tensor.is_floating_point() else torch.zeros(())
+        state[name] = tensor.detach() + PERTURBATION * noise.to(tensor) if tensor.is_floating_point() else tensor
+    own = {name: state[name].requires_grad_() for name, _ in model.named_parameters()}
+    seen: list[Tensor] = []
+
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        seen.append(output)
+        return output.clone()  # what follows may change it in place
+
+    with torch.enable_grad(), watched({layer: model.get_submodule(layer)}, lambda name: hook):
+        outputs = run_network(model, state, image.to(next(iter(own.values()))))
+        weights = torch.randn(outputs.shape, generator=generator).to(outputs)
+        wanted = [seen[0], *own.values()]
+        signal, *slopes = torch.autograd.grad((weights * outputs).sum(), wanted, allow_unused=True)
+    if signal is None:
+        return None
+    token = signal[0].flatten(1).T if signal.dim() == 4 else signal[0]
+    return next(_rows_alike(token, dict(zip(own, slopes, strict=True))), None)
+
+
+def _rows_alike(token: Tensor, slopes: dict[str, Tensor | None]) -> Iterator[tuple[str, Tensor]]:
+    """The parameters whose gradient holds every row of `token` (P, D), each in a row of its own."""
+    for name, slope in slopes.items():
+        if slope is None or slope.shape[-1:] != token.shape[-1:] or slope.numel() < token.numel():
+            continue
+        apart = torch.cdist(token.double(), slope.reshape(-1, token.shape[1]).double())
+        nearest, rows = apart.min(1)
+        if bool((nearest <= SAME_ROW * token.double().norm(dim=1)).all()) and len(rows.unique()) == len(rows):
+            yield name, rows.cpu()

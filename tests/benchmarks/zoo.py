@@ -1,0 +1,121 @@
+"""Networks that people bring, on draws of images and weights that no constant was chosen on: docs/records/zoo.md.
+
+`python -m tests.benchmarks.zoo --root DATA --out zoo.jsonl` runs every row on ten draws and prints a table; draws that
+stand in the file are not run again. Rows are functions, with their name as the row's.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import beta
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks import Knowledge, Observation, Reconstruction, get_attack
+from attacks.span.thresholds import MAP_INVERSION, Descent
+from clients.models.networks import ViTTinyOptions
+
+SHAPE = (3, 32, 32)
+SAME = 0.998  # cosine of features found
+
+Row = dict[str, float]
+"""private, recovered, strays, refused: counts of one draw; seconds."""
+
+
+def vit_tiny(patch: int, count: int, images: Tensor, labels: Tensor) -> Row:
+    """Five steps of 0.05 with momentum 0.9 and weight decay 5e-4; recovered: within 45 dB, a stray: beyond 20 dB."""
+    model = ViTTinyOptions(patch=patch, depth=6).build(SHAPE, 10)
+    found = attacked(model, images[:count], labels[:count], steps=5, lr=0.05, momentum=0.9, weight_decay=5e-4)
+    decibels = -10 * (images[:count, None] - found.images[None]).square().mean((2, 3, 4)).log10()
+    good, strays = (decibels > 45).any(1), (decibels < 20).all(0)
+    return counted(found, count, int(good.sum()), int(strays.sum()), not len(found.images))
+
+
+def quickstart(count: int, images: Tensor, labels: Tensor) -> Row:
+    """Features behind the pooling of Flower's quickstart CNN, one step of 0.01; the search for images is cut short."""
+    MAP_INVERSION.pilot = Descent(20, 0.05)  # type: ignore[misc]
+    pool = (nn.ReLU(), nn.MaxPool2d(2))
+    body = (nn.Conv2d(3, 6, 5), *pool, nn.Conv2d(6, 16, 5), *pool, nn.Flatten())
+    head = (nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
+    model = nn.Sequential(*body, *head)
+    with torch.no_grad():
+        private = nn.Sequential(*body)(images[:count])
+    found = attacked(model, images[:count], labels[:count], steps=1, lr=0.01)
+    features = private[:0] if found.features is None else found.features.reshape(-1, 400)
+    alike = F.normalize(private, dim=1) @ F.normalize(features, dim=1).T > SAME
+    return counted(found, count, int(alike.any(1).sum()), int((~alike.any(0)).sum()), not len(features))
+
+
+ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
+    **{f"vit_tiny, patch {p}, N = 1": lambda x, y, p=p: vit_tiny(p, 1, x, y) for p in (4, 8)},
+    **{f"vit_tiny, patch {p}, N = 3": lambda x, y, p=p: vit_tiny(p, 3, x, y) for p in (4, 8)},
+    **{f"quickstart CNN, N = {n}": lambda x, y, n=n: quickstart(n, x, y) for n in (8, 16, 32)},
+}
+
+
+def attacked(model: nn.Module, images: Tensor, labels: Tensor, steps: int, **training: float) -> Reconstruction:
+    """What the attack makes, told nothing, of full-batch SGD on images less 0.5 (N, C, H, W)."""
+    sent = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), **training)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    observation = Observation(model, ((sent, model.state_dict()),), SHAPE)
+    return get_attack("span").run(observation, Knowledge(), torch.Generator().manual_seed(0))
+
+
+def counted(found: Reconstruction, private: int, recovered: int, strays: int, refused: bool) -> Row:
+    """A draw's row."""
+    counts = {"private": private, "recovered": recovered, "strays": strays, "refused": int(refused)}
+    return {**counts, "seconds": found.seconds}
+
+
+def interval(hits: int, total: int) -> tuple[float, float]:
+    """Clopper and Pearson's, 95 %."""
+    low = beta.ppf(0.025, hits, total - hits + 1) if hits else 0.0
+    return float(low), float(beta.ppf(0.975, hits + 1, total - hits)) if hits < total else 1.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("zoo.jsonl"))
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--first", type=int, default=1000, help="seed of the first draw")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    data = np.load(given.root / "cifar10/cifar10_lossless_subset.npz")
+    pixels = torch.tensor(np.ascontiguousarray(data["x_test"].transpose(0, 3, 1, 2)) / 255.0, dtype=torch.float32)
+    labels = torch.tensor(data["y_test"].astype(np.int64))
+    lines = given.out.read_text().splitlines() if given.out.exists() else []
+    done = {(line["row"], line["seed"]): line for line in map(json.loads, lines)}
+    print("| row | recovered | 95 % | strays | clients without any | seconds, median |\n|---|---|---|---|---|---|")
+    for name, row in ROWS.items():
+        for seed in range(given.first, given.first + given.draws):
+            if (name, seed) not in done:
+                torch.manual_seed(seed)
+                drawn = torch.randperm(len(pixels))[:64]
+                done[name, seed] = {"row": name, "seed": seed, **row(pixels[drawn] - 0.5, labels[drawn])}
+                with given.out.open("a") as file:
+                    file.write(json.dumps(done[name, seed]) + "\n")
+        print_row(name, [done[name, seed] for seed in range(given.first, given.first + given.draws)])
+
+
+def print_row(name: str, draws: list[Row]) -> None:
+    """A line of the table."""
+    private, recovered, strays, refused = (
+        int(sum(one[key] for one in draws)) for key in ("private", "recovered", "strays", "refused")
+    )
+    low, high = interval(recovered, private)
+    seconds = float(np.median([one["seconds"] for one in draws]))
+    share = f"{recovered} of {private} | {100 * low:.0f} to {100 * high:.0f} %"
+    print(f"| {name} | {share} | {strays} | {refused} of {len(draws)} | {seconds:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
