@@ -15,6 +15,7 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.interface.observation import State
@@ -44,7 +45,19 @@ def as_fed(images: Tensor) -> Tensor:
 def run_network(model: nn.Module, state: State, images: Tensor) -> Tensor:
     """What the network gives for images (N, C, H, W) at the parameters `state`, differentiable in both, in its own
     mode. Every attack runs the user's network here, or in `probe`."""
-    return cast(Tensor, torch.func.functional_call(model, state, (as_fed(images),)))
+    with sdpa_kernel(SDPBackend.MATH):  # the fused forms of attention have no second derivative
+        return cast(Tensor, scores_in(torch.func.functional_call(model, state, (as_fed(images),))))
+
+
+def scores_in(found: object) -> object:
+    """The class scores in what a network returns: itself, or the `logits` of a dictionary or an object, or a tensor
+    that is alone in one; anything else as it is."""
+    if isinstance(found, Tensor):
+        return found
+    values = found if isinstance(found, Mapping) else getattr(found, "__dict__", {})
+    if "logits" not in values and isinstance(found, Mapping | tuple | list) and len(found) == 1:
+        return next(iter(found.values() if isinstance(found, Mapping) else found))
+    return values.get("logits", found)
 
 
 def for_each(function: Callable[[State], State], stacked: State) -> State:
@@ -96,7 +109,7 @@ def probe(
     with watched(layers, hook), evaluating(model), torch.no_grad():
         if state is not None:
             return run_network(model, state, images)
-        return cast(Tensor, model(as_fed(images.to(next(model.parameters())))))
+        return cast(Tensor, scores_in(model(as_fed(images.to(next(model.parameters()))))))
 
 
 def outputs_at(model: nn.Module, state: State, images: Tensor) -> Tensor:
@@ -147,14 +160,16 @@ def find_input_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> Inp
 
 
 def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> str | None:
-    """The name of the linear layer whose output is the network's; None where there is none."""
+    """The name of the linear layer whose output is the network's, or is so after a log-softmax, which cross-entropy
+    does not see; None where there is none."""
     given: dict[str, Tensor] = {}
 
     def visit(name: str, _: Tensor, output: Tensor) -> None:
         given[name] = output
 
     result = probe(model, random_images(input_shape), linear_layers(model), visit)
-    return next((name for name, output in given.items() if torch.equal(output, result)), None)
+    forms = (lambda output: output, lambda output: output.log_softmax(-1))
+    return next((name for form in forms for name, output in given.items() if torch.equal(form(output), result)), None)
 
 
 def as_trained(model: nn.Module, initial: State, final: State) -> nn.Module:

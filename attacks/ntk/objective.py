@@ -72,7 +72,9 @@ class AutogradObjective:
             with SoftplusForReLU(beta):
                 outputs = run_network(self.model, view, images)
             scalar = (outputs.reshape(len(images), -1) * dual).sum()
-            grads = torch.autograd.grad(scalar, [view[name] for name in self.delta], create_graph=create_graph)
+            grads = torch.autograd.grad(
+                scalar, [view[name] for name in self.delta], create_graph=create_graph, materialize_grads=True
+            )
             for name, grad in zip(self.delta, grads, strict=True):
                 counted = grad if self.kept is None else grad * self.kept[name]
                 sums[name] = sums[name] + counted if name in sums else counted

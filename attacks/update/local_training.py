@@ -193,7 +193,9 @@ class LocalTraining:
             current = {name: value + delta[name] for name, value in start.items()}
             outputs = run_network(self.model, {**self.initial, **current}, images[batch])
             loss = soft_loss(self.loss, outputs.reshape(len(batch), -1), classes[batch], self.coding)
-            gradients = torch.autograd.grad(loss, [current[name] for name in self.trained], create_graph=True)
+            gradients = torch.autograd.grad(
+                loss, [current[name] for name in self.trained], create_graph=True, materialize_grads=True
+            )
             named = dict(zip(self.trained, gradients, strict=True))
             added, moments = self.optimizer.step(current, named, moments)
             delta = {name: delta[name] + added[name] for name in self.trained}

@@ -1,6 +1,7 @@
 """From a model section to an `nn.Module`: built-in networks and the user's own."""
 
 import fnmatch
+import inspect
 import math
 import os
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from attacks.interface.code_trust import require_allowed
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.plugins import Registry, load_object, own_traceback
 from attacks.interface.torch_tools import derive_seed, torch_generator
+from attacks.networks.probing import scores_in
 from clients.config import ModelConfig, ModelOptionError, ModelOptions
 from clients.models.checkpoint import load_checkpoint
 from clients.models.networks import LeNet5Options, MLPOptions, NTKLinear, ResNet18Options, ViTTinyOptions
@@ -124,13 +126,31 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
             raise InputError(f"model {config.name!r} would have {counted} parameters, and {enough}")
         return options.build(shape, outputs)
     factory = load_factory(config.name)
+    _check_arguments(factory, config)
     try:
         model = factory(**config.options)
     except (Exception, SystemExit) as error:
         raise InputError(f"model.name {config.name!r} raised:\n{own_traceback(error)}") from None
     if not isinstance(model, nn.Module):
         raise InputError(f"model.name {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
+    model.register_forward_hook(_answer)  # training, and all else, sees class scores as one tensor
     return model
+
+
+def _answer(model: nn.Module, inputs: object, found: object) -> object:
+    return scores_in(found)
+
+
+def _check_arguments(factory: Callable[..., nn.Module], config: ModelConfig) -> None:
+    """InputError where the factory wants other arguments than it gets."""
+    try:
+        inspect.signature(factory).bind(**config.options)
+    except TypeError as error:
+        given = f"with {', '.join(config.options)}" if config.options else "without arguments"
+        remedy = "name a function that needs no others, as `def make(): return Net(…)`, or give model.options in YAML"
+        raise InputError(f"model.name {config.name!r} is called {given}: {error}; {remedy}") from None
+    except ValueError:  # one without a signature, as some of C
+        return
 
 
 def most_parameters() -> int:
@@ -173,5 +193,7 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
     except (Exception, SystemExit) as error:
         raise InputError(f"model.name {name!r} raised on images of shape {shape}:\n{own_traceback(error)}") from None
     if not isinstance(found, Tensor):
-        raise InputError(f"model.name {name!r} returns {type(found).__name__}, it has to be one tensor of outputs")
+        raise InputError(
+            f"model.name {name!r} returns {type(found).__name__}: return one tensor of class scores, or hold it as `logits`"
+        )
     return tuple(found.shape[1:])

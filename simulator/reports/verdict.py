@@ -95,7 +95,7 @@ def _assumed(good: pd.DataFrame) -> list[str]:
 def _not_tried(rows: pd.DataFrame) -> list[str]:
     """Attacks and threat models that no row is of. An attack under a label of its own counts by the name in it."""
     labels = " ".join(map(str, rows.attack.unique()))
-    attacks = [name for name in sorted(ATTACKS) if name not in labels and name not in BASELINES]
+    attacks = [name for name in sorted(ATTACKS) if not (name in labels or name in BASELINES or ":" in name)]
     seen = " ".join(map(str, rows.threat_model.unique()))  # server_history is a history
     views = [model.name for model in THREAT_MODELS if model.name not in seen and "_" not in model.name]
     lines = [f"attack{'s' * (len(attacks) > 1)} {listed(attacks)}"] if attacks else []

@@ -112,7 +112,9 @@ def client(
     for batch in [torch.arange(len(images))] * batches if isinstance(batches, int) else batches:
         chosen = torch.as_tensor(batch)
         step.zero_grad()
-        local_loss(model(images[chosen]), labels[chosen]).backward()
+        found = model(images[chosen])
+        outputs = found["logits"] if isinstance(found, dict) else getattr(found, "logits", found)
+        local_loss(outputs, labels[chosen]).backward()
         step.step()
     model.zero_grad()
     return Observation(model, ((initial, state_of(model)),), (images.shape[1], images.shape[2], images.shape[3]))
