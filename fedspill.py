@@ -64,13 +64,16 @@ def attack(
     seed: int = 0,
     **options: object,
 ) -> "Reconstruction":
-    """Attack one observation: what the attack called `name`, with these options, makes of it.
+    """Attack one observation: what the attack called `name`, or at an import path, with these options, makes of it.
 
     knowledge: what the adversary is told beyond the checkpoints; nothing by default. seed: of its random numbers.
     Raises InputError for an unknown attack or option, and where the attack cannot run on this network.
     """
     from attacks import Knowledge, get_attack, torch_generator
+    from attacks.interface.code_trust import allow_code
 
+    if ":" in name:
+        allow_code(name)  # it was typed
     return get_attack(name, **options).run(observation, knowledge or Knowledge(), torch_generator(seed, name))
 
 

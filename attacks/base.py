@@ -19,6 +19,7 @@ from attacks.interface.torch_tools import choose_device, exact_convolutions
 from attacks.update.private_set import (
     check_knowledge,
     check_num_private_available,
+    doubts,
     infer_private_set,
     mean_of_found,
 )
@@ -183,6 +184,7 @@ class Attack(ABC):
             held = found.images[:0] if found.held is None else found.held
             mean, unsure = mean_of_found(observation, knowledge, found.images if len(found.images) else held)
             warnings += unsure
+        warnings += doubts(observation, knowledge, found.images if self.vouches else found.images[:0])
         return replace(
             found,
             pixel_mean=mean,

@@ -2,17 +2,15 @@
 
 import errno
 import re
-import sysconfig
 import tempfile
 import traceback
-from pathlib import Path
 from typing import Any
 
 from attacks.interface.errors import InputError
+from attacks.interface.plugins import users_frames
 
 ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # what moves and colours a terminal
 LONGEST = 300
-PACKAGES = Path(__file__).resolve().parent.parent
 NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)  # what a system says to a path that can be none
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO, errno.ESTALE)
 
@@ -82,27 +80,23 @@ def no_path(error: BaseException) -> str:
 
 
 def unexpected(error: BaseException) -> str:
-    """An exception that nobody foresaw, in one line that says where it came out of a network of the user's; its stack
+    """An exception that nobody foresaw, in one line that says whose it is; its stack
     goes into a file of its own."""
     stack = "".join(traceback.format_exception(error))
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix="fedspill-", suffix=".txt", delete=False, errors="replace"
     ) as file:
         file.write(stack)
-    where = _user_code(error)
-    whose = f"in or below {where}, which is no code of fedspill's" if where else "this is a fault of fedspill"
-    return f"unexpected {said_by(error)}; {whose}, the stack is in {file.name}"
+    return f"unexpected {said_by(error)}; {whose_fault(error)}, the stack is in {file.name}"
 
 
-def _user_code(error: BaseException) -> str:
-    """FILE:LINE of the innermost forward pass that an exception came out of which is neither fedspill's nor that of an
-    installed package; "" where there is none."""
-    paths = sysconfig.get_paths()
-    libraries = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    installed = (*libraries, *(str(PACKAGES / name) for name in ("attacks", "clients", "simulator")))
-    passes = [part for part in traceback.extract_tb(error.__traceback__) if part.name == "forward"]
-    own = [part for part in passes if not part.filename.startswith(installed)]
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+def whose_fault(error: BaseException) -> str:
+    """Whether an exception that nobody foresaw came out of a network, an attack or a defense of the user's, and of
+    which line, or is fedspill's."""
+    frames = users_frames(error)
+    if not frames:
+        return "this is a fault of fedspill"
+    return f"in or below {frames[-1].filename}:{frames[-1].lineno}, which is no code of fedspill's"
 
 
 __all__ = [
@@ -118,4 +112,5 @@ __all__ = [
     "refused_file",
     "said_by",
     "unexpected",
+    "whose_fault",
 ]

@@ -6,14 +6,35 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from attacks import ATTACKS
+from attacks.interface.plugins import Registry
 
 torch.set_num_threads(1)
 os.environ["FEDSPILL_ALLOW_CODE"] = "all"  # the tests' own models; tests/simulator/test_own_code.py takes it back
+
+
+PLUGINS: list[str] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    what = "an attack or a defense at an import path, FILE.py:CLASS, that common tests run over in the place of ours"
+    parser.addoption("--plugin", action="append", default=[], metavar="PATH", help=what)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    PLUGINS[:] = config.getoption("--plugin")
+
+
+def under_test(registry: Registry[Any]) -> list[str]:
+    """The names that common tests run over: of --plugin, else all that are registered."""
+    for path in PLUGINS:
+        registry.find(path)
+    return PLUGINS or sorted(registry)
 
 
 @pytest.fixture(scope="session")

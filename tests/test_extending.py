@@ -1,6 +1,7 @@
 """The examples of docs/howto/extending.md, executed as they stand there."""
 
 import re
+import subprocess
 import sys
 import tomllib
 import types
@@ -10,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+import fedspill
 from attacks import ATTACKS, InputError, Knowledge, Observation, Pool, Reconstruction, get_attack, torch_generator
+from attacks.interface.code_trust import VARIABLE
 from attacks.interface.pictures import Normalization
 from clients.chain import build_defense
 from clients.config import DataConfig, ModelConfig
@@ -19,6 +22,7 @@ from clients.defenses import DEFENSES
 from clients.models import build_model
 from clients.models.factory import MODELS
 from docs.reference.tables import reference
+from simulator.errors import whose_fault
 from simulator.evaluation.evaluator import MEASURES, evaluate
 from simulator.evaluation.truth import Truth
 from simulator.results.schema import LEAKAGE, benchmark
@@ -178,10 +182,27 @@ def test_a_scenario_names_parts_by_their_import_path(package, tmp_path):
     file.write_text(f"name: s\n{text}".replace("nets.py", str(tmp_path / "nets.py")))
     scenario = load_scenario(file)
     (attack,) = scenario.adversary.attacks
-    assert attack.label == "FirstLayerRows" and attack.make().smallest_bias == 1e-6
+    assert attack.label == "first_layer_rows" and attack.make().smallest_bias == 1e-6
     assert build_defense(scenario.defenses[0]).name == "sign_update"
     assert load_dataset(scenario.data).class_names == ("horizontal", "vertical")
     assert get_attack(f"{package / 'mine' / 'first_layer_rows.py'}:FirstLayerRows").name == "first_layer_rows"
+
+
+def test_an_own_attack_that_raises_names_its_line_and_needs_no_permission_in_python(package, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    file = package / "mine" / "first_layer_rows.py"
+    wrong = file.read_text().replace("kept = strongest[bias", "kept = strongest[bais")
+    file.write_text(wrong)
+    line = 1 + wrong.splitlines().index(next(text for text in wrong.splitlines() if "bais" in text))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 2))
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    final = {name: value + 0.01 for name, value in initial.items()}
+    observation = Observation(model, ((initial, final),), (1, 6, 6))
+    with pytest.raises(InputError, match="add --allow-code"):
+        get_attack("mine.first_layer_rows:FirstLayerRows")
+    with pytest.raises(NameError) as raised:
+        fedspill.attack("mine.first_layer_rows:FirstLayerRows", observation, Knowledge(num_private=1))
+    assert whose_fault(raised.value) == f"in or below {file}:{line}, which is no code of fedspill's"
 
 
 def test_what_a_path_leads_to_has_to_be_such_a_part(package):
@@ -196,6 +217,16 @@ def test_what_a_path_leads_to_has_to_be_such_a_part(package):
     (package / "mine" / "broken.py").write_text("x = 1 / 0\n")
     with pytest.raises(InputError, match=r"(?s)cannot be imported:.*broken\.py.*ZeroDivisionError"):
         get_attack("mine.broken:Attack")
+
+
+@pytest.mark.parametrize("command", re.findall(r"^pytest (.*)$", PAGE.read_text(), re.MULTILINE))
+def test_the_common_tests_run_over_a_plugin(package, command):
+    given = command.replace("~", str(package)).split()
+    wanted = ["-q", "-rA", "-p", "no:cacheprovider", "-k", given[given.index("-k") + 1] + " and not people"]
+    run = [sys.executable, "-m", "pytest", *given, *wanted]
+    done = subprocess.run(run, cwd=PAGE.parents[2], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert done.stdout.count(f"PASSED {given[0]}") > 5 and str(package) in done.stdout
 
 
 def test_the_examples_are_short():

@@ -18,6 +18,8 @@ from attacks.update.spectrum import first_layer_update, infer_image_count
 MAX_MEAN = 0.99  # a larger one is no mean of images in [0, 1]
 CONSTANT_MISFIT = 1e-2  # of a column's norm: what may be left of a pixel that is black in every private image
 GREY_LEVEL = 1 / 255  # half of it is what rounding may move a pixel out of its range
+MISTOLD = 0.05  # in pixel values: what the black of an update is off, where its normalization was told wrong
+OUTSIDE = 0.25  # that pixels which an attack vouches for may leave [0, 1] by
 BACKGROUND_HALF_WIDTH = 0.03  # in pixel values, on either side of the most frequent one
 BACKGROUND_SHARE, DARKER_SHARE = 0.3, 0.1  # of all pixels: at least in a black background, at most darker than it
 
@@ -121,6 +123,24 @@ def mean_of_found(
     if are_raw_pixels(images, knowledge.pixel_std):
         return (0.0,) * observation.input_shape[0], []
     return (), [UNKNOWN_MEAN] if len(images) else []
+
+
+def doubts(observation: Observation, knowledge: Knowledge, vouched: Tensor) -> list[str]:
+    """A question where the mean and the deviation that were told do not fit the update, or the images (M, C, H, W) that
+    an attack vouches for."""
+    told, shown = knowledge.pixel_mean, infer_pixel_mean(observation)
+    if told is None or knowledge.pixel_range not in (None, (0.0, 1.0)):
+        return []
+    stds = knowledge.pixel_std or (1.0,) * len(told)
+    if shown and any(abs(mean - own * std) > MISTOLD for mean, own, std in zip(told, shown, stds, strict=True)):
+        fed = [-mean / std for mean, std in zip(told, stds, strict=True)]
+        seen, said = (", ".join(f"{value:.3g}" for value in values) for values in ([-own for own in shown], fed))
+        return [f"black is {seen} in the update, and {said} by what was told: are --mean and --std right?"]
+    pixels = Normalization(told, stds).pixels(vouched)
+    if len(pixels) and float((pixels - 0.5).abs().max()) > 0.5 + OUTSIDE:
+        span = f"{float(pixels.min()):.3g} to {float(pixels.max()):.3g}"
+        return [f"pixels found are {span} by what was told: are --mean and --std right?"]
+    return []
 
 
 def check_num_private_available(attack: str, observation: Observation, knowledge: Knowledge) -> None:

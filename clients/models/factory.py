@@ -194,6 +194,6 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
         raise InputError(f"model.name {name!r} raised on images of shape {shape}:\n{own_traceback(error)}") from None
     if not isinstance(found, Tensor):
         raise InputError(
-            f"model.name {name!r} returns {type(found).__name__}: return one tensor of class scores, or hold it as `logits`"
+            f"model.name {name!r} returns {type(found).__name__}: return class scores as one tensor, or as `logits`"
         )
     return tuple(found.shape[1:])

@@ -4,20 +4,26 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.code_trust import allow_code
 from attacks.interface.errors import nearest
+from attacks.interface.observation import State
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
 from clients.models.factory import construct, outputs_of
-from simulator.audit.plan import per_channel
+from simulator.audit.plan import check_order, per_channel
 from simulator.cli.options import UpdateCommand
+from simulator.cli.output import show_warnings
 from simulator.evaluation.image_files import Shape
 from simulator.results.keys import ALL
 from simulator.results.knowledge_fields import make_knowledge
 from simulator.rundir.run import Run
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value
+
+FULL = 0.9  # of the bound of torch's uniform initialization, that the largest weight of a fresh layer reaches
 
 
 def observe(typed: UpdateCommand) -> tuple[Observation, Knowledge, Run | None]:
@@ -51,7 +57,24 @@ def _observe_pair(typed: UpdateCommand) -> Observation:
     outputs_of(module, model, size)
     like = module.state_dict()
     pair = read_checkpoint(initial, like), read_checkpoint(final, like)
+    show_warnings(notice_swapped(module, *pair))
     return Observation(module, (pair,), size, round=1, client=0)
+
+
+def notice_swapped(model: nn.Module, initial: State, final: State) -> list[str]:
+    """Ask whether --initial and --final are swapped: where the final weights alone are fresh, which are within the
+    bounds of torch's initialization. InputError where BatchNorm has counted backwards, as no training does."""
+    if any(name.endswith("num_batches_tracked") and bool(final[name] < initial[name]) for name in initial):
+        raise InputError("--final has seen fewer batches than --initial (num_batches_tracked): swap the two")
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)}
+    bounds = {f"{name}.weight".lstrip("."): layer.weight[0].numel() ** -0.5 for name, layer in layers.items()}
+
+    def fresh(state: State) -> bool:
+        held = [float(state[name].abs().max()) / bound for name, bound in bounds.items() if name in state]
+        return bool(held) and all(FULL < share <= 1 + 1e-6 for share in held)
+
+    swapped = fresh(final) and not fresh(initial)
+    return ["--final holds freshly initialized weights, --initial others: are the two swapped?"] if swapped else []
 
 
 def _normalized(knowledge: Knowledge, typed: UpdateCommand, shape: Shape) -> Knowledge:
@@ -80,7 +103,7 @@ def parse_shape(text: str) -> Shape:
     parts = text.split(",")
     if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--shape {text!r}: write channels,height,width, e.g. 1,28,28")
-    return int(parts[0]), int(parts[1]), int(parts[2])
+    return check_order((int(parts[0]), int(parts[1]), int(parts[2])))
 
 
 def parse_knowledge(items: list[str]) -> Knowledge:
@@ -98,12 +121,23 @@ def parse_fields(items: list[str]) -> dict[str, Any]:
     return _parse([listed.sub(r"\1=[\2]", item) for item in items])
 
 
+def parse_owners(items: list[str]) -> dict[str, str]:
+    """Return the items NODE=FOLDER of --owner by node."""
+    for item in items:
+        if not all(item.partition("=")):
+            raise InputError(f"--owner {item!r}: write NODE=FOLDER, e.g. 0=client_00")
+    return {node: folder for node, _, folder in (item.partition("=") for item in items)}
+
+
 def parse_options(name: str, items: list[str]) -> AttackConfig:
     """Return the attack with the items NAME=VALUE of --option."""
     for item in items:
         if "=" not in item:
             raise InputError(f"--option {item!r}: write NAME=VALUE")
-    config = AttackConfig.model_construct(name=name, label=name, options=_parse(items))
+    if ":" in name:
+        allow_code(name)  # it was typed
+    label = AttackConfig.default_label({"name": name})
+    config = AttackConfig.model_construct(name=name, label=label, options=_parse(items))
     config.make()
     return config
 

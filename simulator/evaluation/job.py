@@ -10,12 +10,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.scoring.images import score_images
 from clients.time_limit import OutOfTime, time_limit
-from simulator.errors import DiskError, one_line, said_by
+from simulator.errors import DiskError, RunError, one_line, said_by, whose_fault
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.candidate_images import GIVE_PUBLIC, NOT_TRIED, CandidateSource, Told, tell_candidates
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
@@ -114,6 +115,7 @@ class JobResult(NamedTuple):
     samples: list[dict[str, Any]]
 
 
+FORESEEN = (InputError, RunError, OSError, MemoryError, torch.OutOfMemoryError)  # nobody's code is at fault
 Distilled = Callable[[Sequence[int]], Tensor | None]
 """What clients trained on instead of their images, all of these; None where some trained on their own."""
 
@@ -174,6 +176,8 @@ def fault(
         status, detail = "timeout", ": ".join(filter(None, [within, str(error)]))
     elif isinstance(error, InputError) and job.attack.optional:
         status, detail = "skipped", " ".join(str(error).split())
+    elif not isinstance(error, FORESEEN):
+        detail = f"{detail}; {whose_fault(error)}"
     privacy, notes = ({}, []) if recorded is None else _privacy(recorded)
     spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
     columns, remarks = ({}, []) if members is None else (members.columns, members.notes)

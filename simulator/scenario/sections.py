@@ -103,7 +103,9 @@ class AttackConfig(NamedSection):
 
     @classmethod
     def default_label(cls, values: dict[str, Any]) -> str:
-        name = values["name"].rpartition(":")[2]  # of one at an import path, what stands there
+        name = values["name"]
+        if ":" in name:  # at an import path: as its class calls itself
+            name = getattr(ATTACKS.find(name), "name", name.rpartition(":")[2])
         return f"{name}-adaptive" if values.get("adaptive") is True else name
 
     @model_validator(mode="after")

@@ -1,5 +1,5 @@
 """Networks as people write them: with `view`, in channels-last memory, with operations in place, with outputs that are
-no tensor; those of PyTorch's and Flower's examples, and small ones built as torchvision, timm, Hugging Face and fastai do.
+no tensor. Those of PyTorch's and Flower's examples, and small ones built as torchvision, timm and others build them.
 """
 
 from dataclasses import dataclass

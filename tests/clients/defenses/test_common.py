@@ -16,12 +16,13 @@ from clients.defenses import DEFENSES, DefenseContext, Encoding, TrainingSet
 from clients.local_update import load_data, local_update, make_model
 from clients.training import Batch
 from tests.clients.defenses.parts import config, context, flat, make, update
+from tests.conftest import under_test
 
 QUICK = {name: {"iterations": 5} for name in ("kip", "rkip", "rkip_finite")}
 GUARANTEES = {"dp_sgd", "local_dp", "central_dp"}
 FACTORED = {"power_sgd"}  # what travels are factors, of which every entry of the update is made
 
-every_defense = pytest.mark.parametrize("name", sorted(DEFENSES))
+every_defense = pytest.mark.parametrize("name", under_test(DEFENSES))
 
 
 def defense(name):
