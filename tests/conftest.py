@@ -30,11 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
     PLUGINS[:] = config.getoption("--plugin")
 
 
-def under_test(registry: Registry[Any]) -> list[str]:
-    """The names that common tests run over: of --plugin, else all that are registered."""
+def under_test(registry: Registry[Any]) -> list[Any]:
+    """The names that common tests run over: of --plugin, by the class in each, else all that are registered."""
     for path in PLUGINS:
         registry.find(path)
-    return PLUGINS or sorted(registry)
+    return [pytest.param(path, id=path.rpartition(":")[2]) for path in PLUGINS] or sorted(registry)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,8 @@ import torch
 
 from attacks import InputError, Knowledge, Reconstruction
 from attacks.interface.pictures import Normalization
-from attacks.update.private_set import are_raw_pixels
+from attacks.update.private_set import are_raw_pixels, doubts
+from tests.attacks.conftest import MEAN, client, digits, mlp
 
 
 def test_inputs_are_pixels_less_the_mean_over_the_deviation_by_channel():
@@ -53,3 +54,16 @@ def test_no_image_tells_no_mean():
 def test_a_deviation_that_is_none_is_refused():
     with pytest.raises(InputError, match=r"pixel_std is .* positive and finite"):
         Knowledge(pixel_std=(0.0,))
+
+
+def test_a_mean_and_a_deviation_that_fit_badly_are_asked_about():
+    images = digits(3)  # some pixel is black in all of them
+    observation, none = client(mlp(), images, 2), images[:0]
+    assert doubts(observation, Knowledge(pixel_mean=(MEAN,)), images) == []
+    asked = "black is -0.3 in the update, and -9 by what was told: are --mean and --std right?"
+    assert doubts(observation, Knowledge(pixel_mean=(0.9,), pixel_std=(0.1,)), none) == [asked]
+    bright = client(mlp(), images + 0.5, 2)  # nothing is below 0, so no pixel tells
+    wide = Knowledge(pixel_mean=(0.5,), pixel_std=(2.0,))
+    assert doubts(bright, wide, none) == []
+    (asked,) = doubts(bright, wide, images + 0.5)
+    assert asked == "pixels found are 0.9 to 2.9 by what was told: are --mean and --std right?"
