@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.cli import runs
+
 
 def test_the_installed_command_prints_one_line_and_exits_with_2(tmp_path):
     command = [Path(sys.executable).parent / "fedspill", "check", tmp_path / "none.yaml"]
@@ -207,10 +209,10 @@ def test_list_names_what_a_scenario_can_name(fedspill):
 
 
 def test_an_error_that_nobody_foresaw_is_one_line_and_its_stack_a_file(fedspill, scenario, monkeypatch):
-    def broken(*args):
-        raise ZeroDivisionError("division\nby [/zero]")
-
-    monkeypatch.setattr("simulator.cli.runs.load_scenario", broken)
+    code = 'def broken(*args):\n    raise ZeroDivisionError("division\\nby [/zero]")\n'
+    scope = {}
+    exec(compile(code, runs.__file__, "exec"), scope)  # as if it stood in ours
+    monkeypatch.setattr(runs, "load_scenario", scope["broken"])
     monkeypatch.delenv("FEDSPILL_STACK", raising=False)
     result = fedspill("run", scenario("name: s\n"))
     (line,) = result.stderr.splitlines()
