@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from attacks.interface.code_trust import require_allowed
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from attacks.interface.plugins import look_in_working_folder
+from attacks.interface.plugins import look_in_working_folder, users_frames
 from attacks.interface.torch_tools import derive_seed
 from clients.config import ClientConfig
 from clients.defenses import FlowerMod
@@ -54,7 +54,7 @@ def train(message: Message, context: Context) -> Message:
     except OutOfTime:
         return Message(Error(OUT_OF_TIME, "out of time"), reply_to=message)
     except (Exception, SystemExit) as error:  # code of the user's own: its exit would take the worker with it
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+        frame = (users_frames(error) or traceback.extract_tb(error.__traceback__))[-1]
         what = f"{type(error).__name__}: {error}".removesuffix(": ")
         reason = f"{what} ({Path(frame.filename).name}, line {frame.lineno})"
         return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)

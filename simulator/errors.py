@@ -2,17 +2,15 @@
 
 import errno
 import re
-import sysconfig
 import tempfile
 import traceback
-from pathlib import Path
 from typing import Any
 
 from attacks.interface.errors import InputError
+from attacks.interface.plugins import users_frames
 
 ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # what moves and colours a terminal
 LONGEST = 300
-PACKAGES = Path(__file__).resolve().parent.parent
 NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)  # what a system says to a path that can be none
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO, errno.ESTALE)
 
@@ -97,13 +95,8 @@ def unexpected(error: BaseException) -> str:
 def user_code(error: BaseException) -> str:
     """FILE:LINE of the innermost code that fedspill called and that is neither its own nor an installed package's, such
     as a network, an attack or a defense of the user's; "" where there is none."""
-    paths = sysconfig.get_paths()
-    libraries = tuple(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    ours = tuple(str(PACKAGES / name) for name in ("attacks", "clients", "simulator"))
-    parts = traceback.extract_tb(error.__traceback__)
-    first = next((i for i, part in enumerate(parts) if part.filename.startswith(ours)), len(parts))
-    theirs = [p for p in parts[first:] if not p.filename.startswith((*libraries, *ours, "<"))]
-    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
+    frames = users_frames(error)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 __all__ = [

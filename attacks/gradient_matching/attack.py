@@ -108,9 +108,8 @@ class GradientMatchingAttack(Attack):
             raise InputError(f"attack {self.name!r}: coding is {self.coding}, it has to be {wanted}")
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
-        knowledge.require(self.name, "learning_rate", because="it simulates local training")
-        if knowledge.batches is None:
-            knowledge.require(self.name, "steps", because="it simulates local training")
+        steps = () if knowledge.batches is not None else ("steps",)
+        knowledge.require(self.name, "learning_rate", *steps, because="it simulates local training")
         LocalOptimizer.believed(knowledge)
         count_candidates(self.name, observation.input_shape, knowledge)
         if knowledge.num_private is not None:

@@ -173,10 +173,11 @@ class Knowledge:
         """Raise InputError naming the fields in `needed` that are unknown."""
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
-            reason = f" ({because})" if because else ""
+            reason, about = f" ({because})" if because else "", self.about()
+            typed = " ".join(f"--know {name}={about[name].example.replace(' ', '')}" for name in missing)
             raise InputError(
                 f"attack {attack!r} needs {', '.join(missing)}, which the adversary does not know{reason}: "
-                "grant it under adversary.knowledge, or with --know"
+                f"grant it under adversary.knowledge, or say for example {typed}"
             )
 
     def __post_init__(self) -> None:

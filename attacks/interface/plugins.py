@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -17,6 +18,7 @@ from attacks.interface.errors import InputError, nearest
 
 Part = TypeVar("Part")
 HOME = Path(__file__).resolve().parents[2]
+GENERATED = ("<frozen", "<string>", "<eval_with_key>")  # files of code that Python, dataclasses and torch.fx make
 
 
 class Registry(dict[str, Part]):
@@ -108,13 +110,21 @@ def _look_in(folder: Path) -> None:
 
 def own_traceback(error: BaseException) -> str:
     """Format the innermost frame of the user's code and the error, in at most four lines."""
-    frames = list(traceback.extract_tb(error.__traceback__))
-    installed = (str(Path(torch.__file__).parents[1]), str(HOME / "attacks"), str(HOME / "clients"))
-    theirs = [frame for frame in frames if not frame.filename.startswith((*installed, "<frozen"))]
     if isinstance(error, SyntaxError):  # says where by itself
         return f"{error.filename}, line {error.lineno}: {error.msg}"
-    innermost = (theirs or frames)[-1:]
+    innermost = (users_frames(error) or list(traceback.extract_tb(error.__traceback__)))[-1:]
     return "".join([*traceback.format_list(innermost), *traceback.format_exception_only(error)]).rstrip()
+
+
+def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Those below fedspill's first one that are of neither fedspill nor an installed package: of a network, an attack
+    or a defense of the user's, the innermost last. None where fedspill called nothing of the kind."""
+    frames, paths = list(traceback.extract_tb(error.__traceback__)), sysconfig.get_paths()
+    ours = tuple(str(HOME / name) for name in ("attacks", "clients", "simulator"))
+    libraries = (str(Path(torch.__file__).parents[1]), *(paths[name] for name in ("stdlib", "platstdlib", "purelib")))
+    below = next((i for i, frame in enumerate(frames) if frame.filename.startswith(ours)), len(frames))
+    others = (*ours, *libraries, *GENERATED)
+    return [frame for frame in frames[below:] if not frame.filename.startswith(others)]
 
 
 def _load_file(path: Path, called: str) -> ModuleType:

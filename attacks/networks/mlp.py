@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from attacks.interface.observation import State
 from attacks.networks.probing import evaluating, random_images, run_network
@@ -105,7 +106,7 @@ CURVATURES: dict[str, Callable[[Tensor, Tensor, Beta], Tensor]] = {
     "softplus": lambda value, slope, beta: 1 - slope,
 }
 
-_PASSED_OVER = (nn.Flatten, nn.Identity, nn.Dropout)  # a network is read as it is in evaluation mode
+_PASSED_OVER = (nn.Flatten, nn.Identity, _DropoutNd)  # a network is read as it is in evaluation mode
 _RESHAPES = {torch.flatten, "flatten", "view", "reshape", "size"}
 _ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _MODULES: dict[type[nn.Module], str] = {

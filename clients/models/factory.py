@@ -1,6 +1,7 @@
 """From a model section to an `nn.Module`: built-in networks and the user's own."""
 
 import fnmatch
+import inspect
 import math
 import os
 from collections.abc import Callable
@@ -125,6 +126,7 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
             raise InputError(f"model {config.name!r} would have {counted} parameters, and {enough}")
         return options.build(shape, outputs)
     factory = load_factory(config.name)
+    _check_arguments(factory, config)
     try:
         model = factory(**config.options)
     except (Exception, SystemExit) as error:
@@ -133,6 +135,18 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
         raise InputError(f"model.name {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
     model.register_forward_hook(_scores)  # Hugging Face's networks return an object with `logits`
     return model
+
+
+def _check_arguments(factory: Callable[..., nn.Module], config: ModelConfig) -> None:
+    """InputError where the factory wants other arguments than it gets."""
+    try:
+        inspect.signature(factory).bind(**config.options)
+    except TypeError as error:
+        given = f"with {', '.join(config.options)}" if config.options else "without arguments"
+        remedy = "name a function that needs no others, as `def make(): return Net(…)`, or give model.options in YAML"
+        raise InputError(f"model.name {config.name!r} is called {given}: {error}; {remedy}") from None
+    except ValueError:  # one without a signature, as some of C
+        return
 
 
 def _scores(model: nn.Module, inputs: object, outputs: object) -> Tensor:

@@ -55,6 +55,7 @@ class Problems:
         log.warning("fedspill, recording: %s; the federation goes on", self._first[kind])
 
 
+COUNTS = (WEIGHT, "num_examples")  # under which clients count images, whatever the strategy weights them by
 NAMES = ("partition-id", "partition_id", "client-id", "client_id", "cid")  # under which clients say who they are
 
 Arrays = dict[str, Array]  # of a checkpoint, by name; strategies replace arrays of a record, and change none
@@ -132,8 +133,8 @@ class MessageReader:
 
     def _images(self, message: Message) -> int | None:
         """How many images the client says it trained on; None where it does not."""
-        for record in message.content.metric_records.values():
-            value = record.get(self.images)
+        records = list(message.content.metric_records.values())
+        for value in [record.get(key) for key in (self.images, *COUNTS) for record in records]:
             if isinstance(value, int | float) and math.isfinite(value) and value >= 1:
                 return round(value)
         return None

@@ -17,6 +17,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Pool
+from attacks.interface.errors import nearest
 from attacks.interface.pictures import Normalization
 from attacks.membership import MembershipScore, MembershipTest
 from attacks.scoring.images import Distinct
@@ -28,7 +29,10 @@ from simulator.evaluation.truth import CANDIDATES, NO_OTHERS, NO_TRUTH, Attacked
 from simulator.results.keys import ObservationKey
 
 GREY = 0.5  # of the only image that who knows no image at all can guess
-WHOSE = "to score attacks, say whose images are whose: a folder with a file for each client (client_00.npz, …)"
+WHOSE = (
+    "to score attacks, say whose images are whose: a folder with a file or folder for each client (client_00.npz, …), "
+    "called by its number, name or node id, or --owner NODE=FOLDER"
+)
 UNTOLD = (
     "how inputs are normalized was not told, and a deviation of 1 assumed: where it is another, images are off in "
     "brightness and contrast, and count as not recovered; give --mean and --std"
@@ -118,15 +122,35 @@ class AuditTruth:
         return attacked.knowledge.num_private or attacked.found.num_inferred or (shown.count if shown else None)
 
 
+def owners_said(files: ImageFiles, clients: Mapping[int, SeenClient], said: Mapping[str, str]) -> dict[int, int]:
+    """Client -> number of its file, as somebody said: node -> file or folder. A node is known by its id, by its name,
+    or by its number in the recording. InputError for a node or a file that is not there."""
+    known = {str(number): number for number in clients}
+    known |= {str(seen.name): number for number, seen in clients.items() if seen.name is not None}
+    known |= {str(seen.node): number for number, seen in clients.items()}
+    owners = {}
+    for node, folder in said.items():
+        file = Path(folder).name.removesuffix(".npz")
+        if str(node) not in known:
+            raise InputError(f"--owner {node}={folder}: the recording has no node {node!r}{nearest(node, [*known])}")
+        if file not in files.names:
+            raise InputError(f"--owner {node}={folder}: --truth holds no {file!r}{nearest(file, [*files.names])}")
+        owners[known[str(node)]] = files.names.index(file)
+    return owners
+
+
 SURE = 0.75  # AUC of a file's images against those of all others, from which the update tells whose they are
 
 
 def owners_by_name(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict[int, int] | None:
-    """Client -> number of its file, by what the clients called themselves; None where a client has no name, or no file
-    has it. `client_03`, `3` and `03` are the file of client 3."""
+    """Client -> number of its file, by what the clients called themselves, or by their node ids; None where a client
+    has no file. `client_03`, `3` and `03` are the file of client 3."""
     numbered = {_name(file): number for number, file in enumerate(files.names)}
     named = {client: str(seen.name) for client, seen in clients.items() if seen.name is not None}
     found = {client: numbered[name] for client, name in named.items() if name in numbered}
+    if not found:
+        by_id = {file: number for number, file in enumerate(files.names)}
+        found = {client: by_id[str(seen.node)] for client, seen in clients.items() if str(seen.node) in by_id}
     return found if found and len(found) == len(clients) else None
 
 

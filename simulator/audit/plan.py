@@ -23,7 +23,7 @@ from attacks.interface.errors import nearest
 from attacks.interface.pictures import Normalization
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
-from simulator.audit.owners import AuditTruth, owners_by_name, owners_by_update
+from simulator.audit.owners import AuditTruth, owners_by_name, owners_by_update, owners_said
 from simulator.audit.recording import Recording
 from simulator.evaluation.candidate_images import AuditCandidates, check_candidates
 from simulator.evaluation.image_files import Shape, read_images, read_truth
@@ -64,6 +64,7 @@ def forward_operations(model: nn.Module, shape: Shape) -> int:
     return max(1, counter.get_total_flops())
 
 
+MOST_CHANNELS = 4  # of pictures
 TIMEOUT = 600.0  # processor seconds that an attack may take, unless the user says otherwise
 
 
@@ -71,10 +72,10 @@ TIMEOUT = 600.0  # processor seconds that an attack may take, unless the user sa
 class AuditOptions:
     """What an audit was asked for, as `audit.yaml` describes it; paths are absolute.
 
-    model: FILE.py:FACTORY or package.module:FACTORY. mean, std: per channel, of the inputs' normalization; empty where
-    nothing is told. truth, public, candidates: images, None where there are none. attacks: empty for what applies.
-    knowledge: field -> what the adversary believes, or false to withhold it. rounds, clients, threat_models: empty for
-    all.
+    model: FILE.py:FACTORY or package.module:FACTORY. mean, std: per channel, of the inputs' normalization; empty
+    where nothing is told. truth, public, candidates: images, None where there are none. owners: node -> the file or
+    folder of the truth that is its own, where somebody said so. attacks: empty for what applies. knowledge: field ->
+    what the adversary believes, or false to withhold it. rounds, clients, threat_models: empty for all.
     """
 
     recording: str
@@ -83,6 +84,7 @@ class AuditOptions:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     truth: str | None = None
+    owners: Mapping[str, str] | None = None
     public: str | None = None
     candidates: str | None = None
     attacks: tuple[AttackConfig, ...] = ()
@@ -106,6 +108,7 @@ class AuditOptions:
         model = f"{absolute(file)}:{factory}" if colon and file.endswith(".py") else model
         truth, public, candidates = absolute(truth), absolute(public), absolute(candidates)
         options = cls(model=model, truth=truth, public=public, candidates=candidates, **others)
+        check_order(options.shape)
         _check_images(options)
         return options
 
@@ -118,6 +121,8 @@ class AuditOptions:
     def described(self) -> dict[str, Any]:
         """As plain values."""
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        if not plain["owners"]:
+            del plain["owners"]
         return plain | {"attacks": [attack.model_dump(mode="json") for attack in self.attacks]}
 
 
@@ -161,6 +166,8 @@ class AuditPlan:
     def knowledge(self, key: ObservationKey) -> Knowledge:
         """What the adversary of an observation is told: by the recording, the normalization, and as --know has it."""
         told = self.recording.knowledge(key)
+        if told.num_private is None:  # of all clients together: what each reports, added up
+            told = replace(told, num_private=self.count(key))
         if self.normalization is not None:
             mean, std = self.normalization.mean, self.normalization.std
             told = replace(told, pixel_mean=mean, pixel_std=std or None, pixel_range=(0.0, 1.0))
@@ -182,7 +189,9 @@ class AuditPlan:
             return None
         files = read_truth(Path(options.truth), options.shape)
         clients, owners = self.recording.clients, None
-        if files.by_client:
+        if options.owners:
+            owners = owners_said(files, clients, options.owners)
+        elif files.by_client:
             owners = owners_by_name(files, clients)
             owners = owners or owners_by_update(files, self._one_of_each_client(), self.normalization)
         return AuditTruth(
@@ -190,7 +199,7 @@ class AuditPlan:
             public=None if options.public is None else Path(options.public),
             shape=options.shape,
             owners=owners,
-            counts=self._counts(),
+            counts={key: count for key in self.keys if (count := self.count(key)) is not None},
             normalization=self.normalization,
             seed=options.seed,
         )
@@ -223,15 +232,11 @@ class AuditPlan:
                 first.setdefault(key.client, key)
         return {client: (self.observation(key), self.recording.knowledge(key)) for client, key in first.items()}
 
-    def _counts(self) -> dict[ObservationKey, int]:
-        """Private images of each observation, where all its clients said how many they have."""
+    def count(self, key: ObservationKey) -> int | None:
+        """Private images of an observation; None unless all its clients said how many they have."""
         said = {client: count for round in self.recording.rounds for client, count in round.images.items()}
-        counts = {}
-        for key in self.keys:
-            clients = self.recording.recorded(key).clients
-            if all(client in said for client in clients):
-                counts[key] = sum(said[client] for client in clients)
-        return counts
+        clients = self.recording.recorded(key).clients
+        return sum(said[client] for client in clients) if all(client in said for client in clients) else None
 
     def store(self) -> CellStore:
         return CellStore(self.out)
@@ -252,6 +257,14 @@ def digest_of(options: AuditOptions, recording: Recording) -> str:
     return digest.hexdigest()[:10]
 
 
+def typed_attack(given: str | Mapping[str, Any]) -> AttackConfig:
+    """As `attack_of`, of what the user typed: her own code may run."""
+    name = given if isinstance(given, str) else str(given.get("name"))
+    if ":" in name:
+        allow_code(name)
+    return attack_of(given)
+
+
 def attack_of(given: str | Mapping[str, Any]) -> AttackConfig:
     """An attack by its name, or as a scenario has it: name, label and options. InputError names what is wrong."""
     try:
@@ -262,6 +275,18 @@ def attack_of(given: str | Mapping[str, Any]) -> AttackConfig:
 
 def absolute(path: str | Path | None) -> str | None:
     return None if path is None else str(Path(path).expanduser().resolve())
+
+
+def check_order(shape: Shape) -> Shape:
+    """The shape itself; InputError where it is certainly (H, W, C): no image has as many channels as rows, and 1, 3 or
+    4 pixels in each."""
+    first, second, last = shape
+    if first == second > MOST_CHANNELS >= last != 2:
+        raise InputError(
+            f"--shape {first},{second},{last} is height,width,channels: write channels,height,width, "
+            f"--shape {last},{first},{second}"
+        )
+    return shape
 
 
 def per_channel(values: Sequence[float], shape: Shape) -> tuple[float, ...]:
@@ -294,6 +319,8 @@ def _check_images(options: AuditOptions) -> None:
     """InputError where the images given cannot be used."""
     if options.truth is not None:
         read_truth(Path(options.truth), options.shape)
+    elif options.owners:
+        raise InputError("--owner says whose the files of a truth are: give --truth, the folder that holds them")
     if options.public is not None:
         read_images(Path(options.public), options.shape, "public images")
     check_candidates(options.candidates, options.public, options.shape)

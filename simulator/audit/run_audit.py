@@ -18,7 +18,7 @@ from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator import gc_tuning
-from simulator.audit.plan import FIRST, TIMEOUT, AuditOptions, AuditPlan, absolute, attack_of, digest_of
+from simulator.audit.plan import FIRST, TIMEOUT, AuditOptions, AuditPlan, absolute, digest_of, typed_attack
 from simulator.audit.price import MINUTES, TimeLeft, describe_audit, is_left, left_over
 from simulator.audit.recording import CONTENTS, Recording
 from simulator.evaluation.image_files import Shape
@@ -42,6 +42,7 @@ def audit(
     mean: float | Sequence[float] = (),
     std: float | Sequence[float] = (),
     truth: str | Path | None = None,
+    owners: Mapping[str, str] | None = None,
     public: str | Path | None = None,
     candidates: str | Path | None = None,
     attacks: Iterable[str | Mapping[str, Any]] = (),
@@ -62,7 +63,8 @@ def audit(
 
     model: FILE.py:FACTORY, which returns the nn.Module. shape: (C, H, W) of an input. mean, std: of the inputs'
     normalization, one value or one per channel; what is not told is read off the updates. truth: the private images, a
-    folder with a file for each client or one npz file. public: others, no members, for floors and to calibrate
+    folder with a file for each client or one npz file. owners: node -> file or folder of `truth`. public: others,
+    no members, for floors and to calibrate
     membership on. candidates: images of which it is to be told whether they took part; they need `public`. attacks:
     names, or mappings as in a scenario; default `span` and a short `ntk`. know: further knowledge of the adversary,
     false to withhold some. out: default beside the recording. rounds, clients, threat_models: default all. timeout:
@@ -85,9 +87,10 @@ def audit(
         mean=_values(mean),
         std=_values(std),
         truth=truth,
+        owners=owners,
         public=public,
         candidates=candidates,
-        attacks=tuple(map(attack_of, attacks)),
+        attacks=tuple(map(typed_attack, attacks)),
         knowledge=know,
         rounds=tuple(rounds),
         clients=tuple(clients),

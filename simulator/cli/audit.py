@@ -7,7 +7,7 @@ import sys
 from simulator.audit.price import MINUTES, describe_rest
 from simulator.audit.run_audit import audit as run_audit
 from simulator.cli.finish import Shown, finish_run
-from simulator.cli.inputs import parse_fields, parse_numbers, parse_shape
+from simulator.cli.inputs import parse_fields, parse_numbers, parse_owners, parse_shape
 from simulator.cli.options import AuditCommand
 from simulator.cli.output import Answer, here, say
 from simulator.reports.gate import parse_limits
@@ -33,6 +33,7 @@ def audit(typed: AuditCommand) -> Answer:
             mean=parse_numbers("--mean", typed.mean),
             std=parse_numbers("--std", typed.std),
             truth=typed.truth,
+            owners=parse_owners(typed.owners),
             public=typed.public,
             candidates=typed.candidates,
             attacks=typed.attacks,

@@ -13,7 +13,7 @@ from attacks.interface.observation import State
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
 from clients.models.factory import construct, outputs_of
-from simulator.audit.plan import per_channel
+from simulator.audit.plan import check_order, per_channel
 from simulator.cli.options import UpdateCommand
 from simulator.evaluation.image_files import Shape
 from simulator.results.keys import ALL
@@ -22,7 +22,6 @@ from simulator.rundir.run import Run
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value
 
-CHANNELS = (1, 3, 4)  # that pictures have
 DRAWN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose weights PyTorch draws so
 
 
@@ -102,12 +101,7 @@ def parse_shape(text: str) -> Shape:
     parts = text.split(",")
     if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--shape {text!r}: write channels,height,width, e.g. 1,28,28")
-    shape = int(parts[0]), int(parts[1]), int(parts[2])
-    if shape[2] in CHANNELS and shape[0] not in CHANNELS:
-        raise InputError(
-            f"--shape {text!r} has {shape[0]} channels: write {shape[2]},{shape[0]},{shape[1]}, channels first"
-        )
-    return shape
+    return check_order((int(parts[0]), int(parts[1]), int(parts[2])))
 
 
 def parse_knowledge(items: list[str]) -> Knowledge:
@@ -137,3 +131,11 @@ def parse_options(name: str, items: list[str]) -> AttackConfig:
 
 def _parse(items: list[str]) -> dict[str, Any]:
     return {key: parse_value(text) for key, _, text in (item.partition("=") for item in items)}
+
+
+def parse_owners(items: list[str]) -> dict[str, str]:
+    """Return the items NODE=FOLDER of --owner by node."""
+    for item in items:
+        if not all(item.partition("=")):
+            raise InputError(f"--owner {item!r}: write NODE=FOLDER, e.g. 0=client_00")
+    return {node: folder for node, _, folder in (item.partition("=") for item in items)}

@@ -122,6 +122,10 @@ class AuditCommand:
         Path | None,
         typer.Option(metavar="PATH", help="the private images, for scores: a folder with client_00.npz, … or one npz"),
     ] = None
+    owners: Annotated[
+        list[str],
+        typer.Option("--owner", metavar="NODE=FOLDER", help="whose a file or folder of --truth is; may be repeated"),
+    ] = field(default_factory=list)
     public: PublicImages = None
     candidates: CandidateImages = None
     attacks: Annotated[

@@ -35,6 +35,33 @@ def test_own_factory_with_options_keeps_its_own_initialization(factory):
     assert torch.equal(model[1].weight, build(name=name, options={"width": 5})[1].weight)
 
 
+def test_own_factory_that_needs_arguments_says_so_in_one_line(factory):
+    name = factory("def make(width, depth=2):\n    return nn.Linear(width, 10)")
+    with pytest.raises(InputError) as caught:
+        build(name=name)
+    assert "is called without arguments: missing a required argument: 'width'; name a function" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", ["{'logits': x}", "SimpleNamespace(loss=None, logits=x)", "(x,)"])
+def test_class_scores_in_a_dictionary_or_an_object_are_found(factory, answer):
+    name = factory(
+        "from types import SimpleNamespace\nclass Net(nn.Sequential):\n    def forward(self, x):\n"
+        f"        x = super().forward(x)\n        return {answer}\n"
+        "def make():\n    return Net(nn.Flatten(), nn.Linear(784, 10))"
+    )
+    assert build(name=name)(torch.zeros(3, *SHAPE)).shape == (3, 10)
+
+
+def test_several_heads_without_logits_are_refused(factory):
+    name = factory(
+        "class Net(nn.Linear):\n    def forward(self, x):\n        x = super().forward(x.flatten(1))\n"
+        "        return {'a': x, 'b': x}\ndef make():\n    return Net(784, 10)"
+    )
+    with pytest.raises(InputError, match="returns a dict without `logits`"):
+        build(name=name)
+
+
 def test_own_factory_that_raises_shows_its_own_traceback(factory):
     name = factory("def make():\n    raise KeyError('no such net')")
     with pytest.raises(InputError) as caught:

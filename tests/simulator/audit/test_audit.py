@@ -62,7 +62,7 @@ def test_without_truth_there_is_what_the_attacker_knows_and_no_score(blind):
 def test_what_is_granted_is_what_the_server_sees_and_the_normalization(blind, recorded):
     told = json.loads(blind.leakage.knowledge[0])
     assert told == {"num_private": 10, "pixel_mean": [0.3], "pixel_std": [0.4], "pixel_range": [0.0, 1.0]}
-    assert "num_private" not in json.loads(blind.leakage.knowledge[3])  # the observer sees no reply
+    assert json.loads(blind.leakage.knowledge[3])["num_private"] == 30  # what the three report, added up
     less = audited(recorded, "less", know={"num_private": False, "steps": 8}, clients=[0])
     assert json.loads(less.leakage.knowledge[0]).keys() == {"steps", "pixel_mean", "pixel_std", "pixel_range"}
 

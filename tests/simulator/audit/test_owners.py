@@ -1,8 +1,10 @@
 """Whose file is whose: by name, by what updates tell, or not at all."""
 
+import pytest
 import torch
 
-from simulator.audit.owners import owners_by_name
+from attacks import InputError
+from simulator.audit.owners import owners_by_name, owners_said
 from simulator.audit.recording import SeenClient
 from simulator.evaluation.image_files import ImageFiles
 
@@ -22,3 +24,20 @@ def test_who_has_no_name_or_no_file_leaves_it_to_the_updates():
     names = files("client_00", "client_01")
     assert owners_by_name(names, {0: SeenClient(node=17, name=0), 1: SeenClient(node=3)}) is None
     assert owners_by_name(names, {0: SeenClient(node=17, name=0), 1: SeenClient(node=3, name=7)}) is None
+
+
+def test_files_called_by_the_node_ids_are_theirs():
+    clients = {0: SeenClient(node=7139184572), 1: SeenClient(node=304881)}
+    assert owners_by_name(files("304881", "7139184572"), clients) == {0: 1, 1: 0}
+    assert owners_by_name(files("304881", "305000"), clients) is None
+
+
+def test_whose_a_folder_is_can_be_said():
+    clients = {0: SeenClient(node=7139184572), 1: SeenClient(node=304881, name="ward-b")}
+    names = files("alice", "bob")
+    assert owners_said(names, clients, {"304881": "truth/alice", "0": "bob.npz"}) == {1: 0, 0: 1}
+    assert owners_said(names, clients, {"ward-b": "bob"}) == {1: 1}
+    with pytest.raises(InputError, match=r"--owner 5=bob: the recording has no node '5'"):
+        owners_said(names, clients, {"5": "bob"})
+    with pytest.raises(InputError, match=r"--truth holds no 'bop'; did you mean 'bob'"):
+        owners_said(names, clients, {"0": "bop"})

@@ -100,7 +100,7 @@ def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_n
         ({"--attack": "nkt"}, "did you mean 'ntk'?"),
         ({"--know": "labls=1"}, "did you mean 'labels'?"),
         ({"--shape": "8,8"}, "channels,height,width"),
-        ({"--shape": "8,8,1"}, "has 8 channels: write 1,8,8, channels first"),
+        ({"--shape": "8,8,1"}, "is height,width,channels: write channels,height,width, --shape 1,8,8"),
         ({"--initial": "AFTER", "--final": "BEFORE"}, "looks less trained than --initial"),
         ({"--initial": "nowhere.safetensors"}, "does not exist"),
         ({"--model": "NETS:three"}, "has shape"),
