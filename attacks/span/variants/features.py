@@ -143,14 +143,12 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         return evidence
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundFeatures:
-        """The vertices of the cone where one step shows N, else the feature vectors of lowest ρ in the first layer's
-        span, as many as there are images."""
-        cone = self._cone(evidence, generator)
-        if cone is not None and len(cone.features):
+        """The vertices of the cone where they are most of the images, as after one step; else the feature vectors of
+        lowest ρ in the first layer's span, as many as there are images."""
+        none = evidence.rows.new_zeros(0, evidence.rows.shape[1] - 1)
+        cone = self._cone(evidence, generator) or FoundFeatures(none, none.new_zeros(0), 0.0)
+        if evidence.test is None or 2 * len(cone.features) > evidence.count:
             return cone
-        if evidence.test is None:
-            none = evidence.rows.new_zeros(0, evidence.rows.shape[1] - 1)
-            return FoundFeatures(none, none.new_zeros(0), 0.0)
         search = FeatureSearch(evidence, self.features.options, [evidence.initial], FoundImages.none(evidence))
         features = search.feature_vectors(evidence.test, generator)
         test = self._test(evidence)

@@ -77,10 +77,12 @@ def test_attacks_run_and_come_nearer_to_the_update(name):
     assert late.relative_residual < early.relative_residual
 
 
-def test_span_works_or_says_what_it_lacks():
-    observation, _ = trained(build())
-    with pytest.raises(InputError, match="'ViTTiny'"):
-        get_attack("span").check(observation, Knowledge())
+def test_span_recovers_the_image_of_a_client_that_has_one_and_nothing_of_two():
+    for count in (1, 2):
+        observation, images = trained(build(), count=count, steps=3)
+        found = get_attack("span").run(observation, Knowledge(), torch.Generator().manual_seed(0))
+        assert len(found.images) == (count == 1)
+        assert not len(found.images) or float((found.images - images).abs().max()) < 1e-4
 
 
 def test_its_linearization_is_exact_to_first_order():
