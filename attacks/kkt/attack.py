@@ -36,7 +36,9 @@ from attacks.ntk.objective import (
 @register
 @dataclass(frozen=True)
 class KKTAttack(Attack):
-    """Find images x_j and multipliers λ_j ≥ 0 with θ_f = Σ_j λ_j y_j ∇f(θ_f; x_j).
+    """Search for images that explain the final network alone, as training until nothing changes would leave it.
+
+    Sought are images x_j and multipliers λ_j ≥ 0 with θ_f = Σ_j λ_j y_j ∇f(θ_f; x_j).
 
     With several outputs y_j f is the margin f_y − max_k≠y f_k.
 

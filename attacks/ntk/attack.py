@@ -46,7 +46,9 @@ DUAL_START = 0.25
 @register
 @dataclass(frozen=True)
 class NTKAttack(Attack):
-    """Find images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j), in every round that was observed.
+    """Search for images whose gradients add up to the update, in every round that was observed.
+
+    Sought are images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j).
 
     The defaults are the best recipe that was measured at equal processor time (docs/records/ntk_recipes.md). From the
     paper's they differ in the kernel, `hybrid`; in `scale_duals`, which starts and steps the duals at the scale of Δθ

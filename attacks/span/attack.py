@@ -53,7 +53,9 @@ from attacks.update.private_set import infer_pixel_mean
 @register
 @dataclass(frozen=True)
 class SpanAttack(SearchOptions, Attack):
-    """Find the points of the first layer's span whose features lie in the second layer's row space.
+    """Solve for the exact images of small clients from what fully connected layers changed by.
+
+    They are the points of the first layer's span whose features lie in the second layer's row space.
 
     Several pairs of one client are taken together: the span of all first-layer updates, and the second layer's test in
     every round. Where no round shows most of the images that all show together, as in the global checkpoints of a

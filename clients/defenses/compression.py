@@ -211,7 +211,9 @@ FACTORS = "factors"  # of the last round, in the defense's memory
 @register
 @dataclass(frozen=True)
 class PowerSGD(Defense):
-    """M (rows, columns) becomes P Qᵀ by one step of subspace iteration: P = orthonormal(M Q), Q = Mᵀ P (algorithm 1).
+    """PowerSGD: every layer's update is sent as the product of two small matrices.
+
+    M (rows, columns) becomes P Qᵀ by one step of subspace iteration: P = orthonormal(M Q), Q = Mᵀ P (algorithm 1).
 
     Q starts as it ended in the last round, at random in the first. Kernels of convolutions count as columns; tensors
     that would not become smaller, as biases, are sent whole. Where workers of one data centre average P before Q is

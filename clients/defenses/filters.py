@@ -31,7 +31,9 @@ from clients.training import TrainingLoop, planned_steps
 @register
 @dataclass(frozen=True)
 class Clipping(Defense):
-    """Clip the update to a norm: Δθ · min(1, norm / ‖Δθ‖₂).
+    """Shrink an update that is larger than a limit to that limit.
+
+    It becomes Δθ · min(1, norm / ‖Δθ‖₂).
 
     norm: the largest L2 norm of an update.
     """

@@ -225,7 +225,10 @@ def _coded(data: TrainingSet, context: DefenseContext) -> Tensor:
 @register
 @dataclass(frozen=True)
 class KIPTraining(DistilledTraining):
-    """Kernel inducing points (Nguyen et al. 2021): the set from which kernel regression predicts the data."""
+    """Train on few synthetic images instead of the private ones: kernel inducing points (KIP).
+
+    Nguyen et al. 2021: the set from which kernel regression predicts the data.
+    """
 
     name: ClassVar[str] = "kip"
 
@@ -233,7 +236,10 @@ class KIPTraining(DistilledTraining):
 @register
 @dataclass(frozen=True)
 class RKIPTraining(DistilledTraining):
-    """KIP in the norm of the reconstruction loss, at infinite width."""
+    """Train on few synthetic images that resemble no private one more than they need to (RKIP).
+
+    KIP in the norm of the reconstruction loss, at infinite width.
+    """
 
     name: ClassVar[str] = "rkip"
 
@@ -241,6 +247,9 @@ class RKIPTraining(DistilledTraining):
 @register
 @dataclass(frozen=True)
 class RKIPFiniteTraining(DistilledTraining):
-    """RKIP with the client's own network: few images reconstructed from its linearized training, and relabelled."""
+    """Train on few synthetic images made with the client's own network (RKIP at finite width).
+
+    They are reconstructed from its linearized training, and relabelled.
+    """
 
     name: ClassVar[str] = "rkip_finite"

@@ -39,7 +39,6 @@ AsJson = Annotated[
 
 cli = typer.Typer(
     name="fedspill",
-    help="Federated-learning attack simulator: what does my federation leak?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -57,7 +56,13 @@ def program(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Federated-learning attack simulator: what does my federation leak?"""
+    """Federated-learning attack simulator: what does my federation leak?
+
+    \b
+    fedspill run scenarios/quickstart.yaml --out runs/demo
+    fedspill audit RECORDING --model task.py:Net --shape 3,32,32
+    fedspill init mine.yaml
+    """
 
 
 def command(typed: type, place: str) -> Callable[..., None]:

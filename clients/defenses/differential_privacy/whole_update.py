@@ -113,7 +113,9 @@ def _changes_update(defense: Defense) -> bool:
 @register
 @dataclass(frozen=True)
 class LocalDP(Defense):
-    """Flower's LocalDpMod: the update clipped to `clipping_norm`, with Gaussian noise of standard deviation
+    """Flower's LocalDpMod: the client limits the size of its update and adds noise before it sends it.
+
+    The update is clipped to `clipping_norm`, with Gaussian noise of standard deviation
     sensitivity · √(2 ln(1.25/δ)) / ε on every entry.
 
     clipping_norm: largest L2 norm of an update.
