@@ -11,7 +11,7 @@ from attacks import InputError, Knowledge
 from clients.data.partition import FederatedData
 from clients.defenses.base import Sighting
 from clients.training import make_optimizer, planned_steps
-from simulator.results.knowledge_fields import make_knowledge
+from simulator.results.storage import make_knowledge
 from simulator.results.threat_models import CheckpointSource, View
 from simulator.scenario.scenario import Cell, Scenario
 

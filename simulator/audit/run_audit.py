@@ -18,8 +18,20 @@ from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator import gc_tuning
-from simulator.audit.plan import FIRST, TIMEOUT, AuditOptions, AuditPlan, absolute, digest_of, typed_attack
-from simulator.audit.price import MINUTES, TimeLeft, describe_audit, is_left, left_over
+from simulator.audit.plan import (
+    FIRST,
+    MINUTES,
+    TIMEOUT,
+    AuditOptions,
+    AuditPlan,
+    TimeLeft,
+    absolute,
+    describe_audit,
+    digest_of,
+    is_left,
+    left_over,
+    typed_attack,
+)
 from simulator.audit.recording import CONTENTS, Recording
 from simulator.evaluation.image_files import Shape
 from simulator.evaluation.job import Job, JobResult, lost, run_job

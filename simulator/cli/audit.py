@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 
-from simulator.audit.price import MINUTES, describe_rest
+from simulator.audit.plan import MINUTES, describe_rest
 from simulator.audit.run_audit import audit as run_audit
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import parse_fields, parse_numbers, parse_owners, parse_shape

@@ -17,7 +17,7 @@ from simulator.audit.plan import check_order, per_channel
 from simulator.cli.options import UpdateCommand
 from simulator.evaluation.image_files import Shape
 from simulator.results.keys import ALL
-from simulator.results.knowledge_fields import make_knowledge
+from simulator.results.storage import make_knowledge
 from simulator.rundir.run import Run
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value

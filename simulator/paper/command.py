@@ -15,7 +15,7 @@ from rich.text import Text
 
 from attacks.interface.errors import InputError, nearest
 from simulator import gc_tuning
-from simulator.evaluation.attack_price import clock
+from simulator.evaluation.attack_run import clock
 from simulator.paper.claims import Claim, ClaimRule, judge
 from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
 from simulator.paper.measures import seeds_in_words

@@ -1,26 +1,58 @@
 """The folders of a cell of a run: the names of its files, which of them form an observation, and the network that its
-checkpoints belong to."""
+checkpoints belong to.
+
+`make_knowledge`: knowledge from plain values, as a file has them or a user types them.
+"""
 
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.observation import State
-from clients.config import ModelConfig
+from clients.config import ModelConfig, as_json
 from clients.models import build_model
 from clients.models.checkpoint import read_checkpoint
 from simulator.results.disk import below, inside, writing
 from simulator.results.formats import load_state, read_model, save_state, write_model
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
-from simulator.results.knowledge_fields import make_knowledge
+
+PER_CHANNEL = ("pixel_mean", "pixel_std")  # fields of knowledge
+
+
+class _KnowledgeFields(Knowledge):
+    """Knowledge as pydantic checks it: the tensor of public images is no JSON value and passes unseen."""
+
+    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
+
+
+KNOWLEDGE = TypeAdapter(_KnowledgeFields)
+
+
+def make_knowledge(given: dict[str, Any]) -> Knowledge:
+    """Knowledge from plain values, as `given()` wrote them or a user typed them; InputError names a wrong one."""
+    one_channel = {name: [given[name]] for name in PER_CHANNEL if isinstance(given.get(name), int | float)}
+    values = given | one_channel
+    text = as_json(values, "knowledge")
+    try:
+        return Knowledge(**vars(KNOWLEDGE.validate_json(text, strict=True)))
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        if not wrong["loc"]:  # Knowledge itself refused
+            raise InputError(wrong["msg"].removeprefix("Value error, ")) from None
+        field = wrong["loc"][0]
+        example = Knowledge.about()[str(field)].example
+        raise InputError(
+            f"knowledge {field} is {given[str(field)]!r}: {wrong['msg'].lower()}; write it like {example}"
+        ) from None
+
 
 Side = Annotated[int, Field(ge=1, le=2**16)]  # of an image, of the outputs
 

@@ -18,8 +18,15 @@ from clients.losses import training_loss
 from clients.training import linearize, planned_steps
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.adversary.recorder import AHEAD
-from simulator.evaluation.attack_price import SCORE, attack_seconds, clock, iterations_of, not_counting, work_seconds
-from simulator.evaluation.attack_run import AttackRun
+from simulator.evaluation.attack_run import (
+    SCORE,
+    AttackRun,
+    attack_seconds,
+    clock,
+    iterations_of,
+    not_counting,
+    work_seconds,
+)
 from simulator.results.threat_models import View
 from simulator.run.plan import RunPlan, expected_attacks, expected_views
 from simulator.run.pretraining import Pretraining

@@ -1,6 +1,8 @@
 """A finished or interrupted run, opened for reading: its tables, its observations, attacking it again, and what it
-shows of itself in a notebook."""
+shows of itself in a notebook. Nothing of what a file says is taken for granted: a run directory may come by mail.
+"""
 
+import json
 import os
 from functools import cached_property
 from html import escape
@@ -8,23 +10,24 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pyarrow import parquet
 from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.base import Progress, silent
 from attacks.interface.errors import nearest
 from attacks.interface.pictures import Pictures
+from clients.data.bounds import check_unpacked
 from simulator.errors import one_line
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.image_files import read_truth
 from simulator.evaluation.truth import Truth
-from simulator.results.columns import Table
+from simulator.results.columns import JSON, TEXT, Column, Table
 from simulator.results.disk import inside, is_changed
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.ledger import JOURNAL, Found, files_of, frames_of, inspect
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
 from simulator.results.storage import CellStore
-from simulator.results.table_file import read_table
 from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.strip import cell_of, worst_pictures
 from simulator.scenario.scenario import Cell, Scenario, validate
@@ -283,3 +286,44 @@ class Run:
 def load(path: str | Path) -> Run:
     """Open a run directory."""
     return Run(path)
+
+
+VALUE = 64  # bytes that a value of a table takes in memory, a text among them
+NAMED = ("round", "client", "threat_model", "attack", "status")  # that every row has, where its table has them
+
+
+def read_table(path: Path, table: Table) -> pd.DataFrame:
+    """Read a parquet file. Raise ValueError for a table that no run writes, or whose number of values is out of all
+    proportion to its file; a damaged file makes its reader raise whatever its bytes lead it to."""
+    told = parquet.read_metadata(path)
+    check_unpacked(VALUE * told.num_rows * told.num_columns, path.stat().st_size)
+    frame = pd.read_parquet(path)
+    if not frame.columns.is_unique:
+        raise ValueError("two columns have the same name")
+    for name, column in table.columns.items():
+        if name in frame:
+            _check_values(frame[name], column)
+        elif name in NAMED:
+            raise ValueError(f"it has no column {name!r}")
+    return frame
+
+
+def _check_values(values: pd.Series, column: Column) -> None:
+    known = values.dropna()
+    is_text = column.dtype == TEXT
+    fits = known.map(lambda value: isinstance(value, str)).all() if is_text else pd.api.types.is_numeric_dtype(known)
+    if len(known) and not fits:
+        raise ValueError(f"column {column.name!r} holds something else than {'texts' if is_text else 'numbers'}")
+    if column.unit == JSON and not all(map(_is_json, known.unique())):
+        raise ValueError(f"column {column.name!r} holds something else than JSON")
+    if column.name in NAMED and len(known) < len(values):
+        raise ValueError(f"column {column.name!r} has rows without a value")
+
+
+def _is_json(text: str) -> bool:
+    """Whether it is an object, or a list of objects; "" stands for none."""
+    try:
+        content = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return False
+    return all(isinstance(part, dict) for part in (content if isinstance(content, list) else [content]))

@@ -42,6 +42,7 @@ JUDGING: tuple[Group, ...] = (thresholds.EVIDENCE, thresholds.ACCEPTANCE, thresh
 ZEROS: tuple[Group, ...] = (thresholds.SPARSITY, thresholds.DUAL)
 # groups that no kind of client here uses: those of networks with convolutions, and the joint polish, which is off
 NOT_RUN = (
+    thresholds.CONE,
     thresholds.CROWDED,
     thresholds.EXTREME,
     thresholds.FEATURE,
@@ -51,6 +52,7 @@ NOT_RUN = (
     thresholds.MAP_KERNEL,
     thresholds.MAP_SEARCH,
     thresholds.MOMENTUM,
+    thresholds.PATCHES,
     thresholds.POLISH,
 )
 

@@ -15,8 +15,7 @@ from simulator.results import storage as storage_module
 from simulator.results.disk import check_out, make_out, write_bytes
 from simulator.results.formats import load_images, load_state, reconstruction_file, save_state
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
-from simulator.results.knowledge_fields import make_knowledge
-from simulator.results.storage import CellStore
+from simulator.results.storage import CellStore, make_knowledge
 
 SHAPE = (1, 8, 8)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from simulator.evaluation import attack_price
-from simulator.evaluation.attack_price import attack_seconds, not_counting
+from simulator.evaluation import attack_run
+from simulator.evaluation.attack_run import attack_seconds, not_counting
 from simulator.run.estimate import dearest, handling_seconds, kept_bytes, size_of, waiting_bytes
 from simulator.scenario.scenario import validate
 from simulator.scenario.sections import AttackConfig
@@ -87,7 +87,7 @@ def test_an_attack_is_priced_by_a_few_iterations(monkeypatch, restarts):
             report(total, total, 1.0)
             clock[0] += 1
 
-    monkeypatch.setattr(attack_price, "work_seconds", lambda: clock[0])
+    monkeypatch.setattr(attack_run, "work_seconds", lambda: clock[0])
     attack = AttackConfig.model_validate({"name": "ntk", "iterations": 400})
     whole = 3 + 2 + (400 * restarts - 1) * 0.5 + 1
     assert attack_seconds(Run(attack), None, None) == pytest.approx(whole)
@@ -118,7 +118,7 @@ class Slow:
 def test_an_attack_that_takes_too_long_to_be_measured(monkeypatch, name, before, iterations):
     """It is given up in the midst of its preparation too, where nothing is reported; iterations that have passed by
     then are what its price is made of."""
-    monkeypatch.setattr(attack_price, "LONGEST_PROBE", 0.2)
+    monkeypatch.setattr(attack_run, "LONGEST_PROBE", 0.2)
     attack = {"name": name} | ({} if iterations is None else {"iterations": iterations})
     began = time.perf_counter()
     seconds = attack_seconds(Slow(AttackConfig.model_validate(attack), before), None, None)
