@@ -1,6 +1,6 @@
 """Read and write the files of a run: objects as JSON, state dicts as safetensors, what an attack found as npz.
 
-Readers check what they read: a run directory may come by mail. Tables are read in `simulator.rundir.run`, which needs pandas:
+Readers check what they read: a run directory may come by mail. `simulator.rundir.run` reads tables, which needs pandas:
 attack workers, which need none, start 0.2 s sooner without it.
 """
 
