@@ -58,6 +58,8 @@ WAITS = late("no result within adversary.timeout = 3 processor seconds: it waits
 UNENDING = late("attack or score did not end after adversary.timeout = 3 s: their worker was ended")
 NOT_FINITE = reply("holds NaN or Inf in …: its training diverged")
 
+LINE = ", in or below …acts.py:…"  # of the user's code
+
 CLIENTS = (
     Fault("client", "raises", failed(f"{SAID} (acts.py, line …)")),
     Fault("client", "hangs", SILENT),
@@ -82,15 +84,15 @@ CLIENTS = (
 LOST_NODE = Fault("SuperNode", "is lost", None, SILENT)
 
 ATTACKS = (
-    Fault("attack", "raises", failed(SAID)),
+    Fault("attack", "raises", failed(SAID + LINE)),
     Fault("attack", "cannot run", failed("InputError: attack 'faulty' needs another network")),
     Fault("attack", "hangs", WAITS),
     Fault("attack", "blocks signals", UNENDING),
     Fault("attack", "swallows its time limit", UNENDING),
-    Fault("attack", "calls sys.exit", failed("SystemExit: 0")),
+    Fault("attack", "calls sys.exit", failed("SystemExit: 0" + LINE)),
     Fault("attack", "calls os._exit", LOST),
     Fault("attack", "is killed", LOST),
-    Fault("attack", "raises MemoryError", failed("MemoryError")),
+    Fault("attack", "raises MemoryError", failed("MemoryError" + LINE)),
     Fault("attack", "exceeds its memory", failed(NO_ROOM)),
     Fault("attack", "returns NaN", failed("ValueError: the attack returned images with NaN or Inf in them")),
     Fault(
@@ -102,7 +104,7 @@ ATTACKS = (
 
 SCORES = (
     Fault("score", "raises", Outcome("ok", f"…own measure: {SAID}…")),
-    Fault("score", "hangs", UNENDING),
+    Fault("score", "hangs", Outcome("ok", "…own measure: OutOfTime: it waits and does not compute" + LINE)),
     Fault("score", "blocks signals", UNENDING),
     Fault("score", "calls sys.exit", Outcome("ok", "…own measure: SystemExit: 0…")),
     Fault("score", "calls os._exit", LOST),
