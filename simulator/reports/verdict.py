@@ -379,7 +379,8 @@ def _up_to(good: pd.DataFrame) -> str:
     if not (more > 0).any():
         return ""
     row = good.loc[more.idxmax()]
-    wrong = row.recovered < MOSTLY * row.recovered_affine and "pixel_mean" in str(row.knowledge)
+    vouches = row.attack in ATTACKS and ATTACKS[row.attack].vouches  # others miss the brightness by themselves
+    wrong = vouches and row.recovered < MOSTLY * row.recovered_affine and "pixel_mean" in str(row.knowledge)
     return (
         f"up to brightness and contrast, {row.recovered_affine:.0f} of {row.num_private:.0f} images of "
         f"{whose(row.client)} are recovered in round {row['round']} by {row.attack!r}, of which {row.recovered:.0f} "

@@ -326,6 +326,7 @@ def test_images_that_are_right_but_for_their_brightness_ask_for_the_mean():
     assert "are --mean and --std right?" in str(verdict(table(asked)).of("shown"))
     assert "--mean" not in str(verdict(table(right)).statements)
     assert "--mean" not in str(verdict(table(asked, knowledge="{}")).statements)  # nobody told a mean
+    assert "--mean" not in str(verdict(table(asked, attack="ntk")).statements)  # it misses the brightness by itself
 
 
 def test_a_guess_at_the_number_of_images_is_called_one():
