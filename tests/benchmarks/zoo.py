@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks import Knowledge, Observation, Reconstruction, get_attack
-from attacks.span.thresholds import MAP_INVERSION, Descent
 from clients.models.networks import ViTTinyOptions
 
 SHAPE = (3, 32, 32)
@@ -36,8 +35,7 @@ def vit_tiny(patch: int, count: int, images: Tensor, labels: Tensor) -> Row:
 
 
 def quickstart(count: int, images: Tensor, labels: Tensor) -> Row:
-    """Features behind the pooling of Flower's quickstart CNN, one step of 0.01; the search for images is cut short."""
-    MAP_INVERSION.pilot = Descent(20, 0.05)  # type: ignore[misc]
+    """Features behind the pooling of Flower's quickstart CNN, one step of 0.01."""
     pool = (nn.ReLU(), nn.MaxPool2d(2))
     body = (nn.Conv2d(3, 6, 5), *pool, nn.Conv2d(6, 16, 5), *pool, nn.Flatten())
     head = (nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
