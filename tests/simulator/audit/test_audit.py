@@ -178,9 +178,9 @@ def test_a_row_that_ran_out_of_time_names_the_audit_s_own_option(recorded):
 
 
 def test_attacks_that_ran_out_of_time_are_tried_again_and_the_others_are_kept(recorded):
-    search = {"name": "ntk", "iterations": 500, "patience": 0}
+    search = {"name": "ntk", "iterations": 1000, "patience": 0}
     options = {"attacks": ["mean_image", search], "clients": [0], "know": {"num_private": 10}}
-    first = audited(recorded, "late", timeout=0.3, **options).leakage.set_index("attack")
+    first = audited(recorded, "late", timeout=1.0, **options).leakage.set_index("attack")
     assert first.status.to_dict() == {"mean_image": "ok", "ntk": "timeout"}
     second = audited(recorded, "late", timeout=600.0, **options).leakage.set_index("attack")
     assert second.status.to_dict() == {"mean_image": "ok", "ntk": "ok"}
