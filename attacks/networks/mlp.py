@@ -138,10 +138,12 @@ def _activation_of(node: fx.Node, module: nn.Module | None) -> _Called | None:
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """A BatchNorm layer in evaluation mode, by its name in the state dict: z ↦ scale ∘ z + shift."""
+    """A BatchNorm layer in evaluation mode, by its name in the state dict: z ↦ scale ∘ z + shift. momentum: share of a
+    batch in the running statistics, None where all batches count alike."""
 
     name: str
     eps: float
+    momentum: float | None = 0.1
 
     @property
     def statistics(self) -> tuple[str, str]:
@@ -312,7 +314,7 @@ def _read_chain(traced: fx.GraphModule) -> DenseNetwork | str:
         elif isinstance(module, nn.BatchNorm1d) and behind_linear and norms[-1] is None:
             if module.running_mean is None:
                 return f"a BatchNorm without running statistics, {node.target!r}"
-            norms[-1] = BatchNorm(str(node.target), module.eps)
+            norms[-1] = BatchNorm(str(node.target), module.eps, module.momentum)
         elif activation is not None and behind_linear:
             activations.append(activation)
         elif activation is not None and weights:

@@ -132,10 +132,10 @@ class SpanAttack(SearchOptions, Attack):
                 return MapVariant(observation, knowledge, pairs)
             if patches is not None:
                 return PatchVariant(observation, patches)
-            return PixelVariant(observation, knowledge, self, linear_layers_of(observation))
+            return PixelVariant.of(observation, knowledge, self)
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
             told = Knowledge(num_private=knowledge.num_private)
-            return FrozenBodyVariant(head, told, self, linear_layers_of(head), observation, network)
+            return FrozenBodyVariant(head, told, self, linear_layers_of(head), True, observation, network)
         few = has_few_features(network, math.prod(observation.input_shape))
         features = FeatureVariant(observation, knowledge, self, network, few)
         return FewFeaturesVariant(features) if few else features

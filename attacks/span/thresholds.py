@@ -75,6 +75,8 @@ class EVIDENCE(Thresholds):
     entries_left_out: float = 0.05  # share of zeros beside rows and columns of zeros: entries were left out
     # chosen on the largest tenth and fifth of the entries of digits' updates (N = 20), where wrong images had zeros
     left_out_rank: float = 0.5  # share of the highest rank from which those zeros are not black pixels of few images
+    # of the mean image's length: an error of float32's rounding is 1e-7, and one of noise stays unseen by ρ
+    batch_mean_error: float = 1e-3  # the most that the running mean may leave open of the mean of a batch
     # both chosen on clients of MNIST and CIFAR-10 with 1 to 400 images, by SGD with and without noise and by Adam
     flat_floor: float = 0.85  # share of a flat floor's lower quartile: 0.95 and more after SGD, less after Adam
     even_entries: float = 0.75  # mean over root mean square of the entries: 0.76 to 1 where Adam exhausts the rank

@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.base import Facts
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
-from attacks.networks.mlp import DenseNetwork
+from attacks.networks.mlp import BatchNorm, DenseNetwork
 from attacks.span.thresholds import EVIDENCE
 from attacks.update.spectrum import CLEAR_GAP, ROUNDING, Spectrum, decay_factor, without_decay
 
@@ -151,20 +151,83 @@ def joined_layer(state: State, network: DenseNetwork, index: int, device: torch.
     return torch.cat([weight, bias[:, None]], 1).to(device, torch.float64)
 
 
-def normalized_by_batch(observation: Observation, network: DenseNetwork) -> int | None:
-    """Which of the first two layers BatchNorm followed that normalized a client's batches by their own statistics, the
-    first of them; None for neither: its running ones moved, or the layer's bias rests beside its weights, as a unit's
-    signals then add up to zero."""
+def normalized_by_batch(initial: State, final: State, network: DenseNetwork) -> list[int]:
+    """Which of the first two layers BatchNorm followed that normalized a client's batches by their own statistics: its
+    running ones moved, or the layer's bias rests beside its weights, as a unit's signals then add up to zero."""
+    found = []
     for layer, norm in enumerate(network.norms[:2]):
-        if norm is None:
-            continue
-        for initial, final in observation.pairs:
-            if any(name in final and not torch.equal(initial[name], final[name]) for name in norm.statistics):
-                return layer
-            weight, bias = network.weights[layer], network.biases[layer] or ""
-            if (final[bias] - initial[bias]).norm() < ROUNDING * (final[weight] - initial[weight]).norm():
-                return layer
-    return None
+        weight, bias = network.weights[layer], network.biases[layer] or ""
+        if norm is not None and (
+            any(name in final and not torch.equal(initial[name], final[name]) for name in norm.statistics)
+            or (final[bias] - initial[bias]).norm() < ROUNDING * (final[weight] - initial[weight]).norm()
+        ):
+            found.append(layer)
+    return found
+
+
+class NoBatchMean(Exception):
+    """Why the mean of a batch that BatchNorm normalized by its own statistics cannot be told, in words."""
+
+
+def with_batch_mean(initial: State, final: State, network: DenseNetwork) -> tuple[State, State]:
+    """The parameters before and after training as a client leaves them whose BatchNorm is in evaluation mode, with the
+    statistics of its one batch.
+
+    BatchNorm in training mode makes the signals of a unit ahead of it add up to zero. The layer's update spans
+    differences of its inputs alone, Σ_i δ_i x_iᵀ = Σ_i δ_i (x_i − x̄)ᵀ, but the running mean tells the batch's,
+
+        W x̄ + b = (running mean after − (1 − momentum) · running mean before) / momentum,
+
+    and more units than inputs tell x̄ by least squares, with an error bar from what they leave. The update returned has
+    a row along [x̄ | 1] as well: in a direction of units that no difference lies in, as long as its last singular value.
+
+    Raises NoBatchMean where there were several batches or none is told, or x̄ is not determined.
+    """
+    initial, final, images = dict(initial), dict(final), 0
+    for layer in normalized_by_batch(initial, final, network):
+        norm, weight, bias = network.norms[layer], network.weights[layer], network.biases[layer] or ""
+        assert norm is not None
+        start, moved = initial[weight].double(), final[weight].double()
+        mean, variance = _batch_statistics(initial, final, norm)
+        center = _mean_input(start, mean - initial[bias].double(), check=layer == 0)
+        signals, values, _ = torch.linalg.svd(moved - start, full_matrices=False)
+        rank = Spectrum.of(moved - start).count()
+        if rank == len(values):
+            raise NoBatchMean(f"the update of layer {weight!r} has full rank")
+        images = images or rank + 1
+        added = signals[:, rank] * values[rank - 1] / (1 + center.square().sum()).sqrt()
+        final[weight], final[bias] = moved + added[:, None] * center, initial[bias].double() + added
+        biased = variance * (images - 1) / images  # the batch is divided by its own, the running one is the unbiased
+        for name, value in zip(norm.statistics, (mean, biased), strict=True):
+            initial[name] = final[name] = value
+    return initial, final
+
+
+def _batch_statistics(initial: State, final: State, norm: BatchNorm) -> tuple[Tensor, Tensor]:
+    """(mean, unbiased variance) of the one batch that moved the running ones, each (W,) in float64."""
+    counter = f"{norm.name}.num_batches_tracked"
+    batches = int(final[counter] - initial[counter]) if counter in initial and counter in final else 0
+    if batches != 1:
+        seen = f"saw {batches} batches" if batches else "are not in the client's reply"
+        raise NoBatchMean(f"the running statistics, which tell the mean of a single batch, {seen}")
+    share = 1 / float(final[counter]) if norm.momentum is None else norm.momentum
+    mean, variance = ((final[name].double() - (1 - share) * initial[name].double()) / share for name in norm.statistics)
+    return mean, variance
+
+
+def _mean_input(weight: Tensor, outputs: Tensor, check: bool) -> Tensor:
+    """x̄ (in,) of W x̄ = outputs (W,) by least squares. check: whether an error would stay unseen, so that its bar has
+    to be small; the second layer's shows in the ρ of every candidate."""
+    units, inputs = weight.shape
+    if units < inputs + check:
+        raise NoBatchMean(f"{units} units do not tell the mean of a batch's {inputs} inputs")
+    center = torch.linalg.lstsq(weight, outputs[:, None]).solution[:, 0]
+    if check:
+        deviation = (weight @ center - outputs).norm() / (units - inputs) ** 0.5
+        error = float(deviation * torch.linalg.pinv(weight).norm() / center.norm())
+        if error > EVIDENCE.batch_mean_error:
+            raise NoBatchMean(f"the running mean tells the mean of the batch to {error:.2g} of its length only")
+    return center
 
 
 def _norms(observation: Observation, network: DenseNetwork, device: torch.device) -> tuple[Tensor, Tensor] | None:

@@ -12,7 +12,14 @@ from attacks.interface.observation import Observation
 from attacks.networks.mlp import DenseNetwork, read_dense_network
 from attacks.span.acceptance import ExplanationTest, certainty, fit_images
 from attacks.span.evidence.known_defense import undo_defense
-from attacks.span.evidence.layers import FirstLayers, normalized_by_batch, rounds_with_images, tells_signals_apart
+from attacks.span.evidence.layers import (
+    FirstLayers,
+    NoBatchMean,
+    normalized_by_batch,
+    rounds_with_images,
+    tells_signals_apart,
+    with_batch_mean,
+)
 from attacks.span.evidence.pixel_evidence import PixelEvidence, looks_like_adam
 from attacks.span.search.candidates import Candidates, SearchOptions, find_images
 from attacks.span.search.descent import beside, extreme_images
@@ -33,23 +40,39 @@ from attacks.span.thresholds import (
 )
 from attacks.update.spectrum import Spectrum, group_views
 
-# what hinders the attack where the layer's outputs were normalized by the batch
-BATCH_NORM = (
-    "the first layer's update shows differences of the images in a batch only, the running mean what the units make of "
-    "their mean, and every image leaves a trace at every unit",
-    "the second layer's update shows differences of features in a batch only, which tell no image from other points of "
-    "the first one's span",
-)
-
 
 @dataclass(frozen=True)
 class PixelVariant(Variant[PixelEvidence, Candidates]):
-    """Images in the span of the first layer's update, tested by the second layer's and by the zeros of their duals."""
+    """Images in the span of the first layer's update, tested by the second layer's and by the zeros of their duals.
+
+    observation: with the checkpoints of a client whose BatchNorm was in evaluation mode.
+    has_zeros: whether duals have zeros: those of ReLU, unless BatchNorm mixed the signals of a batch.
+    """
 
     observation: Observation
     knowledge: Knowledge
     options: SearchOptions
     network: DenseNetwork
+    has_zeros: bool
+
+    @classmethod
+    def of(cls, observation: Observation, knowledge: Knowledge, options: SearchOptions) -> "PixelVariant":
+        """Of a plain MLP. InputError where `linear_layers_of` raises it, or BatchNorm hides the mean of a batch."""
+        network = linear_layers_of(observation)
+        has_zeros = network.activation == "relu"
+        mixed = [normalized_by_batch(*pair, network) for pair in observation.pairs]
+        if not any(mixed):
+            return cls(observation, knowledge, options, network, has_zeros)
+        try:
+            pairs = tuple(with_batch_mean(*pair, network) for pair in observation.pairs)
+        except NoBatchMean as error:
+            raise InputError(
+                "attack 'span' needs BatchNorm in evaluation mode, or the mean of its only batch: that of model "
+                f"{type(observation.model).__name__!r} normalized by the batch, so that the update shows differences, "
+                f"and {error} (use 'gradient_matching')"
+            ) from None
+        has_zeros = has_zeros and not any(0 in layers for layers in mixed)
+        return cls(replace(observation, pairs=pairs), knowledge, options, network, has_zeros)
 
     def read(self, generator: torch.Generator) -> PixelEvidence | RoundsApart:
         """The row spaces of the first two layers' updates, without weight decay and what is known of a defense."""
@@ -64,9 +87,7 @@ class PixelVariant(Variant[PixelEvidence, Candidates]):
             most = defense.layers.most_images()
             if most < EVIDENCE.shared_images * inferred:
                 return RoundsApart(rounds, inferred, most)
-        return PixelEvidence.of(
-            defense, spectrum, inferred, self.knowledge.num_private, self.network.activation == "relu"
-        )
+        return PixelEvidence.of(defense, spectrum, inferred, self.knowledge.num_private, self.has_zeros)
 
     def search(self, evidence: PixelEvidence, generator: torch.Generator, progress: Progress) -> Candidates:
         """Points of the first layer's span with features in the second layer's, and which pass the sparsity test."""
@@ -79,7 +100,7 @@ class PixelVariant(Variant[PixelEvidence, Candidates]):
         test = SpanTest(hidden, rows, self.network.activate, evidence.leading_directions)
         sent, returned = layers.initial, layers.final
         duals = DualSpace.of(sent, returned, evidence.spectrum, evidence.count, layers.rounds, layers.fed)
-        tested = self.network.activation == "relu" and not evidence.has_left_out_entries
+        tested = self.has_zeros and not evidence.has_left_out_entries
         nothing = Candidates.empty(duals, test, sparsity_tested=tested, crowded=evidence.regime.many_images)
         passes = self.options.rounds if evidence.refusal is None else min(SEARCH.refused_passes, self.options.rounds)
         return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
@@ -217,7 +238,7 @@ class PixelJudge:
 
 def linear_layers_of(observation: Observation) -> DenseNetwork:
     """The layers of the network; InputError, with what stands in the way, where it is no plain MLP with two trained
-    hidden layers, or where BatchNorm behind these was in training mode."""
+    hidden layers."""
     network = read_dense_network(observation.model, observation.input_shape)
     model = f"model {type(observation.model).__name__!r}"
     if isinstance(network, str):
@@ -240,9 +261,4 @@ def linear_layers_of(observation: Observation) -> DenseNetwork:
     statistics = [name for norm in network.norms[:2] if norm is not None for name in norm.statistics]
     if missing := [name for name in statistics if any(name not in sent for sent, _ in observation.pairs)]:
         raise InputError(f"attack 'span' needs BatchNorm's statistics: the checkpoint of {model} has no {missing[0]!r}")
-    if (layer := normalized_by_batch(observation, network)) is not None:
-        raise InputError(
-            f"attack 'span' needs BatchNorm in evaluation mode: that of {model} normalized by the batch, so that "
-            f"{BATCH_NORM[layer]} (use 'gradient_matching')"
-        )
     return network

@@ -179,26 +179,49 @@ def test_batchnorm_in_evaluation_mode_is_folded_in():
     assert found.facts["certified"] == 8 and (nearest(images, found) < 1e-2).all()
 
 
-def test_batchnorm_in_training_mode_is_refused_by_its_name_with_its_statistics_or_without():
+@pytest.mark.parametrize("images", [2, 4, 8])
+def test_batchnorm_that_normalized_the_only_batch_is_read_off(images):
+    private = digits(images)
+    observation = client(normalized().train(), private, batch=images, epochs=1)
+    assert int(torch.linalg.matrix_rank(observation.delta()["1.weight"], rtol=1e-4)) == images - 1  # differences
+    found = run(observation)
+    assert found.num_inferred == len(found.images) == images and (nearest(private, found) < 1e-2).all()
+
+
+def test_batchnorm_behind_the_second_layer_alone_leaves_the_zeros_of_duals():
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10)]
+    images = digits(4)
+    observation = client(nn.Sequential(nn.Flatten(), *layers).train(), images, epochs=1)
+    ranks = [int(torch.linalg.matrix_rank(observation.delta()[f"{i}.weight"], rtol=1e-4)) for i in (1, 3)]
+    assert ranks == [4, 3]
+    found = run(observation)
+    assert found.facts["certified"] == 4 and (nearest(images, found) < 1e-3).all()
+
+
+def test_noise_in_the_running_mean_is_seen_though_no_candidate_shows_it():
+    observation = client(normalized().train(), digits(8), batch=8, epochs=1)
+    before, after = observation.pairs[0]
+    noise = 1e-2 * torch.randn(256, generator=torch.Generator().manual_seed(0))
+    noisy = after | {"2.running_mean": after["2.running_mean"] + noise}
+    with pytest.raises(InputError, match=r"tells the mean of the batch to 0\.\d+ of its length only"):
+        run(Observation(observation.model, ((before, noisy),), (1, 8, 8)))
+
+
+def test_batchnorm_in_training_mode_is_refused_where_the_mean_of_a_batch_is_not_told():
     observation = client(normalized().train(), digits(8))
     before, after = observation.pairs[0]
     hidden = {name: before[name] if "running" in name or "tracked" in name else value for name, value in after.items()}
-    for final in (after, hidden):
-        with pytest.raises(InputError, match=r"BatchNorm in evaluation mode.*differences.*gradient_matching"):
+    untracked = {name: value for name, value in after.items() if "tracked" not in name}
+    for final, why in ((after, "saw 8 batches"), (hidden, "are not in the client's"), (untracked, "are not in")):
+        with pytest.raises(InputError, match=rf"BatchNorm in evaluation mode.*differences.*{why}.*gradient_matching"):
             run(Observation(observation.model, ((before, final),), (1, 8, 8)))
     bare = {name: value for name, value in before.items() if "running" not in name}
     with pytest.raises(InputError, match=r"the checkpoint of model 'Sequential' has no '2\.running_mean'"):
         run(Observation(observation.model, ((bare, after),), (1, 8, 8)))
-
-
-def test_the_refusal_of_batchnorm_names_the_layer_whose_update_shows_differences():
-    torch.manual_seed(0)
-    layers = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10)]
-    observation = client(nn.Sequential(nn.Flatten(), *layers).train(), digits(4), epochs=1)
-    ranks = [int(torch.linalg.matrix_rank(observation.delta()[f"{i}.weight"], rtol=1e-4)) for i in (1, 3)]
-    assert ranks == [4, 3]
-    with pytest.raises(InputError, match="the second layer's update shows differences of features"):
-        run(observation)
+    narrow = client(normalized(64).train(), digits(4), batch=4, epochs=1)
+    with pytest.raises(InputError, match="64 units do not tell the mean of a batch's 64 inputs"):
+        run(narrow)
 
 
 def test_a_single_hidden_layer_is_refused_by_number():
