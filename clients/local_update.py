@@ -15,7 +15,7 @@ from torch import Tensor
 from attacks.interface.observation import State
 from attacks.interface.torch_tools import derive_seed, torch_generator
 from clients.chain import DefenseChain, RunMod
-from clients.config import ClientConfig, TrainingConfig
+from clients.config import ClientConfig
 from clients.data.arrays import Task
 from clients.data.partition import FederatedData, split_data
 from clients.defenses import TrainingSet
@@ -84,12 +84,10 @@ def num_outputs(config: ClientConfig, task: Task) -> int:
     return config.model.outputs or (1 if single else len(task.groups))
 
 
-def load_targets(config: ClientConfig, task: Task, labels: Tensor, training: TrainingConfig | None = None) -> Tensor:
-    """What the loss of `training` (default: the clients') wants for these group labels (N,)."""
-    training, outputs = training or config.training, num_outputs(config, task)
-    return encode_targets(
-        labels, len(task.groups), outputs, training.loss, training.coding, f"data {config.data.name!r}"
-    )
+def load_targets(config: ClientConfig, task: Task, labels: Tensor) -> Tensor:
+    """Return the targets that the clients' loss wants for these group labels (N,)."""
+    training, outputs, source = config.training, num_outputs(config, task), f"data {config.data.name!r}"
+    return encode_targets(labels, len(task.groups), outputs, training.loss, training.coding, source)
 
 
 def make_model(config: ClientConfig, data: FederatedData) -> torch.nn.Module:

@@ -97,19 +97,3 @@ def user_code(error: BaseException) -> str:
     as a network, an attack or a defense of the user's; "" where there is none."""
     frames = users_frames(error)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-
-
-__all__ = [
-    "CellsFailed",
-    "DiskError",
-    "InputError",
-    "NoResult",
-    "RowsWithoutResult",
-    "RunError",
-    "no_path",
-    "one_line",
-    "printable",
-    "refused_file",
-    "said_by",
-    "unexpected",
-]

@@ -42,9 +42,14 @@ def print_error(line: str) -> None:
         print(f"fedspill: {printable(line)}", file=sys.stderr)
 
 
-def print_json(data: Any, default: Any = None) -> None:
-    """JSON on stdout: letters as they are, and what a terminal obeys as its number, which readers of JSON take back."""
-    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=default)
+def print_json(data: Any) -> None:
+    """JSON on stdout: letters as they are, and what a terminal obeys as its number, which readers of JSON take back.
+    Paths become texts, numbers of NumPy numbers."""
+
+    def plain(value: Any) -> Any:
+        return value.item() if hasattr(value, "item") else str(value)
+
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=plain)
     print("".join(sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text))
 
 

@@ -47,10 +47,10 @@ def quiet() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def one_line(error: object, limit: int = 200) -> str:
-    """The text of a foreign error without line breaks, and not longer than a reader wants."""
+def one_line(error: object) -> str:
+    """The text of a foreign error without line breaks, in at most 200 characters."""
     text = " ".join(str(error).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return text if len(text) <= 200 else text[:199] + "…"
 
 
 def bad_root(config: DataConfig, expected: str, found: str = "") -> InputError:

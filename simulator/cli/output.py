@@ -18,8 +18,7 @@ from rich.text import Text
 
 from attacks.interface.errors import InputError
 from simulator.errors import RunError, no_path, printable, refused_file, said_by
-from simulator.terminal import Terminal, print_error
-from simulator.terminal import print_json as print_data
+from simulator.terminal import Terminal, print_error, print_json
 
 out = Terminal()
 
@@ -45,15 +44,6 @@ def in_json(work: Callable[[], Answer]) -> Answer:
         raise
     print_json(answer.data | ({"error": str(answer.error)} if answer.error is not None else {}))
     return answer
-
-
-def print_json(data: dict[str, Any]) -> None:
-    print_data(data, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    """Paths as text, and numbers of NumPy as numbers."""
-    return value.item() if hasattr(value, "item") else str(value)
 
 
 def records(frame: Any) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 from attacks.interface.errors import InputError
 from simulator.cli.options import InitCommand, SchemaCommand
-from simulator.cli.output import Answer, print_json, say
+from simulator.cli.output import Answer, say
 from simulator.scenario.template import TEMPLATE
+from simulator.terminal import print_json
 
 
 def init(typed: InitCommand) -> Answer:

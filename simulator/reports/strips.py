@@ -16,7 +16,7 @@ from simulator.rundir.strip import MOST, Strip, strip_of, title_of
 
 FEWEST_COLUMNS = 6  # fewer would cut the titles
 MOST_STRIPS = 8  # in one figure
-TITLE, CAPTION, GAP, LABEL = 0.26, 0.2, 0.05, 0.22  # inches
+IMAGE, TITLE, CAPTION, GAP, LABEL = 0.95, 0.26, 0.2, 0.05, 0.22  # inches
 NOTHING = "nothing returned"
 
 
@@ -38,34 +38,19 @@ def image_grid(record: Run, rows: pd.DataFrame, path: Path) -> Drawn:
     )
 
 
-def draw_strips(
-    strips: Sequence[Strip],
-    path: Path,
-    *,
-    columns: int = MOST,
-    across: int = 1,
-    image: float = 0.95,
-    captions: bool = True,
-    title: str = "",
-) -> Path:
-    """Image sheet of strips below and beside each other; those of more than `columns` pairs take more lines, one
-    without images takes a line of text.
-
-    across: strips side by side. image: width of an image, in inches. captions: whether each pair has its distance
-    below. title: of the sheet.
-    """
+def draw_strips(strips: Sequence[Strip], path: Path, *, columns: int = MOST, title: str = "") -> Path:
+    """Draw strips below each other. A strip of more than `columns` pairs takes several lines, one without images a line
+    of text. title: of the sheet."""
     lines = [part for strip in strips for part in strip.lines(columns)]
-    rows = [lines[start : start + across] for start in range(0, len(lines), across)]
-    heights = [max(_height(line, image, captions) for line in row) for row in rows]
-    wide = LABEL + columns * (image + GAP) + 0.15
-    width, height = wide * across, sum(heights) + (0.35 if title else 0.05)
-    figure, sheet = blank_sheet(width, height)
+    heights = [_height(line) for line in lines]
+    above = 0.35 if title else 0.05
+    height = sum(heights) + above
+    figure, sheet = blank_sheet(LABEL + columns * (IMAGE + GAP) + 0.15, height)
     if title:
         sheet.text(LABEL, height - 0.2, title, fontsize=10, va="center", weight="bold")
-    top = height - (0.35 if title else 0.05)
-    for row, tall in zip(rows, heights, strict=True):
-        for place, line in enumerate(row):
-            _draw_line(sheet, line, (place * wide, top), image, captions)
+    top = height - above
+    for line, tall in zip(lines, heights, strict=True):
+        _draw_line(sheet, line, top)
         top -= tall
     return save(figure, path)
 
@@ -90,32 +75,30 @@ def draw_images(sheet: plt.Axes, images: Tensor, corner: tuple[float, float], im
             show(sheet, one, extent=(start, start + image, top - image, top), aspect="auto")
 
 
-def _height(line: Strip, image: float, captions: bool) -> float:
-    """Of a line, in inches."""
-    title = TITLE if line.title else 0.0
+def _height(line: Strip) -> float:
+    """Return the height of a line, in inches."""
     if not len(line):
         return 2 * TITLE
-    images = image + GAP if line.private is None else 2 * (image + GAP)
-    return title + images + (CAPTION if captions else 0.0) + 0.12
+    images = IMAGE + GAP if line.private is None else 2 * (IMAGE + GAP)
+    return (TITLE if line.title else 0.0) + images + CAPTION + 0.12
 
 
-def _draw_line(sheet: plt.Axes, line: Strip, corner: tuple[float, float], image: float, captions: bool) -> None:
-    """One line of pairs, its upper left corner at `corner`; the units of the sheet are inches."""
-    left, top = corner[0] + LABEL, corner[1]
+def _draw_line(sheet: plt.Axes, line: Strip, top: float) -> None:
+    """Draw one line of pairs. top: its upper end; the units of the sheet are inches."""
     if line.title:
-        sheet.text(left, top - 0.13, line.title, fontsize=9.5, va="center")
+        sheet.text(LABEL, top - 0.13, line.title, fontsize=9.5, va="center")
         top -= TITLE
     if not len(line):
-        sheet.text(left, top - 0.08, NOTHING, fontsize=9, va="center", color="0.4", style="italic")
+        sheet.text(LABEL, top - 0.08, NOTHING, fontsize=9, va="center", color="0.4", style="italic")
         return
     images = {} if line.private is None else {line.label: line.private}
     images["reconstructed"] = line.guesses
     for label, pixels in images.items():
-        sheet.text(left - 0.04, top - image / 2, label, fontsize=9, rotation=90, va="center", ha="right")
-        draw_images(sheet, pixels, (left, top), image)
-        top -= image + GAP
-    for column, l2 in enumerate(line.l2 if captions and line.private is not None else ()):
-        middle = left + column * (image + GAP) + image / 2
+        sheet.text(LABEL - 0.04, top - IMAGE / 2, label, fontsize=9, rotation=90, va="center", ha="right")
+        draw_images(sheet, pixels, (LABEL, top), IMAGE)
+        top -= IMAGE + GAP
+    for column, l2 in enumerate(line.l2 if line.private is not None else ()):
+        middle = LABEL + column * (IMAGE + GAP) + IMAGE / 2
         sheet.text(middle, top - 0.06, f"L2 {l2:.2f}", fontsize=8.5, ha="center", va="center")
 
 

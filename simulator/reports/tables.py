@@ -71,11 +71,11 @@ def grid(title: str, cells: dict[Heading, list[str]], note: str = "") -> Grid:
     return Grid(title, tuple(used), tuple(zip(*used.values(), strict=True)), note)
 
 
-def grid_of(title: str, frame: pd.DataFrame, columns: Sequence[Column], note: str = "") -> Grid:
+def grid_of(title: str, frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
     """A table as its schema declares it."""
     rows = [row for _, row in frame.iterrows()]
     there = [column for column in columns if column.name in frame]
-    return grid(title, {headed(column): [column.cell(row) for row in rows] for column in there}, note)
+    return grid(title, {headed(column): [column.cell(row) for row in rows] for column in there})
 
 
 def headed(column: Column) -> Heading:

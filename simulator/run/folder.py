@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import yaml
@@ -29,19 +29,16 @@ from simulator.results.disk import (
     writing,
 )
 from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells, inspect, out_of_time
-from simulator.run.plan import attacks_again
+from simulator.run.plan import RunPlan, attacks_again
 from simulator.rundir.run import DESCRIPTION, read_description
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.yaml_source import leaves
-
-if TYPE_CHECKING:
-    from simulator.run.plan import RunPlan
 
 SURROUNDINGS = ("started", "versions", "machine")  # of a description: the keys that say when and on what
 RECORDED_VERSIONS = ("fedspill", "torch", "numpy", "flwr", "ray", "flwr-datasets", "scipy", "scikit-image")
 
 
-def describe(plan: "RunPlan") -> dict[str, Any]:
+def describe(plan: RunPlan) -> dict[str, Any]:
     """Describe a run: the resolved scenario, its digest, versions and machine, and digests of its input files."""
     return {**describe_scenario(plan.scenario), "inputs": inputs_of(plan)}
 
@@ -51,7 +48,7 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
     return {"scenario": scenario.model_dump(mode="json"), "digest": scenario.digest, **surroundings()}
 
 
-def inputs_of(plan: "RunPlan") -> dict[str, str]:
+def inputs_of(plan: RunPlan) -> dict[str, str]:
     """Return digests of the images, the files of code and the checkpoints that a run uses, by what they are."""
     found = {}
     for cell in plan.cells:
@@ -110,7 +107,7 @@ NO_MATTER = ("output.", "engine.", "adversary.timeout")  # keys of a scenario th
 TABLE_FILES = ("leakage.csv", *(f"{table}.parquet" for table in TABLES))
 
 
-def needs_run(plan: "RunPlan", overwrite: bool = False) -> bool:
+def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
     """Return whether there is something to run: the directory is free, or this scenario is not finished there, or
     attacks ran out of time and can be tried again.
 
@@ -171,7 +168,7 @@ def _shown(values: dict[str, Any], key: str) -> str:
     return one_line(repr(values[key]), most=60) if key in values else "not"
 
 
-def check_inputs(plan: "RunPlan") -> None:
+def check_inputs(plan: RunPlan) -> None:
     """Raise InputError if the images or the code of a scenario have changed since its run directory was begun."""
     before, now = read_description(plan.run_dir / DESCRIPTION).get("inputs"), inputs_of(plan)
     changed = [name for name, digest in now.items() if not isinstance(before, dict) or before.get(name) != digest]
@@ -183,7 +180,7 @@ def check_inputs(plan: "RunPlan") -> None:
 
 
 @contextlib.contextmanager
-def claimed(plan: "RunPlan", overwrite: bool = False) -> Iterator[list[str]]:
+def claimed(plan: RunPlan, overwrite: bool = False) -> Iterator[list[str]]:
     """Make the run directory, describe the run in it and keep other processes out; yield lines for the user.
 
     overwrite: remove the tables of an earlier run. Raise RunError if another process runs there.

@@ -52,12 +52,12 @@ def test_dropout_repeats_too_and_leaves_the_global_generator_alone(tmp_path):
     assert torch.equal(first, second) and torch.equal(before, torch.get_rng_state())
 
 
-def test_targets_of_pretraining_follow_its_own_loss():
+def test_targets_follow_the_loss():
     settings = config()
     data = split_data(settings.data, settings.partition, settings.clients, settings.seed)
     labels = torch.tensor([3, 4])
     assert load_targets(settings, data.task, labels).tolist() == [3, 4]
-    coded = load_targets(settings, data.task, labels, TrainingConfig(loss="mse"))
+    coded = load_targets(config(training=TrainingConfig(loss="mse")), data.task, labels)
     assert coded.shape == (2, 10) and coded[0, 3] == pytest.approx(0.9) and coded[0, 0] == pytest.approx(-0.1)
 
 
