@@ -16,19 +16,17 @@ from simulator.evaluation.truth import Truth
 from simulator.reports.benchmark_table import settings, strongest, tried_by_all, undefended
 from simulator.reports.drawing import (
     COLOURS,
+    LINE,
     UNDEFENDED,
     Drawn,
     Style,
-    attempt,
-    height_for,
+    draw_all,
     name_points,
     panels,
     save,
     styles,
-    themed,
 )
 from simulator.reports.strips import blank_sheet, draw_images
-from simulator.results.disk import below
 from simulator.results.formats import load_images
 from simulator.results.keys import ALL, ObservationKey, owner
 from simulator.rundir.exposure_rows import worst_first
@@ -125,11 +123,7 @@ WIDTH = 6.6  # inches of a panel beside which names stand
 
 
 def draw_benchmark(record: Run, table: pd.DataFrame, say: Callable[[str], None] = print) -> list[Drawn]:
-    """The figures of a benchmark, in `figures/`; one that has nothing to show is left out, and one that cannot be
-    drawn costs a line, which `say` is given."""
-    folder = below(record.path, record.path / "figures")
-    folder.mkdir(exist_ok=True)
-    themed()
+    """Draw the figures of a benchmark, as `draw_all` does."""
     look = styles(list(table.defense))
     drawings: dict[str, Callable[[Path], Drawn | None]] = {
         "frontier": partial(frontier, table, look),
@@ -138,8 +132,7 @@ def draw_benchmark(record: Run, table: pd.DataFrame, say: Callable[[str], None] 
         "equal_utility": partial(strength_curves, table),
         "epsilon": partial(epsilon_curves, table),
     }
-    attempts = (attempt(draw, folder, name, say) for name, draw in drawings.items())
-    return [drawn for drawn in attempts if drawn is not None]
+    return draw_all(record.path, drawings, say)
 
 
 def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn | None:
@@ -148,7 +141,8 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
     if rows.empty:
         return None
     views = list(dict.fromkeys(rows.threat_model))
-    figure, axes = panels(len(views), most=1, width=WIDTH, height=height_for(rows.defense.nunique(), 3.4) + 0.7)
+    height = max(3.4, LINE * rows.defense.nunique() + 0.3) + 0.7  # as many names stand beside it
+    figure, axes = panels(len(views), most=1, width=WIDTH, height=height)
     for axis, view in zip(axes, views, strict=True):
         own = rows[rows.threat_model == view]
         for _, row in own.iterrows():

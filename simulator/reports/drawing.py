@@ -18,7 +18,7 @@ from cycler import cycler
 
 from clients.defenses import DEFENSES
 from simulator.errors import said_by
-from simulator.results.disk import inside
+from simulator.results.disk import below, inside
 from simulator.results.schema import LEAKAGE, SAMPLES
 
 matplotlib.use("Agg")  # files only: works without a display
@@ -53,15 +53,24 @@ def themed() -> None:
     plt.style.use(["seaborn-v0_8-whitegrid", "seaborn-v0_8-paper", sizes | marks])
 
 
-def attempt(draw: Callable[[Path], Drawn | None], folder: Path, name: str, say: Callable[[str], None]) -> Drawn | None:
-    """What was drawn, into a file of this name; None where there is nothing to show, or, after a line that says why,
-    where drawing failed."""
-    try:
-        return draw(inside(folder, folder / f"{name}.png"))
-    except Exception as error:
-        plt.close("all")
-        say(f"figure {name}.png could not be drawn: {said_by(error)}")
-        return None
+def draw_all(
+    run_dir: Path, drawings: dict[str, Callable[[Path], Drawn | None]], say: Callable[[str], None]
+) -> list[Drawn]:
+    """Draw each figure into the file of its name in `figures/` of a run directory.
+
+    A figure that has nothing to show is left out; one that cannot be drawn costs a line, which `say` is given.
+    """
+    folder = below(run_dir, run_dir / "figures")
+    folder.mkdir(exist_ok=True)
+    themed()
+    drawn = []
+    for name, draw in drawings.items():
+        try:
+            drawn.append(draw(inside(folder, folder / f"{name}.png")))
+        except Exception as error:
+            plt.close("all")
+            say(f"figure {name}.png could not be drawn: {said_by(error)}")
+    return [one for one in drawn if one is not None]
 
 
 def panels(
@@ -103,11 +112,6 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
 
 LINE = 0.165  # inches that a name takes
 NEAR = 1.04  # x of the names, in widths of the panel
-
-
-def height_for(names: int, least: float) -> float:
-    """Of a panel beside which so many names stand, in inches."""
-    return max(least, LINE * names + 0.3)
 
 
 def name_points(axis: plt.Axes, points: dict[str, tuple[float, float]], look: dict[str, Style]) -> None:

@@ -20,7 +20,7 @@ from simulator.reports.drawing import (
     UNDEFENDED,
     Drawn,
     Style,
-    attempt,
+    draw_all,
     in_words,
     panel_titles,
     panels,
@@ -28,11 +28,9 @@ from simulator.reports.drawing import (
     short,
     styles,
     swept_keys,
-    themed,
 )
 from simulator.reports.strips import image_grid
 from simulator.results.columns import leakage_floors
-from simulator.results.disk import below
 from simulator.results.keys import ALL, owner
 from simulator.rundir.run import Run
 
@@ -155,25 +153,15 @@ LINES = 6  # of this many or fewer, each is seen well
 
 
 def draw_figures(record: Run, say: Callable[[str], None] = print) -> list[Drawn]:
-    """Draw every figure of a run into its `figures/` folder.
-
-    One that cannot be drawn costs a line, which `say` is given, and nothing else.
-    """
-    folder = below(record.path, record.path / "figures")
-    folder.mkdir(exist_ok=True)
-    themed()
+    """Draw every figure of a run, as `draw_all` does."""
     good = record.leakage[record.leakage.status == "ok"]
-    if good.empty:
-        return []
-    drawings: dict[str, Callable[[Path], Drawn | None]] = {
-        "curves": partial(curves, record.samples),
-        "leakage_by_round": partial(leakage_figure, good),
-    }
+    drawings: dict[str, Callable[[Path], Drawn | None]] = {}
+    if len(good):
+        drawings = {"curves": partial(curves, record.samples), "leakage_by_round": partial(leakage_figure, good)}
     for (threat, attack, target), rows in good.groupby(["threat_model", "attack", "target"]):
         name = "_".join(["reconstructions", threat, attack, *([] if target == "private" else [target])])
         drawings[name] = partial(image_grid, record, rows)
-    attempts = (attempt(draw, folder, name, say) for name, draw in drawings.items())
-    return [drawn for drawn in attempts if drawn is not None]
+    return draw_all(record.path, drawings, say)
 
 
 def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
