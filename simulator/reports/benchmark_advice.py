@@ -56,14 +56,18 @@ def _conclusion(within: pd.DataFrame, plain: pd.Series) -> str:
     best = within.iloc[0]
     if not best.leak < plain.leak:
         return f"None of {those} lets less through than no defense: {plain.leak:.0%} of the private images."
-    members = ""
+    interval = members = missing = ""
+    if pd.notna(best[HIGH]):
+        interval = f" (recovered: 95 % interval {best[LOW]:.0%} to {best[HIGH]:.0%})"
     if pd.notna(best.get("membership_auc")):
         members = f" Members are told from others with an AUC of {best.membership_auc:.2f} (0.5: not at all)."
+    if pd.notna(best.get("not_attacked_by")):
+        missing = f" Not attacked by {best.not_attacked_by}."
     return (
-        f"{best.defense} lets least through of {those}: {best.leak:.0%} of the private images{_interval(best)} to the "
+        f"{best.defense} lets least through of {those}: {best.leak:.0%} of the private images{interval} to the "
         f"strongest attack on it ({best.attack}{', told the defense' if best.adaptive else ''}, {best.threat_model}), "
         f"{plain.leak:.0%} without a defense, at {_points(best.accuracy_difference)} of accuracy "
-        f"({best.test_accuracy:.2f}).{members}{_missing(best)}"
+        f"({best.test_accuracy:.2f}).{members}{missing}"
     )
 
 
@@ -71,31 +75,17 @@ def _points(difference: float) -> str:
     return f"{100 * difference:+.1f} points"
 
 
-def _interval(row: pd.Series) -> str:
-    return "" if pd.isna(row[HIGH]) else f" (recovered: 95 % interval {row[LOW]:.0%} to {row[HIGH]:.0%})"
-
-
-def _missing(row: pd.Series) -> str:
-    missing = row.get("not_attacked_by")
-    return "" if pd.isna(missing) else f" Not attacked by {missing}."
-
-
 def _nearly(within: pd.DataFrame) -> list[str]:
     """The next ones, and those that the intervals do not tell from the best."""
     if len(within) < 2:
         return []
     best, rest = within.iloc[0], within.iloc[1:]
-    shown = ", ".join(f"{row.defense} {row.leak:.0%} ({_points(row.accuracy_difference)})" for row in _rows(rest[:3]))
-    at_least = rest[LOW].where(
-        rest[LEAK] <= rest.recovered_fraction, rest[LEAK]
-    )  # of what is held there is no interval
+    shown = [f"{row.defense} {row.leak:.0%} ({_points(row.accuracy_difference)})" for _, row in rest[:3].iterrows()]
+    # of what is held there is no interval
+    at_least = rest[LOW].where(rest[LEAK] <= rest.recovered_fraction, rest[LEAK])
     alike = rest[at_least <= best[HIGH]].defense.tolist()
     more = f" The intervals do not tell it from {_named(alike)}." if alike else ""
-    return [f"Next: {shown}.{more}"]
-
-
-def _rows(frame: pd.DataFrame) -> list[pd.Series]:
-    return [row for _, row in frame.iterrows()]
+    return [f"Next: {', '.join(shown)}.{more}"]
 
 
 def _named(names: list[str]) -> str:
