@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from simulator.cli.finish import no_result, without_result
 from simulator.errors import InputError, RunError
-from simulator.reports.html_report import write_report
+from simulator.reports.page.pages import write_report
 from simulator.run.display import Display
 from simulator.run.federation import run_federation, wait_for_nodes
 from simulator.run.folder import claimed, needs_run

@@ -250,7 +250,7 @@ def _dispatcher(workers: int | None) -> Iterator["Dispatcher"]:
 
 def _write_page(folder: Path) -> None:
     """Where there is none of these tables yet. A page that cannot be made costs a line in the log, not the result."""
-    from simulator.reports.html_report import is_current, write_report  # Matplotlib: 0.5 s that `page=False` spares
+    from simulator.reports.page.pages import is_current, write_report  # Matplotlib: 0.5 s that `page=False` spares
 
     say = logging.getLogger("fedspill").warning
     try:

@@ -50,7 +50,7 @@ def audit(typed: AuditCommand) -> Answer:
             page=False,
             display=display,
         )
-    from simulator.reports.html_report import is_current  # Matplotlib: 0.5 s that an audit which is refused is spared
+    from simulator.reports.page.pages import is_current  # Matplotlib: 0.5 s that an audit which is refused is spared
 
     finished = is_current(run.path)  # its tables are older than the page: nothing was attacked
     if finished:

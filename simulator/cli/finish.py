@@ -13,7 +13,7 @@ from simulator.reports.benchmark_advice import advice, learned
 from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
-from simulator.reports.tables import BENCHMARK_LEGEND, benchmark_view, equal_utility_view, legend, untested
+from simulator.reports.tables import BENCHMARK_LEGEND, defenses_grid, equal_utility_grid, in_letters, legend, untested
 from simulator.reports.verdict import verdict
 from simulator.rundir.run import Run
 
@@ -34,7 +34,7 @@ class Shown:
 def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
     """Draw, write the page, print the verdict and the table, and hold the limits against it."""
     if figures:
-        from simulator.reports.html_report import write_report  # Matplotlib: 0.5 s that a run just read does without
+        from simulator.reports.page.pages import write_report  # Matplotlib: 0.5 s that a run just read does without
 
         draw(lambda: write_report(run_dir, warn))
     found = Run(run_dir)
@@ -47,14 +47,14 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
     table = write_benchmark(record)
     equal = write_equal_utility(record, table)
     if figures:
-        from simulator.reports.html_report import write_benchmark_report  # likewise
+        from simulator.reports.page.pages import write_benchmark_report  # likewise
 
         draw(lambda: write_benchmark_report(record, table, equal, warn))
     found = record.leakage[record.leakage.defense.isin(learned(table))]
     data: dict[str, Any] = {"run": str(run_dir), **show_verdict(found, shown, record.stopped)}
-    out.print(benchmark_view(table, out.width), "", BENCHMARK_LEGEND, *untested(table))
+    out.print(in_letters(defenses_grid(table), out.width), "", BENCHMARK_LEGEND, *untested(table))
     if len(equal):
-        out.print(equal_utility_view(equal, out.width))
+        out.print(in_letters(equal_utility_grid(equal), out.width))
         say(f"equal utility: {run_dir / EQUAL}")
     data |= {"files": show_files(run_dir, TABLE), "rows": records(table), "equal_utility": records(equal)}
     data |= {"advice": advice(table)}
@@ -110,17 +110,15 @@ def show_files(run_dir: Path, table: str) -> dict[str, Any]:
     return files
 
 
-def held_against(leakage: pd.DataFrame, limits: Sequence[Limit]) -> RunError | None:
-    """The error of a table above its limits; rows that no limit can be held against are named on stderr."""
+def error_of(leakage: pd.DataFrame, limits: Sequence[Limit]) -> RunError | None:
+    """Return the gravest error that the command ends with; None where every attack has its result, or was skipped.
+    Name the rows on stderr that no limit can be held against."""
+    if error := no_result(leakage):
+        return error
     judgement = judge(leakage, limits)
     for line in judgement.unknown:
         warn(line)
-    return judgement.error
-
-
-def error_of(leakage: pd.DataFrame, limits: Sequence[Limit]) -> RunError | None:
-    """What the command ends with, the gravest first; None where every attack has its result, or was skipped."""
-    return no_result(leakage) or held_against(leakage, limits) or without_result(leakage)
+    return judgement.error or without_result(leakage)
 
 
 def without_result(leakage: pd.DataFrame) -> RowsWithoutResult | None:

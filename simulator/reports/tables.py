@@ -174,10 +174,6 @@ def defenses_grid(table: pd.DataFrame, *more: Column) -> Grid:
     return grid_of("Defenses", rows, [*columns, *more])
 
 
-def benchmark_view(table: pd.DataFrame, width: int = 80) -> Table:
-    return in_letters(defenses_grid(table), width)
-
-
 def untested(table: pd.DataFrame) -> list[str]:
     """A line for the defenses on which the same attacks gave no result: their shares say little."""
     rows = strongest(table).dropna(subset=["not_attacked_by"])
@@ -190,7 +186,3 @@ def untested(table: pd.DataFrame) -> list[str]:
 def equal_utility_grid(table: pd.DataFrame) -> Grid:
     """For every swept defense and accepted loss of accuracy the strongest setting, and what it lets through."""
     return grid_of("Equal utility: the strongest setting within a loss of accuracy", table, EQUAL_UTILITY.printed)
-
-
-def equal_utility_view(table: pd.DataFrame, width: int = 80) -> Table:
-    return in_letters(equal_utility_grid(table), width)

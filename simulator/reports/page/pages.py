@@ -1,4 +1,7 @@
-"""Pages: of a run or an audit, and of a benchmark, which compares defenses and then has all that a run's page has."""
+"""report.html of a run or an audit, and of a benchmark, which compares defenses and then has all that a run's page has.
+
+`write_report` and `write_benchmark_report` draw the figures and write the page.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +13,9 @@ import yaml
 from attacks import InputError
 from simulator.errors import one_line
 from simulator.reports.benchmark_advice import advice
+from simulator.reports.benchmark_figures import draw_benchmark
 from simulator.reports.drawing import Drawn
+from simulator.reports.figures import draw_figures
 from simulator.reports.page.pictures import (
     OTHERS,
     SCENARIO,
@@ -24,17 +29,36 @@ from simulator.reports.page.pictures import (
     summary_of,
 )
 from simulator.reports.page.rows import exposure_grid, leakage_grid, legend_of, utility_grid
-from simulator.reports.page.view import Others, Page, Picture
+from simulator.reports.page.view import Others, Page, Picture, render
 from simulator.reports.tables import Grid, defenses_grid, equal_utility_grid, grid_of
 from simulator.reports.verdict import verdict
+from simulator.results.disk import write_atomically
 from simulator.results.schema import benchmark
 from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
-from simulator.rundir.run import Run
+from simulator.rundir.run import PAGE, Run
 from simulator.rundir.strip import where_of
 
 MOST_PICTURES = 12  # clients shown beside the one that is exposed worst
 GRIDS = "reconstructions"  # figures of images, which a page shows as strips
 Say = Callable[[str], None]
+
+
+def is_current(run_dir: Path) -> bool:
+    """Return whether there is a page that was made after the tables."""
+    page, table = run_dir / PAGE, run_dir / "leakage.csv"
+    return page.exists() and page.stat().st_mtime_ns >= table.stat().st_mtime_ns
+
+
+def write_report(run_dir: Path, say: Say = print) -> None:
+    """Draw the figures of a finished run or audit, and write its page. say: takes a line for each figure that cannot
+    be drawn."""
+    run = Run(run_dir)
+    write_atomically(run.path / PAGE, render(run_page(run, draw_figures(run, say), say)))
+
+
+def write_benchmark_report(run: Run, table: pd.DataFrame, equal: pd.DataFrame, say: Say = print) -> None:
+    """Do the same for a benchmark. table, equal: what `write_benchmark` and `write_equal_utility` returned."""
+    write_atomically(run.path / PAGE, render(benchmark_page(run, table, equal, draw_benchmark(run, table, say), say)))
 
 
 def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:

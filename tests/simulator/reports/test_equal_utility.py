@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from simulator.reports.benchmark_table import equal_utility, settings, write_equal_utility
-from simulator.reports.tables import equal_utility_view
+from simulator.reports.tables import equal_utility_grid, in_letters
 from simulator.results.schema import AT_SETTING
 from tests.simulator.reports.test_tables import printed
 
@@ -32,7 +32,7 @@ def test_the_strongest_setting_within_the_loss_counts():
 
 
 def test_the_printed_table_says_where_no_setting_is_cheap_enough():
-    shown = printed(equal_utility_view(equal_utility(table(*SWEPT, ("dp_sgd=1.0", -0.7, 0.0)))))
+    shown = printed(in_letters(equal_utility_grid(equal_utility(table(*SWEPT, ("dp_sgd=1.0", -0.7, 0.0)))), 80))
     assert "noise=0.3" in shown and shown.count("none costs so little") == 3 and "nan" not in shown
 
 

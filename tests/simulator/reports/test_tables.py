@@ -8,7 +8,7 @@ from rich.console import Console
 from docs.reference.scenarios import reference
 from simulator.reports.page.rows import leakage_grid
 from simulator.reports.screen import full_table, granted_lines
-from simulator.reports.tables import benchmark_view, legend
+from simulator.reports.tables import defenses_grid, in_letters, legend
 from simulator.results.schema import LEAKAGE
 
 
@@ -56,7 +56,7 @@ def test_the_benchmark_names_its_defenses_within_eighty_columns():
         "test_accuracy_high": 0.75, "epsilon": 12.34, "bytes": 1204264,
     }  # fmt: skip
     strong = weak | {"attack": "ntk", "adaptive": True, "recovered_fraction": 0.5}
-    table = printed(benchmark_view(pd.DataFrame([weak, strong]))).splitlines()
+    table = printed(in_letters(defenses_grid(pd.DataFrame([weak, strong])), 80)).splitlines()
     assert table[3].split() == "secure_aggregation observer ntk* 0.50 .38–1 0.62 0.75 0.50 .25–.75 12.3 r 1204".split()
     assert len(table) == 4  # the strongest attack alone
 
@@ -132,6 +132,6 @@ def test_a_benchmark_of_the_longest_names_has_every_cell_whole_in_eighty_columns
         "privacy_unit": "client", "membership_auc": 0.75, "test_accuracy": 0.5, "test_accuracy_ci95": 0.25,
         "test_accuracy_low": 0.25, "test_accuracy_high": 0.75, "epsilon": 12.34, "bytes": 1204264,
     }  # fmt: skip
-    lines = printed(benchmark_view(pd.DataFrame([row]))).splitlines()
+    lines = printed(in_letters(defenses_grid(pd.DataFrame([row])), 80)).splitlines()
     assert max(map(len, lines)) <= 80 and "…" not in "".join(lines)
     assert {"0.25", ".12–.88", "0.75", "12.3"} <= set(" ".join(lines[3:]).split())
