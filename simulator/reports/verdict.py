@@ -213,7 +213,7 @@ def _not_tried(rows: pd.DataFrame) -> list[str]:
     ours = [name for name in sorted(ATTACKS) if ":" not in name and name not in BASELINES]  # FILE:CLASS is a user's
     attacks = [name for name in ours if name not in labels]
     seen = " ".join(map(str, rows.threat_model.unique()))  # server_history is a history
-    views = [model.name for model in THREAT_MODELS if model.name not in seen and "_" not in model.name]
+    views = [name for name in THREAT_MODELS if name not in seen and "_" not in name]
     lines = [f"attack{'s' * (len(attacks) > 1)} {listed(attacks)}"] if attacks else []
     lines += [f"threat model{'s' * (len(views) > 1)} {listed(views)}"] if views else []
     return [f"not tried: {'; '.join(lines)}"] if lines else []

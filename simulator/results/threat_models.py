@@ -8,15 +8,13 @@
 | `history` | what the models beside it look at (alone: `server`), in all rounds so far | the images of all who joined |
 | `server_history` | what `server` looks at, in all rounds so far, whoever is named beside it | as above |
 
-A further threat model is a class with `views` in this file, an entry in `THREAT_MODELS` and its name in
-`ThreatModelName`.
+A further threat model is a function in this file, its entry in `THREAT_MODELS` and its name in `ThreatModelName`.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar, Literal
+from typing import Literal
 
 from clients.defenses.differential_privacy.guarantee import Adversary
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
@@ -92,71 +90,48 @@ class View:
         )
 
 
-class ThreatModel(ABC):
-    """Somebody who looks at a federation."""
-
-    name: ClassVar[ThreatModelName]
-
-    @abstractmethod
-    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        """What it looks at in every round.
-
-        named: all threat models of the scenario. hides_clients: whether the clients use secure aggregation.
-        """
-
-
-class Server(ThreatModel):
+def server(named: Collection[str], hides_clients: bool) -> list[View]:
     """The honest-but-curious server."""
-
-    name = "server"
-
-    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        if hides_clients:
-            return [
-                View(self.name, CheckpointSource.RETURNED, hidden_by=SECURE_AGGREGATION),
-                View(self.name, CheckpointSource.SUM),
-            ]
-        return [View(self.name, CheckpointSource.RETURNED)]
+    if hides_clients:
+        return [
+            View("server", CheckpointSource.RETURNED, hidden_by=SECURE_AGGREGATION),
+            View("server", CheckpointSource.SUM),
+        ]
+    return [View("server", CheckpointSource.RETURNED)]
 
 
-class Observer(ThreatModel):
+def observer(named: Collection[str], hides_clients: bool) -> list[View]:
     """A participant or an eavesdropper, who sees global checkpoints only."""
-
-    name = "observer"
-
-    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        return [View(self.name, CheckpointSource.GLOBAL)]
+    return [View("observer", CheckpointSource.GLOBAL)]
 
 
-class History(ThreatModel):
-    """Those named beside it, the server where none is, with a memory of all rounds so far.
+def history(named: Collection[str], hides_clients: bool) -> list[View]:
+    """The server and the observer as far as they are named beside it, else the server, with a memory of all rounds.
 
-    Where both the server and the observer see all clients together, it has the server's view: that one has no noise
-    and no server step in it yet.
+    Where both see all clients together, it has the server's view: that one has no noise and no server step in it yet.
     """
-
-    name = "history"
-
-    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        models = [model for model in (Server(), Observer()) if model.name in named] or [Server()]
-        views = [view for model in models for view in model.views(named, hides_clients)]
-        first = {view.source.of_all: view for view in reversed(views)}
-        return [replace(view, threat_model=self.name, all_rounds=True) for view in first.values()]
+    views = server(named, hides_clients) if "server" in named or "observer" not in named else []
+    views += observer(named, hides_clients) if "observer" in named else []
+    first = {view.source.of_all: view for view in reversed(views)}
+    return [replace(view, threat_model="history", all_rounds=True) for view in first.values()]
 
 
-class ServerHistory(ThreatModel):
-    """The server with a memory of all rounds so far: `history` without the union of all clients of an observer, which
-    costs the most where clients change."""
-
-    name = "server_history"
-
-    def views(self, named: Sequence[str], hides_clients: bool) -> list[View]:
-        return [replace(view, threat_model=self.name, all_rounds=True) for view in Server().views(named, hides_clients)]
+def server_history(named: Collection[str], hides_clients: bool) -> list[View]:
+    """The server with a memory of all rounds: `history` without an observer's union of all clients, which costs the
+    most where clients change."""
+    return [replace(view, threat_model="server_history", all_rounds=True) for view in server(named, hides_clients)]
 
 
-THREAT_MODELS: tuple[ThreatModel, ...] = (Server(), Observer(), History(), ServerHistory())
+THREAT_MODELS: dict[ThreatModelName, Callable[[Collection[str], bool], list[View]]] = {
+    "server": server,
+    "observer": observer,
+    "history": history,
+    "server_history": server_history,
+}
+"""Each returns what it looks at in every round, from the names of all threat models of the scenario and whether the
+clients use secure aggregation."""
 
 
-def all_views(named: Sequence[str], hides_clients: bool) -> list[View]:
-    """What the threat models that a scenario names look at."""
-    return [view for model in THREAT_MODELS if model.name in named for view in model.views(named, hides_clients)]
+def all_views(named: Collection[str], hides_clients: bool) -> list[View]:
+    """Return what the threat models that a scenario names look at."""
+    return [view for name, views in THREAT_MODELS.items() if name in named for view in views(named, hides_clients)]

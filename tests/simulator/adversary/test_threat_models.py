@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.results.threat_models import SECURE_AGGREGATION, CheckpointSource, History, all_views
+from simulator.results.threat_models import SECURE_AGGREGATION, CheckpointSource, all_views, history
 
 RETURNED, SUM, GLOBAL = CheckpointSource.RETURNED, CheckpointSource.SUM, CheckpointSource.GLOBAL
 
@@ -62,5 +62,5 @@ def test_secure_aggregation_hides_single_clients_and_says_so(named, hidden):
 
 def test_a_history_has_one_view_of_a_subject():
     for hides_clients in (False, True):
-        views = History().views(["server", "observer", "history"], hides_clients)
+        views = history(["server", "observer", "history"], hides_clients)
         assert len({view.source.of_all for view in views}) == len(views)
