@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
@@ -11,38 +11,34 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from attacks.interface.torch_tools import derive_seed
 from simulator.adversary.recorder import CellRecorder
 from simulator.adversary.reply import ClientReply, Participation
-from simulator.adversary.statistics import in_types_of
+from simulator.adversary.statistics import Aggregate, Wrapped, in_types_of
 from simulator.results.keys import ALL
 from simulator.scenario.sections import WEIGHT
 
 
-class CuriousServer(Strategy):
-    """Outermost wrapper: before any aggregation, each reply is read, noted and recorded."""
+class CuriousServer(Wrapped):
+    """Outermost wrapper: before any aggregation, it reads, notes and records each reply."""
 
     def __init__(
         self,
-        inner: Strategy,
+        strategy: Strategy,
         participation: Participation,
         recorder: CellRecorder,
         note: Callable[[int, ClientReply], None],
     ):
         """note: called with the round and each reply, whether it is healthy or not."""
-        self.inner, self.participation, self.recorder, self.note = inner, participation, recorder, note
-
-    def summary(self) -> None:
-        self.inner.summary()
+        super().__init__(strategy)
+        self.participation, self.recorder, self.note = participation, recorder, note
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         if server_round == 1:
             self.recorder.begin(arrays.to_torch_state_dict())
-        messages = self.inner.configure_train(server_round, arrays, config, self.participation.grid(grid))
+        messages = self.strategy.configure_train(server_round, arrays, config, self.participation.grid(grid))
         return self.participation.readdress(server_round, list(messages))
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         read = self.participation.read(replies)
         for reply in read:
             self.note(server_round, reply)
@@ -51,14 +47,14 @@ class CuriousServer(Strategy):
         healthy = tuple(reply.client for reply in read if reply.healthy)
         messages = [reply.message for reply in read if reply.healthy and reply.message is not None]
         summed = None
-        # all that the server sees of a round; first: strategies may write into replies
+        # the sum is all that the server sees of a round; it is taken first, as strategies may write into replies
         if self.recorder.hides_clients and messages:
             mean = aggregate_arrayrecords([reply.content for reply in messages], WEIGHT)
             mean = in_types_of(messages[0].content.array_records["arrays"], mean)
             summed = self.recorder.note_sum(server_round, mean.to_torch_state_dict())
         seed = derive_seed(self.recorder.cell.scenario.seed, "aggregation", server_round, ALL)
         np.random.seed(seed % 2**32)  # Flower's DP draws from the global generator
-        arrays, metrics = self.inner.aggregate_train(server_round, messages)
+        arrays, metrics = self.strategy.aggregate_train(server_round, messages)
         final = None
         if arrays is not None:
             final = self.recorder.note_global(server_round, arrays.to_torch_state_dict())
@@ -68,7 +64,4 @@ class CuriousServer(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        return self.inner.configure_evaluate(server_round, arrays, config, self.participation.grid(grid))
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return self.inner.aggregate_evaluate(server_round, replies)
+        return super().configure_evaluate(server_round, arrays, config, self.participation.grid(grid))

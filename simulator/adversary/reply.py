@@ -1,9 +1,9 @@
-"""What a client sent back in a round, read and checked in one place: whatever is wrong with it becomes a row.
+"""Read and check what clients send back in a round; whatever is wrong with a reply becomes a row.
 
 A client is somebody else's program on somebody else's machine. Flower's strategies take its numbers and arrays as they
-are: one NaN in a weight makes NaN of the global checkpoint, one missing array ends the federation.
+are: one NaN in a weight makes the global checkpoint NaN, one missing array ends the federation.
 
-Who takes part in a round, and what comes back: the schedule of clients, their replies and their failures.
+`Participation` chooses the clients of a round, and has their replies and their failures.
 """
 
 import math
@@ -29,62 +29,65 @@ from simulator.scenario.sections import WEIGHT
 
 ARRAYS, METRICS = "arrays", "metrics"  # the records that a strategy reads
 COUNTS = {WEIGHT: 1, "steps": 0}  # columns of the clients table, and the least that each may be
-NUMBERS = ("first-loss", "last-loss", "seconds")  # more of them
+NUMBERS = ("first-loss", "last-loss", "seconds")  # columns of the clients table
 WHEREABOUTS = {"worker": str, "pid": int, "gpu-ids": str, "device": str}
-MOST = 10**12  # what is beyond is no number of images or steps
+MOST = 10**12  # images or steps; a larger number is a mistake
 
 
 class BadReply(Exception):
-    """What is wrong with a reply, in one line."""
+    """A fault of a reply, in one line."""
 
 
 @dataclass(frozen=True)
 class ClientReply:
-    """What a client sent back in a round.
-
-    status: ok, failed or timeout, with the reason in `detail`. message: what the strategy may see of it, None unless
-    the status is ok. columns: what the client reported, as columns of the clients table, as far as it can be read.
-    guarantees: of differential privacy, after this round. distilled: the images (M, C, H, W) in [0, 1] that it trained
-    on instead of its own: for the scorer.
-    """
+    """The reply of a client in a round, read and checked."""
 
     client: int
+
     status: str
+    """ok, failed or timeout."""
+
     detail: str
+    """The reason, unless the status is ok."""
+
     message: Message | None = None
-    columns: dict[str, Any] = field(default_factory=dict)
+    """The part of the reply that a strategy may see; None unless the status is ok."""
+
+    reported: dict[str, Any] = field(default_factory=dict)
+    """Columns of the clients table, as far as they can be read."""
+
     guarantees: tuple[Guarantee, ...] = ()
+    """Of differential privacy, after this round."""
+
     distilled: Tensor | None = None
+    """The images (M, C, H, W) in [0, 1] that the client trained on instead of its own: for the scorer."""
 
     @classmethod
     def of(cls, client: int, message: Message | None, sent: Mapping[str, Array], timeout: float) -> "ClientReply":
-        """Read a message; nothing in it raises. sent: the arrays that it answers. timeout: seconds that the client
-        had."""
+        """Read a message; never raise. sent: the arrays that it answers. timeout: seconds that the client had."""
         if message is None or (message.has_error() and message.error.code == OUT_OF_TIME):
-            return cls._without(client, "timeout", f"no reply within federation.timeout = {timeout:g} s")
+            return cls(client, "timeout", f"no reply within federation.timeout = {timeout:g} s")
         if message.has_error():
-            return cls._without(client, "failed", one_line(message.error.reason or "no reason given"))
+            return cls(client, "failed", one_line(message.error.reason or "no reason given"))
+        reported: dict[str, Any] = {}
+        guarantees: tuple[Guarantee, ...] = ()
         try:
-            columns, guarantees = _columns(message.content), _guarantees(message.content)
-        except Exception as error:  # a record that is not there, or holds something else
-            return cls._without(client, "failed", _wrong(error))
-        columns |= privacy_columns(guarantees)
-        try:
+            reported, guarantees = _reported(message.content), _guarantees(message.content)
+            reported |= privacy_columns(guarantees)
             arrays, distilled = _arrays(message.content, sent), _distilled(message.content)
-        except Exception as error:
-            failed = cls._without(client, "failed", _wrong(error))
-            return cls(client, "failed", failed.detail, None, columns | failed.columns, guarantees)
+        except Exception as error:  # a record is missing, or holds something else
+            return cls(client, "failed", _wrong(error), None, reported, guarantees)
         metrics = MetricRecord()  # a strategy averages every metric that it finds, and fails where one is no number
         for name, value in _metrics(message.content).items():
             if is_number(value):
                 metrics[name] = value
         message.content = RecordDict({ARRAYS: arrays, METRICS: metrics})
-        columns |= {"client": client, "status": "ok", "detail": ""}
-        return cls(client, "ok", "", message, columns, guarantees, distilled)
+        return cls(client, "ok", "", message, reported, guarantees, distilled)
 
-    @classmethod
-    def _without(cls, client: int, status: str, detail: str) -> "ClientReply":
-        return cls(client, status, detail, columns={"client": client, "status": status, "detail": detail})
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The row of the clients table."""
+        return {**self.reported, "client": self.client, "status": self.status, "detail": self.detail}
 
     @property
     def healthy(self) -> bool:
@@ -92,7 +95,7 @@ class ClientReply:
 
     @cached_property
     def state(self) -> State | None:
-        """Its checkpoint; None unless the status is ok."""
+        """The checkpoint; None unless the status is ok."""
         return None if self.message is None else self.message.content.array_records[ARRAYS].to_torch_state_dict()
 
 
@@ -108,8 +111,8 @@ def _metrics(content: RecordDict) -> MetricRecord:
     return content.metric_records[METRICS]
 
 
-def _columns(content: RecordDict) -> dict[str, Any]:
-    """Numbers, whereabouts and bytes of the update. Raises where one is missing or is not what it should be."""
+def _reported(content: RecordDict) -> dict[str, Any]:
+    """Return numbers, whereabouts and bytes of the update; raise if one is missing or of the wrong kind."""
     metrics = _metrics(content)
     columns: dict[str, Any] = {}
     for name, least in COUNTS.items():
@@ -144,7 +147,8 @@ def _guarantees(content: RecordDict) -> tuple[Guarantee, ...]:
 
 
 def _arrays(content: RecordDict, sent: Mapping[str, Array]) -> ArrayRecord:
-    """The arrays of a reply, which are those that were sent, in shape and kind, and finite."""
+    """Return the arrays of a reply; raise BadReply unless they have the names, shapes and kinds of those sent and are
+    finite."""
     if ARRAYS not in content.array_records:
         raise BadReply(f"has no record {ARRAYS!r}")
     arrays = content.array_records[ARRAYS]
@@ -169,8 +173,8 @@ def _arrays(content: RecordDict, sent: Mapping[str, Array]) -> ArrayRecord:
 
 
 def _check_numbers(name: str, tensor: Tensor) -> None:
-    """Raise BadReply where one is not finite, or so large that the sum of their squares would not be in float32: norms
-    and losses of a mean with it would be Inf, and NaN all that every client trains from there."""
+    """Raise BadReply if a number is not finite, or if the sum of the squares overflows float32: norms and losses of the
+    mean would be Inf, and every client would train NaN from there."""
     size = float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
     if size**2 <= torch.finfo(torch.float32).max:
         return
@@ -194,7 +198,7 @@ def _distilled(content: RecordDict) -> Tensor | None:
 
 
 class Participation:
-    """The clients of one cell: which of them train in a round, and their replies in the order of partition ids.
+    """Chooses the clients of one cell that train in a round, and sorts their replies by partition id.
 
     Both make the federation reproducible: Flower samples random node ids, and a float sum depends on its order.
     """
@@ -207,11 +211,11 @@ class Participation:
         self.sent: Mapping[str, Array] = {}  # in this round
 
     def grid(self, grid: Grid) -> Grid:
-        """The grid as a strategy is to see it: without the clients of other cells."""
+        """Return the grid for a strategy, without the clients of other cells."""
         return cast(Grid, CellGrid(grid, self.nodes))
 
     def readdress(self, round: int, messages: list[Message]) -> list[Message]:
-        """The messages of a strategy, sent to clients that the seed chooses: as many, or each by a coin of its own."""
+        """Send the messages of a strategy to clients that the seed chooses: as many, or each by a coin of its own."""
         schedule = random.Random(f"{self.scenario.seed}/{round}")
         if self.scenario.poisson:
             fraction = self.scenario.federation.fraction
@@ -226,16 +230,16 @@ class Participation:
         ]
 
     def read(self, messages: Iterable[Message]) -> list[ClientReply]:
-        """The reply of every client that was asked in this round, by partition id.
+        """Return the reply of every client that was asked in this round, by partition id.
 
-        Of a client that is lost, Flower's SuperLink says so itself: that message comes from no node of ours.
+        If a client is lost, Flower's SuperLink says so itself, in a message that comes from no node of ours.
         """
         received = {self.partitions.get(message.metadata.src_node_id): message for message in messages}
         timeout = self.scenario.federation.timeout
         return [ClientReply.of(client, received.get(client), self.sent, timeout) for client in self.chosen]
 
     def check_failures(self, round: int, replies: list[ClientReply]) -> None:
-        """Raise RunError where more clients failed than the scenario allows, or all of them."""
+        """Raise RunError if more clients failed than the scenario allows, or all of them."""
         if not replies:  # nobody was asked
             return
         failures = [reply for reply in replies if not reply.healthy]
@@ -249,7 +253,7 @@ class Participation:
 
 
 class CellGrid:
-    """A grid that shows a strategy the nodes of one cell only, in the order of their partitions."""
+    """Shows a strategy the nodes of one cell only, in the order of their partitions."""
 
     def __init__(self, grid: Grid, nodes: dict[int, int]):
         self._grid, self._nodes = grid, nodes

@@ -1,6 +1,4 @@
-"""What Flower strategies around another one share.
-
-Running statistics of BatchNorm in the aggregation: averaged, whatever the strategy makes of the parameters.
+"""Wrap Flower strategies: `Wrapped` is the base of our wrappers, `StatisticsApart` averages BatchNorm's statistics.
 
 Flower's strategies treat every array alike. A server optimizer would take steps of its own in a variance, which may
 become negative, central differential privacy would clip and noise a counter of batches, and a mean makes a float of it.
@@ -16,9 +14,12 @@ from torch import nn
 
 from simulator.scenario.sections import WEIGHT
 
+Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
+"""What a strategy makes of the replies of a round: the global checkpoint, and metrics."""
+
 
 class Wrapped(Strategy):
-    """Around another strategy, which does what a subclass does not change: training has to be said there."""
+    """Does as another strategy. A subclass says what it does in training."""
 
     def __init__(self, strategy: Strategy):
         self.strategy = strategy
@@ -36,7 +37,7 @@ class Wrapped(Strategy):
 
 
 def weights_of(replies: Sequence[Message]) -> list[float]:
-    """What each reply weighs in a mean: its number of images."""
+    """Return the weight of each reply in a mean: its number of images."""
     return [float(str(next(iter(reply.content.metric_records.values()))[WEIGHT])) for reply in replies]
 
 
@@ -44,11 +45,11 @@ ARRAYS = "arrays"  # the record of a message that holds the checkpoint
 
 
 class StatisticsApart(Wrapped):
-    """Around any strategy, which then sees parameters only: buffers become their mean over the replies, weighted by
-    images, in float64 and in the type that they were sent in."""
+    """Shows a strategy the parameters only. Buffers become their mean over the replies, weighted by images, computed in
+    float64 and returned in the type that they were sent in."""
 
     def __init__(self, strategy: Strategy, buffers: Sequence[str]):
-        """buffers: names of what no client trains."""
+        """buffers: names of the entries of a checkpoint that no client trains."""
         super().__init__(strategy)
         self.buffers = frozenset(buffers)
         self.sent: dict[str, Array] = {}
@@ -62,9 +63,7 @@ class StatisticsApart(Wrapped):
             message.content[ARRAYS] = self._whole(message.content.array_records[ARRAYS], self.sent)
         return messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         replies = list(replies)
         buffers = self._mean(replies) if replies else self.sent
         for reply in replies:
@@ -76,7 +75,7 @@ class StatisticsApart(Wrapped):
         return ArrayRecord({name: array for name, array in arrays.items() if name not in self.buffers})
 
     def _whole(self, parameters: Mapping[str, Array], buffers: Mapping[str, Array]) -> ArrayRecord:
-        """Both together, in the order of the checkpoint sent."""
+        """Put both together, in the order of the checkpoint sent."""
         return ArrayRecord({name: (buffers if name in self.buffers else parameters)[name] for name in self.sent})
 
     def _mean(self, replies: Sequence[Message]) -> ArrayRecord:
@@ -90,7 +89,7 @@ class StatisticsApart(Wrapped):
 
 
 def in_types_of(sent: Mapping[str, Array], mean: Mapping[str, Array]) -> ArrayRecord:
-    """A mean of checkpoints, every entry in the type that it was sent in: a counter is the nearest whole number."""
+    """Return a mean of checkpoints with every entry in the type that it was sent in: counters are rounded."""
     found = {}
     for name, array in mean.items():
         values, dtype = array.numpy(), sent[name].numpy().dtype
@@ -99,6 +98,6 @@ def in_types_of(sent: Mapping[str, Array], mean: Mapping[str, Array]) -> ArrayRe
 
 
 def buffers_of(model: nn.Module) -> list[str]:
-    """Names of what a checkpoint holds beside parameters."""
+    """Return the names of the entries of a checkpoint that are no parameters."""
     parameters = {name for name, _ in model.named_parameters()}
     return [name for name in model.state_dict() if name not in parameters]

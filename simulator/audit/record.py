@@ -21,13 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from attacks.interface.errors import InputError
 from clients.models.checkpoint import read_checkpoint
-from simulator.adversary.statistics import Wrapped
+from simulator.adversary.statistics import Aggregate, Wrapped
 from simulator.audit.messages import Arrays, Background, MessageReader, Problems, Reply, ServerRound, log
 from simulator.audit.recording import CONTENTS
 from simulator.audit.writer import Kept, RecordingWriter
@@ -129,9 +129,7 @@ class Record(Wrapped):
         self.recorder.sent(server_round, arrays, messages)
         return messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         replies = list(replies)
         self.recorder.returned(replies)  # first: strategies may write into replies
         arrays, metrics = self.own_aggregate_train(server_round, replies)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
@@ -17,13 +17,13 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from simulator.adversary.statistics import Wrapped, weights_of
+from simulator.adversary.statistics import Aggregate, Wrapped, weights_of
 from simulator.scenario.sections import WEIGHT
 
 
 class FittedNoise(Wrapped):
-    """Around Flower's wrapper, whose divisor of the noise it sets to Σ wᵢ / max wᵢ: the number of replies where all
-    weigh the same."""
+    """Sets the divisor of the noise of Flower's wrapper to Σ wᵢ / max wᵢ: the number of replies if all weigh the
+    same."""
 
     kind: type[DifferentialPrivacyServerSideFixedClipping] | type[DifferentialPrivacyClientSideFixedClipping]
 
@@ -35,9 +35,9 @@ class FittedNoise(Wrapped):
         num_sampled_clients: int,
         expected_clients: float | None = None,
     ):
-        """expected_clients: where each client takes part by a coin of its own, their number in expectation. All weights
-        are one then, and the sum of the updates and its noise are divided by that number: neither who came nor how many
-        may scale what is released, and a round in which nobody came releases noise."""
+        """expected_clients: given if each client takes part by a coin of its own. All weights are one then, and the sum
+        of the updates and its noise are divided by that number: neither who came nor how many may scale what is
+        released, and a round in which nobody came releases noise."""
         super().__init__(strategy)
         self.flower = self.kind(strategy, noise_multiplier, clipping_norm, num_sampled_clients)
         self.expected_clients = expected_clients
@@ -53,9 +53,7 @@ class FittedNoise(Wrapped):
         self.sent = arrays
         return self.flower.configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         replies = list(replies)
         if self.expected_clients is None:
             return self._aggregate(server_round, replies)
@@ -71,8 +69,8 @@ class FittedNoise(Wrapped):
         step = {name: after - before[name] for name, after in _numpy(arrays).items()}
         return _moved(self.sent, step, len(replies) / self.expected_clients), metrics
 
-    def _aggregate(self, server_round: int, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The weighted mean of clipped updates and noise in proportion to the largest weight."""
+    def _aggregate(self, server_round: int, replies: list[Message]) -> Aggregate:
+        """Return the weighted mean of clipped updates, with noise in proportion to the largest weight."""
         weights = weights_of(replies)
         self.flower.num_sampled_clients = cast(int, sum(weights) / max(weights))  # Flower divides by it, no more
         return self.flower.aggregate_train(server_round, replies)
@@ -95,6 +93,6 @@ def _numpy(record: ArrayRecord) -> dict[str, np.ndarray]:
 
 
 def _moved(record: ArrayRecord, step: dict[str, np.ndarray], factor: float) -> ArrayRecord:
-    """record + factor · step, in the types of the record."""
+    """Return record + factor · step, in the types of the record."""
     arrays = {name: (array + factor * step[name]).astype(array.dtype) for name, array in _numpy(record).items()}
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
