@@ -1,7 +1,6 @@
-"""Rows of a run as they come, in an experiment tracker: MLflow, or Weights & Biases.
+"""Send the rows of a run to an experiment tracker, MLflow or Weights & Biases, as they come.
 
-A tracker is one more `Display`: whoever wants the rows elsewhere writes another. It costs a line where it fails, and no
-result.
+A tracker is one more `Display`; for other destinations, write another. A tracker that fails costs a line, no result.
 """
 
 import importlib
@@ -25,13 +24,13 @@ Log = Callable[[dict[str, float], int], None]
 
 
 class Tracker(Display):
-    """Sends the test accuracy of every round, and the numbers of every attack, to where somebody watches them."""
+    """Sends the test accuracy of every round, and the numbers of every attack."""
 
     def __init__(self, log: Log, end: Callable[[], None]):
         self.log, self.end = log, end
 
     def note(self, line: str) -> None:
-        """For people, not for a tracker."""
+        """Send nothing: notes are for people."""
 
     def round_done(self, cell: str, round: int, accuracy: float) -> None:
         self._send({f"{f'{cell}/' if cell else ''}test_accuracy": accuracy}, round)
@@ -56,50 +55,40 @@ class Tracker(Display):
             logging.getLogger("fedspill").warning("tracking failed: %s; the run goes on", error)
 
 
+def _broadcast(name: str) -> Callable[..., None]:
+    """Make a method of `Displays` that calls the method of this name of every display."""
+
+    def call(self: "Displays", *given: Any) -> None:
+        for display in self.displays:
+            getattr(display, name)(*given)
+
+    return call
+
+
 class Displays(Display):
-    """Several displays that are told the same."""
+    """Passes every call on to several displays."""
 
     def __init__(self, *displays: Display):
         self.displays = displays
 
-    def note(self, line: str) -> None:
-        for display in self.displays:
-            display.note(line)
-
-    def start(self, rounds: int, attacks: int) -> None:
-        for display in self.displays:
-            display.start(rounds, attacks)
-
-    def pretraining(self, done: int, total: int, loss: float) -> None:
-        for display in self.displays:
-            display.pretraining(done, total, loss)
-
-    def round_done(self, cell: str, round: int, accuracy: float) -> None:
-        for display in self.displays:
-            display.round_done(cell, round, accuracy)
-
-    def attack_done(self, row: dict[str, Any]) -> None:
-        for display in self.displays:
-            display.attack_done(row)
-
-    def attacks_running(self, shares: dict[str, float]) -> None:
-        for display in self.displays:
-            display.attacks_running(shares)
-
-    def stop(self) -> None:
-        for display in self.displays:
-            display.stop()
+    note = _broadcast("note")
+    start = _broadcast("start")
+    pretraining = _broadcast("pretraining")
+    round_done = _broadcast("round_done")
+    attack_done = _broadcast("attack_done")
+    attacks_running = _broadcast("attacks_running")
+    stop = _broadcast("stop")
 
 
 def mlflow_tracker(mlflow: Any, plan: RunPlan) -> Tracker:
-    """A run of the experiment that MLFLOW_EXPERIMENT_NAME names, at MLFLOW_TRACKING_URI."""
+    """Start a run of the experiment that MLFLOW_EXPERIMENT_NAME names, at MLFLOW_TRACKING_URI."""
     mlflow.start_run(run_name=plan.run_dir.name)
     mlflow.log_params(_settings(plan))
     return Tracker(lambda values, round: mlflow.log_metrics(values, step=round), mlflow.end_run)
 
 
 def wandb_tracker(wandb: Any, plan: RunPlan) -> Tracker:
-    """A run of the project that WANDB_PROJECT names; the round is a value of its own, since rows come in any order."""
+    """Start a run of the project that WANDB_PROJECT names. The round is a value: rows come in any order."""
     run = wandb.init(name=plan.run_dir.name, config=_settings(plan), dir=str(plan.run_dir))
     return Tracker(lambda values, round: run.log({**values, "round": round}), run.finish)
 
@@ -108,8 +97,8 @@ TRACKERS = {"mlflow": mlflow_tracker, "wandb": wandb_tracker}
 
 
 def tracked(display: Display, plan: RunPlan) -> Display:
-    """The display, and the trackers of `output.track` beside it. InputError where one of them is not installed, or
-    cannot be started."""
+    """Return the display with the trackers of `output.track` beside it. Raise InputError if one of them cannot be
+    started."""
     names = plan.scenario.output.track
     return Displays(display, *(_started(name, plan) for name in names)) if names else display
 
@@ -125,7 +114,7 @@ def _started(name: str, plan: RunPlan) -> Tracker:
 
 
 def _settings(plan: RunPlan) -> dict[str, Any]:
-    """The scenario in dotted keys, with its digest."""
+    """Return the scenario in dotted keys, with its digest."""
     content = plan.scenario.model_dump(mode="json", exclude={"output"})
     settings = {".".join(map(str, key)): value for key, value in leaves(content) if value is not None}
     return {**settings, "digest": plan.scenario.digest}
