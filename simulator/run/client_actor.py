@@ -1,6 +1,6 @@
-"""The process that a simulation's clients train in.
+"""The process in which a simulation's clients train.
 
-Flower's own actor is defined beside its server, which every such process would import, too: a quarter of its start.
+Flower's own actor is defined beside its server, and importing that takes a quarter of a worker's start.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from clients.client_app import loaded
 
 @ray.remote
 class ClientActor:
-    """Has one client after the other answer a message, as Flower's `ClientAppActor` does."""
+    """Lets one client after the other answer a message, as Flower's `ClientAppActor` does."""
 
     def __init__(self) -> None:
         loaded()  # imports take none of the time of the first client
@@ -24,7 +24,7 @@ class ClientActor:
     def run(
         self, load_app: Callable[[], ClientApp], message: Message, client: str, context: Context
     ) -> tuple[str, Message, Context]:
-        """(the client, its reply, its state afterwards). Raises ClientAppException, for which Flower answers."""
+        """Return (the client, its reply, its state afterwards). Raise ClientAppException, which Flower answers."""
         require_usable_card()
         try:
             return client, load_app()(message=message, context=context), context

@@ -32,8 +32,8 @@ UNUSED = ("start_api_server", "start_monitor", "start_log_monitor")
 
 
 def start_ray(engine: EngineConfig) -> bool:
-    """A Ray of our own with slots for attacks, or the cluster at `engine.address`; False where one is up already, which
-    is used."""
+    """Start a Ray with slots for attacks, or connect to the cluster at `engine.address`. Return False if a Ray is up
+    already: that one is used."""
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a call after the shutdown would start another Ray in silence
     if ray.is_initialized():
         return False
@@ -41,11 +41,11 @@ def start_ray(engine: EngineConfig) -> bool:
     variables = worker_environment(engine.threads)
     if engine.address is None:
         workers = engine.attack_workers or os.cpu_count() or 1
-        # client actors hold all CPUs, and without any that are free Ray ends an idle worker after a second, with all
-        # that it has imported: every round's attacks would wait for new ones
+        # client actors hold all CPUs. Without a free one Ray ends an idle worker after a second, with its imports, and
+        # the attacks of every round would wait for new workers
         kept = {"num_workers_soft_limit": workers}
         require_token()
-        # "local": whatever Ray runs on this machine already, or RAY_ADDRESS names, is left alone
+        # "local": another Ray on this machine, or at RAY_ADDRESS, is left alone
         with reaped(), inherited(variables), own_signals(), without_unused():
             slots: dict[str, float] = {ATTACK_RESOURCE: workers}
             gpus = torch.cuda.device_count()  # Ray would count cards that this build of PyTorch cannot use
@@ -65,8 +65,8 @@ def start_ray(engine: EngineConfig) -> bool:
 
 @contextlib.contextmanager
 def inherited(variables: dict[str, str]) -> Iterator[None]:
-    """A Ray that starts inside hands these to its workers. As a runtime environment they would reach the workers, too,
-    but not those that Ray starts before anybody asks for one: they would stay idle, and others start in their stead."""
+    """Set variables while Ray starts, so that all of its workers inherit them. With a runtime environment Ray would not
+    use the workers that it starts beforehand."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -81,24 +81,23 @@ def inherited(variables: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself as it starts, and ends by a crash or with exit code 1: it may not, and is undone
-    where it does."""
-    if threading.current_thread() is not threading.main_thread():  # Ray, too, leaves it alone there
+    """Keep our handler of SIGTERM while Ray starts: Ray's own ends the process by a crash or with exit code 1."""
+    if threading.current_thread() is not threading.main_thread():  # Ray leaves it alone there, too
         yield
         return
     before, take = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
-    utils.set_sigterm_handler = lambda handler: None  # set while it starts, not only afterwards
+    utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
         utils.set_sigterm_handler = take
-        signal.signal(signal.SIGTERM, before)  # Ray's C++ takes it, too
+        signal.signal(signal.SIGTERM, before)  # Ray's C++ sets one, too
 
 
 @contextlib.contextmanager
 def without_unused() -> Iterator[None]:
-    """A Ray that starts inside is up two seconds sooner: it leaves out what a run has no use for. `ray.init` has no
-    option for it; a Ray whose methods are called otherwise starts them."""
+    """Start Ray without the processes that a run does not use: it is up two seconds sooner. `ray.init` has no such
+    option; a version of Ray whose methods have other names starts them."""
 
     def start_nothing(node: Node, *args: Any, **options: Any) -> None: ...
 
@@ -113,10 +112,10 @@ def without_unused() -> Iterator[None]:
 
 
 def require_token() -> None:
-    """Whoever wants to use the Ray that starts next has to know a token: its ports are open on every interface.
+    """Protect the Ray that starts next by a token: its ports are open on every interface.
 
     Ray's processes inherit the environment; a token that is there already is the user's own. Ray reads the environment
-    when it is imported: what its own tests reset, it reads again.
+    when it is imported, and again after a function of its own tests.
     """
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     if not _has_token():
@@ -129,7 +128,7 @@ def _has_token() -> bool:
 
 
 def _check_that_somebody_answers(address: str) -> None:
-    """Raise InputError where nobody answers as a cluster does: Ray itself would go on trying for minutes."""
+    """Raise InputError if no cluster answers: Ray itself would go on trying for minutes."""
     if address == "auto":  # Ray looks on this machine
         return
     host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -138,22 +137,18 @@ def _check_that_somebody_answers(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
         if os.environ.get("RAY_USE_TLS", "0") == "0":
-            _await_grpc(f"{host}:{port}")
+            with grpc.insecure_channel(f"{host}:{port}") as channel:
+                grpc.channel_ready_future(channel).result(timeout=ANSWER)
+    except grpc.FutureTimeoutError:
+        silent = f"somebody listens, who does not speak gRPC within {ANSWER:g} s"
+        raise InputError(f"engine.address {address!r}: no Ray cluster answers there ({silent})") from None
     except (OSError, UnicodeError) as error:
         raise InputError(f"engine.address {address!r}: no Ray cluster answers there ({error})") from None
 
 
-def _await_grpc(target: str) -> None:
-    """Raise TimeoutError where whoever listens does not speak Ray's protocol."""
-    with grpc.insecure_channel(target) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=ANSWER)
-        except grpc.FutureTimeoutError:
-            raise TimeoutError(f"somebody listens, who does not speak gRPC within {ANSWER:g} s") from None
-
-
 def worker_environment(threads: int) -> dict[str, str]:
-    """Variables of the workers' processes: the packages come from here, whatever their working directory holds."""
+    """Return the variables of the workers' processes: they import our packages from here, whatever their working
+    directory holds."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
     allowed = os.environ.get(VARIABLE, "")
@@ -161,8 +156,8 @@ def worker_environment(threads: int) -> dict[str, str]:
 
 
 def backend_config(engine: EngineConfig, clients: int) -> dict:
-    """Flower's backend settings: the share of each of so many clients. Actors that die are replaced by `workers`: Ray
-    would start them again within the time of the client that they died in."""
+    """Return Flower's backend settings: the share of each client. Raise InputError if the cluster has no room for it.
+    Ray does not restart actors, which would take the time of the client that they died in: `workers` does."""
     there = ray.cluster_resources()
     gpus = engine.gpus if engine.gpus is not None else (DEFAULT_GPU_SHARE if there.get("GPU", 0) else 0.0)
     for name, wanted in (("CPU", engine.cpus), ("GPU", gpus)):
@@ -185,17 +180,16 @@ def backend_config(engine: EngineConfig, clients: int) -> dict:
 
 
 def beside_clients(config: dict, clients: int) -> tuple[float, int]:
-    """What attacks run beside: the share of a GPU of each client, and how many of them train at a time. config: what
-    `backend_config` returned."""
+    """Return the share of a GPU of each client, and how many clients train at a time. config: of `backend_config`."""
     share = config["client_resources"]
     return share["num_gpus"], min(actors_that_fit(**share), clients)
 
 
 def actors_that_fit(num_cpus: float, num_gpus: float) -> int:
-    """How many clients' actors the nodes have room for.
+    """Return how many client actors the nodes have room for.
 
-    A share of a GPU lies on one of them: of 0.3, three fit on each and twelve on four. Flower counts thirteen, of
-    which one never comes up.
+    A share of a GPU lies on one GPU: of 0.3, three fit on each and twelve on four. Flower counts thirteen, of which one
+    never comes up.
     """
 
     def on(there: Mapping[str, float]) -> int:

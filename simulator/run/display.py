@@ -1,7 +1,4 @@
-"""What a run shows while it runs: bars on a terminal, plain lines elsewhere.
-
-How Ctrl-C and SIGTERM end a run or an audit.
-"""
+"""Show the progress of a run: bars on a terminal, plain lines elsewhere. End it on Ctrl-C and SIGTERM."""
 
 import contextlib
 import os
@@ -33,14 +30,14 @@ from simulator.results.keys import owner
 from simulator.terminal import Terminal, print_error
 
 QUIET = 30.0  # seconds between lines that say how far something is
-LINES = 20  # that finished attacks are told of in, or a few more
+LINES = 20  # on finished attacks, about
 
 ShowProgress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
 
 
 class PlainColumn(TextColumn):
-    """What a bar says, markup and escape sequences no more than text: names of attacks may be anybody's."""
+    """Shows markup and escape sequences as text: names of attacks may be anybody's."""
 
     def render(self, task: Task) -> Text:
         return Text(printable(self.text_format.format(task=task)))
@@ -48,8 +45,8 @@ class PlainColumn(TextColumn):
 
 @contextmanager
 def step_bar() -> Iterator[ShowProgress]:
-    """A bar on stderr that appears when it is first told of something: what runs may draw bars of its own. Where stderr
-    is no terminal, a line at the start of each thing and every half minute."""
+    """Yield a function that shows a bar on stderr from its first call on. If stderr is no terminal, print a line at the
+    start of each step and every half minute."""
     console = Terminal(stderr=True)
     if not console.is_terminal:
         yield _step_lines(console)
@@ -71,7 +68,6 @@ def step_bar() -> Iterator[ShowProgress]:
 
 
 def _step_lines(console: Terminal) -> ShowProgress:
-    """Lines for people who read a log."""
     last, said = "", 0.0
 
     def report(what: str, done: int, total: int) -> None:
@@ -85,50 +81,49 @@ def _step_lines(console: Terminal) -> ShowProgress:
 
 
 def run_display() -> "Display":
-    """Bars where stderr is a terminal, else lines."""
+    """Return bars if stderr is a terminal, else lines."""
     console = Terminal(stderr=True)
     return Bars(console) if console.is_terminal else Lines(console)
 
 
 class Display:
-    """Shows nothing: for tests and for `flwr run`, whose output goes to a log. Others override what they show.
-
-    reasons: why attacks gave no result, as far as that has been said."""
+    """Shows nothing: for tests and for `flwr run`, whose output goes to a log. Subclasses override what they show."""
 
     def __init__(self) -> None:
         self.reasons = set[str]()
+        """Kinds of reasons that have been shown in full."""
 
     def why(self, row: dict[str, Any]) -> str:
-        """Why an attack gave no result, in full the first time. row: of the leakage table."""
+        """Return why an attack gave no result, in full the first time. row: of the leakage table."""
         kind = re.sub(r"\d+", "#", f"{row['attack']}: {row['detail']}")
         known = kind in self.reasons
         self.reasons.add(kind)
         return "as before" if known else str(row["detail"])
 
     def note(self, line: str) -> None:
-        """Something that a user has to know: wherever it is shown, a log is read by somebody."""
+        """Show a line that a user has to know, in a log too."""
         print_error(line)
 
     def price(self, lines: Callable[[], list[str]]) -> None:
-        """What will be done, and what that costs; to find out takes some seconds."""
+        """Show what will be done and what that costs. lines: takes seconds."""
 
     def start(self, rounds: int, attacks: int) -> None:
-        """So many rounds and attacks are to come."""
+        """Begin with so many rounds and attacks."""
 
     def pretraining(self, done: int, total: int, loss: float) -> None:
-        """So many steps of pretraining are done."""
+        """Note steps of pretraining."""
 
     def round_done(self, cell: str, round: int, accuracy: float) -> None:
-        """A round of a cell is over. accuracy: on the test split."""
+        """Note the end of a round of a cell. accuracy: on the test split."""
 
     def attack_done(self, row: dict[str, Any]) -> None:
-        """An attack is over. row: of the leakage table."""
+        """Note the end of an attack. row: of the leakage table."""
 
     def attacks_running(self, shares: dict[str, float]) -> None:
-        """How much of it each running attack has done, 0 to 1, by name."""
+        """Note the share done of each running attack, 0 to 1, by name."""
 
     def stop(self) -> None:
-        """The run is over."""
+        """End."""
 
 
 def subject_of(row: dict[str, Any]) -> str:
@@ -136,7 +131,7 @@ def subject_of(row: dict[str, Any]) -> str:
 
 
 def found_by(row: dict[str, Any]) -> str:
-    """What a row of the leakage table has to show, as it comes; "" for nothing."""
+    """Return what an attack found, in words; "" for nothing. row: of the leakage table."""
     said = []
     if row.get("recovered"):
         said.append(f"{row['recovered']} of {row['num_private']} images recovered")
@@ -168,9 +163,8 @@ class Bars(Display):
             self.note(line)
 
     def start(self, rounds: int, attacks: int) -> None:
-        self.rounds = self.progress.add_task(
-            "rounds", total=rounds, note="starting Flower and Ray …", visible=rounds > 0
-        )  # an audit has none
+        starting, audit = "starting Flower and Ray …", rounds == 0
+        self.rounds = self.progress.add_task("rounds", total=rounds, note=starting, visible=not audit)
         self.attacks = self.progress.add_task("attacks", total=attacks, note="")
         self.progress.start()
 
@@ -246,7 +240,7 @@ class Lines(Display):
         self._say(f"{rounds}{self.attacks_over} attacks done in {seconds:.0f} s")
 
     def _quiet(self) -> bool:
-        """Whether nothing was said for a while."""
+        """Return whether nothing was printed for a while."""
         return time.monotonic() - self.last >= QUIET
 
     def _say(self, line: str) -> None:
@@ -256,11 +250,11 @@ class Lines(Display):
 
 @contextlib.contextmanager
 def interruptible(display: Display) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the process at once, with exit codes 130 and 143.
+    """End the process at once on Ctrl-C and SIGTERM, with exit codes 130 and 143.
 
-    Flower would wait for its server's thread, that is until the run is done, and Ray for locks that the interrupted
-    call holds. Rows and files are complete when they are written, so leaving at any time loses nothing but the attacks
-    and the rounds in progress; `orphan_reaper` ends what was started.
+    Flower would wait for its server's thread, until the run is done, and Ray for locks that the interrupted call holds.
+    Rows and files are complete when they are written, so that only attacks and rounds in progress are lost;
+    `orphan_reaper` ends the processes that were started.
     """
 
     def leave(signum: int, frame: Any) -> None:

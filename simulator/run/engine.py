@@ -1,4 +1,4 @@
-"""How a simulation is launched: Flower's runtime on our Ray cluster, in this process."""
+"""Launch a simulation: Flower's runtime on our Ray cluster, in this process."""
 
 import contextlib
 import io
@@ -24,7 +24,7 @@ from simulator.run.workers import KillingBackend, killing_backend
 
 
 def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: bool = False) -> None:
-    """Run a plan to its end on Ray; RunError where it had to stop. Nothing is written before Ray is known to fit."""
+    """Run a plan to its end on Ray; raise RunError if it had to stop. Nothing is written before Ray is known to fit."""
     server_app, display = ServerApp(), tracked(display, plan)
     caught: list[Exception] = []
     backends: list[KillingBackend] = []  # one, once it has started
@@ -42,7 +42,8 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
             for backend in backends:
                 backend.replace_busy()  # Flower would wait for them
 
-    quieten(verbose)
+    for name, level in (("flwr", logging.CRITICAL), ("ray", logging.ERROR)):
+        logging.getLogger(name).setLevel(logging.INFO if verbose else level)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore", DeprecationWarning)
         stack.enter_context(interruptible(display))
@@ -63,16 +64,9 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
         raise caught[0]
 
 
-def quieten(verbose: bool) -> None:
-    """Flower and Ray speak up when something is wrong, or all the time where that is wanted."""
-    for name, level in (("flwr", logging.CRITICAL), ("ray", logging.ERROR)):
-        logging.getLogger(name).setLevel(logging.INFO if verbose else level)
-
-
 @contextlib.contextmanager
 def told_to(path: Path) -> Iterator[None]:
-    """What is printed goes to this file, as far as the disk takes it: Ray prints the fate of every worker, ended on
-    purpose or not."""
+    """Print to this file, as far as the disk takes it: Ray prints the fate of every worker, ended on purpose or not."""
     log: TextIO = io.StringIO()
     with contextlib.suppress(OSError):
         log = path.open("a", encoding="utf-8")

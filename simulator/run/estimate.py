@@ -1,4 +1,4 @@
-"""What a plan would do and roughly what it would cost, measured on this machine in a few seconds."""
+"""Estimate what a plan would do and cost, measured on this machine in a few seconds."""
 
 import itertools
 import math
@@ -33,11 +33,11 @@ from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
-PROBE_STEPS = 4  # of training; fewer where they take longer than LONG_STEPS
-PROBE_IMAGES = 128  # of a step; one of more costs as much more
+PROBE_STEPS = 4  # of training; fewer if they take longer than LONG_STEPS
+PROBE_IMAGES = 128  # of a step; the time of a larger step is extrapolated
 LONG_STEPS = 2.0  # seconds
 STARTUP = 35.0  # processor seconds that Flower, Ray and their workers take to come up
-DEAR = 600.0  # processor seconds of attacks from which on it is said which costs most
+DEAR = 600.0  # processor seconds of attacks, from which on the dearest is named
 # Processor seconds beside training and attacks, and for each parameter of the network: measured by
 # tests.benchmarks.scale on networks of 200 to 2.6 million (docs/records/scale.md).
 REPLY = (0.08, 1.1e-7)  # sent, returned, read, written down and averaged
@@ -45,7 +45,7 @@ DIAGNOSTICS = (0.05, 4.5e-7)  # how linear the network was: on top of a score
 
 
 def describe_plan(plan: RunPlan) -> str:
-    """A few lines: what would run, and an estimate of its time."""
+    """Describe in a few lines what would run, and estimate its time."""
     scenario = plan.cells[0].scenario
     data = load_data(plan.cells[0].client_config(use_gpu=False))
     sizes = [load_data(cell.client_config(use_gpu=False)).client_sizes for cell in plan.cells]  # images of few are kept
@@ -74,7 +74,7 @@ def describe_plan(plan: RunPlan) -> str:
 
 
 def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
-    """The lines of what it costs, measured on one of its cells. sizes: of the clients of each cell."""
+    """Return the lines on the cost, measured on one of the cells. sizes: images of the clients of each cell."""
     scenario, parameters, pretraining = plan.cells[0].scenario, plan.parameters, estimate_pretraining(plan)
     # a step of training, or of an attack, costs about its images times its parameters
     work = [
@@ -102,8 +102,8 @@ def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
 
 
 def dearest(attacks: Sequence[AttackConfig], seconds: Mapping[str, float | None]) -> str:
-    """The attack that costs most of a run of more than DEAR, by which option, and what less of it would cost; "" where
-    none does."""
+    """Name the attack that takes most of a run of more than DEAR, the option that makes it slow, and the price of less;
+    "" if there is none."""
     label = max(seconds, key=lambda name: seconds[name] or 0.0, default="")
     taken, attack = seconds.get(label) or 0.0, next((one for one in attacks if one.label == label), None)
     iterations = None if attack is None else iterations_of(attack)
@@ -117,7 +117,7 @@ def dearest(attacks: Sequence[AttackConfig], seconds: Mapping[str, float | None]
 
 
 def handling_seconds(cell: Cell, parameters: int) -> float:
-    """Processor seconds that replies and scores take, whatever is trained and attacked."""
+    """Return the processor seconds of replies and scores, whatever is trained and attacked."""
     scenario = cell.scenario
     replies = scenario.federation.rounds * scenario.federation.clients_a_round
     units = [(replies, REPLY), (expected_attacks(cell), SCORE)]
@@ -126,7 +126,8 @@ def handling_seconds(cell: Cell, parameters: int) -> float:
 
 
 def kept_bytes(cells: Sequence[Cell], parameters: Sequence[int]) -> int:
-    """Of the checkpoints that the cells leave behind, if no client fails. parameters: of each cell's network."""
+    """Return the bytes of the checkpoints that the cells leave behind, if no client fails. parameters: of each cell's
+    network."""
     files = 0
     for cell, count in zip(cells, parameters, strict=True):
         scenario = cell.scenario
@@ -137,8 +138,8 @@ def kept_bytes(cells: Sequence[Cell], parameters: Sequence[int]) -> int:
 
 
 def waiting_bytes(cells: Sequence[Cell], parameters: Sequence[int]) -> int:
-    """Of the checkpoints that `output.keep: {last: K}` removes once they have been attacked, while the cells run: at
-    most, with those of the round that goes on."""
+    """Return the most bytes of checkpoints that wait for their attacks before `output.keep: {last: K}` removes them,
+    with those of the current round."""
     rounds = [max(0, cell.scenario.federation.rounds - (cell.scenario.kept_rounds or math.inf)) for cell in cells]
     return max(
         int(min(AHEAD + 1, removed)) * (cell.scenario.replies_a_round + 1) * count * 4
@@ -158,15 +159,15 @@ def span(values: Iterable[int]) -> str:
 
 
 class Estimate(NamedTuple):
-    """Processor seconds of one cell. attacks: by label; None where one took too long to be measured."""
+    """Processor seconds of one cell. attacks: by label; None if the attack took too long to be measured."""
 
     training: float
     attacks: dict[str, float | None]
 
 
 def estimate(cell: Cell) -> Estimate:
-    """Training is measured by a few steps of one client, an attack on an update of as many images as its adversary sees
-    of: by a few iterations where it has a number of them, and else by running it."""
+    """Measure training by a few steps of one client, and each attack on an update of as many images as its adversary
+    sees: by a few iterations if it has such an option, else by running it."""
     torch.set_num_threads(cell.scenario.engine.threads)
     config, federation = cell.client_config(use_gpu=False), cell.scenario.federation
     data = load_data(config)
@@ -191,7 +192,7 @@ def estimate(cell: Cell) -> Estimate:
 
 
 def seen_of(cell: Cell, clients: Sequence[int], view: View) -> tuple[Observation, Knowledge]:
-    """An update of a few steps on all images of these clients, and what is told of them."""
+    """Return an update of a few steps on all images of these clients, and the knowledge of its adversary."""
     config = cell.client_config(use_gpu=False)
     data = load_data(config)
     model = make_model(config, data)
@@ -204,7 +205,7 @@ def seen_of(cell: Cell, clients: Sequence[int], view: View) -> tuple[Observation
 
 
 def step_on(model: nn.Module, inputs: Tensor, targets: Tensor, config: TrainingConfig) -> float:
-    """Seconds of a local step: the fastest of a few gradient steps, in place, without what an optimizer adds."""
+    """Return the seconds of a local step: the fastest of a few plain gradient steps, which change `model`."""
     larger = max(len(inputs) / PROBE_IMAGES, 1)
     inputs, targets = inputs[:PROBE_IMAGES], targets[:PROBE_IMAGES]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -226,7 +227,7 @@ def step_on(model: nn.Module, inputs: Tensor, targets: Tensor, config: TrainingC
 
 
 def estimate_pretraining(plan: RunPlan) -> float:
-    """Seconds of pretraining, once for each of the weights that the cells start from."""
+    """Return the seconds of pretraining, once for each of the weights that the cells start from."""
     cells, seconds = [cell for cell in plan.cells if cell.scenario.model.pretrain is not None], 0.0
     configs = [cell.client_config(use_gpu=False) for cell in cells]
     starts = [Pretraining.of(config, load_data(config)) for config in configs]
@@ -238,7 +239,7 @@ def estimate_pretraining(plan: RunPlan) -> float:
 
 
 def start_of(model: ModelConfig) -> str:
-    """Where the weights come from, and whose classes they knew."""
+    """Say where the initial weights come from."""
     other = model.pretrain.data if model.pretrain is not None else None
     source = "the public pool" if other is None else f"{other.public} images of {other.name}"
     start = "" if model.checkpoint is None else f", from {model.checkpoint}"

@@ -1,6 +1,5 @@
-"""How well a federation does, for the tables of utility and of clients: the defender's side of every trade-off.
-
-The server's half of a run: for every cell a federation with the adversary around its strategy, then the tables.
+"""Run the server's half of a simulation: for every cell a federation with the adversary around its strategy, then the
+tables. `Utility` has the tables of utility and of clients, the defender's side of every trade-off.
 """
 
 import contextlib
@@ -52,7 +51,7 @@ class Utility:
         self.spent: dict[int, tuple[Guarantee, ...]] = {}  # by client, after its last reply
 
     def note(self, round: int, reply: ClientReply) -> None:
-        """A client's row, and its part in that of the round."""
+        """Add a client's row, and its part in that of the round."""
         columns = reply.columns
         self.ledger.add(self.cell.name, clients=[self._row(round, columns)])
         self.spent[reply.client] = reply.guarantees or self.spent.get(reply.client, ())
@@ -60,7 +59,7 @@ class Utility:
             self.losses[round].append(float(columns["last_loss"]))
 
     def measure(self, round: int, arrays: ArrayRecord) -> MetricRecord:
-        """The round's row: the global model on the test split, and what its clients reported."""
+        """Add the round's row: the global model on the test split, and what its clients reported."""
         self.model.load_state_dict(arrays.to_torch_state_dict())
         config = self.cell.client_config(use_gpu=False)
         images, labels = self.data.test()
@@ -76,7 +75,7 @@ class Utility:
             "client_loss": sum(losses) / len(losses) if losses else None,
             "clients": len(losses),
         }
-        if losses:  # else nobody has said what the round cost
+        if losses:  # else nobody has reported what the round cost
             columns |= privacy_columns(worst(self.spent.values()))
         self.ledger.add(self.cell.name, utility=[self._row(round, columns)])
         return MetricRecord({"accuracy": share, "loss": loss})
@@ -87,17 +86,17 @@ class Utility:
 
 
 Patience = Callable[[int, float], float]
-"""Seconds that the server waits for a round of so many clients, each of which may take so many seconds, in a simulation
-of a processor."""
+"""Returns the seconds that the server waits for a round, from the number of clients and the seconds of each, which are
+processor seconds in a simulation."""
 
-STACK = "traceback.txt"  # of an exception that is not ours to explain, in the run directory
-NODE_WAIT = 120.0  # seconds without a node that registers, when idle
-ANSWER_WAIT = 300.0  # seconds without one that says who it is: twice what a worker has to come up, and more
+STACK = "traceback.txt"  # in the run directory: of an exception in the user's code
+NODE_WAIT = 120.0  # seconds without another registered node, on an idle machine
+ANSWER_WAIT = 300.0  # seconds without another answer: more than twice the time of a worker to come up
 LOOK = 0.1  # seconds between two looks at who has answered
 
 
 def each_its_own(clients: int, seconds: float) -> float:
-    """The patience where every client has a machine of its own: all of them work at the same time."""
+    """Return the patience if every client has a machine of its own: all of them work at the same time."""
     return seconds
 
 
@@ -108,12 +107,11 @@ def run_federation(
     patience: Patience = each_its_own,
     beside: tuple[float, int] = (0.0, 0),
 ) -> None:
-    """Run every cell that is not done yet inside this one simulation, and of the others the attacks that ran out of
-    time; write the tables.
+    """Run every cell that is not done yet inside this one simulation, and the attacks of the others that ran out of
+    time; write the tables. The directory has to be `claimed`.
 
     beside: the share of a GPU of each client on the Ray that attacks run on, and how many of them train at a time.
-    The directory has to be `claimed`. A cell that has to stop keeps none of the others from running: CellsFailed names
-    those that did, at the end.
+    A cell that has to stop does not keep the others from running: at the end, CellsFailed names those that stopped.
     """
     gc_tuning.look_as_usual()
     torch.set_num_threads(plan.scenario.engine.threads)
@@ -157,7 +155,7 @@ def run_federation(
 
 
 class AttackQueue:
-    """The attacks under way: it brings finished ones into the ledger, and marks a cell done when its last one is in."""
+    """Sends attacks, brings finished ones into the ledger, and marks a cell done when its last one is in."""
 
     def __init__(
         self,
@@ -167,7 +165,7 @@ class AttackQueue:
         expected: int,
         beside: tuple[float, int] = (0.0, 0),
     ):
-        """expected: how many attacks there will be if no client fails. beside: as `run_federation` has it."""
+        """expected: the number of attacks if no client fails. beside: as of `run_federation`."""
         start_ray(engine)  # there is one already but in a deployment
         self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers, beside=beside), expected)
         self.ledger, self.display = ledger, display
@@ -175,7 +173,7 @@ class AttackQueue:
         self.recorders: dict[str, CellRecorder] = {}  # by cell
 
     def note(self, job: Job, result: JobResult) -> None:
-        """The rows of a job that is over, or was not started at all."""
+        """Add the rows of a job that is over, or was not started at all."""
         cell = job.setting.cell
         if cell in self.ledger.done:  # tried again
             self.ledger.replace(cell, job.columns, **result._asdict())
@@ -183,7 +181,7 @@ class AttackQueue:
             self.ledger.add(cell, **result._asdict())
 
     def finish_training(self, cell: str, files: Mapping[str, str] = {}) -> None:
-        """files: the checksums of what was written of it."""
+        """Note that the training of a cell is over. files: the checksums of the files that were written of it."""
         self.trained[cell] = files
         self._mark_done()
 
@@ -200,18 +198,18 @@ class AttackQueue:
     def catch_up(self, checkpoints: int) -> None:
         """Wait until at most so many checkpoints stay on the disk only because attacks will read them.
 
-        Clients may train faster than their updates are attacked, and what waits must not fill the disk. Rounds are not
-        what is counted: an attack that takes hours holds two checkpoints, and keeps nobody waiting.
+        Clients may train faster than their updates are attacked, and waiting checkpoints must not fill the disk. Rounds
+        are not counted: an attack that takes hours holds two checkpoints, and the federation goes on.
         """
         while self.dispatcher.pending and sum(one.retention.waiting for one in self.recorders.values()) > checkpoints:
             self.collect(timeout=0.5)
 
     def close(self) -> None:
-        """Rows for the attacks that a stopped run leaves behind; their observations are on disk and can be attacked."""
+        """Add rows for the attacks that a stopped run leaves behind; their observations are on disk."""
         try:
             self.collect(timeout=0)
             for job in self.dispatcher.pending:
-                if job.setting.cell not in self.ledger.done:  # else it has a row, of its first try
+                if job.setting.cell not in self.ledger.done:  # else it has a row of its first try
                     self.note(job, lost(job, "the run stopped before this attack finished"))
         finally:
             self.dispatcher.close()
@@ -230,7 +228,7 @@ def run_cell(
     queue: AttackQueue,
     patience: Patience,
 ) -> None:
-    """One federation from its initial checkpoint to its last round. nodes: partition id -> node id, of all clients."""
+    """Run one federation from its initial checkpoint to its last round. nodes: partition id -> node id."""
     scenario = cell.scenario
     config = cell.client_config(use_gpu=scenario.engine.gpus != 0)
     data = load_data(config)
@@ -246,7 +244,7 @@ def run_cell(
     strategy = CuriousServer(aggregation, participation, recorder, utility.note)
 
     def after_round(round: int, arrays: ArrayRecord) -> MetricRecord:
-        """Flower's evaluation. It is the only moment that this thread has, so finished attacks are fetched here."""
+        """Evaluate, and fetch finished attacks: Flower gives this thread no other moment."""
         metrics = utility.measure(round, arrays)
         if round > 0:
             queue.display.round_done(cell.name, round, float(str(metrics["accuracy"])))
@@ -269,7 +267,7 @@ def run_cell(
 
 
 def make_store(plan: RunPlan, cell: Cell, data: FederatedData) -> CellStore:
-    """The cell's folders, with what attacks need beside checkpoints."""
+    """Make the cell's folders, with the files that attacks need beside checkpoints."""
     scenario, store = cell.scenario, CellStore(plan.run_dir, cell.name)
     outputs = num_outputs(cell.client_config(use_gpu=False), data.task)
     store.create(scenario.model, data.shape, outputs, scenario.seed)
@@ -279,7 +277,7 @@ def make_store(plan: RunPlan, cell: Cell, data: FederatedData) -> CellStore:
 
 
 def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
-    """partition id -> node id, which is random. Waits until all have registered; checks that they run our code."""
+    """Return partition id -> node id, which is random. Wait until all have registered; check that they run our code."""
     found = wait_for_nodes(grid, clients, NODE_WAIT)
     if found < clients:
         raise RunError(f"{found} of {clients} nodes registered, none for {NODE_WAIT:g} s: start more SuperNodes")
@@ -291,7 +289,7 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
     for reply in replies_to(messages, grid, ANSWER_WAIT):
         try:
             nodes[partition_of(reply, code)] = reply.metadata.src_node_id
-        except RunError as error:  # which matters only where nobody else is that client
+        except RunError as error:  # raised if no other node is that client
             unfit.append(error)
     missing = set(range(clients)) - set(nodes)
     if missing and unfit:
@@ -304,8 +302,8 @@ def identify_nodes(grid: Grid, clients: int) -> dict[int, int]:
 
 
 def replies_to(messages: Sequence[Message], grid: Grid, seconds: float) -> Iterator[Message]:
-    """Each as it comes, until all are there or none has come for so many seconds of an idle machine: a thousand nodes
-    share a few workers, and answer one by one."""
+    """Yield each reply as it comes, until all are there or none has come for so many seconds of an idle machine: a
+    thousand nodes share a few workers, and answer one by one."""
     missing, last = set(grid.push_messages(messages)), time.monotonic()
     while missing and time.monotonic() - last < unhurried(seconds):
         for reply in grid.pull_messages(missing):
@@ -316,7 +314,7 @@ def replies_to(messages: Sequence[Message], grid: Grid, seconds: float) -> Itera
 
 
 def partition_of(reply: Message, code: str) -> int:
-    """Which client a node is, as it says. code: the version of ours. RunError where it cannot be one."""
+    """Return which client a node says that it is. code: our version. Raise RunError if it cannot be a client."""
     if reply.has_error():
         raise RunError(f"a client cannot start: {one_line(reply.error.reason or 'no reason given')}")
     identity = reply.content.config_records.get("identity", ConfigRecord())
@@ -329,8 +327,8 @@ def partition_of(reply: Message, code: str) -> int:
 
 
 def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> int:
-    """How many nodes have registered, as soon as it is `wanted` or when none has come for so many seconds of an idle
-    machine: a ServerApp may start first."""
+    """Return the number of registered nodes as soon as it is `wanted`, or when none has come for so many seconds of an
+    idle machine: a ServerApp may start first."""
     found, last = 0, time.monotonic()
     while (now := len(list(grid.get_node_ids()))) < wanted and time.monotonic() - last < unhurried(seconds):
         if now > found:

@@ -38,13 +38,8 @@ SURROUNDINGS = ("started", "versions", "machine")  # of a description: the keys 
 RECORDED_VERSIONS = ("fedspill", "torch", "numpy", "flwr", "ray", "flwr-datasets", "scipy", "scikit-image")
 
 
-def describe(plan: RunPlan) -> dict[str, Any]:
-    """Describe a run: the resolved scenario, its digest, versions and machine, and digests of its input files."""
-    return {**describe_scenario(plan.scenario), "inputs": inputs_of(plan)}
-
-
 def describe_scenario(scenario: Scenario) -> dict[str, Any]:
-    """Describe a run without its input files, which may be gone."""
+    """Describe a run, except its input files: the resolved scenario, its digest, versions and machine."""
     return {"scenario": scenario.model_dump(mode="json"), "digest": scenario.digest, **surroundings()}
 
 
@@ -179,14 +174,13 @@ def check_inputs(plan: RunPlan) -> None:
         )
 
 
-@contextlib.contextmanager
-def claimed(plan: RunPlan, overwrite: bool = False) -> Iterator[list[str]]:
+def claimed(plan: RunPlan, overwrite: bool = False) -> contextlib.AbstractContextManager[list[str]]:
     """Make the run directory, describe the run in it and keep other processes out; yield lines for the user.
 
     overwrite: remove the tables of an earlier run. Raise RunError if another process runs there.
     """
-    with claimed_folder(plan.run_dir, DESCRIPTION, describe(plan), overwrite) as notes:
-        yield notes
+    description = {**describe_scenario(plan.scenario), "inputs": inputs_of(plan)}
+    return claimed_folder(plan.run_dir, DESCRIPTION, description, overwrite)
 
 
 @contextlib.contextmanager

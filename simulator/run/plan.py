@@ -1,6 +1,6 @@
-"""From a scenario to a run that can start: every input is checked before anything is written.
+"""Make a run that can start from a scenario: every input is checked before anything is written.
 
-How much a cell will do if no client fails: attacks, and pairs of checkpoints; and what it will do again.
+Count what a cell will do if no client fails, and find the attacks that it will try again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ from simulator.scenario.sections import StrategyConfig
 class RunPlan:
     """A scenario that has passed every check, with its cells and where it will be written.
 
-    parameters: how many each cell's network trains.
+    parameters: the number that each cell's network trains.
     """
 
     scenario: Scenario
@@ -42,12 +42,12 @@ class RunPlan:
 
 
 def make_plan(scenario: Scenario, out: Path | None = None) -> RunPlan:
-    """Check everything that can be checked before a run: data, partition, model, labels, strategy, knowledge."""
+    """Check everything that can be checked before a run; raise InputError for the first fault."""
     cells = tuple(scenario.cells())
     alike = [repr(cell.scenario.model_copy(update={"seed": 0})) for cell in cells]
     first = dict(zip(reversed(alike), reversed(cells), strict=True))
     parameters = {settings: check_cell(cell) for settings, cell in first.items()}
-    for cell in cells:  # of what is checked, only who gets which images depends on the seed
+    for cell in cells:  # only the partition depends on the seed
         load_data(cell.client_config(use_gpu=False))
     run_dir = out or Path(scenario.output.root) / f"{scenario.name}-{scenario.digest}"
     run_dir = run_dir.resolve()  # workers write there from folders of their own
@@ -55,7 +55,7 @@ def make_plan(scenario: Scenario, out: Path | None = None) -> RunPlan:
 
 
 def check_cell(cell: Cell) -> int:
-    """Build what the cell will build; InputError says what does not fit. How many parameters its network trains."""
+    """Build what the cell will build, and return the number of trained parameters. Raise InputError for a misfit."""
     scenario = cell.scenario
     config = cell.client_config(use_gpu=False)
     data = load_data(config)
@@ -64,7 +64,8 @@ def check_cell(cell: Cell) -> int:
     check_dynamics(model, scenario.training)
     if scenario.model.pretrain is not None:
         check_dynamics(Pretraining.of(config, data).network(), scenario.model.pretrain)
-    if not is_default(scenario):
+    # whatever aggregates as Flower does by itself has no options that can be wrong
+    if scenario.federation.strategy != StrategyConfig() or any(one.server_half().strategy for one in scenario.chain):
         from simulator.run.strategies import defended_strategy  # Flower: 0.2 s, which plain averaging does without
 
         defended_strategy(scenario)
@@ -88,20 +89,14 @@ def check_cell(cell: Cell) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def is_default(scenario: Scenario) -> bool:
-    """Whether Flower aggregates as it does by itself, so that nothing about its strategy can be wrong."""
-    wrapped = any(defense.server_half().strategy for defense in scenario.chain)
-    return scenario.federation.strategy == StrategyConfig() and not wrapped
-
-
 def expected_attacks(cell: Cell) -> int:
-    """How many attacks a cell will run if no client fails."""
+    """Return the number of attacks of a cell if no client fails."""
     attacks = cell.scenario.attacks_by
     return sum(seen * len(attacks(view.adversary)) for view, seen, _ in expected_views(cell))
 
 
 def expected_views(cell: Cell) -> Iterator[tuple[View, int, int]]:
-    """(whose eyes, how many observations they make, how many pairs of checkpoints these hold together), at most and if
+    """Yield each view with the number of its observations and of the pairs of checkpoints that these hold together, if
     no client fails."""
     federation, when = cell.scenario.federation, cell.scenario.adversary.when
     every = range(1, federation.rounds + 1)
@@ -113,13 +108,13 @@ def expected_views(cell: Cell) -> Iterator[tuple[View, int, int]]:
 
 
 def attacks_again(plan: RunPlan, out_of_time: Iterable[tuple[str, dict[str, Any]]]) -> list[Job]:
-    """The jobs of attacks that ran out of time, as far as what they attacked is there: nothing is of a client that was
-    late itself, nor where `output.keep` has removed it. out_of_time: of the run's ledger."""
+    """Return the jobs of attacks that ran out of time, if their checkpoints are there: a late client left none, and
+    `output.keep` may have removed them. out_of_time: of the run's ledger."""
     cells, jobs = {cell.name: cell for cell in plan.cells}, []
     for name, row in out_of_time:
         try:
             cell, key, label = cells[name], ObservationKey.of(row), row["attack"]
-        except (LookupError, TypeError, ValueError):  # of a journal that no run wrote
+        except (LookupError, TypeError, ValueError):  # no run wrote this journal
             continue
         store, attacks = CellStore(plan.run_dir, name), cell.scenario.adversary.attacks
         seen = store.observation_path(key).exists() and store.recorded(key).files

@@ -33,10 +33,10 @@ DIGITS = 10  # of a digest in a file name
 
 @dataclass(frozen=True, eq=False)
 class Pretraining:
-    """What a network learns before the federation.
+    """The training of a network before the federation.
 
-    config: as a client would have it whose task this is. images: (P, C, H, W), in the model's input space. targets: as
-    the loss wants them. new_head: whether the federation starts from another head than the one that learns here.
+    config: of a client with this task. images: (P, C, H, W), in the model's input space. targets: as the loss wants
+    them. new_head: whether the federation starts from another head than the one that is trained here.
     """
 
     config: ClientConfig
@@ -51,7 +51,7 @@ class Pretraining:
     def of(cls, config: ClientConfig, data: FederatedData) -> "Pretraining":
         """config: of the federation's clients, whose model has a section `pretrain`. data: theirs.
 
-        Raises InputError where images or labels do not fit the network.
+        Raise InputError if images or labels do not fit the network.
         """
         training = config.model.pretrain
         assert training is not None
@@ -86,7 +86,7 @@ class Pretraining:
 
     @property
     def digest(self) -> str:
-        """Of all that the weights depend on, the version of torch aside."""
+        """The digest of everything that the weights depend on, except the version of torch."""
         content = {
             "seed": self.config.seed,
             "data": self.config.data.model_dump(mode="json"),
@@ -106,14 +106,14 @@ class Pretraining:
         return digest.hexdigest()[:DIGITS]
 
     def network(self) -> nn.Module:
-        """Before pretraining, with one output per class of its own task."""
+        """Return the network before pretraining, with one output per class of its own task."""
         shape = (self.images.shape[1], self.images.shape[2], self.images.shape[3])
-        # features grow towards the head they are trained with: the one that takes its place must not be the same draw
+        # features grow towards the head that they are trained with: the new head must be another draw
         seed = derive_seed(self.config.seed, "pretrained network") if self.new_head else self.config.seed
         return build_model(self.config.model, shape, num_outputs(self.config, self.task), seed)
 
     def run(self, progress: Progress = silent) -> nn.Module:
-        """The network after it, on the CPU; the same bits on the same machine."""
+        """Return the pretrained network, on the CPU; the same bits on the same machine."""
         device = "cuda" if self.config.use_gpu and torch.cuda.is_available() else "cpu"
         network, images, targets = self.network().to(device), self.images.to(device), self.targets.to(device)
         generator = torch_generator(self.config.seed, "pretraining")
@@ -122,10 +122,8 @@ class Pretraining:
 
 
 def pretrain(model: nn.Module, config: ClientConfig, data: FederatedData, run_dir: Path, progress: Progress) -> None:
-    """Give `model` its pretrained weights: from the folder that keeps them, where its checksum is right, or from
-    training now.
-
-    Its head stays as it is where it was pretrained on another data set, and with `model.replace_head`.
+    """Give `model` its pretrained weights, from a file whose checksum is right or else by training now. Its head stays
+    as it is after another data set, and with `model.replace_head`.
     """
     pretraining = Pretraining.of(config, data)
     folder = run_dir / FOLDER if pretraining.training.folder is None else Path(pretraining.training.folder)

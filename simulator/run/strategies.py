@@ -1,4 +1,4 @@
-"""Any Flower strategy by name, with defaults that fit a simulation of known size."""
+"""Make any Flower strategy by its name, with defaults that fit a simulation of known size."""
 
 import importlib
 import inspect
@@ -27,7 +27,7 @@ MINIMUMS = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")
 
 
 def defended_strategy(scenario: Scenario) -> Strategy:
-    """The scenario's strategy, inside those that are the server's half of its defenses."""
+    """Return the scenario's strategy inside the server's halves of its defenses."""
     strategy = make_strategy(scenario.federation, scenario.federation.strategy)
     expected = scenario.federation.clients * scenario.federation.fraction
     sampled = max(1, int(expected))
@@ -41,7 +41,7 @@ def defended_strategy(scenario: Scenario) -> Strategy:
 
 
 def wrapped(strategy: Strategy, half: ServerHalf, sampled: int) -> Strategy:
-    """`strategy` inside the one that a defense names. sampled: clients of a round."""
+    """Wrap `strategy` in the one that a defense names. sampled: clients of a round."""
     module, colon, name = half.strategy.rpartition(":")
     look_in_working_folder()
     wrapper = getattr(importlib.import_module(module) if colon else flower, name)
@@ -55,7 +55,7 @@ def wrapped(strategy: Strategy, half: ServerHalf, sampled: int) -> Strategy:
 
 
 def make_strategy(federation: FederationConfig, config: StrategyConfig) -> Strategy:
-    """A strategy with its options; InputError for unknown names and for options its constructor refuses.
+    """Make a strategy with its options; raise InputError for unknown names, and for options that it refuses.
 
     A strategy that wraps another (the server-side DP strategies) takes it in its option `strategy`, by name or as
     {name, options}; FedAvg where there is none.
@@ -94,7 +94,7 @@ def make_strategy(federation: FederationConfig, config: StrategyConfig) -> Strat
 
 
 def _check_minimums(federation: FederationConfig, config: StrategyConfig) -> None:
-    """Raise InputError where the strategy would wait for more clients than there are."""
+    """Raise InputError if the strategy would wait for more clients than there are."""
     for key in MINIMUMS:
         value = config.options.get(key, 0)
         if not (isinstance(value, int) and 0 <= value <= federation.clients):

@@ -1,6 +1,6 @@
-"""The workers of a simulation: Flower's Ray actors, of which those that hang or die are replaced.
+"""Run a simulation's clients on Flower's Ray actors, and replace actors that hang or die.
 
-This is the one place that depends on the inside of Flower: `run_simulation` offers no choice of backend.
+Only this file depends on the inside of Flower: `run_simulation` offers no choice of backend.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ from clients.time_limit import LAST_RESORT, longest, unhurried
 from simulator.run.client_actor import ClientActor
 from simulator.run.cluster import actors_that_fit
 
-START = 120.0  # seconds that a new worker has to be up, and to have imported what clients need, when idle
-UNKNOWN = 0  # Flower's code of an error that is none of a ClientApp
+START = 120.0  # seconds for a new worker to come up and import what clients need, on an idle machine
+UNKNOWN = 0  # Flower's code of an error outside of a ClientApp
 DIED = "the client's process ended: killed, out of memory, or by its own exit"
-ATTEMPTS = 2  # a process may end for a reason that is not its client's: a machine that is lost, another's memory
+ATTEMPTS = 2  # a process may end for another reason than its client: a lost machine, the memory of others
 POLL = 0.05  # seconds between two looks at the pool
 
 
 class NoWorker(Exception):
-    """An actor did not come up: the machine that it was on is lost, or has no room."""
+    """An actor did not come up: its machine is lost, or has no room."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A message that an actor works on. ready: answered when the actor is up. seconds: of a processor that the client
-    may take from then on, None without a limit."""
+    """A message that an actor works on. ready: a reference, fulfilled when the actor is up. seconds: processor seconds
+    that the client may take from then on, None for no limit."""
 
     actor: Any
     ready: Any
@@ -44,12 +44,11 @@ class Work:
 
 
 class KillablePool(BasicActorPool):
-    """Flower's pool of actors, from which those that are busy can be thrown out.
+    """Flower's pool of actors, which can kill and replace busy ones.
 
-    Flower waits for an actor as long as it takes: one client that hangs would take a worker from all the others in
-    every later round, and keep the simulation from ending. Here a client has its time from the moment that a worker
-    takes it up, however long it waited for one: who hangs costs nobody else a turn. It ends by itself then, or its
-    process does; one that is stopped as a whole is killed.
+    Flower waits for an actor without limit: one client that hangs would block a worker in every later round, and keep
+    the simulation from ending. Here the time of a client starts when a worker takes it up. Then it ends by itself, or
+    its process does; a process that is stopped as a whole is killed.
     """
 
     def __init__(self, *args: Any, **options: Any):
@@ -67,8 +66,8 @@ class KillablePool(BasicActorPool):
         return future
 
     def fetch_result_and_return_actor_to_pool(self, future: Any) -> tuple[Message, Context]:
-        """Raises ray.exceptions.GetTimeoutError where the time is up, RayActorError where the process has ended, and
-        NoWorker where the work has not begun."""
+        """Raise ray.exceptions.GetTimeoutError if the time is up, RayActorError if the process has ended, and NoWorker
+        if the work has not begun."""
         work = self.work[future]
         try:
             ray.get(work.ready, timeout=unhurried(START))
@@ -76,15 +75,15 @@ class KillablePool(BasicActorPool):
             self.lost.add(work.actor)
             self._kill(work.actor)
             raise NoWorker from None
-        except ray.exceptions.RayError:  # while it had nothing to do
+        except ray.exceptions.RayError:  # it died while it was idle
             self._kill(work.actor)
             raise NoWorker from None
         start = time.monotonic()
         try:
             _, reply, context = ray.get(future, timeout=work.seconds and longest(work.seconds) + LAST_RESORT)
-        except ray.exceptions.RayTaskError:  # what the client raised
+        except ray.exceptions.RayTaskError:  # an exception of the client
             raise
-        except ray.exceptions.RayError as error:  # its process has ended: by itself, or Ray ends some for memory
+        except ray.exceptions.RayError as error:  # its process has ended: by itself, or by Ray for want of memory
             self._kill(work.actor)
             if work.seconds is not None and time.monotonic() - start > work.seconds:
                 raise ray.exceptions.GetTimeoutError from error
@@ -93,7 +92,7 @@ class KillablePool(BasicActorPool):
         return reply, context
 
     def add_actor_back_to_pool(self, future: Any) -> None:
-        """Or a new one in the place of one that was killed; none for one that did not come up, but for the last."""
+        """Put the actor back, or a new one if it was killed. Do not replace one that never came up, except the last."""
         actor = self.work.pop(future).actor
         with self.lock:
             if actor in self.lost and self.num_actors > 1:
@@ -107,7 +106,7 @@ class KillablePool(BasicActorPool):
             self._kill(work.actor)
 
     def _take(self) -> Any:
-        """An actor that is free, as soon as there is one: there are fewer than Flower knows where one is lost."""
+        """Wait for a free actor and return it: with a lost one there are fewer than Flower knows."""
         while True:
             with contextlib.suppress(IndexError):
                 return self.pool.pop()
@@ -119,22 +118,21 @@ class KillablePool(BasicActorPool):
 
 
 def seconds_for(message: Message) -> float | None:
-    """The processor seconds after which a client is ended; None where the message does not say."""
+    """Return the processor seconds after which a client is ended; None if the message has none."""
     said = message.content.config_records.get("config", ConfigRecord()).get(LIMIT)
     return said if isinstance(said, int | float) else None
 
 
 class KillingBackend(raybackend.RayBackend):
-    """Flower's Ray backend, whose actors can be killed: those that hang, and all of them before Ray is shut down.
+    """Flower's Ray backend, which kills actors that hang, and all of them before Ray is shut down.
 
     Flower ends its actors by a task that exits its own actor, and shuts Ray down at once. Such a task counts as failed,
-    and Ray retries and reports it. Where the report comes after the shutdown it finds no raylet, and Ray ends the whole
-    process without a word, its tables written and nothing said. Killing an actor leaves no task behind.
+    and Ray retries and reports it. A report after the shutdown finds no raylet, and Ray ends the whole process without
+    a word. Killing an actor leaves no task behind.
     """
 
     def __init__(self, config: Any, clients: int):
-        """clients: how many there are. No more actors are started, however many cores are there: each is a process
-        that imports PyTorch."""
+        """clients: their number, and the largest number of actors: each is a process that imports PyTorch."""
         super().__init__(config)
         self.clients = clients
 
@@ -145,9 +143,9 @@ class KillingBackend(raybackend.RayBackend):
         self.pool, self.app_fn = pool, lambda: app  # Flower's function would take its server's modules along
 
     def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
-        """The reply, or an error that says what became of the client."""
+        """Return the reply, or an error that says what became of the client."""
         died = missing = 0
-        while died < ATTEMPTS and missing <= self.num_workers:  # a worker that is not there takes nobody's turn
+        while died < ATTEMPTS and missing <= self.num_workers:  # a missing worker is no attempt
             try:
                 return super().process_message(message, context)
             except ray.exceptions.GetTimeoutError:
@@ -162,12 +160,12 @@ class KillingBackend(raybackend.RayBackend):
         return Message(Error(UNKNOWN, DIED if died else never), reply_to=message), context
 
     def patience(self, clients: int, seconds: float) -> float:
-        """Seconds after which a round of so many clients has to be over, on the busiest machine: each has `seconds` of
-        a processor, with a worker that has to come up first, and takes its turn."""
+        """Return the seconds after which a round has to be over on the busiest machine: the clients take turns, each
+        waits for a worker and has `seconds` of a processor."""
         return math.ceil(clients / max(1, self.num_workers)) * (longest(seconds + START) + LAST_RESORT)
 
     def replace_busy(self) -> None:
-        """Free the workers that are not free by themselves."""
+        """Free the workers that are still busy."""
         if isinstance(self.pool, KillablePool):
             self.pool.replace_busy()
 
@@ -175,17 +173,15 @@ class KillingBackend(raybackend.RayBackend):
         actors: list[Any] = list(self.pool.pool) if self.pool else []
         for actor in actors:
             ray.kill(actor)
-        self.pool = None  # nobody is left to be asked to exit
+        self.pool = None  # no actor is left to be asked to exit
         super().terminate()
 
 
 @contextlib.contextmanager
 def killing_backend(clients: int) -> Iterator[list[KillingBackend]]:
-    """Simulations that start inside have a `KillingBackend` for so many clients; they are in the list as soon as they
-    have started.
+    """Let simulations that start inside use a `KillingBackend`; yield the list of those that have started.
 
-    Flower looks the class up in its module whenever a simulation starts. A test fails where it has come to do
-    otherwise.
+    Flower looks the class up in its module whenever a simulation starts. A test fails if a version does not.
     """
     started: list[KillingBackend] = []
 
