@@ -1,20 +1,14 @@
-"""The plan of an audit: what a user said of a recording, checked before anything is written.
-
-It also has the attacks that are tried where none is named, what they cost, and when the rest is left for another time.
-"""
+"""Plan an audit: check what a user says of a recording before anything is written."""
 
 import hashlib
 import json
 import os
-import time
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from pydantic import ValidationError
 from torch import nn
@@ -26,13 +20,11 @@ from attacks.interface.errors import nearest
 from attacks.interface.pictures import Normalization
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
-from clients.time_limit import CORES, unhurried
 from simulator.audit.owners import AuditTruth, owners_by_name, owners_by_update, owners_said
 from simulator.audit.recording import Recording
-from simulator.evaluation.attack_run import SCORE, AttackRun, attack_seconds, clock, not_counting, work_seconds
-from simulator.evaluation.candidate_images import AuditCandidates, check_candidates, tell_candidates
+from simulator.evaluation.candidate_images import AuditCandidates, check_candidates
 from simulator.evaluation.image_files import Shape, read_images, read_truth
-from simulator.evaluation.job import Job, JobResult, Setting, lost
+from simulator.evaluation.job import Setting
 from simulator.results.disk import contents_digest
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore, make_knowledge
@@ -49,9 +41,12 @@ FIRST = "mean_image"  # a baseline
 def default_attacks(
     model: nn.Module, shape: Shape, most_images: int, members: bool = False
 ) -> tuple[AttackConfig, ...]:
-    """`span`, and `ntk` for about ten seconds, whatever the machine: by counting operations, so that the same audit
-    gives the same tables. most_images: of a client, 0 where nobody tells. members: whether candidates are given: every
-    row tells them from others, and that of `mean_image`, which takes no time, is there first."""
+    """Return `span`, and an `ntk` of about ten seconds. It counts operations, not seconds, so that the same audit gives
+    the same tables.
+
+    most_images: of a client, 0 if unknown. members: whether candidates are given. Every row tells them from others, and
+    that of `mean_image`, which takes no time, comes first.
+    """
     candidates = CANDIDATES * (most_images or ASSUMED_IMAGES)
     iterations = int(OPERATIONS / (forward_operations(model, shape) * PASSES * candidates))
     short = {"name": "ntk", "iterations": min(MOST, max(FEWEST, iterations))}
@@ -60,7 +55,7 @@ def default_attacks(
 
 
 def forward_operations(model: nn.Module, shape: Shape) -> int:
-    """Of one image (C, H, W)."""
+    """Return the floating-point operations of a forward pass on one image (C, H, W)."""
     first = next(model.parameters())
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
@@ -74,12 +69,12 @@ TIMEOUT = 600.0  # processor seconds that an attack may take, unless the user sa
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """What an audit was asked for, as `audit.yaml` describes it; paths are absolute.
+    """The options of an audit, as `audit.yaml` describes them; paths are absolute.
 
-    model: FILE.py:FACTORY or package.module:FACTORY. mean, std: per channel, of the inputs' normalization; empty
-    where nothing is told. truth, public, candidates: images, None where there are none. owners: node -> the file or
-    folder of the truth that is its own, where somebody said so. attacks: empty for what applies. knowledge: field ->
-    what the adversary believes, or false to withhold it. rounds, clients, threat_models: empty for all.
+    model: FILE.py:FACTORY or package.module:FACTORY. mean, std: per channel, of the inputs' normalization; empty if
+    unknown. truth, public, candidates: images, None for none. owners: node -> its file or folder of the truth.
+    attacks: empty for `default_attacks`. knowledge: field -> the adversary's belief, or false to withhold it. rounds,
+    clients, threat_models: empty for all.
     """
 
     recording: str
@@ -107,7 +102,7 @@ class AuditOptions:
         candidates: str | Path | None = None,
         **others: Any,
     ) -> "AuditOptions":
-        """With absolute paths: workers have folders of their own. InputError for images that cannot be used."""
+        """Make paths absolute: workers have folders of their own. Raise InputError for images that cannot be used."""
         file, colon, factory = model.rpartition(":")
         model = f"{absolute(file)}:{factory}" if colon and file.endswith(".py") else model
         truth, public, candidates = absolute(truth), absolute(public), absolute(candidates)
@@ -118,12 +113,12 @@ class AuditOptions:
 
     @classmethod
     def described_by(cls, content: Mapping[str, Any]) -> "AuditOptions":
-        """From the plain values of a description; InputError where the images are no longer there."""
+        """Return the options of a description; raise InputError if the images are no longer there."""
         plain: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in content.items()}
         return cls.of(**plain | {"attacks": tuple(map(attack_of, content["attacks"]))})
 
     def described(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the options as plain values."""
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
         if not plain["owners"]:
             del plain["owners"]
@@ -143,7 +138,7 @@ class AuditPlan:
 
     @classmethod
     def of(cls, options: AuditOptions, out: Path) -> "AuditPlan":
-        """InputError names what does not fit."""
+        """Check the options; InputError names what does not fit."""
         recording = Recording(options.recording)
         allow_code(options.model)  # it was typed
         model = construct(ModelConfig(name=options.model), options.shape, outputs=0)
@@ -159,7 +154,7 @@ class AuditPlan:
 
     @cached_property
     def normalization(self) -> Normalization | None:
-        """None where nothing is told of it."""
+        """How clients normalize their images; None if unknown."""
         mean, std = (per_channel(values, self.options.shape) for values in (self.options.mean, self.options.std))
         return Normalization(mean or (0.0,) * self.options.shape[0], std) if mean or std else None
 
@@ -168,9 +163,9 @@ class AuditPlan:
         return digest_of(self.options, self.recording)
 
     def knowledge(self, key: ObservationKey) -> Knowledge:
-        """What the adversary of an observation is told: by the recording, the normalization, and as --know has it."""
+        """Return the knowledge of an adversary: from the recording, the normalization and --know."""
         told = self.recording.knowledge(key)
-        if told.num_private is None:  # of all clients together: what each reports, added up
+        if told.num_private is None:  # all clients together: the sum of what each reports
             told = replace(told, num_private=self.count(key))
         if self.normalization is not None:
             mean, std = self.normalization.mean, self.normalization.std
@@ -182,12 +177,12 @@ class AuditPlan:
         return replace(told, **dict.fromkeys(held_back), **given)
 
     def observation(self, key: ObservationKey) -> Observation:
-        """What there is to attack. InputError where the model is not that of the checkpoints."""
+        """Read an observation. Raise InputError if the model does not fit the checkpoints."""
         pairs = self.recording.pairs(key, self.model.state_dict())
         return Observation(self.model, pairs, self.options.shape, key.round, key.client, key.threat_model)
 
     def truth(self) -> AuditTruth | None:
-        """Where the truth lies, with whose file is whose; None where nobody knows it."""
+        """Return the place of the truth and the owners of its files; None if there is none."""
         options = self.options
         if options.truth is None:
             return None
@@ -209,14 +204,14 @@ class AuditPlan:
         )
 
     def setting(self, timeout: float = TIMEOUT) -> Setting:
-        """What its jobs have in common. timeout: processor seconds that an attack may take."""
+        """Return the setting of all jobs. timeout: processor seconds that an attack may take."""
         truth = self.truth()
         candidates = self.candidates(truth)
         return Setting(truth, seed=self.options.seed, timeout=timeout, candidates=candidates, limit="--timeout")
 
     def candidates(self, truth: AuditTruth | None) -> AuditCandidates | None:
-        """What was given; else a truth of which nobody knows whose image is whose, where images that are no members
-        are given beside it: which of it took part can be told all the same."""
+        """Return the candidates: those given, else a truth without owners. It needs public images beside it, and then
+        can be told which of its images took part."""
         options, path = self.options, self.options.candidates
         if path is None and truth is not None and truth.owners is None:
             path = options.truth
@@ -229,7 +224,7 @@ class AuditPlan:
         return AuditCandidates(Path(path), Path(options.public), options.shape)
 
     def _one_of_each_client(self) -> dict[int, tuple[Observation, Knowledge]]:
-        """What the server first saw of each client, and was told."""
+        """Return the first observation of each client, and the server's knowledge."""
         first: dict[int, ObservationKey] = {}
         for key in self.recording.observations():
             if key.threat_model == "server" and key.client != ALL:
@@ -237,7 +232,7 @@ class AuditPlan:
         return {client: (self.observation(key), self.recording.knowledge(key)) for client, key in first.items()}
 
     def count(self, key: ObservationKey) -> int | None:
-        """Private images of an observation; None unless all its clients said how many they have."""
+        """Return the number of private images of an observation; None unless all its clients reported theirs."""
         said = {client: count for round in self.recording.rounds for client, count in round.images.items()}
         clients = self.recording.recorded(key).clients
         return sum(said[client] for client in clients) if all(client in said for client in clients) else None
@@ -247,8 +242,8 @@ class AuditPlan:
 
 
 def digest_of(options: AuditOptions, recording: Recording) -> str:
-    """Of all that rows depend on, so that an audit is taken up by its own command only: what was asked for, what the
-    files hold that it names, and the recording as far as it goes."""
+    """Return a digest of all that rows depend on, so that only its own command resumes an audit: the options, the
+    content of the files that they name, and the observations of the recording."""
     clients = [client.node for client in recording.clients.values()]
     keys = [repr(key) for key in _chosen(recording, options)]
     digest = hashlib.sha256(json.dumps([options.described(), clients, keys], sort_keys=True, default=str).encode())
@@ -262,7 +257,7 @@ def digest_of(options: AuditOptions, recording: Recording) -> str:
 
 
 def typed_attack(given: str | Mapping[str, Any]) -> AttackConfig:
-    """As `attack_of`, of what the user typed: her own code may run."""
+    """Do as `attack_of`, and allow the code of an attack that the user typed."""
     name = given if isinstance(given, str) else str(given.get("name"))
     if ":" in name:
         allow_code(name)
@@ -270,7 +265,7 @@ def typed_attack(given: str | Mapping[str, Any]) -> AttackConfig:
 
 
 def attack_of(given: str | Mapping[str, Any]) -> AttackConfig:
-    """An attack by its name, or as a scenario has it: name, label and options. InputError names what is wrong."""
+    """Make an attack from its name, or from a mapping as in a scenario. InputError names what is wrong."""
     try:
         return AttackConfig.model_validate({"name": given} if isinstance(given, str) else dict(given))
     except ValidationError as error:
@@ -282,8 +277,8 @@ def absolute(path: str | Path | None) -> str | None:
 
 
 def check_order(shape: Shape) -> Shape:
-    """The shape itself; InputError where it is certainly (H, W, C): no image has as many channels as rows, and 1, 3 or
-    4 pixels in each."""
+    """Return the shape; raise InputError if it is certainly (H, W, C): no image has as many channels as rows, and 1, 3
+    or 4 pixels in each."""
     first, second, last = shape
     if first == second > MOST_CHANNELS >= last != 2:
         raise InputError(
@@ -294,14 +289,14 @@ def check_order(shape: Shape) -> Shape:
 
 
 def per_channel(values: Sequence[float], shape: Shape) -> tuple[float, ...]:
-    """One value stands for every channel. InputError where there are more or fewer than channels."""
+    """Return a value for each channel: one value stands for all. Raise InputError for another number of values."""
     if len(values) not in (0, 1, shape[0]):
         raise InputError(f"{len(values)} values for {shape[0]} channels: give one, or one for each ({list(values)})")
     return tuple(values) * (shape[0] if len(values) == 1 else 1)
 
 
 def _chosen(recording: Recording, options: AuditOptions) -> tuple[ObservationKey, ...]:
-    """The observations to attack. InputError where one that was asked for was not recorded, or none is left."""
+    """Return the observations to attack. Raise InputError if one that was asked for is missing, or none is left."""
     keys = recording.observations()
     asked: list[tuple[str, Collection[Any]]] = [
         ("round", options.rounds),
@@ -320,7 +315,7 @@ def _chosen(recording: Recording, options: AuditOptions) -> tuple[ObservationKey
 
 
 def _check_images(options: AuditOptions) -> None:
-    """InputError where the images given cannot be used."""
+    """Raise InputError if the images or the knowledge given cannot be used."""
     if options.truth is not None:
         read_truth(Path(options.truth), options.shape)
     elif options.owners:
@@ -335,102 +330,3 @@ def _check_images(options: AuditOptions) -> None:
             raise InputError(
                 f"--know {name}=true: an audit knows no true value; give the value, or false to withhold it"
             )
-
-
-MINUTES = 5.0
-STARTUP = 15.0  # processor seconds that Ray and two workers take to come up
-LEFT = "left for want of time"
-REST = f"{LEFT}: --minutes 0 goes on with it"
-
-
-@dataclass
-class TimeLeft:
-    """So many minutes of an idle machine; 0 without end.
-
-    An attack begins if the longest of its kind so far would end in time.
-    """
-
-    minutes: float
-    began: float = field(default_factory=time.monotonic)
-    longest: dict[tuple[str, str], float] = field(default_factory=dict)
-
-    def fits(self, job: Job) -> bool:
-        return self.minutes == 0 or self.longest.get(_kind(job), 0.0) < self.seconds
-
-    @property
-    def seconds(self) -> float:
-        """By the clock, until the time is over."""
-        return unhurried(60 * self.minutes) - (time.monotonic() - self.began)
-
-    @property
-    def over(self) -> bool:
-        return self.minutes > 0 and self.seconds <= 0
-
-    def took(self, job: Job, seconds: float) -> None:
-        self.longest[_kind(job)] = max(seconds, self.longest.get(_kind(job), 0.0))
-
-
-def _kind(job: Job) -> tuple[str, str]:
-    return job.attack.label, job.key.threat_model
-
-
-def left_over(job: Job) -> JobResult:
-    """The row of a job that the next call tries."""
-    return lost(job, REST, "skipped")
-
-
-def is_left(result: JobResult) -> bool:
-    return str(result.leakage[0]["detail"]).startswith(LEFT)
-
-
-def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> list[str]:
-    """A few lines: what will be attacked, and what that costs by a look at the first update; a slow attack is only
-    looked at for some seconds."""
-    counts = Counter(job.attack.label for job in jobs)
-    keys = sorted({job.key for job in jobs}, key=plan.keys.index)
-    if not keys:
-        return []
-    observation, knowledge = plan.observation(keys[0]), plan.knowledge(keys[0])
-    each = {one.label: _seconds(plan, one, observation, knowledge) for one in plan.attacks if counts[one.label]}
-    start = work_seconds()
-    if (source := jobs[0].setting.candidates) is not None:
-        tell_candidates(source, observation, knowledge)
-    parameters = sum(parameter.numel() for parameter in plan.model.parameters())
-    beside = work_seconds() - start + SCORE[0] + SCORE[1] * parameters  # of every row
-    known = STARTUP + sum(counts[label] * (beside + (seconds or 0.0)) for label, seconds in each.items())
-    prices = [f"{counts[label]} × {label}" + ("" if s is None else f" of {clock(s)}") for label, s in each.items()]
-    slow = ", ".join(label for label, seconds in each.items() if seconds is None)
-    views = pd.Series([key.threat_model for key in keys]).value_counts(sort=False)
-    lines = [
-        f"{len(keys)} updates of {len({key.round for key in keys})} rounds "
-        f"({', '.join(f'{count} {view}' for view, count in views.items())}): {', '.join(prices)}",
-        f"cost: about {clock(known)} of processor time, {clock(known / CORES)} on {CORES} idle cores"
-        + (not_counting(slow) if slow else ""),
-    ]
-    if minutes and (slow or known / CORES > 60 * minutes):
-        lines.append(f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end")
-    return lines
-
-
-def _seconds(plan: AuditPlan, attack: AttackConfig, observation: Observation, knowledge: Knowledge) -> float | None:
-    """As `attack_seconds`; 0 of an attack that this update ends at once, as its row will say."""
-    try:
-        return attack_seconds(AttackRun(attack, plan.options.seed), observation, knowledge)
-    except Exception:
-        return 0.0
-
-
-def describe_rest(leakage: pd.DataFrame) -> str:
-    """What was left, and its price by what the same attacks took by the clock, on as busy a machine; "" where nothing
-    was."""
-    rest = leakage[leakage.detail.str.startswith(LEFT, na=False)]
-    if rest.empty:
-        return ""
-    took = leakage[leakage.status == "ok"].groupby(["attack", "threat_model"]).seconds.mean()
-    kinds = rest.groupby(["attack", "threat_model"], sort=False).size()
-    price = sum(count * took[kind] for kind, count in kinds.items() if kind in took.index)
-    unknown = sorted({str(attack) for attack, view in kinds.index if (attack, view) not in took.index})
-    names = ", ".join(dict.fromkeys(rest.attack))
-    beside = f", without {', '.join(unknown)}, of which none has ended" if unknown else ""
-    left = f"{len(rest)} of {len(leakage)} attacks are left ({names})"
-    return f"{left}: about {clock(price)} by the clock, one by one{beside}"

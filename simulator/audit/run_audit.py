@@ -18,20 +18,8 @@ from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator import gc_tuning
-from simulator.audit.plan import (
-    FIRST,
-    MINUTES,
-    TIMEOUT,
-    AuditOptions,
-    AuditPlan,
-    TimeLeft,
-    absolute,
-    describe_audit,
-    digest_of,
-    is_left,
-    left_over,
-    typed_attack,
-)
+from simulator.audit.plan import FIRST, TIMEOUT, AuditOptions, AuditPlan, absolute, digest_of, typed_attack
+from simulator.audit.price import MINUTES, TimeLeft, describe_audit, is_left, left_over
 from simulator.audit.recording import CONTENTS, Recording
 from simulator.evaluation.image_files import Shape
 from simulator.evaluation.job import Job, JobResult, lost, run_job
@@ -71,22 +59,20 @@ def audit(
     page: bool = True,
     display: Display | None = None,
 ) -> Run:
-    """Attack every round, client and threat model of a recording, score what comes out, and write tables and a page.
+    """Attack every round, client and threat model of a recording, score the results, and write tables and a page.
 
     model: FILE.py:FACTORY, which returns the nn.Module. shape: (C, H, W) of an input. mean, std: of the inputs'
-    normalization, one value or one per channel; what is not told is read off the updates. truth: the private images, a
-    folder with a file for each client or one npz file. owners: node -> file or folder of `truth`. public: others,
-    no members, for floors and to calibrate
-    membership on. candidates: images of which it is to be told whether they took part; they need `public`. attacks:
-    names, or mappings as in a scenario; default `span` and a short `ntk`. know: further knowledge of the adversary,
-    false to withhold some. out: default beside the recording. rounds, clients, threat_models: default all. timeout:
-    processor seconds of each attack. minutes: of an idle machine, after which the audit ends; the rest has rows
-    that say so, and the next call goes on with it, with 0 to the end. workers: attacks at a time, default one per core;
-    1 runs them in this process, without Ray. page: whether report.html and its figures are made.
+    normalization, one value or one per channel; the updates tell the rest. truth: the private images, a folder with a
+    file for each client or one npz file. owners: node -> file or folder of `truth`. public: images of no members, for
+    floors and to calibrate membership. candidates: images that may have taken part; they need `public`. attacks: names,
+    or mappings as in a scenario; default `span` and a short `ntk`. know: further knowledge of the adversary, false to
+    withhold some. out: default beside the recording. rounds, clients, threat_models: default all. timeout: processor
+    seconds of each attack. minutes: of an idle machine, after which the audit ends; the rest has rows that say so, and
+    the next call goes on with it, with 0 to the end. workers: attacks at a time, default one per core; 1 runs them in
+    this process, without Ray. page: whether report.html and its figures are made.
 
-    An audit that was interrupted goes on, and attacks that ran out of time are tried again; one that is finished is
-    read, unless `overwrite`. Raises InputError for what
-    does not fit, before anything is written.
+    An interrupted audit goes on, and attacks that ran out of time are tried again; a finished one is read, unless
+    `overwrite`. Raise InputError for what does not fit, before anything is written.
     """
     if not (Path(recording) / CONTENTS).exists():
         from simulator.audit.record import recording_of  # Flower: half a second
@@ -120,8 +106,8 @@ def audit(
 
 
 def is_finished(folder: Path, digest: str) -> bool:
-    """Whether an audit is there with all its tables, and no attack in them ran out of time: that answers it without its
-    network. InputError where something else is there."""
+    """Return whether an audit is there with all its tables and no attack that ran out of time; this needs no network.
+    Raise InputError if something else is there."""
     if is_free(folder, AUDIT, digest, "audit", "audit"):
         return False
     jobs, found = read_description(folder / AUDIT).get(JOBS), inspect(folder / JOURNAL)
@@ -171,7 +157,7 @@ def run_audit(
 
 
 def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
-    """A job for each observation and attack; what an attack is given is written down first."""
+    """Write the observations, and return a job for each of them and each attack."""
     store, shape = plan.store(), plan.options.shape
     store.create(ModelConfig(name=plan.options.model), shape, outputs_of(plan.model, "", shape)[0], plan.options.seed)
     setting = plan.setting(timeout)
@@ -186,8 +172,8 @@ def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
 def _results(
     plan: AuditPlan, jobs: list[Job], display: Display, workers: int | None, left: TimeLeft
 ) -> Iterator[tuple[Job, JobResult]]:
-    """Of every job once, as they finish: first of those that an attack refuses by looking at the network alone, last of
-    those that no time is left for."""
+    """Yield each job once with its result, as they finish: first the jobs that an attack refuses for the network alone,
+    last those for which no time is left."""
     start = plan.model.state_dict()
     able = deque[Job]()
     for job in jobs:
@@ -213,7 +199,7 @@ def _results(
 def _of_workers(
     dispatcher: "Dispatcher", jobs: deque[Job], display: Display, left: TimeLeft
 ) -> Iterator[tuple[Job, JobResult]]:
-    """As many at a time as there are workers, so that what is not begun when the time is over costs nothing."""
+    """Send as many jobs at a time as there are workers: a job that is not sent when the time is over costs nothing."""
     begun: dict[str, float] = {}
     while (jobs or dispatcher.pending) and not left.over:
         while jobs and len(dispatcher.pending) < dispatcher.at_a_time:
@@ -233,7 +219,7 @@ def _of_workers(
 
 @contextlib.contextmanager
 def _dispatcher(workers: int | None) -> Iterator["Dispatcher"]:
-    """On a Ray of our own, which ends with it, unless there is one already."""
+    """Start a Ray that ends with the dispatcher, unless there is one already."""
     from simulator.evaluation.dispatch import Dispatcher  # Ray: 0.4 s that an audit without two attacks to do is spared
     from simulator.run.cluster import start_ray, stop_ray, worker_environment
 
@@ -249,7 +235,7 @@ def _dispatcher(workers: int | None) -> Iterator["Dispatcher"]:
 
 
 def _write_page(folder: Path) -> None:
-    """Where there is none of these tables yet. A page that cannot be made costs a line in the log, not the result."""
+    """Write the page if it is older than the tables. A page that cannot be made costs a line in the log."""
     from simulator.reports.page.pages import is_current, write_report  # Matplotlib: 0.5 s that `page=False` spares
 
     say = logging.getLogger("fedspill").warning

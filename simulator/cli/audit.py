@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 
-from simulator.audit.plan import MINUTES, describe_rest
+from simulator.audit.price import MINUTES, describe_rest
 from simulator.audit.run_audit import audit as run_audit
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import parse_fields, parse_numbers, parse_owners, parse_shape
@@ -13,10 +13,8 @@ from simulator.cli.output import Answer, here, say
 from simulator.reports.gate import parse_limits
 from simulator.run.display import interruptible, run_display
 
-DEFAULT_NAMES, THREAT_MODELS = (
-    ("mean_image", "span", "ntk"),
-    ("server", "observer", "history"),
-)  # that --fail-above may name
+# that --fail-above may name
+DEFAULT_NAMES, THREAT_MODELS = ("mean_image", "span", "ntk"), ("server", "observer", "history")
 
 
 def audit(typed: AuditCommand) -> Answer:

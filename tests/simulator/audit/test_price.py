@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from clients import time_limit
-from simulator.audit import plan
-from simulator.audit.plan import LEFT, TimeLeft, describe_rest
+from simulator.audit import price
+from simulator.audit.price import LEFT, TimeLeft, describe_rest
 from simulator.audit.run_audit import _of_workers
 from simulator.evaluation.job import Job, JobResult, Setting
 from simulator.results.keys import ObservationKey
@@ -24,7 +24,7 @@ from tests.simulator.audit.test_audit import audited
 def clock(monkeypatch):
     """Of an idle machine with two cores."""
     now = SimpleNamespace(seconds=0.0, monotonic=lambda: now.seconds)
-    monkeypatch.setattr(plan, "time", now)
+    monkeypatch.setattr(price, "time", now)
     monkeypatch.setattr("simulator.audit.run_audit.time", now)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(time_limit, "CORES", 2)
@@ -82,9 +82,9 @@ def test_ten_clients_end_in_time_and_what_is_left_has_a_row(clock, tmp_path, min
     left = TimeLeft(minutes, began=0.0)
     found = list(_of_workers(Workers(clock), todo, Display(), left))
     assert len(found) == 20 and (minutes == 0 or clock.seconds <= 60 * minutes + 0.5)
-    done = [job.attack.name for job, result in found if not plan.is_left(result)]
+    done = [job.attack.name for job, result in found if not price.is_left(result)]
     assert done.count("span") == spans and done.count("ntk") == others
-    rest = [result.leakage[0] for _, result in found if plan.is_left(result)]
+    rest = [result.leakage[0] for _, result in found if price.is_left(result)]
     assert all(row["status"] == "skipped" and "--minutes 0 goes on with it" in row["detail"] for row in rest)
 
 
@@ -104,8 +104,8 @@ def test_the_next_call_goes_on_with_what_was_left(tmp_path, monkeypatch):
 def test_the_rest_is_priced_by_what_the_same_attacks_took():
     rows = [
         ("span", "server", "ok", 100.0, ""), ("span", "server", "ok", 120.0, ""),
-        ("span", "server", "skipped", None, plan.REST), ("span", "server", "skipped", None, plan.REST),
-        ("ntk", "observer", "skipped", None, plan.REST), ("ntk", "server", "skipped", None, "needs num_private"),
+        ("span", "server", "skipped", None, price.REST), ("span", "server", "skipped", None, price.REST),
+        ("ntk", "observer", "skipped", None, price.REST), ("ntk", "server", "skipped", None, "needs num_private"),
     ]  # fmt: skip
     table = pd.DataFrame(rows, columns=["attack", "threat_model", "status", "seconds", "detail"])
     said = describe_rest(table)

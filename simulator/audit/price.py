@@ -1,0 +1,112 @@
+"""The price of an audit: an estimate before it begins, the time left while it runs, the attacks left after it."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from attacks import Knowledge, Observation
+from clients.time_limit import CORES, unhurried
+from simulator.audit.plan import AuditPlan
+from simulator.evaluation.attack_run import SCORE, AttackRun, attack_seconds, clock, not_counting, work_seconds
+from simulator.evaluation.candidate_images import tell_candidates
+from simulator.evaluation.job import Job, JobResult, lost
+from simulator.scenario.sections import AttackConfig
+
+MINUTES = 5.0
+STARTUP = 15.0  # processor seconds that Ray and two workers take to come up
+LEFT = "left for want of time"
+REST = f"{LEFT}: --minutes 0 goes on with it"
+
+
+@dataclass
+class TimeLeft:
+    """The time of an audit, in minutes of an idle machine; 0 for no limit.
+
+    An attack begins if the longest of its kind so far would end in time.
+    """
+
+    minutes: float
+    began: float = field(default_factory=time.monotonic)
+    longest: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def fits(self, job: Job) -> bool:
+        return self.minutes == 0 or self.longest.get(_kind(job), 0.0) < self.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds by the clock until the time is over."""
+        return unhurried(60 * self.minutes) - (time.monotonic() - self.began)
+
+    @property
+    def over(self) -> bool:
+        return self.minutes > 0 and self.seconds <= 0
+
+    def took(self, job: Job, seconds: float) -> None:
+        self.longest[_kind(job)] = max(seconds, self.longest.get(_kind(job), 0.0))
+
+
+def _kind(job: Job) -> tuple[str, str]:
+    return job.attack.label, job.key.threat_model
+
+
+def left_over(job: Job) -> JobResult:
+    """Return the row of a job that the next call tries."""
+    return lost(job, REST, "skipped")
+
+
+def is_left(result: JobResult) -> bool:
+    return str(result.leakage[0]["detail"]).startswith(LEFT)
+
+
+def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> list[str]:
+    """Describe in a few lines what will be attacked, and its cost, measured on the first update for some seconds."""
+    counts = Counter(job.attack.label for job in jobs)
+    keys = sorted({job.key for job in jobs}, key=plan.keys.index)
+    if not keys:
+        return []
+    observation, knowledge = plan.observation(keys[0]), plan.knowledge(keys[0])
+    each = {one.label: _seconds(plan, one, observation, knowledge) for one in plan.attacks if counts[one.label]}
+    start = work_seconds()
+    if (source := jobs[0].setting.candidates) is not None:
+        tell_candidates(source, observation, knowledge)
+    parameters = sum(parameter.numel() for parameter in plan.model.parameters())
+    beside = work_seconds() - start + SCORE[0] + SCORE[1] * parameters  # of every row
+    known = STARTUP + sum(counts[label] * (beside + (seconds or 0.0)) for label, seconds in each.items())
+    prices = [f"{counts[label]} × {label}" + ("" if s is None else f" of {clock(s)}") for label, s in each.items()]
+    slow = ", ".join(label for label, seconds in each.items() if seconds is None)
+    views = pd.Series([key.threat_model for key in keys]).value_counts(sort=False)
+    lines = [
+        f"{len(keys)} updates of {len({key.round for key in keys})} rounds "
+        f"({', '.join(f'{count} {view}' for view, count in views.items())}): {', '.join(prices)}",
+        f"cost: about {clock(known)} of processor time, {clock(known / CORES)} on {CORES} idle cores"
+        + (not_counting(slow) if slow else ""),
+    ]
+    if minutes and (slow or known / CORES > 60 * minutes):
+        lines.append(f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end")
+    return lines
+
+
+def _seconds(plan: AuditPlan, attack: AttackConfig, observation: Observation, knowledge: Knowledge) -> float | None:
+    """Return `attack_seconds`; 0 if the attack fails on this update, as its row will say."""
+    try:
+        return attack_seconds(AttackRun(attack, plan.options.seed), observation, knowledge)
+    except Exception:
+        return 0.0
+
+
+def describe_rest(leakage: pd.DataFrame) -> str:
+    """Say what was left, and its price by the seconds of the same attacks by the clock; "" if nothing was left."""
+    rest = leakage[leakage.detail.str.startswith(LEFT, na=False)]
+    if rest.empty:
+        return ""
+    took = leakage[leakage.status == "ok"].groupby(["attack", "threat_model"]).seconds.mean()
+    kinds = rest.groupby(["attack", "threat_model"], sort=False).size()
+    price = sum(count * took[kind] for kind, count in kinds.items() if kind in took.index)
+    unknown = sorted({str(attack) for attack, view in kinds.index if (attack, view) not in took.index})
+    names = ", ".join(dict.fromkeys(rest.attack))
+    beside = f", without {', '.join(unknown)}, of which none has ended" if unknown else ""
+    left = f"{len(rest)} of {len(leakage)} attacks are left ({names})"
+    return f"{left}: about {clock(price)} by the clock, one by one{beside}"
