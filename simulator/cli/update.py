@@ -12,12 +12,12 @@ from simulator.cli.options import DiagnoseCommand, MemberCommand
 from simulator.cli.output import Answer, out, read_json, records, say, show_warnings
 from simulator.evaluation.candidate_images import (
     load_candidates,
+    membership_table,
     membership_words,
     scale_warning,
     to_input_space,
-    write_membership,
 )
-from simulator.results.disk import check_out
+from simulator.results.disk import check_out, make_out, write_atomically
 from simulator.tools import diagnosis
 
 
@@ -33,7 +33,8 @@ def member(typed: MemberCommand) -> Answer:
     warnings = (*test.warnings, *filter(None, [scale_warning(files[0], observation)]))
     show_warnings(warnings)
     table = typed.out_dir / "membership.csv"
-    write_membership(table, residual, Calibrated.of(residual, *outsiders) if outsiders else None)
+    make_out(typed.out_dir)
+    write_atomically(table, membership_table(residual, Calibrated.of(residual, *outsiders) if outsiders else None))
     count = infer_image_count(observation)
     clear = count is not None and count.has_spectral_gap
     said = membership_words(residual, next(iter(outsiders), None), test.num_private, clear)

@@ -17,7 +17,6 @@ from attacks.interface.pictures import Normalization
 from attacks.membership import MembershipTest
 from attacks.update.private_set import infer_pixel_mean
 from simulator.evaluation.image_files import Shape, read_truth
-from simulator.results.disk import make_out, write_atomically
 from simulator.results.schema import CANDIDATES
 
 WIDE_GAP = 1.0  # in score: the residuals on its two sides differ by a factor of e
@@ -33,7 +32,12 @@ def membership_words(
     its first layer has one, so that it spans its images.
     """
     scores = -residual.double().log()
-    uncalibrated = _by_span(residual) if clear_rank else _by_gap(scores, num_private)
+    uncalibrated = _by_gap(scores, num_private)
+    if clear_rank:
+        uncalibrated = [
+            f"{spanned(residual)} of {len(residual)} candidates lie in the span of the update (score above "
+            f"{-math.log(OUTSIDE):.2f}), as members do; {NO_RATE}"
+        ]
     if outsiders is None:
         return uncalibrated
     found = Calibrated.of(residual, outsiders)
@@ -55,20 +59,12 @@ NO_RATE = "how many of them are false alarms is not known: give images that are 
 
 
 def spanned(residual: Tensor) -> int:
-    """How many of some images (Q,) lie in the span of an update of a clear rank, as its own images do."""
+    """Return how many of the images with these residuals (Q,) lie in the span of an update of a clear rank."""
     return int((residual < OUTSIDE).sum())
 
 
-def _by_span(residual: Tensor) -> list[str]:
-    score = -math.log(OUTSIDE)
-    return [
-        f"{spanned(residual)} of {len(residual)} candidates lie in the span of the update (score above {score:.2f}), "
-        f"as members do; {NO_RATE}"
-    ]
-
-
 def _by_gap(scores: Tensor, num_private: int) -> list[str]:
-    """Without outsiders there is no rate of false alarms: only whether the scores fall into two groups."""
+    """Say whether the scores fall into two groups: without outsiders there is no rate of false alarms."""
     order = scores.sort(descending=True).values
     if len(order) < 2:
         return [f"the candidate's score is {float(order[0]):.2f}; {NO_RATE}"]
@@ -92,14 +88,14 @@ BLACK_WITHIN = 0.05  # of the range of the images, between their black and that 
 def load_candidates(
     path: Path, called: str = "candidates", shape: Shape | None = None, in_pixels: bool = True
 ) -> Tensor:
-    """Images (Q, C, H, W) of an npz file, of a folder of pictures or of a folder of both. called: how errors call them.
-    shape: (C, H, W) that they have to have. in_pixels: whether floats have to lie in [0, 1]."""
+    """Read images (Q, C, H, W) of an npz file, of a folder of pictures or of a folder of both. called: their name in
+    errors. shape: the (C, H, W) that they have to have. in_pixels: whether floats have to lie in [0, 1]."""
     return read_truth(path, shape, called, in_pixels).images
 
 
 def to_input_space(images: Tensor, observation: Observation, knowledge: Knowledge) -> Tensor:
-    """Images in [0, 1] as the clients saw them, by the mean and the deviation that the adversary knows; a mean that it
-    does not know is inferred."""
+    """Normalize images in [0, 1] as the clients do, by the mean and the deviation that the adversary knows; an unknown
+    mean is inferred."""
     mean = knowledge.pixel_mean or infer_pixel_mean(observation, knowledge.pixel_std)
     if mean is None:
         raise InputError("pixel_mean is unknown and the update does not tell it: add --know pixel_mean=…")
@@ -109,9 +105,9 @@ def to_input_space(images: Tensor, observation: Observation, knowledge: Knowledg
 
 
 def scale_warning(inputs: Tensor, observation: Observation) -> str | None:
-    """A line where images in the model's input space (N, C, H, W) are on another scale than those of the update; None
-    where that is not seen. What is compared is black, which an update tells where some pixel is black in every private
-    image, and else nothing but the size of the values."""
+    """Return a line if images in the model's input space (N, C, H, W) are on another scale than those of the update,
+    else None. It compares black, which an update tells if some pixel is black in every private image, and else the size
+    of the values."""
     mean = infer_pixel_mean(observation)
     lowest, highest = inputs.transpose(0, 1).flatten(1).aminmax(dim=1)
     give = "give pixels in [0, 1] and say how they are normalized, with --mean and --std"
@@ -126,14 +122,8 @@ def scale_warning(inputs: Tensor, observation: Observation) -> str | None:
     return f"black is {shown[0]} in the update and {shown[1]} in the images, which are on another scale: {give}"
 
 
-def write_membership(path: Path, residual: Tensor, found: Calibrated | None) -> None:
-    make_out(path.parent)
-    write_atomically(path, membership_table(residual, found))
-
-
 def membership_table(residual: Tensor, found: Calibrated | None) -> str:
-    """As CSV: index, residual ρ, the score −log ρ, higher for members, and who is told to be one, where that is
-    calibrated."""
+    """Return as CSV: index, residual ρ, the score −log ρ, higher for members, and, if calibrated, who is a member."""
     members = [None] * len(residual) if found is None else list(map(int, found.members))
     scores = {"index": range(len(residual)), "residual": residual.numpy(), "score": -residual.log().numpy()}
     return CANDIDATES.frame({**scores, "member": members}).to_csv(index=False)
@@ -148,14 +138,15 @@ NAME = "membership of the candidates"
 
 
 class CandidateSource(Protocol):
-    """Where candidates are read, on the worker that tells them: small and picklable."""
+    """Reads candidates on the worker that tells them: small and picklable."""
 
     def images(self) -> tuple[Tensor, Tensor]:
-        """(candidates (Q, C, H, W), images that are no members (n, C, H, W)), in [0, 1]."""
+        """Return (candidates (Q, C, H, W), images that are no members (n, C, H, W)), in [0, 1]."""
 
 
 class Told(NamedTuple):
-    """columns: of the leakage table. notes: for its `detail`. table: the score of every candidate, as a CSV file."""
+    """The result for the candidates. columns: of the leakage table. notes: for its `detail`. table: the score of every
+    candidate, as a CSV file."""
 
     columns: dict[str, Any]
     notes: list[str]
@@ -163,7 +154,7 @@ class Told(NamedTuple):
 
 
 def tell_candidates(source: CandidateSource, observation: Observation, knowledge: Knowledge) -> Told:
-    """Tell members from others. What goes wrong costs these columns alone: a note says why they are empty."""
+    """Tell members from others. A fault costs these columns alone: a note says why they are empty."""
     try:
         candidates, outsiders = (to_input_space(images, observation, knowledge) for images in source.images())
         test = MembershipTest.of(observation, knowledge, torch.cat([candidates, outsiders]))
@@ -180,7 +171,7 @@ def tell_candidates(source: CandidateSource, observation: Observation, knowledge
 
 @dataclass(frozen=True)
 class AuditCandidates:
-    """Where they lie: an npz file, or a folder, as a truth may be."""
+    """The candidates of an audit: an npz file, or a folder, as a truth may be."""
 
     path: Path
     public: Path
@@ -191,7 +182,7 @@ class AuditCandidates:
 
 
 def check_candidates(path: str | None, public: str | None, shape: Shape) -> None:
-    """InputError where candidates cannot be told apart, or cannot be read."""
+    """Raise InputError if candidates cannot be told apart, or cannot be read."""
     if path is None:
         return
     if public is None:

@@ -1,8 +1,8 @@
-"""Where attack jobs run: as Ray tasks, on the cluster of the simulation or on one of our own.
+"""Run attack jobs as Ray tasks, on the cluster of the simulation or on one of our own.
 
-What a task needs of the run's files goes with it through Ray's object store, and what the attack found comes back the
-same way: the folder of a run is on the machine that sends, and nobody else reads or writes there. A job that hangs is
-ended as a client is, from inside: its worker exits (`clients.time_limit.last_resort`), and Ray says so.
+The tensors of a job travel through Ray's object store, and so does the result: only the sending machine reads and
+writes the folder of a run. A job that hangs is ended as a client is, from inside: its worker exits
+(`clients.time_limit.last_resort`), and Ray says so.
 """
 
 import contextlib
@@ -28,78 +28,72 @@ from simulator.results.storage import CellStore
 
 
 class Shelf:
-    """Each file is there once, whoever needs it, and as long as somebody does.
+    """Puts each file into the object store once, and keeps it while a job needs it.
 
-    The clients of a round share its global checkpoint, the attacks on an observation all of it. Ray frees what nobody
-    refers to any more.
+    The clients of a round share its global checkpoint, the attacks on an observation all of its files. Ray frees
+    tensors without a reference.
     """
 
     def __init__(self) -> None:
         self.held: dict[Path, Any] = {}  # references
 
     def put(self, sources: Mapping[str, TensorFile]) -> list[Any]:
-        """References to the tensors, in the order of the sources; what is not there yet is read. InputError where a
-        file is missing or damaged."""
+        """Return references to the tensors, in the order of the sources, and read files that are not there yet. Raise
+        InputError if a file is missing or damaged."""
         for source in sources.values():
             if source.path not in self.held:
                 self.held[source.path] = ray.put(source.read())
         return [self.held[source.path] for source in sources.values()]
 
     def keep_only(self, needed: Iterable[Path]) -> None:
-        """Forget all other files."""
+        """Drop the references to all other files."""
         self.held = {path: self.held[path] for path in set(needed) & set(self.held)}
 
 
 ATTACK_RESOURCE = "attack"
-# seconds beyond its time limit that a job has to end, and then as many again to be scored: at least, and at most; for
-# what others have to do, more on a busy machine
+# least and most seconds beyond its time limit for a job to end, and as many again for its score
 LEAST_GRACE, GRACE = 20.0, 120.0
-START = 30.0  # seconds that jobs wait at most for workers that are on their way
-BOARD_TIMEOUT = 10.0  # seconds that the board has to answer, when idle
+START = 30.0  # most seconds that jobs wait for workers that are starting
+BOARD_TIMEOUT = 10.0  # seconds for an answer of the board, on an idle machine
 NO_SLOTS = "no node that is left offers slots for attacks: `ray start --resources` gives it some"
 ROUNDING = 1e-6  # of shares of a GPU
-AHEAD = 2  # jobs per slot that are on their way: one is attacked, the files of the next travel
+AHEAD = 2  # jobs per slot that are sent: one is attacked while the files of the next travel
 
 
 def attack_gpu_share() -> float:
-    """A tenth of a GPU for each attack where nodes that take attacks have GPUs, though this machine may have none;
-    clients leave that remainder by default."""
+    """Return the share of a GPU for each attack: a tenth, which clients leave by default, if nodes that take attacks
+    have GPUs, and else none."""
     nodes = resources_of_nodes()
     slotted = [there for there in nodes if there.get(ATTACK_RESOURCE)]
     return 0.1 if any(there.get("GPU") for there in slotted or nodes) else 0.0
 
 
 def attack_slots() -> int:
-    """How many attacks the nodes of the cluster offer to run at a time, where they have the GPU that attacks take."""
+    """Return how many attacks the nodes offer to run at a time, as far as they have the GPU for an attack."""
     share = attack_gpu_share()
     return int(sum(there.get(ATTACK_RESOURCE, 0) for there in resources_of_nodes() if there.get("GPU", 0) >= share))
 
 
 def room_on_gpus(share: float, of_a_client: float = 0.0, clients: int = 0) -> int:
-    """How many attacks with this share of a GPU run beside so many clients with theirs. Ray splits no share between
-    GPUs, and fills one after the other."""
+    """Return how many attacks with this share of a GPU run beside clients with theirs. Ray splits no share between
+    GPUs, and fills one GPU after the other."""
     gpus, left = int(sum(there.get("GPU", 0) for there in resources_of_nodes())), []
     if of_a_client >= 1:
         gpus, of_a_client = max(gpus - int(of_a_client) * clients, 0), 0.0
     for _ in range(gpus):
-        here = min(clients, _fits(of_a_client)) if of_a_client else 0
+        here = min(clients, int(1 / of_a_client + ROUNDING)) if of_a_client else 0
         clients -= here
         left.append(1 - here * of_a_client)
     return sum(int(room / share + ROUNDING) for room in left)
 
 
-def _fits(share: float) -> int:
-    """How many such shares one GPU has."""
-    return int(1 / share + ROUNDING)
-
-
 def resources_of_nodes() -> list[dict[str, float]]:
-    """What each node that is up has in all."""
+    """Return the resources of each node that is up."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def run_remotely(job: Job, material: Material, labels: tuple[str, ...], board: Any, *tensors: State) -> Finished:
-    """The task. tensors: of the files with these labels; Ray fetches them before it starts."""
+    """Run the task. tensors: of the files with these labels; Ray fetches them before it starts."""
     require_usable_card()
     try:
         with last_resort(patience(job)) as once_more:
@@ -109,42 +103,42 @@ def run_remotely(job: Job, material: Material, labels: tuple[str, ...], board: A
 
 
 def calls_of_a_worker() -> int:
-    """Attacks that one process runs: 0, as many as come, so that its imports are paid for once.
+    """Return how many attacks one process runs: 0 for any number, so that it imports once.
 
-    Ray's own choice for tasks with a share of a GPU is 1. So is ours where a node has several: a process that has
-    computed on one stays on it, whichever Ray gives to its next task.
+    Ray's own choice for tasks with a share of a GPU is 1. So is ours if a node has several GPUs: a process that has
+    computed on one stays on it, whichever GPU Ray gives to its next task.
     """
     return int(any(there.get("GPU", 0) > 1 for there in resources_of_nodes()))
 
 
 def be_ready() -> int:
-    """A task that does nothing: its worker has then imported what attacks need. The process that it ran in."""
+    """Return the id of the process: a task that does nothing but let its worker import what attacks need."""
     return os.getpid()
 
 
 class Dispatcher:
-    """Runs jobs in the background; every job submitted comes back exactly once.
+    """Runs jobs in the background; every submitted job comes back exactly once.
 
     Tasks ask for no CPU: idle client actors keep theirs reserved for the whole run. On a cluster that offers `attack`
     slots a task takes one of them; on any other, `workers` tasks run at a time (default: one per core), spread over the
-    nodes. Only so many jobs are on their way as keep the workers busy, so that the object store never holds the files
-    of all. taken: what a task asks of Ray.
+    nodes. Only as many jobs are sent as keep the workers busy, so that the object store never holds all files. taken:
+    the resources and options that a task asks of Ray.
     """
 
     def __init__(
         self, workers: int | None, environment: Mapping[str, str] | None = None, beside: tuple[float, int] = (0.0, 0)
     ):
-        """Ray has to be up, with workers that find our packages (`start_ray`). environment: variables that they lack,
-        for a Ray that somebody else has started; the first task then waits for a new process, where those that Ray has
-        started already stand idle. beside: the share of a GPU of a client, and how many clients train at a time. An
-        attack that waits in Ray for its own share would take that of a client whose process ends."""
+        """Ray has to be up, with workers that find our packages (`start_ray`). environment: variables that the workers
+        of a Ray of somebody else lack; the first task then waits for a new process. beside: the share of a GPU of a
+        client, and how many clients train at a time. An attack that waits in Ray for its own share would take that of a
+        client whose process ends."""
         slots = attack_slots()
         self.slotted = slots > 0
         self.taken: dict[str, Any] = {
             "num_gpus": attack_gpu_share(),
             "resources": {ATTACK_RESOURCE: 1} if slots else {},
         }
-        if not slots:  # a task that asks for nothing fits anywhere, and Ray would pile them all on one node
+        if not slots:  # tasks that ask for nothing fit anywhere: Ray would pile them on one node
             self.taken["scheduling_strategy"] = "SPREAD"
         self.at_a_time = slots or workers or os.cpu_count() or 1
         self.limit = AHEAD * slots or workers or int(ray.cluster_resources().get("CPU", 0)) or os.cpu_count() or 1
@@ -168,7 +162,7 @@ class Dispatcher:
         self.without_slots: float | None = None  # since when no node offers any
 
     def prepare(self, expected: int) -> None:
-        """Have workers for so many jobs start now, while nobody waits for them; none that would end with this call."""
+        """Start workers for so many jobs before they are needed; none that would end after one call."""
         count = 0 if self.calls else min(expected, attack_slots() or self.limit, self.limit)
         self.starting, self.prepared = [self.empty_task.remote() for _ in range(count)], time.monotonic()
 
@@ -181,7 +175,7 @@ class Dispatcher:
         return [*self.running.values(), *self.waiting, *(job for job, _ in self.unsent)]
 
     def collect(self, timeout: float) -> list[tuple[Job, JobResult]]:
-        """What has finished or was given up, waiting at most `timeout` seconds for the first."""
+        """Return what has finished or was given up, waiting at most `timeout` seconds for the first."""
         finished, self.unsent = self.unsent, []
         if not self.running:
             self._wait_for_workers(0 if finished else timeout)
@@ -199,7 +193,7 @@ class Dispatcher:
         return finished
 
     def shares(self) -> dict[str, float]:
-        """How much of its attack each running job has done, 0 to 1, by name."""
+        """Return the share done of the attack of each running job, 0 to 1, by name."""
         done = self._ask(self.board.done)
         return {job.name: done[job.name] for job in list(self.running.values()) if job.name in done}
 
@@ -216,8 +210,7 @@ class Dispatcher:
         self.shelf.keep_only(path for paths in self.needs.values() for path in paths)
 
     def _wait_for_workers(self, timeout: float) -> None:
-        """Until one that was asked for beforehand is ready: for a job sent while they import Ray starts yet another,
-        which imports as long as they do."""
+        """Wait for a worker that is starting: for a job that is sent meanwhile, Ray would start yet another."""
         if time.monotonic() - self.prepared > START:
             self.starting = []
         if self.starting:
@@ -239,22 +232,24 @@ class Dispatcher:
         self.last_sign = time.monotonic()
 
     def _over(self, reference: Any) -> Job:
-        """The job, which runs no longer."""
+        """Forget a running job, and return it."""
         job = self.running.pop(reference)
         self.needs.pop(job.name, None)
         self.board.forget.remote(job.name)
         return job
 
     def _fetch(self, reference: Any) -> list[tuple[Job, JobResult]]:
-        """Return nothing where the worker died and the job is queued again, once: a machine may be lost, or another's
-        memory be short. Ray's own retries would run in the time of the first attempt. A worker that ended itself
-        because its job would not end is no accident."""
+        """Return nothing if the worker died and the job is queued again, once: a machine may be lost, or its memory
+        short. Ray's own retries would run in the time of the first attempt. A worker that ended itself because its job
+        would not end is not tried again."""
         job = self.running[reference]
         try:
             return [(job, filed(job, ray.get(reference, timeout=unhurried(GRACE))))]
         except Exception as error:
             if self._ask(self.board.silence).get(job.name, 0.0) > job.timeout:
-                return [(job, lost(job, unending(job), "timeout"))]
+                limit = f"{job.setting.limit} = {job.timeout:g} s"
+                why = f"attack or score did not end after {limit}: their worker was ended"
+                return [(job, lost(job, why, "timeout"))]
             if job.name in self.again:
                 return [(job, lost(job, f"the attack's worker died: {error}"))]
             self.again.add(job.name)
@@ -264,7 +259,7 @@ class Dispatcher:
             self._over(reference)
 
     def _no_worker_comes(self) -> str:
-        """Return what to say of the jobs where nothing came back for long and none of them was taken up."""
+        """Return the reason to give up the running jobs: nothing came back for long, and no worker took one up."""
         # workers need a while to start, however short their jobs are
         longest = unhurried(GRACE + max((job.timeout for job in self.running.values()), default=0.0))
         if time.monotonic() - self.last_sign <= longest or self._ask(self.board.silence):
@@ -272,7 +267,7 @@ class Dispatcher:
         return f"no worker took it up within {longest:g} s"
 
     def _no_slots_left(self) -> bool:
-        """Whether the nodes that offered some are gone, and none came back for a while."""
+        """Return whether the nodes that offered slots are gone, and none came back for a while."""
         now = time.monotonic()
         if not self.slotted or attack_slots():
             self.without_slots = None
@@ -285,25 +280,21 @@ class Dispatcher:
         return (job := self._over(reference)), lost(job, why, status)
 
     def _ask(self, method: Any) -> dict[str, float]:
-        """The board's answer; nothing where it gives none."""
+        """Return the answer of the board; nothing if it gives none."""
         with contextlib.suppress(ray.exceptions.RayError):
             return ray.get(method.remote(), timeout=unhurried(BOARD_TIMEOUT))
         return {}
 
 
 def _board() -> Any:
-    """The board as an actor on the node that sends jobs, which is lost last."""
+    """Start the board as an actor on the node that sends jobs, which is lost last."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     where: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
     return ray.remote(**where)(ProgressBoard).remote()
 
 
-def unending(job: Job) -> str:
-    return f"attack or score did not end after {job.setting.limit} = {job.timeout:g} s: their worker was ended"
-
-
 def patience(job: Job) -> float:
-    """Seconds by the clock after which the worker of an attack that does not compute and does not end exits."""
+    """Return the seconds by the clock after which the worker of an attack that does not compute exits."""
     return job.timeout + min(GRACE, max(LEAST_GRACE, job.timeout))
 
 
@@ -311,10 +302,10 @@ TICK = 0.2  # seconds between two looks at what has finished or was submitted
 
 
 class BackgroundDispatcher:
-    """Runs a `Dispatcher` in a thread of its own, so that attacks go on while the server's thread waits for clients."""
+    """Runs a `Dispatcher` in a thread, so that attacks go on while the server's thread waits for clients."""
 
     def __init__(self, dispatcher: Dispatcher, expected: int):
-        """expected: how many jobs there may be."""
+        """expected: the largest number of jobs."""
         self.dispatcher, self.expected = dispatcher, expected
         self._finished: queue.SimpleQueue[tuple[Job, JobResult] | Exception] = queue.SimpleQueue()
         self._jobs: dict[str, Job] = {}  # submitted and not yet collected, by name
@@ -331,8 +322,8 @@ class BackgroundDispatcher:
         return list(self._jobs.values())
 
     def collect(self, timeout: float) -> list[tuple[Job, JobResult]]:
-        """What has finished or was given up, waiting at most `timeout` seconds for the first. Raises what ended the
-        thread."""
+        """Return what has finished or was given up, waiting at most `timeout` seconds for the first. Raise the
+        exception that ended the thread."""
         found: list[tuple[Job, JobResult]] = []
         try:
             while True:
@@ -345,7 +336,7 @@ class BackgroundDispatcher:
             return found
 
     def shares(self) -> dict[str, float]:
-        """How much of its attack each running job has done, 0 to 1, by name."""
+        """Return the share done of the attack of each running job, 0 to 1, by name."""
         return self.dispatcher.shares() if self._jobs else {}
 
     def close(self) -> None:

@@ -33,11 +33,11 @@ from simulator.scenario.sections import AttackConfig
 
 @dataclass(frozen=True)
 class Setting:
-    """What the jobs of a cell, or of an audit, have in common.
+    """The setting of all jobs of a cell, or of an audit.
 
-    cell: its name, "" where there is no sweep. swept: its columns. truth: where to read it, None where nobody knows it.
-    candidates: for membership, None where there are none. timeout: processor seconds that an attack
-    may take, by the option `limit`. threads: of torch.
+    truth: where to read it, None if unknown. cell: its name, "" without a sweep. swept: its columns. timeout: processor
+    seconds that an attack may take, by the option `limit`. threads: of torch. candidates: for membership, None for
+    none.
     """
 
     truth: TruthSource | None
@@ -66,8 +66,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """One attack on one observation, small and picklable. root: of the cell's files; nobody but who sends and keeps
-    reads or writes there."""
+    """One attack on one observation, small and picklable. root: the folder of the cell's files, on the machine that
+    sends the job."""
 
     setting: Setting
     root: Path
@@ -76,12 +76,12 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What tells this job from all others of a run."""
+        """The name of the job, unique in a run."""
         return f"{self.setting.cell or 'run'}_{self.key.name}_{self.attack.label}"
 
     @property
     def for_workers(self) -> "Job":
-        """The same without the folder, which is on this machine."""
+        """The job without the folder, which is on this machine."""
         return replace(self, root=Path())
 
     @property
@@ -90,20 +90,20 @@ class Job:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What tells its rows from all others of its cell, in every table."""
+        """The columns of every table that identify its rows within the cell."""
         return {**self.key.columns, "attack": self.attack.label}
 
     def files(self, found: Reconstruction) -> dict[str, bytes]:
-        """What is kept of a reconstruction, by the path below the cell's folder."""
+        """Return the files of a reconstruction, by their paths below the cell's folder."""
         path = CellStore(Path()).reconstruction_path(self.key, self.attack.label)
         return {str(path): reconstruction_file(found)}
 
     def member_files(self, members: Told) -> dict[str, bytes]:
-        """What is kept of the candidates, as `files`."""
+        """Return the files of the candidates, as `files` does."""
         return {} if members.table is None else {str(CellStore(Path()).membership_path(self.key)): members.table}
 
     def row_key(self, target: str = "private") -> dict[str, Any]:
-        """The columns that identify a row of the leakage table. target: which images it is scored against."""
+        """Return the columns that identify a row of the leakage table. target: the images it is scored against."""
         return {**self.columns, "defense": self.setting.defense, "seed": self.setting.seed, "target": target}
 
 
@@ -115,18 +115,18 @@ class JobResult(NamedTuple):
 
 
 Distilled = Callable[[Sequence[int]], Tensor | None]
-"""What clients trained on instead of their images, all of these; None where some trained on their own."""
+"""Returns the images that these clients trained on instead of their own; None if some trained on their own."""
 
 
 class Finished(NamedTuple):
-    """What comes back from a worker. files: what is to be written of it, by the path below the cell's folder."""
+    """The answer of a worker. files: to be written, by their paths below the cell's folder."""
 
     result: JobResult
     files: Mapping[str, bytes] = MappingProxyType({})
 
 
 def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
-    """Attack, store and score in this process. A fault becomes a row with its status and reason; nothing is raised."""
+    """Attack, store and score in this process. A fault becomes a row with its status and reason; never raise."""
     start, recorded = time.perf_counter(), None
     try:
         material = Material.read(store := CellStore(job.root), job.key)
@@ -138,8 +138,7 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
 
 
 def attack(job: Job, material: Material, contents: Contents, reporter: Reporter) -> Finished:
-    """Attack an observation and score the result, without any file of the run. A fault becomes a row; nothing is
-    raised."""
+    """Attack an observation and score the result, without any file of the run. A fault becomes a row; never raise."""
     start, told = time.perf_counter(), ""
     reporter.alive()
     try:
@@ -167,8 +166,8 @@ def fault(
     told: str = "",
     members: Told | None = None,
 ) -> JobResult:
-    """The row of a job that an exception ended. start: of the job, by `time.perf_counter`. told: what it was given, as
-    JSON. members: what is known of the candidates all the same."""
+    """Return the row of a job that an exception ended. start: of the job, by `time.perf_counter`. told: its knowledge,
+    as JSON. members: the result for the candidates."""
     status, detail = "failed", said_by(error)
     if isinstance(error, OutOfTime):
         within = f"no result within {job.setting.limit} = {job.timeout:g} processor seconds"
@@ -183,7 +182,7 @@ def fault(
 
 
 def filed(job: Job, finished: Finished) -> JobResult:
-    """Write down what an attack found; a row whose files cannot be written keeps its scores, and says so."""
+    """Write the files of a result; a row whose files cannot be written keeps its scores, and says so."""
     try:
         for name, content in finished.files.items():
             make_out((job.root / name).parent)
@@ -196,14 +195,8 @@ def filed(job: Job, finished: Finished) -> JobResult:
 
 
 def finished(job: Job, attacked: Attacked, granted: Knowledge, distilled: Distilled) -> Finished:
-    """Score what an attack found. granted: what the adversary was told, whatever the attack."""
+    """Score the result of an attack. granted: the knowledge of the adversary, whatever the attack."""
     members = _candidates(job, attacked.observation, granted)
-    files = {**job.files(attacked.found), **job.member_files(members)}
-    return Finished(scored(job, attacked, distilled, members), files)
-
-
-def scored(job: Job, attacked: Attacked, distilled: Distilled, members: Told) -> JobResult:
-    """The rows of an attack that came to an end."""
     found, (privacy, notes) = attacked.found, _privacy(attacked.recorded)
     by_target = score(job, attacked, distilled)
     vouched = {"num_vouched": len(found.images)} if job.attack.make().vouches else {}
@@ -216,23 +209,23 @@ def scored(job: Job, attacked: Attacked, distilled: Distilled, members: Told) ->
         spent = {"knowledge": told, "seconds": seconds}
         rows[target] = scores.columns | {"status": "ok", "detail": detail} | spent | privacy
         samples += scores.samples
-    return _result(job, rows, samples)
+    return Finished(_result(job, rows, samples), {**job.files(found), **job.member_files(members)})
 
 
 def _privacy(recorded: RecordedObservation) -> tuple[dict[str, Any], list[str]]:
-    """(columns of what differential privacy promises, what `detail` says of it)."""
+    """Return (the columns of differential privacy, remarks on it for `detail`)."""
     of = recorded.guarantees, recorded.adversary
     return privacy_columns(*of), privacy_notes(*of)
 
 
 def _candidates(job: Job, observation: Observation, granted: Knowledge) -> Told:
-    """Which of the candidates are members, where the job has some."""
+    """Tell which of the candidates are members, if the job has some."""
     source = job.setting.candidates
     return Told({}, []) if source is None else tell_candidates(source, observation, granted)
 
 
 def _candidates_of(job: Job, material: Material, contents: Contents) -> Told:
-    """The same of an attack that failed, where its observation can be read."""
+    """Do the same for an attack that failed, if its observation can be read."""
     try:
         return _candidates(job, material.observation(contents), material.granted(contents))
     except Exception:  # the attack's row says why
@@ -240,7 +233,7 @@ def _candidates_of(job: Job, material: Material, contents: Contents) -> Told:
 
 
 def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evaluation]:
-    """By target: against the private images, and against what all clients trained on instead, where they did."""
+    """Score by target: against the private images, and against the images that all clients trained on instead."""
     recorded, observation, knowledge, found = attacked
     truth = NO_TRUTH if job.setting.truth is None else job.setting.truth.truth(attacked)
     if isinstance(truth, str):
@@ -257,7 +250,7 @@ def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evalu
 
 
 def copied(truth: Truth, distilled: Tensor) -> dict[str, float]:
-    """How near distilled images are to the private ones, whoever attacks: columns of the leakage table."""
+    """Return the columns on how near distilled images are to the private ones, whatever the attack."""
     scores = score_images(truth.private, distilled, truth.pool)
     return {
         "distilled_l2_median": float(np.median(scores.l2)),
@@ -266,7 +259,7 @@ def copied(truth: Truth, distilled: Tensor) -> dict[str, float]:
 
 
 def lost(job: Job, reason: str, status: str = "failed", **columns: Any) -> JobResult:
-    """The row of a job that gave no result, or was never started. columns: what is known of it all the same."""
+    """Return the row of a job that gave no result, or was never started. columns: further ones of the row."""
     return _result(job, {"private": {"status": status, "detail": one_line(reason), **columns}})
 
 

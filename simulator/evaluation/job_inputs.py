@@ -1,4 +1,4 @@
-"""What a job needs of a run's files, as values: a worker on another machine has none of them."""
+"""Read the inputs of a job from a run's files: a worker on another machine has none of the files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +21,10 @@ PUBLIC = "public images"  # the label of their file; those of checkpoints are th
 
 @dataclass(frozen=True)
 class Material:
-    """An observation, what was granted, and what clients trained on instead of their images, without the tensors.
+    """The inputs of a job, without the tensors.
 
-    told: without public images. public: whether it has those. distilled: the clients of the round that distilled.
+    told: the granted knowledge, without public images. public: whether these were granted. distilled: the clients of
+    the round that distilled their images.
     """
 
     recorded: RecordedObservation
@@ -34,17 +35,17 @@ class Material:
 
     @classmethod
     def read(cls, store: CellStore, key: ObservationKey) -> "Material":
-        """InputError where something is missing or damaged."""
+        """Read the inputs; raise InputError if something is missing or damaged."""
         recorded, (told, public) = store.recorded(key), store.told(key)
         clients = dict.fromkeys((*recorded.clients, *recorded.round_clients))
         distilled = [client for client in clients if store.distilled_path(key.round, client).exists()]
         return cls(recorded, store.architecture(), told, public, tuple(distilled))
 
     def sources(self, store: CellStore) -> dict[str, "TensorFile"]:
-        """Where the tensors lie, by label."""
+        """Return the files of the tensors, by label."""
         round, like = self.recorded.key.round, partial(state_of, self.architecture)
         found = {
-            name: TensorFile(store.checkpoint_path(name), partial(_checkpoint, store, name, like))
+            name: TensorFile(store.checkpoint_path(name), partial(store.checkpoint, name, like))
             for name in self.recorded.files
         }
         public = {PUBLIC: TensorFile(store.public_path, store.public_images)} if self.public else {}
@@ -58,7 +59,7 @@ class Material:
         return replace(self.told, public_images=contents[PUBLIC]["images"]) if self.public else self.told
 
     def distilled_images(self, contents: Contents, clients: Sequence[int]) -> Tensor | None:
-        """Of all these clients, (M, C, H, W) in [0, 1]; None where some trained on their own."""
+        """Return the distilled images of these clients, (M, C, H, W) in [0, 1]; None if some trained on their own."""
         if not set(clients) <= set(self.distilled):
             return None
         return torch.cat([contents[distilled_label(client)]["images"] for client in clients])
@@ -66,7 +67,7 @@ class Material:
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A file of a run, and how it is read. InputError from `read` where it is missing or damaged."""
+    """A file of a run, and its reader, which raises InputError if the file is missing or damaged."""
 
     path: Path
     read: Callable[[], State]
@@ -76,11 +77,7 @@ def distilled_label(client: int) -> str:
     return f"distilled by client {client}"
 
 
-def _checkpoint(store: CellStore, name: str, like: Callable[[], State]) -> State:
-    return store.checkpoint(name, like())
-
-
 @lru_cache(maxsize=1)  # of the cell whose jobs are being sent
 def state_of(architecture: Architecture) -> State:
-    """The model's state dict, for the names in it."""
+    """Return the model's state dict, for the names in it."""
     return architecture.build().state_dict()

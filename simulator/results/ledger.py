@@ -70,6 +70,12 @@ class Found:
     problems: list[str]
     """A line for the user about each damage."""
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The checksums of the files of finished cells, by their names below the run's folder."""
+        found = [entry.get("files") for entry in self.entries if "done" in entry]
+        return {name: crc for files in found if isinstance(files, dict) for name, crc in files.items()}
+
 
 def inspect(journal: Path, with_files: bool = True) -> Found:
     """Read a run's journal and check it; the result is empty if there is none.
@@ -97,16 +103,6 @@ def inspect(journal: Path, with_files: bool = True) -> Found:
         else:
             done.add(cell)
     return Found(entries, done, problems)
-
-
-def files_of(journal: Path) -> dict[str, str]:
-    """Return the checksums of the files of finished cells, by their names below the run's folder."""
-    try:
-        text = inside(journal.parent, journal).read_bytes().decode(errors="replace")
-    except OSError:
-        return {}
-    found = [entry.get("files") for entry in entries_of(text)[0] if "done" in entry]
-    return {name: crc for files in found if isinstance(files, dict) for name, crc in files.items()}
 
 
 def _wrong(done: Entry, rows: int, folder: Path, with_files: bool) -> str:

@@ -6,7 +6,7 @@ checkpoints belong to.
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -184,7 +184,7 @@ class CellStore:
         """Load what the adversary saw and was granted; this needs nothing but the checkpoints folder."""
         recorded, architecture = self.recorded(key), self.architecture()
         like = architecture.build().state_dict()
-        states = {name: self.checkpoint(name, like) for name in recorded.files}
+        states = {name: self.checkpoint(name, lambda: like) for name in recorded.files}
         return architecture.observation(recorded, states), self.granted(key)
 
     def checkpoint_path(self, name: str) -> Path:
@@ -197,14 +197,14 @@ class CellStore:
             return inside(path.parent, path)
         return inside(self.path, path)
 
-    def checkpoint(self, name: str, like: State) -> State:
-        """Load a checkpoint. name: as an observation has it. like: the model's state dict."""
+    def checkpoint(self, name: str, like: Callable[[], State]) -> State:
+        """Load a checkpoint. name: as an observation has it. like: returns the model's state dict."""
         path = self.checkpoint_path(name)
         if not os.path.exists(path):  # also where the name is too long for a disk
             raise InputError(
                 f"checkpoint {str(path)!r} does not exist: output.keep {{last: …}} keeps the last rounds only"
             )
-        return read_checkpoint(path, like)
+        return read_checkpoint(path, like())
 
     def remove_checkpoint(self, name: str) -> None:
         """Remove a checkpoint if that is possible: one that stays costs room and nothing else."""

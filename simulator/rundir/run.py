@@ -25,7 +25,7 @@ from simulator.evaluation.truth import Truth
 from simulator.results.columns import JSON, TEXT, Column, Table
 from simulator.results.disk import inside, is_changed
 from simulator.results.keys import ALL, ObservationKey
-from simulator.results.ledger import JOURNAL, Found, files_of, frames_of, inspect
+from simulator.results.ledger import JOURNAL, Found, frames_of, inspect
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
 from simulator.results.storage import CellStore
 from simulator.rundir.exposure_rows import worst_first
@@ -189,20 +189,15 @@ class Run:
 
     def _load(self, key: ObservationKey, cell: str) -> tuple[Observation, Knowledge]:
         """InputError where a checkpoint is another than the run wrote, as far as its journal tells."""
-        store = self.store(cell)
+        store, written = self.store(cell), self.journal.files
         for name in {name for pair in store.recorded(key).pairs for name in pair}:
             path = store.checkpoint_path(name)
-            known = self._checksums.get(os.path.relpath(path, self.path))
+            known = written.get(os.path.relpath(path, self.path))
             if known is not None and is_changed(path, known):
                 raise InputError(
                     f"checkpoint {str(path)!r} was cut off or changed since the run wrote it: run it again"
                 )
         return store.load(key)
-
-    @cached_property
-    def _checksums(self) -> dict[str, str]:
-        """Of the files that the run has written, by their names below its folder."""
-        return files_of(self.path / JOURNAL)
 
     def attack(
         self,

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.errors import DiskError
 from simulator.results.disk import is_changed, write_bytes
-from simulator.results.ledger import JOURNAL, Ledger, decode, encode, files_of, inspect
+from simulator.results.ledger import JOURNAL, Ledger, decode, encode, inspect
 
 KEY = {"defense": "none", "seed": 0, "target": "private", "attack": "ntk", "threat_model": "server", "status": "ok"}
 
@@ -93,7 +93,7 @@ def test_a_checkpoint_that_somebody_deleted_is_not_made_again(tmp_path):
     fill(tmp_path)
     (tmp_path / "b.safetensors").unlink()
     assert inspect(tmp_path / JOURNAL).done == set("abc")
-    assert sorted(files_of(tmp_path / JOURNAL)) == ["a.safetensors", "b.safetensors", "c.safetensors"]
+    assert sorted(inspect(tmp_path / JOURNAL).files) == ["a.safetensors", "b.safetensors", "c.safetensors"]
 
 
 def test_a_long_file_is_checked_to_its_last_byte(tmp_path):
