@@ -3,8 +3,6 @@
 A client runs `check` of every defense first, then `prepare_data`, `instrument` before its first step, `local_step` on
 every batch, and `protect_update` on what it is about to send. The server carries out each `server_half`, which is plain
 values: nothing here knows Flower, `clients/client_app.py` and `simulator/run/strategies.py` do.
-
-Tensors in what a client remembers between rounds, which holds plain values only and travels as JSON.
 """
 
 import base64
@@ -75,9 +73,8 @@ class ServerHalf:
 
 @dataclass(frozen=True)
 class DefenseContext:
-    """Where a defense acts: one client in one round. model: at the parameters received, and trained in place from
-    there. received: those parameters by name. memory: survives rounds, one dict of plain values for each defense of the
-    chain."""
+    """The place where a defense acts: one client in one round. model: at the parameters received, and trained in place.
+    received: those parameters by name. memory: plain values of this defense that survive rounds."""
 
     config: ClientConfig
     round: int
@@ -97,8 +94,8 @@ class DefenseContext:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a defense is put into. chain: all defenses, itself among them, in their order. strategy: the federation's.
-    plain_mean: whether that one replaces the global checkpoint by the mean of the replies, weighted by images."""
+    """The federation around a defense. chain: all defenses, itself among them, in their order. plain_mean: whether the
+    strategy replaces the global checkpoint by the mean of the replies, weighted by images."""
 
     chain: tuple["Defense", ...]
     training: TrainingConfig
@@ -108,9 +105,9 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Sighting:
-    """What an adversary compares in one round, as far as everybody knows it. config: of the clients. sizes: private
-    images of each client whose update is in it, as they report them. shares: the weight of each in it: (1.0,) for the
-    update of a single client, their weights in the mean for the global checkpoint."""
+    """What everybody knows of the update that an adversary sees in one round. config: of the clients. sizes: private
+    images of each client whose update is in it, as reported. shares: the weight of each: (1.0,) for the update of a
+    single client, the weights in the mean for the global checkpoint."""
 
     config: ClientConfig
     adversary: Adversary
@@ -118,7 +115,7 @@ class Sighting:
     shares: tuple[float, ...]
 
     def averaged(self, *deviations: float) -> float:
-        """Standard deviation of independent noise in what is seen, given that of each client (or of all)."""
+        """Return the standard deviation of independent noise in the update, given that of each client (or of all)."""
         each = deviations if len(deviations) > 1 else deviations * len(self.shares)
         return math.hypot(*(share * one for share, one in zip(self.shares, each, strict=True)))
 
@@ -127,7 +124,7 @@ class Sighting:
 class Defense:
     """A defense that does nothing. Subclasses override the hooks they need; none of them changes its arguments.
 
-    mixes_images: whether something that clients train on behind it depends on several private images at once.
+    mixes_images: whether an image that clients train on behind it depends on several private images at once.
     tells_noise: the adversaries for whom `noise_told` has something, whatever the options.
     """
 
@@ -141,64 +138,64 @@ class Defense:
         check_values(self)
 
     def conflict(self, around: Surroundings) -> str:
-        """Why it cannot keep its promise there, with a remedy; "" where it can. The scenario is refused with it."""
+        """Return why it cannot keep its promise there, with a remedy, to refuse the scenario; "" if it can."""
         return ""
 
     def check(self, context: DefenseContext) -> None:
-        """Raise InputError where the defense cannot run with this model and training."""
+        """Raise InputError if the defense cannot run with this model and training."""
 
     def prepare_data(self, data: TrainingSet, context: DefenseContext) -> tuple[TrainingSet, Metrics]:
-        """What the client trains on, and what the defense reports of it."""
+        """Return the data to train on, and metrics."""
         return data, {}
 
     def instrument(self, loop: TrainingLoop, count: int, context: DefenseContext) -> TrainingLoop:
-        """Another way to form batches, gradients and steps, for `count` images."""
+        """Return another way to form batches, gradients and steps, for `count` images."""
         return loop
 
     def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """What one step is taken on."""
+        """Return the batch to take a step on."""
         return batch
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
-        """What is sent instead of Δθ (trained parameters only), and what the defense reports of it."""
+        """Return the update to send instead of Δθ (trained parameters only), and metrics."""
         return delta, {}
 
     def withheld_statistics(self, context: DefenseContext) -> list[str]:
-        """Statistics of BatchNorm that stay with the client: those that it received are sent in their place."""
+        """Name the statistics of BatchNorm that stay with the client: it sends those that it received."""
         return []
 
     def flower_mod(self) -> "FlowerMod | None":
-        """The Flower mod that protects the update, where it is one that does."""
+        """Return the Flower mod that protects the update, if one does."""
         return None
 
     def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
-        """How the update travels, given how it would without this defense."""
+        """Return how the update travels. encoding: without this defense."""
         return encoding
 
     def server_half(self) -> ServerHalf:
-        """What the defense changes on the server: by default nothing."""
+        """Return what the defense changes on the server: by default nothing."""
         return ServerHalf()
 
     def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Guarantee | None:
-        """What holds after this round, where the defense gives a guarantee. steps: optimizer steps of the round.
-        count: images that were trained on."""
+        """Return the guarantee after this round, if there is one. steps: of the optimizer, in this round. count: images
+        that were trained on."""
         return None
 
     def known_to_adaptive_attacker(self) -> dict[str, float]:
-        """What an adversary who knows that this defense is in force may use, as fields of `attacks.Knowledge`."""
+        """Return the fields of `attacks.Knowledge` that an adversary has who knows that this defense is in force."""
         return {}
 
     def tells_noise_to(self, adversary: Adversary) -> bool:
-        """Whether `noise_told` has something for that adversary."""
+        """Return whether `noise_told` has something for that adversary."""
         return adversary in self.tells_noise
 
     def noise_told(self, sighting: Sighting) -> float | None:
-        """Standard deviation of its noise on an entry of what is seen, where that follows from what is public."""
+        """Return the standard deviation of its noise on an entry of the update, if that follows from public facts."""
         return None
 
     def invariances(self) -> tuple[Transformation, ...]:
-        """All that it may turn an image into before a step sees it, noise aside: an attack that returns any of these
-        views has the image. None where it shows images as they are."""
+        """Return all transformations, except noise, that an image may go through before a step: an attack that returns
+        one of these views has the image. Empty if steps see images as they are."""
         return ()
 
 
@@ -248,11 +245,34 @@ def clipped(delta: State, bound: float) -> tuple[State, float]:
     return {name: (value * factor).to(value.dtype) for name, value in delta.items()}, factor
 
 
+def flat(delta: State) -> Tensor:
+    """Return all entries of an update in one vector."""
+    return torch.cat([value.flatten() for value in delta.values()])
+
+
+def like(entries: Tensor, delta: State) -> State:
+    """Return the entries of one vector as the tensors of an update, in its types."""
+    parts = entries.split([value.numel() for value in delta.values()])
+    return {
+        name: part.view(value.shape).to(value.dtype) for (name, value), part in zip(delta.items(), parts, strict=True)
+    }
+
+
+def rounded(delta: State, context: DefenseContext, to_level: Callable[[Tensor], Tensor]) -> State:
+    """Return Δθ as it is after the parameters that are sent are rounded. to_level: rounds parameters, in float64."""
+    sent = {}
+    for name, value in delta.items():
+        received = context.received.get(name, torch.zeros_like(value)).double()
+        sent[name] = (to_level(received + value) - received).to(value.dtype)
+    return sent
+
+
 def as_text(state: State) -> str:
-    """Tensors of any shape and type as base64 text of a safetensors file: 5.4 characters for a float32."""
+    """Return tensors as base64 text of a safetensors file, 5.4 characters for a float32: what a client remembers
+    between rounds travels as JSON."""
     return base64.b64encode(save({name: value.detach().cpu().contiguous() for name, value in state.items()})).decode()
 
 
 def from_text(text: str) -> State:
-    """The inverse of `as_text`, bit by bit."""
+    """Return the tensors of `as_text`, bit by bit."""
     return load(base64.b64decode(text))

@@ -1,17 +1,4 @@
-"""Error feedback (Karimireddy et al. 2019): what compression takes from an update is added to the next round's.
-
-What a client still owes is as large as the network, and it is remembered as text (`clients.defenses.base`).
-
-Sparsification: only some entries of the update are sent, the others are zero (Aji and Heafield 2017).
-
-Uniform quantization of every tensor of the update between its extremes, to the nearest level or at random (QSGD).
-
-Half precision: the checkpoint travels in 16 bits, as a federation that trains in bfloat16 sends it.
-
-signSGD (Bernstein et al. 2018) on a client's update, in the scaled form of Karimireddy et al. (2019).
-
-PowerSGD (Vogels et al. 2019): every matrix of the update is sent as two factors of low rank.
-"""
+"""Compress the update: sparsification, quantization, half precision, signSGD and PowerSGD, with error feedback."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,13 +9,25 @@ from torch import Tensor
 
 from attacks.interface.observation import State
 from attacks.interface.options import POSITIVE, Range, above_zero_to
-from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, as_text, from_text, register
+from clients.defenses.base import (
+    Defense,
+    DefenseContext,
+    Encoding,
+    Metrics,
+    as_text,
+    flat,
+    from_text,
+    like,
+    register,
+    rounded,
+)
 
 ERROR = "error"  # of the last round, in the defense's memory
 
 
 def with_error_feedback(delta: State, memory: dict[str, Any], compress: Callable[[State], State]) -> State:
-    """compress(Δθ + e), with e = 0 in the first round and then Δθ + e − compress(Δθ + e)."""
+    """Return compress(Δθ + e), with e = 0 in the first round and then Δθ + e − compress(Δθ + e) (Karimireddy et al.
+    2019). The client remembers e, which is as large as the network, as text."""
     owed = from_text(memory[ERROR]) if ERROR in memory else {}
     whole = {name: value + owed[name] if name in owed else value for name, value in delta.items()}
     sent = compress(whole)
@@ -58,9 +57,9 @@ class TopK(Defense):
         return self._largest(delta), {}
 
     def _largest(self, delta: State) -> State:
-        flat = torch.cat([value.flatten() for value in delta.values()])
-        kept = torch.zeros_like(flat, dtype=torch.bool)
-        kept[flat.abs().topk(max(1, round(self.fraction * len(flat)))).indices] = True
+        entries = flat(delta)
+        kept = torch.zeros_like(entries, dtype=torch.bool)
+        kept[entries.abs().topk(max(1, round(self.fraction * len(entries)))).indices] = True
         return _masked(delta, kept)
 
     def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
@@ -100,10 +99,7 @@ class RandomK(Defense):
 
 
 def _masked(delta: State, kept: Tensor, factor: float = 1.0) -> State:
-    parts = kept.split([value.numel() for value in delta.values()])
-    return {
-        name: value * part.view(value.shape) * factor for (name, value), part in zip(delta.items(), parts, strict=True)
-    }
+    return {name: delta[name] * part * factor for name, part in like(kept, delta).items()}
 
 
 @register
@@ -159,12 +155,8 @@ class HalfPrecision(Defense):
     dtype: Literal["bfloat16", "float16"] = "bfloat16"
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
-        sent = {}
-        for name, value in delta.items():
-            received = context.received.get(name, torch.zeros_like(value)).double()
-            rounded = (received + value).to(getattr(torch, self.dtype)).double()
-            sent[name] = (rounded - received).to(value.dtype)
-        return sent, {}
+        dtype = getattr(torch, self.dtype)
+        return rounded(delta, context, lambda parameter: parameter.to(dtype).double()), {}
 
     def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
         return replace(encoding, bits=min(encoding.bits, 16))

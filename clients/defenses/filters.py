@@ -1,17 +1,11 @@
-"""Clipping of the whole update to a norm: the building block of differential privacy, no defense by itself.
+"""Filter the update: clipping, noise, and the privacy filters of NVIDIA FLARE (nvflare.app_common.filters, version
+2.9).
 
-Gaussian noise on the update, relative to its size: no guarantee, the baseline of those that have one.
-
-What the privacy filters of NVIDIA FLARE (nvflare.app_common.filters, version 2.9) have in common.
-
-NVIDIA FLARE's PercentilePrivacy: share only the largest changes, and those truncated (Shokri and Shmatikov 2015).
-
-NVIDIA FLARE's SVTPrivacy: entries chosen by the sparse vector technique, truncated and sent with Laplace noise.
-
-FLARE's accountant adds ε + noise_var · (entries sent) for each round, as pure differential privacy of the whole update
-(two updates differ by at most 2γ in an entry of a mean step). At its defaults that is a tenth of the entries times 0.1,
-thousands for a small network. No ε is printed here: the sparse vector technique ends with the last answer that it
-is paid for (Lyu et al. 2017), and the filter goes on to the end of the pass and draws from all that it accepted.
+Of SVT, FLARE's accountant adds ε + noise_var · (entries sent) for each round, as pure differential privacy of the whole
+update (two updates differ by at most 2γ in an entry of a mean step). At its defaults that is a tenth of the entries
+times 0.1, thousands for a small network. No ε is printed here: the sparse vector technique ends with the last answer
+that it is paid for (Lyu et al. 2017), and the filter goes on to the end of the pass and draws from all that it
+accepted.
 """
 
 import math
@@ -24,7 +18,7 @@ from torch import Tensor
 
 from attacks.interface.observation import State
 from attacks.interface.options import NOT_NEGATIVE, POSITIVE, Range, above_zero_to
-from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, clipped, norm, register
+from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, clipped, flat, like, norm, register
 from clients.training import TrainingLoop, planned_steps
 
 
@@ -89,17 +83,9 @@ class PerStepFilter(Defense):
 
 
 def mean_step(delta: State, context: DefenseContext) -> tuple[Tensor, int]:
-    """(all entries of the mean local step in one vector, how many steps it is the mean of)."""
+    """Return (all entries of the mean local step in one vector, the number of steps)."""
     steps = int(context.memory.get(STEPS, 1))
-    return torch.cat([value.flatten() for value in delta.values()]).double() / steps, steps
-
-
-def like(entries: Tensor, delta: State) -> State:
-    """The entries of one vector in the tensors of an update."""
-    parts = entries.split([value.numel() for value in delta.values()])
-    return {
-        name: part.view(value.shape).to(value.dtype) for (name, value), part in zip(delta.items(), parts, strict=True)
-    }
+    return flat(delta).double() / steps, steps
 
 
 @register

@@ -1,9 +1,8 @@
-"""Layers that stay with the client: a personal head (FedPer, Arivazhagan et al. 2019) or body (LG-FedAvg, Liang et al.
-2020), or local normalization (FedBN, Li et al. 2021; its statistics alone: SiloBN, Andreux et al. 2020).
+"""Keep layers with the client.
 
 The client trains the whole network and sends the rest of it; what it keeps goes on from round to round. The global
-checkpoint has these layers as the federation started with them, so `test_accuracy`, which is of that checkpoint, is not
-what a client gets from its own network.
+checkpoint has these layers as the federation started with them, so that `test_accuracy` is not that of a client's own
+network.
 """
 
 import fnmatch

@@ -1,7 +1,6 @@
 """Secure aggregation: the server sees the mean of a round's updates and nothing of the parts.
 
-What a protocol such as SecAgg+ would show it, without the masks, which cancel. The per-client view is then closed, the
-aggregate is attacked instead.
+This is what a protocol such as SecAgg+ shows it, without the masks, which cancel. Attacks see the aggregate alone.
 """
 
 import math
@@ -14,7 +13,7 @@ from torch import Tensor
 from attacks.interface.observation import State
 from attacks.interface.options import POSITIVE
 from clients.data.partition import split_data
-from clients.defenses.base import Defense, DefenseContext, Metrics, ServerHalf, Sighting, register
+from clients.defenses.base import Defense, DefenseContext, Metrics, ServerHalf, Sighting, register, rounded
 from clients.defenses.differential_privacy.guarantee import Adversary
 
 
@@ -45,8 +44,7 @@ class SecureAggregation(Defense):
         return self.rounding
 
     def noise_told(self, sighting: Sighting) -> float | None:
-        """Rounding a parameter up or down at random to a multiple of s has the variance s² / 6 where its place
-        between two multiples is uniform."""
+        """Return the deviation of rounding at random to a multiple of s: s / √6 if the place between two is uniform."""
         if not self.rounding:
             return None
         return sighting.averaged(*(self._step / self._weight(images) / math.sqrt(6) for images in sighting.sizes))
@@ -57,16 +55,11 @@ class SecureAggregation(Defense):
         config, generator = context.config, context.generator(self.name)
         images = split_data(config.data, config.partition, config.clients, config.seed).client_sizes[context.client]
         weight = self._weight(images)
-        sent = {}
-        for name, value in delta.items():
-            received = context.received.get(name, torch.zeros_like(value)).double()
-            rounded = self._rounded((received + value) * weight, generator) / weight
-            sent[name] = (rounded - received).to(value.dtype)
-        return sent, {}
+        return rounded(delta, context, lambda parameter: self._rounded(parameter * weight, generator) / weight), {}
 
     @property
     def _step(self) -> float:
-        """Between two levels of a parameter that is multiplied by its client's weight."""
+        """The distance of two levels of a parameter that is multiplied by its client's weight."""
         return 2 * self.clipping_range / self.quantization_range
 
     def _weight(self, images: int) -> float:

@@ -1,14 +1,8 @@
-"""Data augmentation: every step sees the images shifted, flipped and noised anew, so no image is fitted as it is.
+"""Change the training data: augmentation, mixup, leaving out the easiest images, and training on a distilled set.
 
-Mixup (Zhang et al. 2018): every step sees convex combinations of two images and of their losses.
-
-Leave out the images that are easiest to reconstruct, those with the largest duals (Loo et al. 2024, sec. 6, C.1).
-
-Training on a distilled set instead of the client's own images (Loo et al. 2024, section 7).
-
-The set is made once, in the client's first round, and kept: a new one every round would give away more. RKIP is the
-reconstruction loss read the other way, so a set nearly as large as the data can be the private images themselves; the
-scorer gets both, and the table says how near they are.
+A distilled set is made once, in the client's first round, and kept: a new one every round would give away more. RKIP is
+the reconstruction loss read the other way, so a set nearly as large as the data can be the private images themselves;
+the scorer gets both, and the table says how near they are.
 """
 
 import copy

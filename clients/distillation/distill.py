@@ -1,6 +1,5 @@
-"""The losses of distillation at infinite width, KIP and Recon-KIP (Loo et al. 2024, section 7).
-
-From a training set to a few synthetic images that train in its place (Loo et al. 2024, section 7, appendices E, H).
+"""Distill a training set to a few synthetic images that train in its place (Loo et al. 2024, section 7, appendices E,
+H).
 
 KIP and RKIP descend on losses of the infinitely wide network; RKIP-finite is an attack that looks for few images.
 """

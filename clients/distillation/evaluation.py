@@ -1,6 +1,7 @@
-"""Which infinitely wide network KIP and RKIP distill for: three kernels by name.
+"""Measure what a set is worth: test accuracy of three learners (Loo et al. 2024, table 1). Name the kernels of KIP and
+RKIP.
 
-They differ in how much each layer contributes to the kernel's diagonal. With two hidden layers and no biases that is
+The kernels differ in the share of each layer in the kernel's diagonal. With two hidden layers and no biases that is
 
     limit           0, ½, ½         the limit of standard parameterization, in which the first layer vanishes
     authors         ⅓, ⅓, ⅓         NTK parameterization without biases, with which Loo et al. (2024) distilled
@@ -8,8 +9,6 @@ They differ in how much each layer contributes to the kernel's diagonal. With tw
 
 and a learner of width 512 on 784 pixels has 0.43, 0.28, 0.28. A set that is optimal for one kernel need not be for
 another.
-
-What a (distilled) set is worth: test accuracy of three learners (Loo et al. 2024, table 1).
 """
 
 import copy

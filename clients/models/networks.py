@@ -1,16 +1,10 @@
-"""The scale of a inputs, for weights that were trained on standardized pixels: clients subtract a mean only.
+"""The built-in networks: MLP, LeNet-5 (Loo et al. 2024, appendix J.1), ResNet-18 (He et al. 2016) and a small vision
+transformer (Dosovitskiy et al. 2021).
 
-Fully connected networks, in standard or NTK parameterization.
-
-LeNet-5 with a width multiplier, as in Loo et al. 2024, appendix J.1, or with max pooling as in most tutorials.
-
-ResNet-18 (He et al. 2016), its state dict keyed as torchvision's, so that published weights load.
-
-A small vision transformer (Dosovitskiy et al. 2021), its layers named as in timm's VisionTransformer but
-for the class token and the positions, which stand in `tokens`.
-
-Attention is written out: torch's fused kernels have no second derivative and no forward mode, which attacks need. Every
-parameter stands in a module without others inside, which is where opacus takes gradients of single images.
+ResNet-18 has the keys of torchvision's, so that published weights load. The transformer's layers are named as in timm's
+VisionTransformer, except the class token and the positions, which stand in `tokens`. Attention is written out: torch's
+fused kernels have no second derivative and no forward mode, which attacks need. Every parameter stands in a module
+without others inside, where opacus takes gradients of single images.
 """
 
 import itertools
@@ -35,7 +29,8 @@ INPUT_SCALE = Field(
 
 
 class InputScale(nn.Module):
-    """x / scale, channel by channel. The scale is no part of the state dict, so that published weights load."""
+    """x / scale, channel by channel, for weights that were trained on standardized pixels: clients only subtract a
+    mean. The scale is no part of the state dict, so that published weights load."""
 
     def __init__(self, scale: float | Sequence[float], channels: int):
         """scale: one number, or one for each of the channels; InputError where there are more or fewer."""

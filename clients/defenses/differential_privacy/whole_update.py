@@ -1,9 +1,7 @@
-"""Central differential privacy by Flower's strategies: updates clipped, Gaussian noise on their mean.
+"""Differential privacy of whole updates: central, by Flower's strategies, and local, by Flower's mod.
 
-With clipping on the server, an honest-but-curious server sees raw updates, and only those outside it are protected;
-with clipping on the clients it sees clipped ones. The guarantee is against the observer in both cases.
-
-Local differential privacy by Flower's mod, which `clients/client_app.py` runs; nothing here imports Flower.
+With clipping on the server, an honest-but-curious server sees raw updates, with clipping on the clients clipped ones.
+Central privacy is against the observer in both cases. Nothing here imports Flower.
 """
 
 import math
