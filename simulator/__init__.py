@@ -1,7 +1,6 @@
-"""Federated runs under a curious server. `from simulator import Run, load` opens a run directory."""
+"""Federated runs under a curious server."""
 
 import os
-from typing import Any
 
 # Telemetry is off unless the user turns it on. Flower and Ray read these when they are imported, which happens below
 # this package only, so here is early enough.
@@ -11,15 +10,3 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 # Workers without a GPU share keep seeing the GPUs, as Ray itself will do in future versions.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-
-
-def __getattr__(name: str) -> Any:
-    """Run and load are imported when asked for: the command line starts without pandas and torch."""
-    if name in ("Run", "load"):
-        from simulator.rundir import run
-
-        return getattr(run, name)
-    raise AttributeError(f"module 'simulator' has no attribute {name!r}")
-
-
-__all__ = ["Run", "load"]  # noqa: F822 (by __getattr__)
