@@ -1,4 +1,4 @@
-"""The rows of a leakage table, ranked by what they expose. `worst_first` is the one order of reports and notebooks."""
+"""Rank the rows of a leakage table by what they expose. `worst_first` is the one order of reports and notebooks."""
 
 import json
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ EXPOSED = 0.5  # share of a client's private images
 
 
 class Telling(NamedTuple):
-    """From which AUC on members are told from others: at all, and surely."""
+    """The AUC from which on members are told from others: at all, and surely."""
 
     least: float = 0.6
     sure: float = 0.9
@@ -33,25 +33,25 @@ TELLING = Telling()
 
 
 def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
-    """The rows about private images, with every declared column, and these beside them.
+    """Return the rows about private images, with every declared column, and these beside them.
 
-    scored: whether the truth is known. best, measure: most private images by any way of counting, and which way. share:
-    `best` over the private images, 0 where chance explains as many; without the truth, of the images that the update
-    shows. chance: where none counts, how many there are that chance explains, and `explained` by what: the `floor`, the
-    `classes`, or what `others` lose as well. sure: whether the images are vouched for. tells_members: whether the AUC
-    is above chance, tells_candidates: whether more candidates are told to be members than chance explains. setting: in
-    words, which point of a sweep or which defense it is.
+    scored: whether the truth is known. best, measure: the largest count of private images, and its column. share:
+    `best` over the private images, 0 if chance explains as many; without the truth, over the images that the update
+    shows. chance: if `share` is 0, the largest count that chance explains. explained: by what, the `floor`, the
+    `classes` or `others`, who lose as many. sure: whether the images are vouched for. tells_members: whether the AUC is
+    above chance. tells_candidates: whether more candidates are told to be members than chance explains. setting: the
+    point of a sweep or the defense, in words.
     """
     return _judged(about_private(leakage))
 
 
 def about_private(leakage: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a leakage table about private images; all of them where it does not say what they are about."""
+    """Return the rows of a leakage table about private images; all rows if it has no targets."""
     return leakage[leakage.target.isna() | (leakage.target == "private")] if "target" in leakage else leakage
 
 
 def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
-    """The columns of `exposure_rows`, of all rows."""
+    """Return all rows with the columns of `exposure_rows`."""
     rows = leakage.reindex(columns=[*LEAKAGE.columns, *(name for name in leakage if name not in LEAKAGE.columns)])
     rows = rows.reset_index(drop=True)
     numbers = [column.name for column in LEAKAGE.columns.values() if column.dtype in (COUNT, NUMBER)]
@@ -79,21 +79,22 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
 
 
 def are_candidates(rows: pd.DataFrame) -> pd.Series:
-    """Whether the images that a row was given are nobody's private set, so that nothing is scored on them."""
+    """Return for each row whether its images are candidates, nobody's private set, so that it has no scores."""
     details = rows.detail.astype("string") if "detail" in rows else pd.Series("", index=rows.index)
     return details.str.contains(CANDIDATES, regex=False, na=False).astype(bool)
 
 
 def worst_first(leakage: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a leakage table, those that expose most first, as `ranked` orders them."""
+    """Return the rows of a leakage table in the order of `ranked`."""
     return leakage.iloc[ranked(_judged(leakage)).index]
 
 
 def ranked(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `exposure_rows`, those that expose most first, those without a result last.
+    """Sort the rows of `exposure_rows`: those that expose most first, those without a result last.
 
-    By share of images, without the truth then by how well they explain the update; of equals the one that needed less
-    comes first (no defense, a single client, fewer grants), then by leakage, AUC and the earlier round.
+    They are sorted by share of images, without the truth then by how well they explain the update; of equals the one
+    that needed less comes first (no defense, a single client, fewer grants), then by leakage, AUC and the earlier
+    round.
     """
     order = pd.DataFrame({
         "failed": rows.status != "ok", "share": -rows.share, "untested": ~(rows.num_vouched > 0) & ~rows.scored,
@@ -106,28 +107,28 @@ def ranked(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def worst_of(rows: pd.DataFrame) -> pd.Series:
-    """The row that exposes most."""
+    """Return the row that exposes most."""
     return ranked(rows).iloc[0]
 
 
 def settings_of(rows: pd.DataFrame) -> list[str]:
-    """Columns in which rows of one round, client, threat model and attack differ: defense, seed, keys of a sweep."""
+    """Name the columns in which rows of one round, client, threat model and attack differ: defense, seed, sweep."""
     swept = [name for name in rows if name not in LEAKAGE.columns and name not in (*DERIVED, "defenses", "cell")]
     return [name for name in ("defense", "seed", *swept) if rows[name].nunique(dropna=False) > 1]
 
 
 def in_this_setting(row: pd.Series, rows: pd.DataFrame) -> str:
-    """A bracket with the setting of a row, where there is more than one setting."""
+    """Return a bracket with the setting of a row, if there is more than one setting."""
     return f" (at {row.setting})" if rows.setting.nunique() > 1 else ""
 
 
 def _grants(knowledge: Any) -> int:
-    """How many fields the column `knowledge` grants beyond those that every participant knows."""
+    """Count the fields of the column `knowledge` beyond those that every participant knows."""
     return len(json.loads(knowledge).keys() - set(PARTICIPANTS)) if isinstance(knowledge, str) and knowledge else 0
 
 
 def _setting(rows: pd.DataFrame) -> pd.Series:
-    """Of every row, in words: `no defense, seed=1`; empty where all rows are of one setting."""
+    """Return the setting of every row in words: `no defense, seed=1`; empty if there is one setting."""
     names = settings_of(rows)
     words = {"none": "no defense"}
 
@@ -139,14 +140,14 @@ def _setting(rows: pd.DataFrame) -> pd.Series:
 
 
 def _tells_candidates(rows: pd.DataFrame) -> pd.Series:
-    """Where `membership_p` is small for as many tests as the table has: one for each update that was looked at."""
+    """Return whether `membership_p` is small for the number of tests in the table, one for each update."""
     tested = rows[rows.membership_p.notna()]
     names = ["setting", "round", "client", "threat_model"]
     return rows.membership_p * max(1, len(tested[names].drop_duplicates())) <= CHANCE
 
 
 def _explained(rows: pd.DataFrame, name: str) -> pd.Series:
-    """What explains a count, in every row: "" where it is more than chance. Older runs know no p-values."""
+    """Return what explains a count, in every row: "" if it is more than chance. Older runs have no p-values."""
     count, fraction = rows[name].fillna(0.0), "recovered" if name == "held" else name
     p = rows[f"null_{name}_p"]
 

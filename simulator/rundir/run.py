@@ -1,5 +1,6 @@
-"""A finished or interrupted run, opened for reading: its tables, its observations, attacking it again, and what it
-shows of itself in a notebook. Nothing of what a file says is taken for granted: a run directory may come by mail.
+"""Open a finished or interrupted run: its tables and observations, attacks on it, pictures in a notebook.
+
+A run directory may come by mail: everything in its files is checked.
 """
 
 import json
@@ -40,7 +41,7 @@ LINE += ["leakage", "leakage_floor"]
 
 
 def worst_table(leakage: pd.DataFrame) -> pd.DataFrame:
-    """The worst row of each client, and of all together, in as many columns as people read."""
+    """Return the worst row of each client, and of all together, in a few columns."""
     rows = worst_first(leakage[(leakage.status == "ok") & (leakage.target == "private")])
     worst = rows.groupby("client", sort=False).head(1).head(MOST_LINES)
     named = worst.assign(client=worst.client.astype(str).where(worst.client != ALL, "all")).round(2)
@@ -52,7 +53,7 @@ PAGE = "report.html"
 
 
 def read_description(path: Path) -> dict:
-    """scenario.yaml of a run directory; InputError where it is damaged."""
+    """Read scenario.yaml or audit.yaml of a run directory; raise InputError if it is damaged."""
     try:
         _, content = read_document(inside(path.parent, path), "description", Dumped)
     except InputError as error:
@@ -62,8 +63,8 @@ def read_description(path: Path) -> dict:
 
 
 def _table(table: Table) -> cached_property[pd.DataFrame]:
-    """A table of a run, read when it is asked for; of a run that did not finish, what its journal has. InputError where
-    there is nothing."""
+    """Make a property that reads a table of a run, or of a run that did not finish the rows of its journal. It raises
+    InputError if there is nothing."""
 
     def read(run: "Run") -> pd.DataFrame:
         path = run.path / f"{table.name}.parquet"
@@ -75,7 +76,7 @@ def _table(table: Table) -> cached_property[pd.DataFrame]:
             return read_table(inside(run.path, path), table)
         except InputError:
             raise
-        except Exception as error:  # a damaged file makes its reader raise whatever its bytes lead it to
+        except Exception as error:  # the reader of a damaged file may raise anything
             reason = one_line(f"{type(error).__name__}: {error}", most=120)
             raise InputError(f"{str(path)!r} cannot be read ({reason}): run it again, or restore it") from None
 
@@ -108,12 +109,12 @@ class Run:
 
     @cached_property
     def journal(self) -> Found:
-        """What was written of it so far."""
+        """The journal so far."""
         return inspect(self.path / JOURNAL, with_files=False)
 
     @cached_property
     def stopped(self) -> str:
-        """How much of it there is and how it goes on, in a sentence; "" of a run that finished."""
+        """A sentence on how much there is and how the run goes on; "" if it finished."""
         begun = {entry["cell"] for entry in self.journal.entries if "cell" in entry}
         jobs = self.description.get("jobs") if self.is_audit else None
         done, of = len(self.journal.done), jobs if isinstance(jobs, int) else 0
@@ -128,7 +129,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of the scenario, or of the recording that was audited."""
+        """The name of the scenario, or of the recording that was audited."""
         return Path(self.description["audit"]["recording"]).name if self.is_audit else self.scenario.name
 
     @property
@@ -138,7 +139,7 @@ class Run:
 
     @cached_property
     def scenario(self) -> Scenario:
-        """InputError for an audit, which is of a federation that no scenario describes."""
+        """The scenario. Raise InputError for an audit, which has none."""
         if self.is_audit:
             raise InputError(f"{str(self.path)!r} is an audit: it has no scenario")
         return validate(Source(self.description["scenario"]))
@@ -149,12 +150,12 @@ class Run:
         return {} if self.is_audit else {cell.name: cell for cell in self.scenario.cells()}
 
     def seed(self, cell: str = "") -> int:
-        """Of every random number of a cell, or of an audit."""
+        """Return the seed of a cell, or of an audit."""
         return int(self.description["audit"]["seed"]) if self.is_audit else self.cells[cell].scenario.seed
 
     def private_images(self, key: ObservationKey, cell: str = "") -> Tensor | None:
-        """The images (N, C, H, W) in [0, 1] that the column `image` of the samples counts; None where nobody knows
-        them. For reports on what was scored, not for an attack."""
+        """Read the images (N, C, H, W) in [0, 1] that the column `image` of the samples counts; None if unknown. They
+        are for reports, not for attacks."""
         if not self.is_audit:
             clients = self.store(cell).recorded(key).clients
             return Truth.of(self.cells[cell].scenario, clients, clients).private
@@ -162,13 +163,13 @@ class Run:
         return None if given["truth"] is None else read_truth(Path(given["truth"]), tuple(given["shape"])).images
 
     def samples_of(self, row: pd.Series) -> pd.DataFrame:
-        """The rows of the samples table of a row of the leakage table: one for each of its private images."""
+        """Return the rows of the samples table for a row of the leakage table: one for each private image."""
         names = ["round", "client", "threat_model", "attack", "target", *(["cell"] if cell_of(row) else [])]
         return self.samples[np.logical_and.reduce([self.samples[name] == row[name] for name in names])]
 
     @property
     def page(self) -> Path:
-        """report.html; InputError where none was made."""
+        """The path of report.html. Raise InputError if there is none."""
         if not (self.path / PAGE).exists():
             raise InputError(f"{str(self.path)!r} has no {PAGE}: `fedspill report {self.path}` makes it")
         return self.path / PAGE
@@ -184,11 +185,9 @@ class Run:
     def observation(
         self, round: int, client: int = ALL, threat_model: str = "server", cell: str = ""
     ) -> tuple[Observation, Knowledge]:
-        """What the adversary saw and was granted, from the checkpoints folder alone. client: −1 for all of them."""
-        return self._load(ObservationKey(round, client, threat_model), cell)
-
-    def _load(self, key: ObservationKey, cell: str) -> tuple[Observation, Knowledge]:
-        """InputError where a checkpoint is another than the run wrote, as far as its journal tells."""
+        """Load what the adversary saw and was granted. client: −1 for all of them. Raise InputError if a checkpoint is
+        not the one that the run wrote, as far as its journal tells."""
+        key = ObservationKey(round, client, threat_model)
         store, written = self.store(cell), self.journal.files
         for name in {name for pair in store.recorded(key).pairs for name in pair}:
             path = store.checkpoint_path(name)
@@ -211,13 +210,13 @@ class Run:
         progress: Progress = silent,
     ) -> Reconstruction:
         """Attack a recorded observation. An attack named as in the scenario has the scenario's options and seed."""
+        observation, granted = self.observation(round, client, threat_model, cell)
         key = ObservationKey(round, client, threat_model)
-        observation, granted = self._load(key, cell)
         return self.attack_run(attack, key, cell).run(observation, knowledge or granted, progress)
 
     def private(self, round: int, client: int = ALL, threat_model: str | None = None, cell: str = "") -> Tensor:
-        """The private images behind an observation, (N, C, H, W) in [0, 1], in the order of `samples.image`. client: −1
-        for all of a round, then by default what an observer sees. InputError where nobody knows them."""
+        """Read the private images behind an observation, (N, C, H, W) in [0, 1], in the order of `samples.image`.
+        client: −1 for all of a round, by default as an observer sees them. Raise InputError if they are unknown."""
         key = ObservationKey(round, client, threat_model or ("observer" if client == ALL else "server"))
         images = self.private_images(key, cell)
         if images is None:
@@ -225,10 +224,9 @@ class Run:
         return images
 
     def show(self, most: int = 10, **where: int | str) -> Pictures:
-        """What leaked worst, the best images first: a notebook shows it, `.save("FILE.png")` makes a file of it.
-
-        where: columns of the leakage table, as in `run.show(client=2, attack="span")`, default all rows. InputError
-        where no attack that came to an end is among them.
+        """Return the pictures of the worst row, the best images first: a notebook shows them, `.save("FILE.png")` makes
+        a file. where: columns of the leakage table, as in `run.show(client=2, attack="span")`, default all rows. Raise
+        InputError if none of these attacks came to an end.
         """
         rows = self.leakage[(self.leakage.status == "ok") & (self.leakage.target == "private")]
         for name, value in where.items():
@@ -249,11 +247,11 @@ class Run:
 
     @property
     def _shows(self) -> bool:
-        """Whether there is something to look at."""
+        """Whether there is a result to show."""
         return not self.stopped and bool((self.leakage.status == "ok").any())
 
     def _said(self) -> str:
-        """What it holds, in words."""
+        """Describe the run in words."""
         what = f"{'audit of' if self.is_audit else 'scenario'} {self.name!r}"
         if self.stopped:
             return f"{what}, not finished"
@@ -263,10 +261,8 @@ class Run:
         return ", ".join([what, *(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())])
 
     def attack_run(self, attack: str | AttackConfig, key: ObservationKey, cell: str = "") -> AttackRun:
-        """An attack as the run would have it: with the cell's seed, threads and what there is to know of its defense.
-
-        A name is a label of the scenario's, or that of any attack, which then has its default options.
-        """
+        """Return an attack with the cell's seed, threads and facts of its defense. attack: a label of the scenario, or
+        the name of any attack, which then has its default options."""
         if isinstance(attack, str):
             default = AttackConfig.model_construct(name=attack, label=attack)
             named = [] if self.is_audit else self.cells[cell].scenario.adversary.attacks
@@ -283,13 +279,13 @@ def load(path: str | Path) -> Run:
     return Run(path)
 
 
-VALUE = 64  # bytes that a value of a table takes in memory, a text among them
-NAMED = ("round", "client", "threat_model", "attack", "status")  # that every row has, where its table has them
+VALUE = 64  # bytes of a value of a table in memory
+NAMED = ("round", "client", "threat_model", "attack", "status")  # columns without missing values
 
 
 def read_table(path: Path, table: Table) -> pd.DataFrame:
-    """Read a parquet file. Raise ValueError for a table that no run writes, or whose number of values is out of all
-    proportion to its file; a damaged file makes its reader raise whatever its bytes lead it to."""
+    """Read a parquet file. Raise ValueError for a table that no run writes, or that has far too many values for the
+    size of its file; the reader of a damaged file may raise anything."""
     told = parquet.read_metadata(path)
     check_unpacked(VALUE * told.num_rows * told.num_columns, path.stat().st_size)
     frame = pd.read_parquet(path)
@@ -316,7 +312,7 @@ def _check_values(values: pd.Series, column: Column) -> None:
 
 
 def _is_json(text: str) -> bool:
-    """Whether it is an object, or a list of objects; "" stands for none."""
+    """Return whether a text is an object, or a list of objects; "" stands for none."""
     try:
         content = json.loads(text or "{}")
     except (ValueError, RecursionError):

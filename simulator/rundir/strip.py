@@ -20,7 +20,7 @@ MOST = 10  # pairs
 
 
 class Images(Protocol):
-    """As much of a run as strips are made of."""
+    """The part of a run that strips are made of."""
 
     def samples_of(self, row: pd.Series) -> pd.DataFrame: ...
 
@@ -52,14 +52,15 @@ class Strip:
 
     @property
     def heading(self) -> str:
-        """The title, and how many of how many images are shown, where that is not all of them."""
+        """The title, and if not all images are shown, how many of how many."""
         if not len(self):
             return f"{self.title}: nothing returned"
         which = "the first" if self.private is None else "the closest"
         return f"{self.title} ({which} {len(self)} of {self.total} shown)" if self.total > len(self) else self.title
 
     def lines(self, columns: int) -> Iterator["Strip"]:
-        """In pieces of at most `columns` pairs; the heading stands above the first, also where there is no image."""
+        """Cut the strip into pieces of at most `columns` pairs, the first with the heading; one piece without
+        images."""
         for start in range(0, max(len(self), 1), columns):
             part = slice(start, start + columns)
             private = None if self.private is None else self.private[part]
@@ -67,7 +68,7 @@ class Strip:
             yield replace(self, title=title, private=private, guesses=self.guesses[part], l2=self.l2[part], total=0)
 
     def pictures(self) -> Pictures:
-        """For a notebook, or a PNG file."""
+        """Return the strip for a notebook, or a PNG file."""
         if self.private is None:
             return Pictures(self.title, (("found", self.guesses),))
         captions = tuple(f"L2 {distance:.2g}" for distance in self.l2)
@@ -75,8 +76,8 @@ class Strip:
 
 
 def strip_of(run: Images, row: pd.Series, title: str, label: str = "private", most: int = MOST) -> Strip:
-    """Of one row of the leakage table at most `most` matched reconstructions, the closest first, with their images:
-    private ones or distilled ones, as the row's target says. Where the row was compared with none: the best ones."""
+    """Make the strip of a row of the leakage table: at most `most` matched reconstructions, the closest first, with the
+    images of the row's target, or, if the row has no scores, the best reconstructions."""
     found = load_images(run.store(cell_of(row)).reconstruction_path(ObservationKey.of(row), row["attack"]))
     own = run.samples_of(row)
     if own.empty:
@@ -88,7 +89,7 @@ def strip_of(run: Images, row: pd.Series, title: str, label: str = "private", mo
 
 
 def scored_against(run: Images, row: pd.Series) -> Tensor:
-    """The images (N, C, H, W) that a row was scored against, in the order of the column `image` of samples."""
+    """Read the images (N, C, H, W) that a row was scored against, in the order of the column `image` of samples."""
     cell, key = cell_of(row), ObservationKey.of(row)
     if row["target"] == "distilled":
         store = run.store(cell)
@@ -100,20 +101,19 @@ def scored_against(run: Images, row: pd.Series) -> Tensor:
 
 
 def cell_of(row: pd.Series) -> str:
-    """The cell of a sweep that a row is of; "" without a sweep."""
+    """Return the cell of a row; "" without a sweep."""
     return str(row.get("cell", "") or "")
 
 
 def where_of(row: pd.Series) -> str:
-    """Client, round and cell of a row, in words."""
+    """Say client, round and cell of a row."""
     pairs = (part.partition("=") for part in cell_of(row).split(","))
     cell = ", ".join(f"{key.replace('_', ' ')} {value}".strip() for key, _, value in pairs)
     return f"{owner(row['client'])}, round {row['round']}{f' ({cell})' if cell else ''}"
 
 
 def title_of(row: pd.Series, where: str = "") -> str:
-    """Where a row is from, how many images were recovered, and every count that is larger. where: default client, round
-    and cell."""
+    """Say where a row is from, how many images were recovered, and every larger count. where: default `where_of`."""
     where = where or where_of(row)
     if pd.isna(row.get("recovered")):
         return f"{where}: {row['num_reconstructed']} images found"
@@ -124,7 +124,7 @@ def title_of(row: pd.Series, where: str = "") -> str:
 
 
 def worst_pictures(run: Images, row: pd.Series, most: int) -> Pictures:
-    """Of a row of the leakage table, for a notebook: who sees what, and the floor of the leakage."""
+    """Return the pictures of a row for a notebook: who sees what, and the floor of the leakage."""
     names = (cell_of(row), f"round {row['round']}", owner(row["client"]), row["threat_model"], row["attack"])
     floor = leakage_floor(row)
     beside = "" if np.isnan(floor) or pd.isna(row["recovered"]) else f" (floor {floor:.2f})"
