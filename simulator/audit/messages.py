@@ -6,6 +6,7 @@ round does not wait for the disk.
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,40 +24,35 @@ log = logging.getLogger("flwr.fedspill")
 
 
 class Problems:
-    """Problems by their kind, from any thread: the first of each as a line, with the number of those that followed."""
+    """Collects problems from any thread: the first of each kind as a line, with the number of the others."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, str], str] = {}
-        self._more: dict[tuple[str, str], int] = {}
+        self._count = Counter[tuple[str, str]]()
         self._lock = Lock()
 
     @contextmanager
     def caught(self, what: str, where: str = "") -> Iterator[None]:
-        """Any exception inside is noted and goes no further. what: its kind, together with its type. where: which."""
+        """Note any exception inside, and go on. what: its kind, together with its type. where: its place."""
         try:
             yield
         except Exception as error:
             with self._lock:
-                self._note(what, where, error)
+                kind = (what, type(error).__name__)
+                self._count[kind] += 1
+                if kind not in self._first:
+                    reason = f"{kind[1]}: {' '.join(str(error).split())[:200]}"
+                    self._first[kind] = f"{where}: {what} ({reason})" if where else f"{what} ({reason})"
+                    log.warning("fedspill, recording: %s; the federation goes on", self._first[kind])
 
     def lines(self) -> tuple[str, ...]:
         with self._lock:
-            more = {kind: f" (and {count} more of the kind)" if count else "" for kind, count in self._more.items()}
-            return tuple(first + more[kind] for kind, first in self._first.items())
-
-    def _note(self, what: str, where: str, error: Exception) -> None:
-        kind = (what, type(error).__name__)
-        if kind in self._first:
-            self._more[kind] += 1
-            return
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        self._first[kind] = f"{where}: {what} ({reason})" if where else f"{what} ({reason})"
-        self._more[kind] = 0
-        log.warning("fedspill, recording: %s; the federation goes on", self._first[kind])
+            more = {kind: f" (and {count - 1} more of the kind)" for kind, count in self._count.items() if count > 1}
+            return tuple(first + more.get(kind, "") for kind, first in self._first.items())
 
 
-COUNTS = (WEIGHT, "num_examples")  # under which clients count images, whatever the strategy weights them by
-NAMES = ("partition-id", "partition_id", "client-id", "client_id", "cid")  # under which clients say who they are
+COUNTS = (WEIGHT, "num_examples")  # names of a client's number of images
+NAMES = ("partition-id", "partition_id", "client-id", "client_id", "cid")  # of a client's own number or name
 
 Arrays = dict[str, Array]  # of a checkpoint, by name; strategies replace arrays of a record, and change none
 
@@ -78,7 +74,7 @@ class Reply:
 
 @dataclass
 class ServerRound:
-    """All that the server saw of a round, as Flower's arrays."""
+    """A round as the server saw it, in Flower's arrays."""
 
     server_round: int
 
@@ -95,8 +91,7 @@ class ServerRound:
 
 
 class MessageReader:
-    """Reads messages as a strategy writes them: under its keys, or else by what is alike. What it cannot read is a
-    problem, and left out."""
+    """Reads messages by the keys of a strategy, or else by similarity. A message that cannot be read is a problem."""
 
     def __init__(self, strategy: Strategy, problems: Problems):
         self.arrays = setting(strategy, "arrayrecord_key", "arrays")
@@ -104,7 +99,7 @@ class MessageReader:
         self.problems = problems
 
     def sent(self, server_round: int, arrays: ArrayRecord, messages: Iterable[Message]) -> ServerRound:
-        """A round that begins."""
+        """Read the messages that begin a round."""
         seen = ServerRound(server_round, dict(arrays))
         for message in messages:
             node = message.metadata.dst_node_id
@@ -113,7 +108,7 @@ class MessageReader:
         return seen
 
     def returned(self, seen: ServerRound, messages: Iterable[Message]) -> None:
-        """The replies of a round; those with an error are no update."""
+        """Read the replies of a round; those with an error are no update."""
         for message in messages:
             node = message.metadata.src_node_id
             with self.problems.caught("a reply could not be read", f"round {seen.server_round}, of node {node}"):
@@ -122,7 +117,7 @@ class MessageReader:
                     seen.replies.append(Reply(node, arrays, self._images(message), _name(message)))
 
     def _checkpoint(self, message: Message, like: Mapping[str, Array]) -> Arrays:
-        """The arrays that are a checkpoint like this one. ValueError where a message has none."""
+        """Return the arrays that are a checkpoint like this one. Raise ValueError if a message has none."""
         records = message.content.array_records
         if self.arrays in records:
             return dict(records[self.arrays])
@@ -132,7 +127,7 @@ class MessageReader:
         return dict(alike[0])
 
     def _images(self, message: Message) -> int | None:
-        """How many images the client says it trained on; None where it does not."""
+        """Return the number of images that the client reports; None if it reports none."""
         records = list(message.content.metric_records.values())
         for value in [record.get(key) for key in (self.images, *COUNTS) for record in records]:
             if isinstance(value, int | float) and math.isfinite(value) and value >= 1:
@@ -141,7 +136,7 @@ class MessageReader:
 
 
 def _name(message: Message) -> str | int | None:
-    """What the client calls itself; None where it does not."""
+    """Return the name that the client gives itself; None for none."""
     content = message.content
     metrics = [record.get(key) for record in content.metric_records.values() for key in NAMES]
     configs = [record.get(key) for record in content.config_records.values() for key in NAMES]
@@ -149,7 +144,7 @@ def _name(message: Message) -> str | int | None:
 
 
 def setting(strategy: Strategy, name: str, default: str) -> str:
-    """An attribute of a strategy, or of the one that it is around."""
+    """Return an attribute of a strategy, or of the one that it wraps."""
     inner: object = strategy
     while inner is not None:
         if isinstance(value := vars(inner).get(name), str):
@@ -159,16 +154,16 @@ def setting(strategy: Strategy, name: str, default: str) -> str:
 
 
 def same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
-    """Whether two checkpoints are equal bit for bit."""
+    """Return whether two checkpoints are equal bit for bit."""
     return list(one) == list(other) and all(array.data == other[name].data for name, array in one.items())
 
 
-PATIENCE = 5.0  # seconds that a round waits for the one before to be done with, when idle
-LAST = 60.0  # seconds that the end of a federation waits, when idle
+PATIENCE = 5.0  # seconds that a round waits until the one before is written, on an idle machine
+LAST = 60.0  # seconds that the end of a federation waits, on an idle machine
 
 
 class Background:
-    """One task at a time. The thread starts with the first; Python does not exit before it has ended."""
+    """Does one task at a time in a thread, which starts with the first; Python does not exit before it has ended."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fedspill")
@@ -176,8 +171,8 @@ class Background:
         self._patience = PATIENCE
 
     def do(self, task: Callable[[], None]) -> None:
-        """Have it done; TimeoutError where the task before takes too long: this one is then dropped, and the next that
-        finds it still under way does not wait again."""
+        """Start a task. Raise TimeoutError and drop it if the task before takes too long; the next call that finds that
+        one still under way does not wait again."""
         if not self._free.acquire(timeout=unhurried(self._patience)):
             self._patience = 0.0
             raise TimeoutError("the disk is slower than the federation")
@@ -185,7 +180,7 @@ class Background:
         self._pool.submit(task).add_done_callback(lambda done: self._free.release())
 
     def finish(self) -> None:
-        """Wait for the last task; TimeoutError where it does not end."""
+        """Wait for the last task; raise TimeoutError if it does not end."""
         if not self._free.acquire(timeout=unhurried(LAST)):
             raise TimeoutError(f"the disk did not take the last round within {LAST:g} s")
         self._free.release()

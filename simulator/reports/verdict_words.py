@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -67,16 +68,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def numbered(numbers: Iterable[int], noun: str) -> str:
-    """round 1; rounds 1–3 and 5: whoever reads it has the numbers in runs."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    several = sum(map(len, runs)) > 1
+    """round 1; rounds 1–3 and 5."""
+    ordered = sorted(set(numbers))
+    by_run = groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0])  # the same within a run
+    runs = ([number for _, number in run] for _, run in by_run)
     ends = (run if len(run) < 3 else [f"{run[0]}–{run[-1]}"] for run in runs)
-    return f"{noun}{'s' * several} {listed([str(end) for run in ends for end in run])}"
+    return f"{noun}{'s' * (len(ordered) > 1)} {listed([str(end) for run in ends for end in run])}"
 
 
 def counted(count: float, noun: str) -> str:
