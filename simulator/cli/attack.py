@@ -7,18 +7,12 @@ from simulator.audit.plan import AuditOptions
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import observe, parse_numbers, parse_options, parse_shape
 from simulator.cli.options import AttackCommand
-from simulator.cli.output import Answer, out, read_json, show_warnings
+from simulator.cli.output import Answer, out, show_warnings
 from simulator.reports.verdict_words import GUESS
 from simulator.results.disk import check_out
+from simulator.results.formats import read_json
 from simulator.run.display import step_bar
-from simulator.tools.one_update import (
-    FACTS,
-    Update,
-    attack_update,
-    check_replaceable,
-    update_of_pair,
-    update_of_run,
-)
+from simulator.tools.one_update import FACTS, Update, attack_update, check_replaceable, update_of_pair, update_of_run
 
 
 def attack(typed: AttackCommand) -> Answer:

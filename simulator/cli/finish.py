@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from simulator.cli.output import Answer, draw, here, out, records, say, warn
+from simulator.cli.output import Answer, draw, here, out, records, say
 from simulator.errors import DiskError, NoResult, RowsWithoutResult, RunError
 from simulator.reports.benchmark_advice import advice, learned
 from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
@@ -16,6 +16,7 @@ from simulator.reports.screen import client_table, full_table, granted_lines, ve
 from simulator.reports.tables import BENCHMARK_LEGEND, defenses_grid, equal_utility_grid, in_letters, legend, untested
 from simulator.reports.verdict import verdict
 from simulator.rundir.run import Run
+from simulator.terminal import print_error
 
 AGAIN = (
     "; the same command tries attacks that ran out of time again, and keeps all other rows: give them longer by the "
@@ -25,7 +26,7 @@ AGAIN = (
 
 @dataclass(frozen=True)
 class Shown:
-    """What of a table is shown. show_all: every row and caveat. limits: of --fail-above."""
+    """The part of a table that is shown. show_all: every row and caveat. limits: of --fail-above."""
 
     show_all: bool = False
     limits: Sequence[Limit] = ()
@@ -36,20 +37,20 @@ def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
     if figures:
         from simulator.reports.page.pages import write_report  # Matplotlib: 0.5 s that a run just read does without
 
-        draw(lambda: write_report(run_dir, warn))
+        draw(lambda: write_report(run_dir, print_error))
     found = Run(run_dir)
     return answer_of(found.leakage, found.swept, run_dir, shown, found.stopped)
 
 
 def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
-    """The verdict and the tables of a benchmark, which are written too."""
+    """Write the tables of a benchmark, and print them and the verdict."""
     record = Run(run_dir)
     table = write_benchmark(record)
     equal = write_equal_utility(record, table)
     if figures:
         from simulator.reports.page.pages import write_benchmark_report  # likewise
 
-        draw(lambda: write_benchmark_report(record, table, equal, warn))
+        draw(lambda: write_benchmark_report(record, table, equal, print_error))
     found = record.leakage[record.leakage.defense.isin(learned(table))]
     data: dict[str, Any] = {"run": str(run_dir), **show_verdict(found, shown, record.stopped)}
     out.print(in_letters(defenses_grid(table), out.width), "", BENCHMARK_LEGEND, *untested(table))
@@ -64,7 +65,7 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
 
 
 def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], shown: Shown = Shown()) -> Answer:
-    """What a run found whose disk stopped it, or did not take its tables: the screen needs no disk."""
+    """Print the tables of a run that the disk did not take: the screen needs no disk."""
     if error.tables is None or error.tables["leakage"].empty:
         return Answer({"run": str(run_dir)}, error)
     return Answer(answer_of(error.tables["leakage"], swept, run_dir, shown).data, error)
@@ -72,8 +73,7 @@ def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], shown: S
 
 def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Shown, stopped: str = "") -> Answer:
     """Print a leakage table, the verdict first. The answer has the rows that are on the screen, with all columns.
-
-    stopped: what a run says that did not finish."""
+    stopped: the sentence of a run that did not finish."""
     data = show_verdict(leakage, shown, stopped)
     table = (full_table if shown.show_all else client_table)(leakage, swept, out.width)
     out.print(table, "")
@@ -88,7 +88,7 @@ def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Sho
 
 
 def show_verdict(leakage: pd.DataFrame, shown: Shown, stopped: str) -> dict[str, Any]:
-    """Print it; the part of the answer that has it."""
+    """Print the verdict, and return its part of the answer."""
     found = verdict(leakage, stopped)
     for line in [*verdict_lines(found, out.width, shown.show_all), ""]:
         say(line)
@@ -96,7 +96,7 @@ def show_verdict(leakage: pd.DataFrame, shown: Shown, stopped: str) -> dict[str,
 
 
 def show_files(run_dir: Path, table: str) -> dict[str, Any]:
-    """Where everything lies, relative to here where it is below."""
+    """Print and return the paths of everything, relative to here if it is below."""
     run_dir = here(run_dir)
     files: dict[str, Any] = {"table": str(run_dir / table)} if (run_dir / table).exists() else {}
     if figures := sorted((run_dir / "figures").glob("*.png")):
@@ -117,12 +117,12 @@ def error_of(leakage: pd.DataFrame, limits: Sequence[Limit]) -> RunError | None:
         return error
     judgement = judge(leakage, limits)
     for line in judgement.unknown:
-        warn(line)
+        print_error(line)
     return judgement.error or without_result(leakage)
 
 
 def without_result(leakage: pd.DataFrame) -> RowsWithoutResult | None:
-    """The error of a table in which some attacks failed or ran out of time."""
+    """Return the error of a table in which some attacks failed or ran out of time."""
     faults = leakage.status[leakage.status.isin(("failed", "timeout"))]
     if not len(faults):
         return None
@@ -132,7 +132,7 @@ def without_result(leakage: pd.DataFrame) -> RowsWithoutResult | None:
 
 
 def no_result(leakage: pd.DataFrame) -> NoResult | None:
-    """The error of a table where every attack failed, was skipped or ran out of time, and no candidate was tested."""
+    """Return the error of a table in which no attack has a result and no candidate was tested."""
     status = leakage.status
     if not len(status) or (status == "ok").any() or leakage.membership_told.notna().any():
         return None
@@ -141,5 +141,5 @@ def no_result(leakage: pd.DataFrame) -> NoResult | None:
 
 
 def again(leakage: pd.DataFrame) -> str:
-    """How attacks that ran out of time come to their result; empty where there are none."""
+    """Say how attacks that ran out of time are tried again; "" if there are none."""
     return AGAIN if leakage.status.eq("timeout").any() else ""

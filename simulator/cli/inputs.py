@@ -30,7 +30,7 @@ def observe(typed: UpdateCommand) -> tuple[Observation, Knowledge, Run | None]:
 
     --know replaces what the adversary of a run was told.
     """
-    knowledge = parse_knowledge(typed.know)
+    knowledge = make_knowledge(parse_fields(typed.know))
     if typed.run is None:
         observation = _observe_pair(typed)
         return observation, _normalized(knowledge, typed, observation.input_shape), None
@@ -102,11 +102,6 @@ def parse_shape(text: str) -> Shape:
     if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--shape {text!r}: write channels,height,width, e.g. 1,28,28")
     return check_order((int(parts[0]), int(parts[1]), int(parts[2])))
-
-
-def parse_knowledge(items: list[str]) -> Knowledge:
-    """Return what the items FIELD=VALUE of --know say."""
-    return make_knowledge(parse_fields(items))
 
 
 def parse_fields(items: list[str]) -> dict[str, Any]:

@@ -37,11 +37,7 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="print one JSON object and nothing else; on a terminal, progress on stderr")
 ]
 
-cli = typer.Typer(
-    name="fedspill",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+cli = typer.Typer(name="fedspill", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def show_version(wanted: bool) -> None:
@@ -107,9 +103,9 @@ for name, (typed, place) in COMMANDS.items():
 
 
 def main() -> None:
-    """Entry point: bad input is one line and exit code 2, a run that had to stop 1, one without any result 3, one above
-    --fail-above 4, one with some rows without a result 5. So is an error that nobody foresaw, with 1, and a stdout that
-    did not take all of it; a reader that leaves early changes nothing."""
+    """Entry point. Exit codes, each with one line on stderr: 2 for bad input, 1 for a run that had to stop, an
+    unforeseen error or a stdout that did not take everything, 3 for no result at all, 4 above --fail-above, 5 for some
+    rows without a result. A reader of a pipe that leaves early changes nothing."""
     gc_tuning.look_rarely()
     guard_warnings()
     try:
@@ -125,7 +121,7 @@ def main() -> None:
 
 
 def _exit_code() -> int | str | None:
-    """Do what the command line says."""
+    """Run the command, and return its exit code."""
     try:
         cli()
     except SystemExit as end:

@@ -1,8 +1,7 @@
-"""What commands print, for people and as JSON.
+"""Print for people and as JSON.
 
-A command returns an Answer. People read what it prints on the way. With `--json` stdout has one JSON object, the
-answer's data; what people would read goes to stderr where that is a terminal, and else nowhere: a program that reads
-both streams as one gets JSON.
+A command returns an Answer, and prints for people on the way. With `--json` stdout has one JSON object, the answer's
+data; the lines for people go to stderr if that is a terminal, and else nowhere: both streams together are still JSON.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ out = Terminal()
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command found. data: plain values. error: what it ends with once that is printed, if anything."""
+    """The result of a command. data: plain values. error: raised once these are printed, None for none."""
 
     data: dict[str, Any] = field(default_factory=dict)
     error: RunError | None = None
@@ -47,19 +46,13 @@ def in_json(work: Callable[[], Answer]) -> Answer:
 
 
 def records(frame: Any) -> list[dict[str, Any]]:
-    """The rows of a DataFrame with the columns that have a value in them."""
+    """Return the rows of a DataFrame, each with the columns that have a value."""
     rows = json.loads(frame.to_json(orient="records"))
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """What a command wrote."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
 def say(line: str) -> None:
-    """As it is: brackets are no markup, and paths are not broken."""
+    """Print a line as it is: brackets are no markup, and paths are not broken."""
     out.print(line, soft_wrap=True)
 
 
@@ -68,21 +61,16 @@ def show_warnings(warnings: Iterable[str]) -> None:
         out.print(Text.assemble(("warning", "yellow"), ": ", printable(warning)))
 
 
-def warn(line: str) -> None:
-    """A line for people, on stderr."""
-    print_error(line)
-
-
 def draw(figures: Callable[[], object]) -> None:
-    """Figures that cannot be drawn cost a line, not the table."""
+    """Draw figures; those that cannot be drawn cost a line, not the table."""
     try:
         with out.status("drawing figures …"):
             figures()
     except Exception as error:
-        warn(f"figures could not be drawn: {type(error).__name__}: {' '.join(str(error).split())}")
+        print_error(f"figures could not be drawn: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def here(path: Path) -> Path:
-    """The path as seen from the working folder, where it lies below."""
+    """Return the path relative to the working folder, if it lies below."""
     folder = Path.cwd()
     return path.relative_to(folder) if path.is_absolute() and path.is_relative_to(folder) else path

@@ -9,7 +9,7 @@ from attacks.membership import MembershipTest
 from attacks.update.spectrum import infer_image_count
 from simulator.cli.inputs import observe
 from simulator.cli.options import DiagnoseCommand, MemberCommand
-from simulator.cli.output import Answer, out, read_json, records, say, show_warnings
+from simulator.cli.output import Answer, out, records, say, show_warnings
 from simulator.evaluation.candidate_images import (
     load_candidates,
     membership_table,
@@ -18,6 +18,7 @@ from simulator.evaluation.candidate_images import (
     to_input_space,
 )
 from simulator.results.disk import check_out, make_out, write_atomically
+from simulator.results.formats import read_json
 from simulator.tools import diagnosis
 
 
