@@ -1,9 +1,7 @@
-"""The truth of an audit: which of the images given are the private set of a row, and what they are told apart from.
+"""Find the truth of an audit: the private images of a row, among those given, and the owners of their files.
 
-A private set is known before the attack or not at all. Images of which nobody said whose they are, and that are more
-than the row has, are candidates: which of them took part is a question of membership, and no attack is scored on them.
-
-Which of the files of a truth is which recorded client's: by name, or else by what the updates themselves tell.
+A private set is known before the attack or not at all. Images without an owner that are more than the row has are
+candidates: membership tells which of them took part, and no attack is scored on them.
 """
 
 import re
@@ -28,7 +26,7 @@ from simulator.evaluation.image_files import ImageFiles, Shape, read_images, rea
 from simulator.evaluation.truth import CANDIDATES, NO_OTHERS, NO_TRUTH, Attacked, Truth
 from simulator.results.keys import ObservationKey
 
-GREY = 0.5  # of the only image that who knows no image at all can guess
+GREY = 0.5  # value of the image that stands in for public ones
 WHOSE = (
     "to score attacks, say whose images are whose: a folder with a file or folder for each client (client_00.npz, …), "
     "called by its number, name or node id, or --owner NODE=FOLDER"
@@ -45,11 +43,8 @@ NO_CLASSES = (
 
 @dataclass(frozen=True)
 class AuditTruth:
-    """Where the truth lies. owners: the number of the file of each client; None where nobody said whose is whose.
-
-    counts: private images of a row by its round and clients, where the federation told them. normalization: None where
-    it is not told, then that of the attack is used.
-    """
+    """The place of the truth. owners: the number of the file of each client, None if unknown. counts: private images by
+    observation, if the federation told them. normalization: None if unknown; that of the attack is used then."""
 
     path: Path
     public: Path | None
@@ -102,8 +97,7 @@ class AuditTruth:
         )
 
     def _others(self, files: ImageFiles, chosen: list[int]) -> tuple[Tensor, Tensor | None]:
-        """(what a guess is drawn from, its classes where all are known): public images, else those of the truth that
-        are not of the row."""
+        """Return (images for guesses, their classes if known): public ones, else those of the truth of other rows."""
         if self.public is not None:
             public = read_images(self.public, self.shape, "public images")
             return public, None if files.labels is None else read_labels(self.public, len(public))
@@ -112,8 +106,8 @@ class AuditTruth:
         return files.images[left], None if files.labels is None else files.labels[left]
 
     def _count(self, attacked: Attacked) -> int | None:
-        """How many images the row has: as the federation said, else as the update shows. What the adversary believes is
-        asked only where the update shows nothing clear."""
+        """Return the number of images of the row: as the federation said, else as the update clearly shows, else as the
+        adversary believes."""
         if (told := self.counts.get(attacked.recorded.key)) is not None:
             return told
         shown = infer_image_count(attacked.observation)
@@ -123,8 +117,8 @@ class AuditTruth:
 
 
 def owners_said(files: ImageFiles, clients: Mapping[int, SeenClient], said: Mapping[str, str]) -> dict[int, int]:
-    """Client -> number of its file, as somebody said: node -> file or folder. A node is known by its id, by its name,
-    or by its number in the recording. InputError for a node or a file that is not there."""
+    """Return client -> number of its file. said: node -> file or folder; a node by its id, its name, or its number in
+    the recording. Raise InputError for a node or a file that is not there."""
     known = {str(number): number for number in clients}
     known |= {str(seen.name): number for number, seen in clients.items() if seen.name is not None}
     known |= {str(seen.node): number for number, seen in clients.items()}
@@ -139,12 +133,12 @@ def owners_said(files: ImageFiles, clients: Mapping[int, SeenClient], said: Mapp
     return owners
 
 
-SURE = 0.75  # AUC of a file's images against those of all others, from which the update tells whose they are
+SURE = 0.75  # AUC of a file's images against all others, from which on the update tells the owner
 
 
 def owners_by_name(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict[int, int] | None:
-    """Client -> number of its file, by what the clients called themselves, or by their node ids; None where a client
-    has no file. `client_03`, `3` and `03` are the file of client 3."""
+    """Return client -> number of its file, by the clients' own names, or by their node ids; None if a client has no
+    file. `client_03`, `3` and `03` are the file of client 3."""
     numbered = {_name(file): number for number, file in enumerate(files.names)}
     named = {client: str(seen.name) for client, seen in clients.items() if seen.name is not None}
     found = {client: numbered[name] for client, name in named.items() if name in numbered}
@@ -155,24 +149,22 @@ def owners_by_name(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict
 
 
 def _name(file: str) -> str:
-    """What a client is called whose file it is: the number at its end without zeros before it, else all of it."""
+    """Return the name of the client of a file: the number at its end without leading zeros, else all of it."""
     number = re.search(r"(\d+)$", file)
     return str(int(number.group(1))) if number else file
 
 
 def owners_by_update(
-    files: ImageFiles,
-    seen: Mapping[int, tuple[Observation, Knowledge]],
-    normalization: Normalization | None,
+    files: ImageFiles, seen: Mapping[int, tuple[Observation, Knowledge]], normalization: Normalization | None
 ) -> dict[int, int] | None:
-    """Client -> number of the file whose images its update was rather trained on than on those of other files, one to
-    one. seen: an observation of each client, and what is known of it. None where some update does not tell."""
+    """Match clients and files by membership; return client -> number of its file, None if some update does not tell.
+    seen: an observation of each client, and the knowledge of the server."""
     clients = list(seen)
     costs = np.zeros((len(clients), len(files.names)))
     told = np.zeros_like(costs)
     for row, client in enumerate(clients):
         try:
-            residual = _strangeness(files, *seen[client], normalization)
+            residual = _membership_residual(files, *seen[client], normalization)
         except InputError:
             return None
         for file in range(len(files.names)):
@@ -186,10 +178,10 @@ def owners_by_update(
     return {clients[row]: int(column) for row, column in zip(rows, columns, strict=True)}
 
 
-def _strangeness(
+def _membership_residual(
     files: ImageFiles, observation: Observation, knowledge: Knowledge, normalization: Normalization | None
 ) -> torch.Tensor:
-    """log ρ of every image, lower for members. InputError where the update tells nothing of the kind."""
+    """Return log ρ of every image, lower for members. Raise InputError if the update does not tell."""
     if normalization is None:
         mean = infer_pixel_mean(observation)
         if mean is None:

@@ -1,18 +1,18 @@
-"""`Record`: two lines in anybody's Flower app write down what its server sees.
+"""`Record`: two lines in anybody's Flower app record what its server sees.
 
     from fedspill import Record
     strategy = Record(FedAvg(...), "runs/mine")
 
-The federation comes first: whatever goes wrong here is logged, noted under `problems` of the recording, and over.
+A fault never disturbs the federation: it is logged, and noted under `problems` of the recording.
 
-`recording_of`: the recording of a federation that did not run in Flower, from a folder with its checkpoints:
+`recording_of` makes the recording of a federation that did not run in Flower, from a folder with its checkpoints:
 
     FOLDER/round_1/global.pt      what was sent in round 1
     FOLDER/round_1/alice.pt       what the client `alice` returned; any name but `global`
     FOLDER/round_2/global.pt      the aggregate of round 1, sent in round 2
     FOLDER/global.pt              the aggregate of the last round, where there is one
 
-Any format that `read_checkpoint` knows will do, under any ending.
+The files have any format that `read_checkpoint` knows, and any ending.
 """
 
 import re
@@ -36,7 +36,7 @@ NOT_RECORDED = "a round could not be recorded"
 
 
 class MessageRecorder:
-    """The work of `Record` beside the strategy. The federation's thread reads messages, another one writes files."""
+    """Does the work of `Record`: the federation's thread reads messages, another one writes files."""
 
     def __init__(self, strategy: Strategy, path: Path, kept: Kept):
         self.problems = Problems()
@@ -63,7 +63,7 @@ class MessageRecorder:
             self.background.do(partial(self.writer.write, seen))
 
     def finish(self) -> None:
-        """Wait until all is written; say what there is now, and what can be done with it."""
+        """Wait until everything is written; log what there is and the command for it."""
         writer = self.writer
         with self.problems.caught("the end of the recording"):
             self.background.finish()
@@ -71,14 +71,14 @@ class MessageRecorder:
                 writer.write_contents()
                 log.info("fedspill: %d rounds of %d clients: %s", len(writer.rounds), len(writer.clients), writer.path)
                 log.info("fedspill: next, fedspill audit %s --model FILE.py:FACTORY --shape C,H,W", writer.path)
-            writer.end()  # not where the disk still takes a round: the folder stays ours then
+            writer.end()  # not if `finish` has failed: a round is still being written
 
 
 class Record(Wrapped):
-    """Around any strategy of Flower's Message API, which trains as it would alone, attributes and methods included.
+    """Records a strategy of Flower's Message API, which trains as it would alone, and has all of its attributes.
 
-    Checkpoints and what threat models see of them go to a folder, for `fedspill audit`. A recording that is there
-    already is kept beside it as `NAME.previous`; of several, the one with the most rounds.
+    Checkpoints and observations go to a folder, for `fedspill audit`. An earlier recording is kept beside it as
+    `NAME.previous`; of several, the one with the most rounds.
     """
 
     OWN = ("strategy", "recorder", "own_configure_train", "own_aggregate_train")  # all else is the strategy's
@@ -92,9 +92,9 @@ class Record(Wrapped):
         clients: Collection[int] | None = None,
         keep_free: float = 1.0,
     ):
-        """keep_rounds: how many of the last rounds to keep, default all. clients: numbers of those to keep, counted in
-        the order in which they are first asked, default all. keep_free: gigabytes of the disk that stay free. Raises
-        InputError for options that make no sense, and for a folder that is no recording's: before any training.
+        """keep_rounds: the number of last rounds to keep, default all. clients: the clients to keep, numbered in the
+        order in which they are first asked, default all. keep_free: gigabytes of the disk that stay free. Raise
+        InputError for wrong options, and for a folder that is not a recording's, before any training.
         """
         if not isinstance(strategy, Strategy):
             kind = f"{type(strategy).__module__}.{type(strategy).__name__}"
@@ -109,7 +109,7 @@ class Record(Wrapped):
         self.own_configure_train, self.own_aggregate_train = strategy.configure_train, strategy.aggregate_train
 
     def start(self, *args: Any, **options: Any) -> Result:
-        """The strategy's own `start`, which may be one of the user's: what it calls of itself is recorded."""
+        """Call the strategy's own `start`, and record the methods that it calls on itself."""
         hooks = {"configure_train": self.configure_train, "aggregate_train": self.aggregate_train}
         attributes = vars(self.strategy)
         before = {name: attributes[name] for name in hooks if name in attributes}
@@ -137,11 +137,11 @@ class Record(Wrapped):
         return arrays, metrics
 
     def finish(self) -> None:
-        """Wait until all is on the disk. `start` does so; whoever calls the rounds by hand may want to."""
+        """Wait until everything is on the disk. `start` does so; call it after rounds that you run by hand."""
         self.recorder.finish()
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.OWN:  # not there yet: while it is copied or unpickled
+        if name in self.OWN:  # not there yet, while it is copied or unpickled
             raise AttributeError(name)
         return getattr(self.strategy, name)
 
@@ -156,9 +156,9 @@ GLOBAL, RULE = "global", "FOLDER/round_1/global.pt, FOLDER/round_1/CLIENT.pt, FO
 
 
 def recording_of(folder: Path) -> Path:
-    """Return the folder itself where it is no folder of checkpoints, else that of its recording, which is written now.
+    """Write the recording of a folder of checkpoints and return its folder; return any other folder itself.
 
-    Raises InputError for a round without `global`, and for a file that is no checkpoint.
+    Raise InputError for a round without `global`, and for a file that is no checkpoint.
     """
     if (folder / CONTENTS).exists() or not (rounds := _rounds(folder)):
         return folder
@@ -187,13 +187,13 @@ def recording_of(folder: Path) -> Path:
 
 
 def _rounds(folder: Path) -> dict[int, Path]:
-    """The folders of rounds by number, in order."""
+    """Return the folders of rounds by number, in order."""
     found = [(re.fullmatch(r"round_?0*(\d+)", path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
     return dict(sorted((int(match[1]), path) for match, path in found if match and path.is_dir()))
 
 
 def _only(folder: Path) -> Path:
-    """The checkpoint that a round starts from."""
+    """Return the file of the checkpoint that a round starts from."""
     found = [path for path in folder.iterdir() if path.stem == GLOBAL]
     if len(found) != 1:
         raise InputError(f"{str(folder)!r} has {len(found)} files `{GLOBAL}`, one is needed: {RULE}")

@@ -1,10 +1,10 @@
-"""What `Record` writes down of somebody's federation: a folder with the checkpoints and `recording.json`.
+"""A recording of somebody's federation: a folder with the checkpoints and `recording.json`.
 
-    recording.json    the format's number, who took part in which round, what could not be written down
+    recording.json    the format's number, who took part in which round, what could not be written
     checkpoints/      the files of a scenario (`CellStore`): global_0000.safetensors, client_00_round_0001.safetensors,
                       and one JSON for each observation of a threat model
 
-There is no architecture in it: what the checkpoints belong to is told to whoever attacks them.
+It has no architecture: an attack on the recording gets the model from its user.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ class Recording:
     """
 
     def __init__(self, path: str | Path):
-        """InputError where there is no recording, or one of a later format."""
+        """Open a recording; raise InputError if there is none, or one of another format."""
         self.path = Path(path)
         self.store = CellStore(self.path)
         if not (self.path / CONTENTS).exists():
@@ -111,23 +111,22 @@ class Recording:
         return self.store.observation_keys()
 
     def observations(self) -> list[ObservationKey]:
-        """What there is to attack: a key for each round, client and threat model."""
+        """Return a key for each observation: of a round, client and threat model."""
         return list(self._keys)
 
     def recorded(self, key: ObservationKey) -> RecordedObservation:
-        """The names of its files, and whose images are behind them."""
+        """Return the names of the files of an observation, and the clients whose images are behind them."""
         return self.store.recorded(key)
 
     def knowledge(self, key: ObservationKey) -> Knowledge:
-        """What whoever sees it is told beside the checkpoints."""
+        """Return the knowledge of the adversary of an observation."""
         return self.store.granted(key)
 
     def pairs(self, key: ObservationKey, like: Mapping[str, Tensor] | None = None) -> tuple[tuple[State, State], ...]:
-        """(sent, returned) of every round that it shows, of those that are kept.
+        """Return (sent, returned) for every round of an observation that is kept.
 
         like: the network's state dict, for checkpoints that were sent as lists of arrays without names.
         """
         recorded = self.recorded(key)
-        files = dict.fromkeys(name for pair in recorded.pairs for name in pair)  # rounds share global checkpoints
-        states = {name: read_checkpoint(self.store.checkpoint_path(name), like) for name in files}
+        states = {name: read_checkpoint(self.store.checkpoint_path(name), like) for name in recorded.files}
         return tuple((states[initial], states[final]) for initial, final in recorded.pairs)
