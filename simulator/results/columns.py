@@ -1,4 +1,4 @@
-"""What a table is: columns with a type, a meaning, a place where they are computed and what a cell of theirs says."""
+"""Tables and columns: their type, meaning, the place where they are computed, and the text of their cells."""
 
 import math
 import sys
@@ -26,14 +26,14 @@ class Group:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a float holds it, Inf and NaN among them: an integer of 400 digits is none, and neither is a flag."""
+    """Return whether a value fits a float, Inf and NaN among them: not an integer of 400 digits, and not a flag."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 class Counts(NamedTuple):
-    """That a column counts private images which an attacker has: a verdict takes the column that counts most.
+    """Marks a column that counts private images which an attacker has: a verdict takes the column that counts most.
 
     rank: of equally many images, the lowest counts.
     how: how an image counts that `recovered` leaves out.
@@ -53,11 +53,11 @@ class Column:
     title: how a printed table calls it, where not by its name.
     digits: to which a printed table rounds it.
     averaged: whether benchmark.csv has its mean over seeds.
-    text: what a cell says, where that is more than the value.
+    text: makes the text of a cell that is more than the value.
     legend: a sentence that the terminal prints below a table with this column.
-    counts: given where it counts private images.
-    spare: order in which columns are left out where a terminal is too narrow, 0 for never; those below 10 go before
-        all columns stand closer, the others after.
+    counts: given if it counts private images.
+    spare: order in which columns are left out if a terminal is too narrow, 0 for never; those below 10 go before all
+        columns stand closer, the others after.
     """
 
     name: str
@@ -78,16 +78,16 @@ class Column:
         return self.title or self.name
 
     def cell(self, row: "pd.Series") -> str:
-        """What a printed table says of a row."""
+        """Return the text of a row in a printed table."""
         return self.plain(row) if self.text is None else self.text(row, self)
 
     def plain(self, row: "pd.Series") -> str:
-        """The value: numbers rounded, all else as it is."""
+        """Return the value as text, numbers rounded."""
         value = row[self.name]
         return "" if is_missing(value) else f"{value:.{self.digits}f}" if self.dtype == NUMBER else str(value)
 
     def holds(self, value: Any) -> bool:
-        """Whether it can be written as this column's type; a missing value can."""
+        """Return whether a value can be written as this column's type; a missing value can."""
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return True
         if self.dtype in (FLAG, TEXT):
@@ -106,7 +106,7 @@ class Table:
         self.printed = [self.columns[name] for name in printed.split()]
 
     def check(self, names: Iterable[str], swept: Iterable[str] = ()) -> None:
-        """Raise SchemaError where one of `names` is neither a column of this table nor a key that a sweep moves."""
+        """Raise SchemaError if one of `names` is neither a column of this table nor a key that a sweep moves."""
         for name in names:
             if name not in self.columns and name not in swept:
                 raise SchemaError(
@@ -114,9 +114,8 @@ class Table:
                 )
 
     def plain(self, row: dict[str, Any]) -> dict[str, Any]:
-        """A row as it can be written, of Python's own values. What does not fit its column is left out, and `detail`
-        says so: clients, attacks and measures are other people's code, and one value of theirs must not cost a table.
-        """
+        """Return a row in Python's own values. A value that does not fit its column is left out, and `detail` says so:
+        clients, attacks and measures are other people's code, and one value must not cost a table."""
         row = {name: _python(value) for name, value in row.items()}
         wrong = [name for name, value in row.items() if name in self.columns and not self.columns[name].holds(value)]
         said = [f"{name} = {str(row[name])[:40]!r} is no value of that column" for name in wrong]
@@ -126,8 +125,8 @@ class Table:
         return row
 
     def frame(self, rows: Sequence[dict[str, Any]] | dict[str, Any], swept: Iterable[str] = ()) -> "pd.DataFrame":
-        """Rows, or columns by name, with the columns in their order and of their types; those of a sweep follow."""
-        import pandas as pd  # a third of a second, which every worker of a run would wait for
+        """Make a DataFrame of rows, or of columns by name, in the table's order and types; those of a sweep follow."""
+        import pandas as pd  # a third of a second of every worker of a run
 
         frame = pd.DataFrame(rows)
         self.check(frame.columns, swept)
@@ -140,23 +139,23 @@ class Table:
 
 
 def _python(value: Any) -> Any:
-    """NumPy's scalars as Python's own, anything else as it is."""
+    """Return NumPy's scalars as Python's own, anything else as it is."""
     return value.item() if type(value).__module__ == "numpy" and not getattr(value, "shape", True) else value
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a table has nothing there: None, NaN or pandas' NA."""
+    """Return whether a value is missing: None, NaN or pandas' NA."""
     import pandas as pd  # as above
 
     return bool(pd.isna(value))
 
 
 def leakage_floors(rows: "pd.DataFrame") -> "pd.Series":
-    """The column `leakage_floor` of every row of a leakage table; of earlier runs, which lack it, from its parts."""
+    """Return the column `leakage_floor` of a leakage table; for earlier runs, which lack it, from its parts."""
     parts = rows.reindex(columns=["leakage_floor", "floor_leakage", "mean_image_leakage"]).astype("float64")
     return parts.pop("leakage_floor").fillna(parts.max(axis=1))
 
 
 def leakage_floor(row: "pd.Series") -> float:
-    """The same of one row; NaN where there is none."""
+    """Return the same for one row; NaN for none."""
     return float(leakage_floors(row.to_frame().T).iloc[0])

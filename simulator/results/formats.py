@@ -1,7 +1,7 @@
-"""Read and write the files of a run: objects as JSON, state dicts as safetensors, what an attack found as npz.
+"""Read and write the files of a run: objects as JSON, state dicts as safetensors, reconstructions as npz.
 
-Readers check what they read: a run directory may come by mail. `simulator.rundir.run` reads tables, which needs pandas:
-attack workers, which need none, start 0.2 s sooner without it.
+Readers check what they read: a run directory may come by mail. `simulator.rundir.run` reads tables with pandas, without
+which attack workers start 0.2 s sooner.
 """
 
 import errno
@@ -29,13 +29,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """JSON has no NaN and no Inf: null stands for them."""
+    """Write plain values as JSON, with null for NaN and Inf."""
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
     write_atomically(path, json.dumps(finite, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object that a run wrote; InputError where the file is missing or damaged."""
+    """Read an object that a run wrote; raise InputError if the file is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -85,7 +85,7 @@ def save_state(path: Path, state: State, archive: bool = False) -> str:
 
 
 def load_state(path: Path) -> State:
-    """A state dict from a safetensors file; pickles are never loaded."""
+    """Load a state dict from a safetensors file; raise InputError if it is none."""
     try:
         state = load_file(path)
     except FileNotFoundError:
@@ -98,9 +98,8 @@ def load_state(path: Path) -> State:
 
 
 def reconstruction_file(found: Reconstruction) -> bytes:
-    """An npz file. images: (M, C, H, W) pixels in [0, 1], best first; held: (H, C, H, W), the candidates that the
-    attack would not vouch for; residual: (M,); duals, groups (M,) of views of one image, and features (F, …), where
-    there are any."""
+    """Return an npz file. images: (M, C, H, W) pixels in [0, 1], best first; held: (H, C, H, W), candidates that the
+    attack would not vouch for; residual: (M,); if there are any, duals, groups (M,) of views of one image, features."""
     pixels, held = (images.numpy().astype(np.float32) for images in (found.pixels(), found.held_pixels()))
     arrays: dict[str, Any] = {"images": pixels, "held": held, "residual": found.residual.numpy()}
     if found.duals is not None:
@@ -115,7 +114,7 @@ def reconstruction_file(found: Reconstruction) -> bytes:
 
 
 def load_images(path: Path) -> Tensor:
-    """Reconstructed images in [0, 1], (M, C, H, W)."""
+    """Load reconstructed images in [0, 1], (M, C, H, W)."""
     images = npz_array(path, "images", "reconstructions")
     if images.ndim != 4 or images.dtype.kind != "f":
         raise InputError(f"reconstructions {str(path)!r} are {images.dtype} {images.shape}: (M, C, H, W) is expected")

@@ -1,7 +1,4 @@
-"""Name an observation by its round, whose update it is and the threat model that sees it.
-
-The fields of a recorded observation are declared here, and nowhere else.
-"""
+"""Name an observation by its round, its client and its threat model; declare the fields of a recorded observation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,13 +14,13 @@ Pairs = Sequence[tuple[str, str]]
 
 
 def owner(client: int, union: str = "all clients") -> str:
-    """Whose update it is, in words. union: how to call all clients of a round together."""
+    """Return the name of a client. union: the name of all clients of a round together."""
     return union if client == ALL else f"client {client}"
 
 
 @dataclass(frozen=True)
 class ObservationKey:
-    """What tells one observation of a cell from all others. client: the number of its partition, or ALL."""
+    """Identifies an observation of a cell. client: the number of its partition, or ALL."""
 
     round: int
     client: int
@@ -31,7 +28,7 @@ class ObservationKey:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "ObservationKey":
-        """Of a row of a table, or of an observation's file."""
+        """Return the key of a row of a table."""
         return cls(int(row["round"]), int(row["client"]), row["threat_model"])
 
     @property

@@ -1,4 +1,4 @@
-"""Write down what threat models see of a federation, for a simulation and for a recording of somebody's federation."""
+"""Write what threat models see of a federation, for a simulation and for a recording."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from simulator.results.storage import CellStore
 from simulator.results.threat_models import CheckpointSource, RoundFiles, View
 
 Series = tuple[CheckpointSource, int]
-"""What names a series of checkpoints: its source, and the client, or `ALL`."""
+"""The name of a series of checkpoints: its source, and the client, or `ALL`."""
 
 Describe = Callable[[View, RecordedObservation, Sequence[RoundFiles]], tuple[RecordedObservation, Knowledge]]
 """Completes an observation and says what its adversary is granted, from the rounds of its series."""
@@ -29,11 +29,8 @@ class ObservationWriter:
         of_all: Mapping[CheckpointSource, tuple[str, str]],
         clients: tuple[int, ...],
     ) -> list[Series]:
-        """Add a round to the series that have it, and return their names.
-
-        returned: names of the files sent to and returned by each client. of_all: names of the files before and after
-        the round, by source. clients: the clients whose update went in.
-        """
+        """Add a round to the series that have it, and return their names. returned: the files sent to and returned by
+        each client. of_all: the files before and after the round, by source. clients: whose update went in."""
         ended = {
             (CheckpointSource.RETURNED, client): RoundFiles(round, *pair, (client,))
             for client, pair in returned.items()

@@ -279,15 +279,10 @@ UTILITY = Table(
     Column("test_loss", NUMBER, "of the global model", GLOBAL),
     Column("client_loss", NUMBER, "mean of the clients' last losses", GLOBAL),
     Column("clients", INTEGER, "that replied", GLOBAL),
-    Column(
-        "epsilon",
-        NUMBER,
-        "largest of all clients so far, of the first mechanism of the chain, whoever it holds "
-        "against; empty where nobody took part",
-        GLOBAL,
-    ),
+    Column("epsilon", NUMBER, "largest of all clients so far, of the first mechanism of the chain, whoever it holds "
+           "against; empty where nobody took part", GLOBAL),
     *leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees"),
-)
+)  # fmt: skip
 
 CLIENTS = Table(
     "clients.parquet",
@@ -315,14 +310,9 @@ CANDIDATES = Table(
     Column("index", INTEGER, "of the candidate in its file", CANDIDATE),
     Column("residual", NUMBER, "ρ: share of it that lies outside the span of the update", CANDIDATE, SHARE),
     Column("score", NUMBER, "−log ρ: higher for images that were trained on", CANDIDATE),
-    Column(
-        "member",
-        COUNT,
-        "1: told to be a member, with a score above the threshold that `--public` calibrates; 0: "
-        "not; empty where nothing calibrates it",
-        CANDIDATE,
-    ),
-)
+    Column("member", COUNT, "1: told to be a member, with a score above the threshold that `--public` calibrates; 0: "
+           "not; empty where nothing calibrates it", CANDIDATE),
+)  # fmt: skip
 
 LAYERS = Table(
     "layers.csv",

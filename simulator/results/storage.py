@@ -1,7 +1,6 @@
-"""The folders of a cell of a run: the names of its files, which of them form an observation, and the network that its
-checkpoints belong to.
+"""The files of a cell of a run: checkpoints, observations, the architecture, reconstructions.
 
-`make_knowledge`: knowledge from plain values, as a file has them or a user types them.
+`make_knowledge` makes knowledge from plain values, of a file or a user.
 """
 
 import contextlib
@@ -37,7 +36,7 @@ KNOWLEDGE = TypeAdapter(_KnowledgeFields)
 
 
 def make_knowledge(given: dict[str, Any]) -> Knowledge:
-    """Knowledge from plain values, as `given()` wrote them or a user typed them; InputError names a wrong one."""
+    """Make knowledge from plain values, as `given()` wrote them or a user typed them; InputError names a wrong one."""
     one_channel = {name: [given[name]] for name in PER_CHANNEL if isinstance(given.get(name), int | float)}
     values = given | one_channel
     text = as_json(values, "knowledge")
@@ -136,8 +135,7 @@ class CellStore:
         return f"client_{client:02d}_round_{round:04d}.safetensors"
 
     def save_distilled(self, round: int, client: int, images: Tensor) -> None:
-        """Write the images that a client trained on instead of its own, (M, C, H, W) in [0, 1]. The scorer reads them,
-        no attack does."""
+        """Write the images that a client trained on instead of its own, (M, C, H, W) in [0, 1], for the scorer."""
         with writing(self.truth):
             self.truth.mkdir(exist_ok=True)
         self._note_state(self.distilled_path(round, client), {"images": images})
@@ -188,10 +186,8 @@ class CellStore:
         return architecture.observation(recorded, states), self.granted(key)
 
     def checkpoint_path(self, name: str) -> Path:
-        """Return the path of a checkpoint. name: as an observation has it.
-
-        Audits name the checkpoints of their recording by full paths, which have to lie in a folder `checkpoints`.
-        """
+        """Return the path of a checkpoint. name: as an observation has it. Audits name the checkpoints of their
+        recording by full paths, which have to lie in a folder `checkpoints`."""
         path = self.checkpoints / name
         if os.path.isabs(name) and path.parent.name == self.checkpoints.name:
             return inside(path.parent, path)
@@ -229,12 +225,8 @@ class CellStore:
         knowledge = make_knowledge({name: value for name, value in given.items() if name != "public_images"})
         return knowledge, "public_images" in given
 
-    @property
-    def architecture_path(self) -> Path:
-        return inside(self.path, self.checkpoints / ARCHITECTURE_FILE)
-
     def architecture(self) -> Architecture:
-        return read_model(self.architecture_path, Architecture)
+        return read_model(inside(self.path, self.checkpoints / ARCHITECTURE_FILE), Architecture)
 
     def reconstruction_path(self, key: ObservationKey, attack: str) -> Path:
         return inside(self.path, self.reconstructions / f"{key.name}_{attack}.npz")

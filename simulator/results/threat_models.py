@@ -56,7 +56,7 @@ class RoundFiles:
 
 @dataclass(frozen=True)
 class View:
-    """One thing that a threat model looks at. hidden_by: what keeps the federation from showing it, or None."""
+    """A series of checkpoints that a threat model looks at. hidden_by: why the federation does not show it, or None."""
 
     threat_model: str
     source: CheckpointSource
@@ -65,20 +65,20 @@ class View:
 
     @property
     def adversary(self) -> Adversary:
-        """Whose eyes it is, as guarantees tell them apart."""
+        """The adversary against whom guarantees have to hold."""
         return "observer" if self.source is CheckpointSource.GLOBAL else "server"
 
     def shows(self, client: int) -> bool:
         return self.source.of_all == (client == ALL)
 
     def rounds(self, series: Sequence[RoundFiles]) -> Sequence[RoundFiles]:
-        """The rounds of a series that it goes over; their clients' images are the private set."""
+        """Return the rounds of a series that it looks at; their clients' images are the private set."""
         return series if self.all_rounds else series[-1:]
 
     def observation(
         self, key: ObservationKey, series: Sequence[RoundFiles], present: Sequence[int] = ()
     ) -> RecordedObservation:
-        """What it shows of a series, and whose images that holds. present: the clients of the round."""
+        """Return its observation of a series. present: the clients of the round."""
         rounds = self.rounds(series)
         clients = {client for files in rounds for client in files.clients}
         return RecordedObservation.of(
