@@ -1,9 +1,7 @@
 """`fedspill benchmark`: defenses × attacks × threat models × seeds as one run.
 
-A benchmark file is a scenario with a section `benchmark`: rows (chains of defenses, or settings), strengths that a
-defense is swept over, the number of seeds, overrides for data of one's own (`with_root`), and named profiles that
-override the rest. Every row and seed is a cell of one sweep, so cells with the same seed share data, initial weights
-and client schedule, and a benchmark resumes like any run. `benchmark_table` compares what came out.
+A benchmark file is a scenario with a section `benchmark`. Every row and seed of it is a cell of one sweep, so that
+cells with the same seed share data, initial weights and client schedule, and a benchmark resumes like any run.
 """
 
 from pathlib import Path
@@ -46,14 +44,14 @@ class BenchmarkConfig(Section):
 
 
 def row_of(entry: list[Any] | str | dict[str, Any]) -> Any:
-    """An entry of `defenses` as a chain, or as a row with settings."""
+    """Return an entry of `defenses` as a chain, or as a row with settings."""
     if isinstance(entry, str):
         return [] if entry == "none" else [entry]
     return [entry] if isinstance(entry, dict) and "name" in entry else entry
 
 
 def strength_rows(family: str, defense: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """A chain for every value of the option that has a list of them, labelled FAMILY=VALUE."""
+    """Return a chain for every value of the option that has a list, labelled FAMILY=VALUE."""
     swept = [option for option, value in defense.items() if isinstance(value, list)]
     if "name" not in defense or len(swept) != 1:
         raise InputError(f"benchmark.strengths.{family} is {defense!r}: write {NAMED}, with values of one option")
@@ -61,7 +59,7 @@ def strength_rows(family: str, defense: dict[str, Any]) -> list[list[dict[str, A
 
 
 def load_any(path: Path, profile: str | None = None, overrides: list[str] | None = None) -> Scenario:
-    """A scenario file, or a benchmark file as the scenario that it runs."""
+    """Load a scenario file, or a benchmark file as the scenario that it runs."""
     source = read_yaml(path)
     if SECTION in source.data:
         return load_benchmark(path, profile, overrides)
@@ -71,11 +69,12 @@ def load_any(path: Path, profile: str | None = None, overrides: list[str] | None
 
 
 def load_benchmark(path: Path, profile: str | None = None, overrides: list[str] | None = None) -> Scenario:
-    """The benchmark as a scenario with a sweep over its rows and seeds; InputError says what is wrong with the file."""
+    """Load a benchmark as a scenario with a sweep over its rows and seeds; InputError says what is wrong."""
     source = read_yaml(path)
     if SECTION not in source.data:
         raise InputError(f"{path}: a benchmark has a section `benchmark` with its `defenses`")
-    own, others = _of_benchmark(overrides or [], True), _of_benchmark(overrides or [], False)
+    own = [one for one in overrides or [] if one.partition("=")[0].strip().split(".")[0] == SECTION]
+    others = [one for one in overrides or [] if one not in own]
     apply_overrides(source, own)
     config = read_section(source, SECTION, BenchmarkConfig)
     if profile is not None:
@@ -102,8 +101,3 @@ def load_benchmark(path: Path, profile: str | None = None, overrides: list[str] 
     given.data["sweep"] = {"defenses": rows, "seed": [first + i for i in range(config.seeds)]}
     given.lines[PLACE] = given.where((SECTION, "defenses"))
     return load_source(given)
-
-
-def _of_benchmark(overrides: list[str], wanted: bool) -> list[str]:
-    """Of the command line's overrides those in the section `benchmark`, or those that are not."""
-    return [one for one in overrides if (one.partition("=")[0].strip().split(".")[0] == SECTION) == wanted]

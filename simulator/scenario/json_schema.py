@@ -1,4 +1,4 @@
-"""scenarios/scenario.schema.json, made from the models themselves: `fedspill schema > scenarios/scenario.schema.json`.
+"""Make scenarios/scenario.schema.json from the models: `fedspill schema > scenarios/scenario.schema.json`.
 
 A scenario names it in its first line, so that editors complete and check:
 
@@ -32,7 +32,7 @@ BESIDE: Schema = {  # keys of a file that are no part of a scenario
 
 
 def file_schema() -> Schema:
-    """Of a scenario or a benchmark as it is written: with shorthands, options beside names, and `extends`."""
+    """Return the schema of a scenario or a benchmark as it is written: with shorthands and `extends`."""
     schema = Scenario.model_json_schema()
     sections = schema["$defs"]
     own = BenchmarkConfig.model_json_schema()
@@ -58,7 +58,7 @@ def file_schema() -> Schema:
 
 
 def _options(known: Mapping[str, type]) -> dict[str, Schema]:
-    """The schema of the options of each attack, or defense, with what they mean."""
+    """Return the schema of the options of each attack, or defense, with their meaning."""
     schemas = {name: TypeAdapter(kind).json_schema() for name, kind in known.items()}
     for name, kind in known.items():
         for option, meaning in meanings(kind).items():
@@ -67,8 +67,8 @@ def _options(known: Mapping[str, type]) -> dict[str, Schema]:
 
 
 def _by_name(section: Schema, known: Mapping[str, Schema]) -> Schema:
-    """The section with the options of what it names beside `name`; null takes one back. Any option is right beside a
-    name that is not known, and any of a known name where the file that this one extends has the name."""
+    """Add the options of known names to a section; null takes one back. An unknown name may have any option, and so may
+    a section without a name, which the extended file has."""
     shared = section["properties"]
     options = {name: schema.get("properties", {}) for name, schema in known.items()}
     every: Schema = {option: {} for own in options.values() for option in own if option not in shared}
@@ -81,7 +81,7 @@ def _by_name(section: Schema, known: Mapping[str, Schema]) -> Schema:
 
 
 def _rule(where: Schema, shared: Iterable[str], options: Schema) -> Schema:
-    """There, the keys are the shared ones and these options."""
+    """Return the rule that there the keys are the shared ones and these options."""
     return {"if": where, "then": {"properties": options, "propertyNames": {"enum": [*shared, *options]}}}
 
 

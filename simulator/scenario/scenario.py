@@ -83,8 +83,8 @@ class Scenario(Section):
 
     @property
     def content(self) -> dict[str, Any]:
-        """What its tables depend on, as plain data; a row that ran out of time is none to keep."""
-        # of the output only diagnostics change tables, and only where they are off: their columns are empty then
+        """Everything that the tables depend on, as plain data, except time limits: rows out of time are tried again."""
+        # of the output only diagnostics change tables, and only if they are off: their columns are empty then
         output = True if self.output.diagnostics else {"root", "figures", "keep", "track"}
         return self.model_dump(
             mode="json",
@@ -97,7 +97,7 @@ class Scenario(Section):
 
     @cached_property
     def digest(self) -> str:
-        """Identifies the experiment: equal digests mean equal tables on the same machine and version."""
+        """The experiment's identity: equal digests mean equal tables on the same machine and version."""
         digest = hashlib.sha256(json.dumps(self.content, sort_keys=True).encode())
         for path in (self.model.checkpoint, self.model.name.partition(":")[0]):
             if path is not None and Path(path).is_file():
@@ -105,22 +105,22 @@ class Scenario(Section):
         return digest.hexdigest()[:10]
 
     def with_images(self, count: int) -> "Scenario":
-        """The same scenario with so many images for every client."""
+        """Return the scenario with so many images for every client."""
         return self.model_copy(update={"partition": self.partition.model_copy(update={"images": count})})
 
     @property
     def defense(self) -> str:
-        """The name of the chain of defenses in the tables, or of what stands in its place."""
+        """The name of the chain of defenses in the tables, or the label instead."""
         return self.label or "+".join(defense.label for defense in self.defenses) or "none"
 
     @property
     def views(self) -> list[View]:
-        """What its threat models look at."""
+        """The views of its threat models."""
         return all_views(self.adversary.threat_models, self.hides_clients)
 
     def keeps(self, round: int) -> bool:
-        """Whether the checkpoints of a round are written: for its own attacks, for those of a later round that look at
-        all rounds so far, or because `output.keep` says so."""
+        """Return whether the checkpoints of a round are written: for its attacks, for attacks of a later round that
+        look at all rounds so far, or by `output.keep`."""
         if self.output.keep != "attacked":
             return True
         attacked = 1 <= round <= self.federation.rounds and self.adversary.attacks_in(round)
@@ -128,36 +128,35 @@ class Scenario(Section):
 
     @property
     def kept_rounds(self) -> int | None:
-        """How many of the last rounds are kept; None where it is not by their number."""
+        """The number of last rounds that are kept; None if `output.keep` has no number."""
         keep = self.output.keep
         return keep.last if isinstance(keep, KeepLast) else None
 
     def leaves(self, round: int) -> bool:
-        """Whether the checkpoints of a round are there after the run."""
+        """Return whether the checkpoints of a round are there after the run."""
         last = self.kept_rounds
         return self.keeps(round) if last is None else 0 <= self.federation.rounds - round < last
 
     def looks_back_after(self, round: int) -> bool:
-        """Whether an attack of a later round looks at all rounds so far."""
+        """Return whether an attack of a later round looks at all rounds so far."""
         rounds, when = self.federation.rounds, self.adversary.when
         last = rounds if when == "every" else max(when, default=0)
         return round < last and any(view.all_rounds for view in self.views)
 
     @property
     def attacks(self) -> list[AttackConfig]:
-        """The attacks that run on what anybody sees."""
+        """The attacks that run."""
         seen = {attack.label for view in self.views for attack in self.attacks_by(view.adversary)}
         return [attack for attack in self.adversary.attacks if attack.label in seen]
 
     def attacks_by(self, adversary: Adversary) -> list[AttackConfig]:
-        """The attacks that run for one of the two: an adaptive one only where there is something about the defenses to
-        tell it."""
+        """Return the attacks of an adversary: adaptive ones only if there is something to tell about the defenses."""
         adaptable = any(one.known_to_adaptive_attacker() or one.tells_noise_to(adversary) for one in self.chain)
         return [attack for attack in self.adversary.attacks if adaptable or not attack.adaptive]
 
     def defense_facts(self, sighting: Sighting | None = None) -> dict[str, Any]:
-        """What an adaptive attacker is told of the chain: fields of `Knowledge`. sighting: what it looks at, where that
-        tells the noise in it."""
+        """Return the fields of `Knowledge` that an adaptive attacker has of the chain. sighting: the update that it
+        looks at, to tell the noise in it."""
         facts: dict[str, Any] = {}
         for defense in self.chain:
             facts |= defense.known_to_adaptive_attacker()
@@ -168,7 +167,7 @@ class Scenario(Section):
 
     @property
     def swept(self) -> list[str]:
-        """The dotted keys of the sweep, those that move together one by one."""
+        """The dotted keys of the sweep; keys that move together count one by one."""
         return list(Grid.of(self.sweep).axis_of)
 
     @cached_property
@@ -183,7 +182,7 @@ class Scenario(Section):
 
     @property
     def replies_a_round(self) -> int:
-        """How many updates of a round the server sees: one sum where it sees no single ones."""
+        """The number of updates of a round that the server sees: one if it sees the sum."""
         return 1 if self.hides_clients else self.federation.clients_a_round
 
     @property
@@ -229,10 +228,8 @@ class Scenario(Section):
         return self
 
     def cells(self, source: Source | None = None) -> list["Cell"]:
-        """The grid of the sweep, seeds innermost so that paired cells stand together; one cell without a sweep.
-
-        source: where the sweep was written; errors then name the line of the axis.
-        """
+        """Return the cells of the sweep, seeds innermost so that paired cells stand together; one cell without a sweep.
+        source: of the sweep, so that errors name the line of the axis."""
         base = self.model_dump(mode="json", exclude={"sweep"})
         grid = Grid.of(self.sweep)
         where = Source({}) if source is None else source
@@ -241,7 +238,7 @@ class Scenario(Section):
             data = base
             for key, value in point.items():
                 data = assign(data, key, value)
-            # what no axis is called by, a row of the defenses sets
+            # keys without an axis are set by a row of the defenses
             lines = {as_key(key): where.where(("sweep", grid.axis_of.get(key, "defenses"))) for key in point}
             try:
                 scenario = validate(Source(data, lines))
@@ -257,7 +254,7 @@ class Scenario(Section):
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a sweep. name: "" where there is no sweep; swept: its values by dotted key, as columns show them."""
+    """One point of a sweep. name: "" without a sweep. swept: its values by dotted key, as columns show them."""
 
     name: str
     swept: dict[str, Any]
@@ -287,7 +284,7 @@ def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scena
 
 
 def prepare(source: Source, overrides: list[str] | None = None) -> Source:
-    """The source with shorthands written out and the overrides of the command line applied."""
+    """Return the source with shorthands written out and the overrides of the command line applied."""
     source = Source(dict(source.data), dict(source.lines))
     _expand_shorthands(source.data)
     apply_overrides(source, overrides or [])
@@ -295,14 +292,14 @@ def prepare(source: Source, overrides: list[str] | None = None) -> Source:
 
 
 def load_source(source: Source) -> Scenario:
-    """A scenario that is valid at every point of its sweep."""
+    """Return a scenario that is valid at every point of its sweep."""
     scenario = validate(source)
-    scenario.cells(source)  # a bad value of the sweep is an error now, not in the middle of the run
+    scenario.cells(source)  # raises an error now, not in the middle of the run
     return scenario
 
 
 def apply_overrides(source: Source, overrides: list[str]) -> None:
-    """Set what --set says, "a.b=c", in place; errors about those keys will name the option."""
+    """Apply the "a.b=c" of --set in place; errors about those keys will name the option."""
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
@@ -312,7 +309,7 @@ def apply_overrides(source: Source, overrides: list[str]) -> None:
 
 
 def _expand_shorthands(data: dict[str, Any]) -> None:
-    """`strategy: NAME` and `attacks: [NAME]` become mappings, so that --set and sweeps can reach into them."""
+    """Make mappings of `strategy: NAME` and `attacks: [NAME]`, so that --set and sweeps can reach into them."""
     federation, adversary = data.get("federation"), data.get("adversary")
     if isinstance(federation, dict) and isinstance(federation.get("strategy"), str):
         data["federation"] = {**federation, "strategy": {"name": federation["strategy"]}}
@@ -322,12 +319,11 @@ def _expand_shorthands(data: dict[str, Any]) -> None:
 
 
 def validate(source: Source) -> Scenario:
-    """A Scenario, or one InputError that names the key, its line, the value and the nearest valid name."""
+    """Return the Scenario, or raise one InputError that names the key, its line, the value and the nearest name."""
     for key, value in leaves(source.data):
-        if isinstance(value, float) and not math.isfinite(value):  # JSON would make null of it, which says "not given"
-            raise InputError(
-                f"{source.prefix(key)}{'.'.join(map(str, key))} is {value}: input should be a finite number"
-            )
+        if isinstance(value, float) and not math.isfinite(value):  # JSON would have null, which says "not given"
+            name = ".".join(map(str, key))
+            raise InputError(f"{source.prefix(key)}{name} is {value}: input should be a finite number")
     text = as_json(absolute_paths(source.data), "a scenario")
     try:
         return Scenario.model_validate_json(text)

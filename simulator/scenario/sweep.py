@@ -1,4 +1,4 @@
-"""The axes of a sweep: which dotted keys they move, and how their values are called in tables and folders."""
+"""The axes of a sweep: the dotted keys that they move, and the names of their values in tables and folders."""
 
 import hashlib
 import itertools
@@ -16,18 +16,18 @@ ROW_KEYS = ("label", "defenses", "set")
 MOST_CELLS = 10_000
 NOT_SET = ("name", "seed", "label", "defenses", "engine", "output", "sweep")  # by a row of the axis `defenses`
 Point = dict[str, Any]
-"""What one combination of values sets, by dotted key."""
+"""The values of one combination, by dotted key."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The points of a sweep. axes: for each axis, as the scenario writes it, what each of its values sets."""
+    """The points of a sweep. axes: for each axis, as the scenario writes it, the point of each of its values."""
 
     axes: dict[str, list[Point]]
 
     @classmethod
     def of(cls, sweep: dict[str, list[Any]]) -> "Grid":
-        """Seeds go last, so that paired cells stand together. InputError where paired keys have no value each."""
+        """Put seeds last, so that paired cells stand together. Raise InputError if paired keys have no value each."""
         if (cells := math.prod(map(len, sweep.values()))) > MOST_CELLS:
             raise InputError(f"sweep: {cells:,} cells, at most {MOST_CELLS:,} run together: split the sweep")
         ordered = sorted(sweep, key=lambda axis: axis == "seed")
@@ -39,12 +39,12 @@ class Grid:
         return {key: axis for axis in self.axes for key in axis_keys(axis)}
 
     def points(self) -> Iterator[Point]:
-        """Every combination; one that sets nothing where there is no axis."""
+        """Yield every combination; an empty one without an axis."""
         for combination in itertools.product(*self.axes.values()):
             yield {key: value for point in combination for key, value in point.items()}
 
     def name_of(self, point: Point, defense: str) -> str:
-        """The point as a part of a folder's name. defense: how tables call the chain that it leads to."""
+        """Return the name of a point, for a folder. defense: the name of its chain in tables."""
         short = short_keys(list(self._values))
         parts = {short[key]: short_name(point[key]) for key in self._values}
         if "defenses" in point:
@@ -53,12 +53,12 @@ class Grid:
         return ",".join(f"{key}={value}" for key, value in parts.items())
 
     def columns_of(self, point: Point) -> dict[str, Any]:
-        """The columns of the tables that tell the points apart; the defenses have one that is always there."""
+        """Return the columns of a point, without the defenses, which have a column of every table."""
         return {key: as_column(point[key], values) for key, values in self._values.items() if key != "defenses"}
 
     @cached_property
     def _values(self) -> dict[str, list[Any]]:
-        """Of every key that an axis is called by; what a row of `defenses` sets besides goes by the row's label."""
+        """The values of every key in the name of an axis; other keys of a row of `defenses` go by its label."""
         return {
             key: [point[key] for point in points]
             for axis, points in self.axes.items() for key in axis_keys(axis)
@@ -66,12 +66,12 @@ class Grid:
 
 
 def axis_keys(axis: str) -> list[str]:
-    """The dotted keys that an axis of a sweep moves: "a + b" two, any other one."""
+    """Return the dotted keys that an axis moves: "a + b" two, any other one."""
     return [key.strip() for key in axis.split("+")]
 
 
 def axis_points(axis: str, values: list[Any]) -> list[dict[str, Any]]:
-    """What each value of an axis sets, by dotted key; InputError where paired keys have no value each."""
+    """Return the point of each value of an axis; raise InputError if paired keys have no value each."""
     keys = axis_keys(axis)
     if axis == "defenses":
         return [defense_point(value) for value in values]
@@ -84,10 +84,8 @@ def axis_points(axis: str, values: list[Any]) -> list[dict[str, Any]]:
 
 
 def defense_point(value: Any) -> Point:
-    """What one value of the axis `defenses` sets: a chain, or a row {label, defenses, set} with settings of its own.
-
-    label: how tables call the row. set: dotted key -> value. Raises InputError where the row has other keys.
-    """
+    """Return the point of a value of the axis `defenses`: a chain, or a row {label, defenses, set}. label: the name in
+    tables. set: dotted key -> value. Raise InputError if the row has other keys."""
     if not isinstance(value, dict):
         return {"defenses": value}
     row = {"defenses": [], "set": {}, **value}
@@ -105,7 +103,7 @@ def defense_point(value: Any) -> Point:
 
 
 def short_keys(keys: list[str]) -> dict[str, str]:
-    """How the dotted keys of one sweep are called: the fewest last parts that tell each from all others."""
+    """Shorten the dotted keys of a sweep: to the fewest last parts that tell each from all others."""
     parts = {key: key.split(".") for key in keys}
 
     def short(own: list[str]) -> str:
@@ -117,14 +115,14 @@ def short_keys(keys: list[str]) -> dict[str, str]:
 
 
 def as_column(value: Any, values: list[Any]) -> Any:
-    """A swept value as the tables hold it: itself where all are plain and of one type, else as JSON text."""
+    """Return a swept value for a column: itself if all values are plain and of one type, else as JSON text."""
     plain = all(isinstance(other, bool | int | float | str) for other in values)
     one_type = len({type(other) for other in values}) == 1
     return value if plain and one_type else json.dumps(value, sort_keys=True)
 
 
 def short_name(value: Any) -> str:
-    """A value as a part of a folder's name; with a few digits of its hash where it had to be changed for that."""
+    """Return a value as a part of a folder's name, with digits of its hash if it had to be changed."""
     text = json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else str(value)
     name = "".join(c if c.isalnum() or c in "._-" else "-" for c in text)[:40]
     return name if name == text else f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"

@@ -1,8 +1,6 @@
-"""YAML of somebody else's, read within bounds: what is out of all proportion is refused before its values are made.
+"""Read YAML of somebody else within bounds, remember the line of every key, and merge files by `extends:`.
 
-YAML with memory: every key knows the file and line it came from, and `extends:` merges files.
-
-What pydantic found wrong with a scenario, in one line: the key, its line, the value and the nearest name.
+`describe_error` says in one line what pydantic found wrong: the key, its line, the value and the nearest name.
 """
 
 import re
@@ -18,12 +16,12 @@ from attacks.interface.errors import InputError, nearest
 from clients.config import ModelOptionError, Section
 
 LARGEST_FILE = 2**20  # bytes; the longest scenario of the repository has 5,000
-MOST_VALUES = 20_000  # of a file, aliases written out, which let a few hundred bytes stand for gigabytes
+MOST_VALUES = 20_000  # of a file, with aliases written out: a few hundred bytes of these can stand for gigabytes
 DEEPEST = 50  # mappings and lists inside each other
 
 
 class _Refused(yaml.MarkedYAMLError):
-    """YAML that is well-formed, and not taken all the same. problem: what is wrong, for people."""
+    """Well-formed YAML that is refused. problem: the reason, for people."""
 
 
 def _no_value(problem: str, node: yaml.Node | yaml.Event) -> _Refused:
@@ -31,10 +29,10 @@ def _no_value(problem: str, node: yaml.Node | yaml.Event) -> _Refused:
 
 
 class Dumped(yaml.SafeLoader):
-    """SafeLoader, for what `yaml.safe_dump` wrote, within bounds.
+    """SafeLoader within bounds, for files of `yaml.safe_dump`.
 
-    A key that stands twice in a mapping is an error: PyYAML keeps the last one and drops the first in silence. So is a
-    value that its tag does not fit, and a text that no file system and no terminal can take.
+    A key that stands twice in a mapping is an error: PyYAML silently keeps the last one. So is a value that does not
+    fit its tag, and a text that no file system and no terminal can take.
     """
 
     def __init__(self, text: str) -> None:
@@ -77,7 +75,7 @@ class Dumped(yaml.SafeLoader):
 
 
 class Typed(Dumped):
-    """For what people type: 1e-3 is a number and 2024-01-01 a text, as in YAML 1.2 and every other language."""
+    """Loader for files of people: 1e-3 is a number and 2024-01-01 a text, as in YAML 1.2 and every other language."""
 
 
 Typed.yaml_implicit_resolvers = {
@@ -94,8 +92,8 @@ Typed.add_implicit_resolver(
 
 
 def read_document(path: Path, what: str, loader: type[Dumped]) -> tuple[yaml.Node | None, Any]:
-    """(the nodes, the values) of a file. what: the error calls it. InputError, with the line, where it is no YAML, no
-    regular file, or out of all proportion."""
+    """Return (the nodes, the values) of a file. what: its name in errors. Raise InputError, with the line, if it is no
+    YAML, no regular file, or too large."""
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{what} {str(path)!r} is no file")
@@ -111,11 +109,12 @@ def read_document(path: Path, what: str, loader: type[Dumped]) -> tuple[yaml.Nod
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise InputError(f"{path}{line}: {problem_of(error) or f'not YAML: {_reason(error)}'}") from None
+        wrong = problem_of(error) or f"not YAML: {getattr(error, 'problem', None) or error}"
+        raise InputError(f"{path}{line}: {wrong}") from None
 
 
 def parse_document(text: str, loader: type[Dumped]) -> tuple[yaml.Node | None, Any]:
-    """(the nodes, the values) of a text; YAMLError where there are none, or more than anybody means."""
+    """Return (the nodes, the values) of a text; raise YAMLError if there are none, or far too many."""
     reader = loader(text)
     try:
         node = reader.get_single_node()
@@ -129,16 +128,12 @@ def parse_document(text: str, loader: type[Dumped]) -> tuple[yaml.Node | None, A
 
 
 def problem_of(error: yaml.YAMLError) -> str:
-    """What is wrong with YAML that is well-formed; "" where it is not."""
+    """Return why well-formed YAML is refused; "" if it is not well-formed."""
     return str(error.problem) if isinstance(error, _Refused) else ""
 
 
-def _reason(error: yaml.YAMLError) -> str:
-    return str(getattr(error, "problem", None) or error)
-
-
 def _written_out(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
-    """The number of nodes with every alias written out. known: what has been counted, 0 for what is being counted."""
+    """Count the nodes with every alias written out. known: counts so far, 0 for nodes that are being counted."""
     if node in known:
         if not known[node]:
             raise _no_value("an alias stands inside of what it stands for", node)
@@ -171,18 +166,18 @@ class Source:
     lines: dict[Key, str] = field(default_factory=dict)
 
     def where(self, key: Key) -> str:
-        """ "FILE, line N" of a key or of the nearest parent that was written down; empty where none was."""
+        """Return "FILE, line N" of a key, or of its nearest parent that was written; "" if none was."""
         above = (key[:length] for length in range(len(key), 0, -1))
         return next((self.lines[parent] for parent in above if parent in self.lines), "")
 
     def prefix(self, key: Key) -> str:
-        """What a message about a key begins with: "FILE, line N: ", or nothing."""
+        """Return the beginning of a message about a key: "FILE, line N: ", or nothing."""
         where = self.where(key)
         return f"{where}: " if where else ""
 
 
 def parse_value(text: str) -> Any:
-    """The right-hand side of `--set key=value` and `--know key=value`, as YAML."""
+    """Parse the right-hand side of `--set key=value` and `--know key=value`, as YAML."""
     try:
         return parse_document(text, Typed)[1]
     except yaml.YAMLError as error:
@@ -196,7 +191,9 @@ def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> Source:
     if path in ancestors:
         raise InputError(f"{path}: extends leads back to the file itself")
     source = _read_one(path)
-    source.data = _replace_paths(source.data, lambda file: _beside(path.parent, file))
+    # a file beside the scenario if there is one, else one of the working folder
+    beside = path.parent
+    source.data = _replace_paths(source.data, lambda file: str(beside / file) if (beside / file).exists() else file)
     parent = source.data.pop("extends", None)
     if parent is None:
         return source
@@ -207,7 +204,7 @@ def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> Source:
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`: mappings merge key by key, everything else is replaced."""
+    """Put `over` on top of `base`: mappings merge key by key, everything else is replaced."""
     merged = dict(base)
     for key, value in over.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -216,7 +213,7 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def leaves(data: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """Every value that is neither a mapping nor a list, with its key."""
+    """Yield every value that is neither a mapping nor a list, with its key."""
     if not isinstance(data, dict | list):
         yield key, data
         return
@@ -225,12 +222,12 @@ def leaves(data: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
 
 
 def as_key(dotted: str) -> Key:
-    """ "a.0.b" as pydantic and `Source.lines` write it: numbers index lists."""
+    """Return "a.0.b" as pydantic and `Source.lines` write it: numbers index lists."""
     return tuple(int(part) if part.isdigit() else part for part in dotted.split("."))
 
 
 def assign(data: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """A copy of `data` with the dotted `key` set; numbers index lists."""
+    """Return a copy of `data` with the dotted `key` set; numbers index lists."""
     head, _, rest = key.partition(".")
     if not head:
         raise InputError(f"--set {key!r}: a key looks like section.name")
@@ -251,7 +248,7 @@ def assign(data: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 
 def absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
-    """Workers on other nodes and in other folders, and later readers of a run, have to find the same files."""
+    """Make paths absolute: workers in other folders, and later readers of a run, have to find the same files."""
     return _replace_paths(data, _resolved)
 
 
@@ -262,13 +259,8 @@ def _resolved(path: str) -> str:
         raise InputError(f"{path[:100]!r} is no path: {error}") from None
 
 
-def _beside(folder: Path, file: str) -> str:
-    """The file or folder beside the scenario, where there is one; else it is one of the working folder."""
-    return str(folder / file) if (folder / file).exists() else file
-
-
 def _replace_paths(data: dict[str, Any], replace: Callable[[str], str]) -> dict[str, Any]:
-    """The data with every path in it replaced; of FILE.py:factory that of the file."""
+    """Replace every path in the data; in FILE.py:factory that of the file."""
     for key, value in leaves(data):
         if key in PATHS and value and isinstance(value, str) and (key[-1] != "name" or ".py:" in value):
             file, colon, factory = value.partition(".py:")
@@ -304,7 +296,7 @@ BRANCHES = ("int", "float", "str", "constrained-int")  # as pydantic calls them
 
 
 def read_section(source: Source, name: str, kind: type[Kind]) -> Kind:
-    """The section `name` of a file whose other sections are a scenario, validated; InputError names the key."""
+    """Validate the section `name` of a file whose other sections are a scenario; InputError names the key."""
     fields: dict[str, Any] = {name: (kind, ...)}
     whole: Any = create_model("File", __base__=Section, **fields)
     try:
@@ -314,7 +306,7 @@ def read_section(source: Source, name: str, kind: type[Kind]) -> Kind:
 
 
 def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> str:
-    """errors: pydantic's; the first is described. whole: the model that was validated."""
+    """Describe the first error. errors: of pydantic. whole: the model that was validated."""
     error = _branch_meant(errors, source)
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, ModelOptionError):
@@ -339,15 +331,15 @@ def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> s
 
 
 def _branch_meant(errors: list[Any], source: Source) -> Any:
-    """The first error; where a value fits no branch of a union, that of the branch which reads furthest into it."""
+    """Return the first error; if a value fits no branch of a union, that of the branch which reads furthest into it."""
     key = _key_of(errors[0], source)
     same = [error for error in errors if _key_of(error, source)[: len(key)] == key]
     return max(same, key=lambda error: len(_key_of(error, source)))
 
 
 def _key_of(error: Any, source: Source) -> Key:
-    """Its location without the branches of unions, which pydantic adds: what the source has is a key of ours, whatever
-    it is called, and below that anything that does not look like a branch."""
+    """Return the location of an error without the branches of unions, which pydantic adds: parts that the source has
+    are keys, and below them all parts that do not look like a branch."""
     key: list[str | int] = []
     data: Any = source.data
     for part in error["loc"]:
@@ -363,7 +355,7 @@ def _key_of(error: Any, source: Source) -> Key:
 
 
 def _known_keys(whole: type[Section], parent: Key) -> list[str]:
-    """The valid keys of a section."""
+    """Return the valid keys of a section."""
     section: Any = whole
     for part in parent:
         annotation = section.model_fields[part].annotation if part in getattr(section, "model_fields", {}) else None
