@@ -1,7 +1,7 @@
-"""What a benchmark comes to, in sentences: which defense, at which cost in accuracy, against which attacker, how sure.
+"""Sum up a benchmark in sentences: which defense, at which cost in accuracy, against which attacker, how sure.
 
-A defense under which nothing was learned hides images as well as no training does, so it is named apart. What leaks is
-what an attack has, returned or held: a candidate that it would not vouch for is in its hands all the same.
+A defense under which nothing was learned hides images as no training does, and is named apart. An attack has the images
+that it returns and those that it holds, whether it vouches for them or not.
 """
 
 import pandas as pd
@@ -16,8 +16,8 @@ MOST = 6  # defenses that are named
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
-    """Of every defense the strongest attack of all threat models, with what it has as `leak`; the defenses that leak
-    least first."""
+    """Return for every defense the strongest attack of all threat models, with `leak`, the share of images that it has;
+    defenses that leak least first."""
     rows = strongest(table).dropna(subset=["recovered_fraction", "test_accuracy"])
     held = rows.held_fraction if "held_fraction" in rows else rows.recovered_fraction
     rows = rows.assign(leak=rows.recovered_fraction.combine(held, max))
@@ -26,14 +26,14 @@ def compared(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def learned(table: pd.DataFrame) -> set[str]:
-    """The defenses that cost less accuracy than is too much to compare, and those of which that is not known."""
+    """Return the defenses whose loss of accuracy is small enough to compare, or unknown."""
     if "accuracy_difference" not in table:
         return set(table.defense)
     return set(table[~(table.accuracy_difference < -LOST)].defense)
 
 
 def advice(table: pd.DataFrame) -> list[str]:
-    """Sentences, the conclusion first; none where no defense was compared with its absence."""
+    """Return sentences, the conclusion first; none if no defense was compared with its absence."""
     rows = compared(table)
     plain, others = rows[rows.defense == NONE], rows[rows.defense != NONE]
     if plain.empty or others.empty:
@@ -76,7 +76,7 @@ def _points(difference: float) -> str:
 
 
 def _nearly(within: pd.DataFrame) -> list[str]:
-    """The next ones, and those that the intervals do not tell from the best."""
+    """Name the next defenses, and those that the intervals do not tell from the best."""
     if len(within) < 2:
         return []
     best, rest = within.iloc[0], within.iloc[1:]

@@ -1,6 +1,4 @@
-"""Figures of a benchmark: what a defense protects against what it costs, what each lets through, and the same private
-images under each of them.
-"""
+"""Figures of a benchmark: protection against cost, leaks of each defense, the same images under each defense."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -39,10 +37,8 @@ IMAGE, GAP, NAMES = 0.5, 0.03, 1.55  # inches; NAMES: of the text left of a line
 
 
 def defense_grid(record: Run, path: Path) -> Drawn | None:
-    """The same private images of one client for every defense, above what the best attack makes of them.
-
-    At the first seed and the last attacked round: the client that is exposed worst without a defense.
-    """
+    """Draw the same private images under every defense, with their reconstructions by the best attack: of the client
+    that is exposed worst without a defense, at the first seed and the last attacked round."""
     good = record.leakage[(record.leakage.status == "ok") & (record.leakage.target == "private")]
     good = good[(good.seed == good.seed.min()) & (good["round"] == good["round"].max())]
     if good.empty:
@@ -68,8 +64,9 @@ def defense_grid(record: Run, path: Path) -> Drawn | None:
 
 
 def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -> Strip | None:
-    """Of one defense, from its rows, the worst first; NaN where nothing was returned that matches the image. A defense
-    that hides the client is attacked as the union of its round, where the client's images have other places."""
+    """Return the line of one defense from its rows, the worst first; NaN if nothing was returned that matches the
+    image. A defense that hides the client is attacked as the union of its round, in which its images have other
+    numbers."""
     own = rows[rows.client == client]
     own = own if len(own) else rows[rows.client == ALL]
     if own.empty:
@@ -99,7 +96,7 @@ def _private(record: Run, cell: str, clients: Sequence[int]) -> Tensor:
 
 
 def _draw(private: Tensor, lines: Sequence[Strip], path: Path) -> None:
-    """A line of private images above each column of lines."""
+    """Draw the lines in columns, each below a line of private images."""
     across = ACROSS if len(lines) > MOST_IN_ONE else 1
     tall = -(-len(lines) // across)
     above = Strip("private", None, private, np.zeros(len(private)), label="")
@@ -136,7 +133,7 @@ def draw_benchmark(record: Run, table: pd.DataFrame, say: Callable[[str], None] 
 
 
 def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn | None:
-    """Test accuracy against the share of images recovered by the strongest attack, with 95 % intervals."""
+    """Draw test accuracy against the share of images recovered by the strongest attack, with 95 % intervals."""
     rows = strongest(table).dropna(subset=["recovered_fraction", "test_accuracy"])
     if rows.empty:
         return None
@@ -171,7 +168,7 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
 
 
 def frontier_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """The defenses that no other one beats in both: nobody is as accurate and leaks less."""
+    """Return the defenses that no other one beats in both: none is as accurate and leaks less."""
     accuracy, kept = rows.test_accuracy.to_numpy(), -rows.recovered_fraction.to_numpy()
     at_least = (accuracy[:, None] >= accuracy) & (kept[:, None] >= kept)
     better = (accuracy[:, None] > accuracy) | (kept[:, None] > kept)
@@ -179,7 +176,7 @@ def frontier_of(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def exposure(table: pd.DataFrame, path: Path) -> Drawn | None:
-    """For each defense what the attacker has who knows nothing of it, who knows it, and what he holds and doubts."""
+    """Draw for each defense the images of an attacker who knows nothing of it, of one who knows it, and held ones."""
     own = table[(table.target == "private") & (table["round"] == table["round"].max())]
     own = own.dropna(subset=["recovered_fraction"])
     if own.empty:
@@ -215,7 +212,7 @@ def exposure(table: pd.DataFrame, path: Path) -> Drawn | None:
 
 
 def strength_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
-    """What each defense lets through over its loss of accuracy, from its weakest setting to its strongest."""
+    """Draw the leak of each defense over its loss of accuracy, from its weakest setting to its strongest."""
     rows, plain = settings(table).dropna(subset=["recovered_fraction"]), undefended(table)
     if rows.empty:
         return None
@@ -247,7 +244,7 @@ def strength_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
 
 
 def epsilon_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
-    """Recovered and accuracy over ε, with what Hayes et al. (2023) prove of any attacker."""
+    """Draw images recovered and accuracy over ε, with the bound of Hayes et al. (2023) for any attacker."""
     rows = settings(table).dropna(subset=["recovered_fraction", "reconstruction_bound", "epsilon"])
     if rows.empty:
         return None
@@ -275,7 +272,7 @@ def epsilon_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
 
 
 def _point(axis: plt.Axes, row: pd.Series, style: Style) -> None:
-    """One defense, with its intervals in grey."""
+    """Draw one defense, with its intervals in grey."""
     x, y = row["test_accuracy"], row["recovered_fraction"]
     bars = [[abs(row[name] - row[f"{name}_{end}"])] for name in ("test_accuracy", "recovered_fraction")
             for end in ("low", "high")]  # fmt: skip

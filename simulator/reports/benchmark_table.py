@@ -1,10 +1,9 @@
-"""Tables of a benchmark: benchmark.csv, what each defense lets through and costs, with intervals; equal_utility.csv.
+"""Tables of a benchmark: benchmark.csv, the leaks and costs of each defense, with intervals; equal_utility.csv.
 
-Scores come in clusters, clients within seeds, which the intervals respect. equal_utility.csv has what every defense
-lets through where all cost the same accuracy. Each family of `benchmark.strengths` is a defense at several strengths,
-in benchmark.csv the rows FAMILY=VALUE. For a loss of accuracy that one accepts, the strongest setting counts whose mean
-loss to the same seeds without a defense is no larger: a setting that was run, in the order of the file and without a
-look at what it lets through; nothing is interpolated.
+Scores come in clusters, clients within seeds, which the intervals respect. equal_utility.csv compares defenses at the
+same cost in accuracy. Each family of `benchmark.strengths` is a defense at several strengths, in benchmark.csv the rows
+FAMILY=VALUE. For an accepted loss of accuracy, the strongest setting counts whose mean loss to the same seeds without a
+defense is no larger: in the order of the file, whatever it lets through; nothing is interpolated.
 """
 
 from typing import Any
@@ -29,20 +28,20 @@ DRAWS = 2000  # of the bootstrap
 
 
 def half_width(values: pd.Series) -> float:
-    """Of the 95 % confidence interval of the mean (Student's t); NaN for fewer than two values."""
+    """Return half of the 95 % confidence interval of the mean (Student's t); NaN for fewer than two values."""
     count = values.count()
     return float(scipy.stats.t.ppf((1 + LEVEL) / 2, count - 1) * values.std() / np.sqrt(count))
 
 
 def share_interval(values: pd.Series) -> tuple[float, float]:
-    """The 95 % confidence interval of the mean of shares (Student's t), cut at 0 and 1, which no mean share is beyond:
-    what is cut off holds no share, so the interval covers as often. NaN for fewer than two values."""
+    """Return the 95 % confidence interval of the mean of shares (Student's t), cut at 0 and 1, beyond which no mean
+    share lies. NaN for fewer than two values."""
     mean, half = float(values.mean()), half_width(values)
     return (np.nan, np.nan) if np.isnan(half) else (max(0.0, mean - half), min(1.0, mean + half))
 
 
 def cluster_interval(scores: pd.Series, least: float = 0.0, most: float = 1.0) -> tuple[float, float]:
-    """The 95 % interval of a mean over seeds of means over clients.
+    """Return the 95 % interval of a mean over seeds of means over clients.
 
     scores: one for each client, indexed by (seed, client), between `least` and `most`. Where they differ, a two-stage
     bootstrap: seeds are drawn with replacement, and in each of them its clients (Davison and Hinkley 1997, section
@@ -66,7 +65,7 @@ def cluster_interval(scores: pd.Series, least: float = 0.0, most: float = 1.0) -
 
 
 def _resampled(clusters: list[np.ndarray]) -> np.ndarray:
-    """Means of DRAWS two-stage resamples of clusters of scores, from a generator of its own: always the same ones."""
+    """Return the means of DRAWS two-stage resamples of clusters of scores, always the same ones."""
     generator = numpy_generator(0, "bootstrap")
     chosen = generator.integers(0, len(clusters), (DRAWS, len(clusters)))
     means = np.empty(chosen.shape)
@@ -77,10 +76,8 @@ def _resampled(clusters: list[np.ndarray]) -> np.ndarray:
 
 
 def paired_difference(scores: pd.Series, reference: pd.Series) -> pd.Series:
-    """Scores minus those of the same seed and client in the reference, both indexed by (seed, client).
-
-    Where no client is in both (a defense that hides clients is attacked as their union), the seeds' means are pairs.
-    """
+    """Subtract the scores of the same seed and client in the reference, both indexed by (seed, client). If no client is
+    in both (a defense that hides clients is attacked as their union), subtract the seeds' means."""
     scores, reference = scores.dropna(), reference.dropna()
     common = scores.index.intersection(reference.index)
     if not len(common) and len(scores) and len(reference):
@@ -91,10 +88,8 @@ def paired_difference(scores: pd.Series, reference: pd.Series) -> pd.Series:
 
 
 def sign_test(differences: pd.Series) -> float:
-    """p of as one-sided or more among the seeds' mean differences, were either sign as likely (exact, two-sided).
-
-    Seeds without a difference are left out; NaN where none is left. With n seeds it is at least 2 / 2ⁿ.
-    """
+    """Return p of the exact two-sided sign test of the seeds' mean differences. Seeds without a difference are left
+    out; NaN if none is left. With n seeds it is at least 2 / 2ⁿ."""
     means = differences.groupby(level="seed").mean() if len(differences) else differences
     positive, total = int((means > 0).sum()), int((means != 0).sum())
     return float(scipy.stats.binomtest(positive, total).pvalue) if total else np.nan
@@ -109,20 +104,20 @@ LONGEST_REASON = 100  # letters
 
 
 def write_benchmark(record: Run) -> pd.DataFrame:
-    """benchmark.csv of a finished run: a row per defense × attack × threat model × target × attacked round."""
+    """Write benchmark.csv of a finished run: a row per defense × attack × threat model × target × attacked round."""
     table = benchmark_table(record)
     write_atomically(record.path / TABLE, table.to_csv(index=False))
     return table
 
 
 def benchmark_table(record: Run) -> pd.DataFrame:
-    """The table that the schema declares: leakage, utility and ε of one and the same round in every row.
+    """Return the table that the schema declares, each row with leakage, utility and ε of one round.
 
     Rows are grouped by attack label. An adaptive attack without a label of its own takes the label of its non-adaptive
     twin; `adaptive` tells them apart. Each seed counts once: its value is the mean over clients. Clients that a defense
-    hides are left out, attacks that failed or ran out of time count as `failures` and have no value. The pairs of a
-    row's differences are the clients, seeds and round of the same attack on no defense, told nothing. Accuracy is of
-    what all clients so far have trained, and ε and the bound are of the most exposed of these.
+    hides are left out, attacks that failed or ran out of time count as `failures` and have no value. A row's
+    differences are to the same clients, seeds and round of the same attack on no defense, told nothing. ε and the bound
+    are of the most exposed client so far.
     """
     leakage = attacked(record)
     order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
@@ -147,24 +142,23 @@ def benchmark_table(record: Run) -> pd.DataFrame:
 
 
 def attacked(record: Run) -> pd.DataFrame:
-    """The rows of the leakage table that the benchmark is about, called as it calls them."""
+    """Return the rows of the leakage table for the benchmark, under its names of attacks and threat models."""
     twin = {f"{config.name}-adaptive": config.name for config in record.scenario.adversary.attacks}
     leakage = by_view(record.leakage)
     return leakage[leakage.status != "skipped"].assign(attack=leakage.attack.map(lambda label: twin.get(label, label)))
 
 
 def by_view(leakage: pd.DataFrame) -> pd.DataFrame:
-    """The leakage table with a threat model of its own for the history of all clients together."""
+    """Give the history of all clients together a threat model of its own in the leakage table."""
     union = (leakage.threat_model == "history") & (leakage.client == ALL)  # beside the history of single clients
     return leakage.assign(threat_model=leakage.threat_model.mask(union, "history_all"))
 
 
 def not_attacked_by(record: Run) -> dict[tuple[str, str], str]:
-    """For each defense and threat model the attacks that gave no result on any client or seed, each with its reason,
-    and those of `USUAL` that did not run; "" where none is missing.
+    """Name for each defense and threat model the attacks that gave no result on any client or seed, with the reason,
+    and those of `USUAL` that did not run; "" if none is missing.
 
-    An attack that vouches for what it returns, as `span`, refuses what shows it nothing. That is named only where
-    another attack is missing too: all others have then looked where it did not.
+    The refusal of an attack that vouches for its images, as `span`, is named only if another attack is missing too.
     """
     names = {config.label: config.name for config in record.scenario.adversary.attacks}
     found: dict[tuple[str, str], str] = {}
@@ -184,7 +178,8 @@ def not_attacked_by(record: Run) -> dict[tuple[str, str], str]:
 
 
 def _without_result(rows: pd.DataFrame, vouches: bool) -> str:
-    """Why an attack gave no result on any of these; "" where it gave one. vouches: to have nothing is to refuse."""
+    """Return why an attack gave no result on any of these rows; "" if it gave one. vouches: whether an empty result is
+    a refusal."""
     ended = rows[rows.status == "ok"]
     empty = bool(vouches and "num_held" in ended and (ended.num_reconstructed + ended.num_held == 0).all())
     if len(ended) and not empty:
@@ -197,24 +192,21 @@ def _without_result(rows: pd.DataFrame, vouches: bool) -> str:
 
 
 def adversary_of(scenario: Scenario, threat_model: str) -> Adversary:
-    """Whose eyes a threat model of the benchmark's table is."""
+    """Return the adversary of a threat model of the benchmark's table."""
     of_all, name = threat_model == "history_all", threat_model.removesuffix("_all")
     views = [view for view in scenario.views if view.threat_model == name]
     return next((view for view in views if view.source.of_all == of_all), views[0]).adversary
 
 
 def replies_until(clients: pd.DataFrame, defense: str, round: int) -> pd.DataFrame:
-    """The rows of the clients table in which a client says what it did, up to a round: of those the server has seen an
-    update, whatever became of it."""
+    """Return the rows of the clients table, up to a round, in which a client reports: the server has its update."""
     own = clients[(clients.defense == defense) & clients.steps.notna()]
     return own[own["round"] <= round]
 
 
 def attack_columns(group: pd.DataFrame, plain: pd.DataFrame | None) -> dict[str, Any]:
-    """Of the rows of one attack on one defense: means over seeds, intervals, and how many rows have no score.
-
-    plain: those of the same attack on no defense.
-    """
+    """Return the columns of one attack on one defense: means over seeds, intervals, and the number of failures. plain:
+    the rows of the same attack on no defense."""
     means = [name for name, column in LEAKAGE.columns.items() if column.averaged and name in group]
     scores = by_client(group, means)
     by_seed = scores.groupby(level="seed").mean()
@@ -233,12 +225,12 @@ def attack_columns(group: pd.DataFrame, plain: pd.DataFrame | None) -> dict[str,
 
 
 def by_client(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """Scores of the attacks that ended well, indexed by (seed, client)."""
+    """Return the scores of attacks with a result, indexed by (seed, client)."""
     return rows[rows.status == "ok"].set_index(["seed", "client"])[names].astype(float)
 
 
 def utility_columns(utility: pd.DataFrame, defense: str, round: int) -> dict[str, Any]:
-    """Of one defense after one round, over seeds; differences are to the same seeds without a defense."""
+    """Return the columns of one defense after one round, over seeds; differences are to no defense, by seed."""
     by_seed = utility[utility["round"] == round].set_index(["defense", "seed"])
     if defense not in by_seed.index.levels[0]:
         return {}
@@ -252,21 +244,20 @@ def utility_columns(utility: pd.DataFrame, defense: str, round: int) -> dict[str
 
 
 def client_costs(record: Run) -> pd.DataFrame:
-    """By defense: bytes that a client sends in a round, and seconds that it trains; NaN where every client failed."""
+    """Return by defense the bytes that a client sends in a round and its seconds of training; NaN if all failed."""
     clients = record.clients[record.clients.status == "ok"]
     costs = clients.groupby("defense").agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))
     return costs.assign(bytes=costs.bytes.round()).reindex(record.clients.defense.unique())
 
 
 def tried_by_all(rows: pd.DataFrame) -> pd.DataFrame:
-    """Those rows of the benchmark of which no attack is missing that could be the strongest."""
+    """Return the rows of the benchmark without a missing attack."""
     return rows[rows.not_attacked_by.isna()] if "not_attacked_by" in rows else rows
 
 
 def strongest(table: pd.DataFrame) -> pd.DataFrame:
-    """For every defense and threat model the row of the attack that recovers most of the private images in the last
-    attacked round; the earlier rounds are in the table. held_fraction is that of the attack that holds most: what one
-    returns takes nothing from what another holds."""
+    """Return for every defense and threat model the row of the attack that recovers most of the private images in the
+    last attacked round, with the `held_fraction` of the attack that holds most."""
     own = table[(table.target == "private") & (table["round"] == table["round"].max())]
     if "held_fraction" in own:
         own = own.assign(held_fraction=own.groupby(["defense", "threat_model"]).held_fraction.transform("max"))
@@ -280,7 +271,7 @@ ROUNDING = 1e-9
 
 
 def write_equal_utility(record: Run, table: pd.DataFrame) -> pd.DataFrame:
-    """equal_utility.csv, where the benchmark sweeps over strengths; else an empty table and no file."""
+    """Write equal_utility.csv and return it; without a sweep over strengths an empty table, and no file."""
     equal = equal_utility(table)
     if len(equal):
         write_atomically(record.path / EQUAL, equal.to_csv(index=False))
@@ -288,10 +279,8 @@ def write_equal_utility(record: Run, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def equal_utility(table: pd.DataFrame) -> pd.DataFrame:
-    """A row for every family, threat model and accepted loss, of the attack that recovers most at the chosen setting.
-
-    table: of the benchmark. Where every setting costs more than the loss, the row has no setting.
-    """
+    """Return a row for every family, threat model and accepted loss, of the attack that recovers most at the chosen
+    setting; without a setting if all cost more than the loss. table: of the benchmark."""
     found = settings(table)
     rows = []
     for (family, view), own in found.groupby(["family", "threat_model"], sort=False):
@@ -306,7 +295,7 @@ def equal_utility(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def settings(table: pd.DataFrame) -> pd.DataFrame:
-    """The strongest attack on every setting of a family, from weak to strong, with the column family."""
+    """Return the strongest attack on every setting of a family, from weak to strong, with the column family."""
     rows = strongest(table)
     rows = rows[rows.defense.str.contains("=", regex=False)]
     families = rows.defense.map(lambda name: name.partition("=")[0])
@@ -314,6 +303,6 @@ def settings(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def undefended(table: pd.DataFrame) -> pd.DataFrame:
-    """The strongest attacks where there is no defense, a row for each threat model."""
+    """Return the strongest attacks without a defense, a row for each threat model."""
     rows = strongest(table)
     return rows[rows.defense == NONE]

@@ -1,6 +1,4 @@
-"""What all figures share: theme, panels and files, one style for each name, names beside their points, and titles that
-tell one panel from another.
-"""
+"""Draw what all figures share: theme, panels, files, a style for each name, names beside points, titles of panels."""
 
 import hashlib
 import re
@@ -37,7 +35,7 @@ Style = dict[str, Any]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure in a file. caption: how to read it; alt: what is seen, for who cannot see it."""
+    """A figure in a file. caption: how to read it. alt: a description for readers who cannot see it."""
 
     path: Path
     title: str
@@ -76,7 +74,7 @@ def draw_all(
 def panels(
     count: int, most: int = PANEL_COLUMNS, width: float = 4.6, height: float = 3.2, sharey: bool = False
 ) -> tuple[plt.Figure, list[plt.Axes]]:
-    """A figure with so many panels in rows of at most `most`; the rest of the last row is left empty."""
+    """Make a figure with so many panels in rows of at most `most`; the rest of the last row is left empty."""
     columns = min(count, most)
     rows = -(-count // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False, sharey=sharey)
@@ -86,17 +84,17 @@ def panels(
 
 
 def save(figure: plt.Figure, path: Path) -> Path:
-    """As large as what is in it, so that no label is cut."""
+    """Write a figure, as large as its content, so that no label is cut; return the path."""
     figure.savefig(path, dpi=DPI, bbox_inches="tight", pad_inches=0.08)
     plt.close(figure)
     return path
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """A colour and a marker for each defense, the same in every figure: no two names share both, up to 57 of them.
+    """Return a colour and a marker for each defense, the same in every figure; no two of up to 57 names share both.
 
-    No defense is black. A registered defense has the place of its name among all of them, whoever stands beside it;
-    another name (a chain, a label, `family=value`) has the place that its letters hash to, or the next free one.
+    No defense is black. The style of a registered defense follows from its place among all of them, that of another
+    name (a chain, a label, `family=value`) from a hash of its letters, or the next free one.
     """
     pairs = [{"color": colour, "marker": marker} for marker, colour in product(MARKERS, COLOURS)]
     places = {name: place for place, name in enumerate(sorted(DEFENSES))}
@@ -133,8 +131,7 @@ def name_points(axis: plt.Axes, points: dict[str, tuple[float, float]], look: di
 
 
 def apart(wanted: Sequence[float], gap: float) -> np.ndarray:
-    """Heights at least `gap` apart, in the order of `wanted`, which ascends, and near to it; between 0 and 1
-    where there is room for all."""
+    """Return heights near `wanted`, which ascends, at least `gap` apart; between 0 and 1 if there is room for all."""
     steps = gap * np.arange(len(wanted))
     free = np.maximum.accumulate(np.asarray(wanted) - steps)  # without the gaps: may coincide, may not descend
     return np.clip(free, 0.0, max(0.0, 1.0 - steps[-1])) + steps
@@ -144,25 +141,23 @@ HELPERS = ("cell", "panel", "who")  # columns that are neither of the schema nor
 
 
 def swept_keys(frame: pd.DataFrame) -> list[str]:
-    """The settings that a sweep moved, other than the seed and the defenses, which are columns of every table."""
+    """Name the settings of a sweep other than the seed and the defenses, which are columns of every table."""
     return [name for name in frame if name not in {*HELPERS, *LEAKAGE.columns, *SAMPLES.columns}]
 
 
 def short(key: str) -> str:
-    """A setting's own name, without its section: `learning rate`."""
+    """Return a setting's own name, without its section: `learning rate`."""
     return key.rpartition(".")[2].replace("_", " ")
 
 
 def in_words(value: object) -> str:
-    """A value that a sweep set; a mapping, which tables have as JSON, without its signs: `FedProx, proximal_mu: 50`."""
+    """Return a swept value as text; a mapping, which is JSON in tables, without signs: `FedProx, proximal_mu: 50`."""
     return re.sub(r"\b(name|options): ", "", re.sub(r'[{}"]', "", str(value)))
 
 
 def panel_titles(frame: pd.DataFrame, without: str = "") -> pd.Series:
-    """What tells one panel from another: attack, defense, target and the swept settings other than the seed.
-
-    without: a setting that the panels have on an axis.
-    """
+    """Return the titles of panels: attack, defense, target and the swept settings other than the seed. without: a
+    setting that the panels have on an axis."""
     titles = frame.attack.astype(str)
     if without != "defense":
         titles = titles + frame.defense.map(lambda name: "" if name == "none" else f", {name}")

@@ -43,8 +43,7 @@ CLIENT, ROUND, DEFENSE = "who", "round", "defense"
 
 
 def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
-    """A dot for every update, and grey dashes for the floor; None where there is one
-    update alone, or nobody knows the truth."""
+    """Draw a dot for every update, and grey dashes for the floor; None for a single update, or without the truth."""
     leakage = leakage.dropna(subset=["leakage"])
     if len(leakage) < 2:
         return None
@@ -84,7 +83,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
 
 
 def horizontal(frame: pd.DataFrame) -> str:
-    """The column of the x axis: what a sweep moves through most values, else defenses, else rounds, else clients."""
+    """Return the column of the x axis: the swept setting with most values, else defenses, rounds or clients."""
     moved = [name for name in swept_keys(frame) if frame[name].nunique() > 1]
     if moved:
         return max(moved, key=lambda name: (pd.api.types.is_numeric_dtype(frame[name]), frame[name].nunique()))
@@ -94,7 +93,7 @@ def horizontal(frame: pd.DataFrame) -> str:
 
 
 def places_of(frame: pd.DataFrame, x: str) -> list:
-    """What stands on the x axis, in order: numbers sorted, clients by number and all of them last, no defense first."""
+    """Return the places of the x axis in order: numbers sorted, clients by number and all last, no defense first."""
     if x == CLIENT:
         return [owner(client) for client in sorted(frame.client.unique(), key=lambda client: (client < 0, client))]
     found = list(dict.fromkeys(frame[x]))
@@ -104,7 +103,7 @@ def places_of(frame: pd.DataFrame, x: str) -> list:
 
 
 def spread(frame: pd.DataFrame, x: str) -> pd.Series:
-    """The x coordinate of every row: that of its place, and beside each other what shares one, clients in order."""
+    """Return the x coordinate of every row; rows of one place stand beside each other, clients in order."""
     place = frame[x].map({name: index for index, name in enumerate(places_of(frame, x))}).astype(float)
     ordered = frame.sort_values(["client", "round", "seed"], key=lambda one: one.where(one >= 0, one.max() + 1))
     rank = ordered.groupby(x).cumcount().reindex(frame.index)
@@ -114,7 +113,7 @@ def spread(frame: pd.DataFrame, x: str) -> pd.Series:
 
 
 def _client_styles(frame: pd.DataFrame) -> dict[str, Style]:
-    """A colour and a marker for each client by its number, black for all of them together."""
+    """Return a colour and a marker for each client by its number, black for all of them together."""
     names = places_of(frame, CLIENT)
     pairs = itertools.cycle(zip(COLOURS, MARKERS, strict=False))
     look = {name: {"color": colour, "marker": marker} for name, (colour, marker) in zip(names, pairs, strict=False)}
@@ -139,7 +138,7 @@ def _panel(axis: plt.Axes, rows: pd.DataFrame, x: str, look: dict[str, Style]) -
 
 
 def _label_places(axis: plt.Axes, names: list[str]) -> None:
-    """In as many lines as a place has room for, or, where that is too little for words, cut and turned."""
+    """Write the labels of places in several lines, or, if there is too little room for words, cut and turned."""
     letters = int(LETTERS * axis.bbox.width / axis.figure.dpi / len(names)) - 1
     if letters >= SHORTEST:
         axis.set_xticks(range(len(names)), [textwrap.fill(name, letters) for name in names])
@@ -165,10 +164,7 @@ def draw_figures(record: Run, say: Callable[[str], None] = print) -> list[Drawn]
 
 
 def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
-    """Sorted L2 distances of each private set (Loo et al. 2024, figure 2), those of the floor in grey.
-
-    The axis is logarithmic down to `NEARLY_EXACT` and linear from there to 0, so that an exact attack has a line.
-    """
+    """Draw the sorted L2 distances of each private set (Loo et al. 2024, figure 2), those of the floor in grey."""
     if samples.empty:
         return None
     titled = samples.assign(panel=samples.threat_model + ", " + panel_titles(samples))
@@ -186,9 +182,8 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), frameon=False)
     figure.tight_layout()
-    some = (
-        f" {len(shown)} of {len(order)} settings are shown, the most exposed first." if order[MOST_PANELS:].size else ""
-    )
+    cut = f" {len(shown)} of {len(order)} settings are shown, the most exposed first."
+    some = cut if len(order) > len(shown) else ""
     best = titled.groupby("panel").l2.median()[shown[0]]
     return Drawn(
         save(figure, path),
@@ -221,7 +216,7 @@ def _curves_of(axis: plt.Axes, rows: pd.DataFrame) -> None:
 
 
 def _distance_axis(axis: plt.Axes, largest: float) -> None:
-    """Logarithmic from `NEARLY_EXACT` up, linear below, and 0 a little above the frame."""
+    """Make the y axis logarithmic from `NEARLY_EXACT` up and linear below, so that an exact attack has a line."""
     axis.set_yscale("symlog", linthresh=NEARLY_EXACT, linscale=0.6)
     axis.set_ylim(-NEARLY_EXACT / 3, 2 * largest)
     ticks = [0.0, *(10.0**power for power in range(-2, 4) if 10.0**power <= 2 * largest)]

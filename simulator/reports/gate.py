@@ -1,9 +1,8 @@
-"""`--fail-above COLUMN=VALUE`: rows that leak more than a pipeline accepts.
+"""`--fail-above COLUMN=VALUE`: fail on rows that leak more than a pipeline accepts.
 
 A limit is on a numeric column of the leakage table, for all rows about private images or for those of one threat model,
-defense or attack: `leakage=0.2`, `server:leakage=0.2`, `noise/server:recovered=0`. A row without a value is not
-below a limit: it is named, and a limit that no row has a value for counts as exceeded. So does one on a score of rows
-whose images are candidates: there is no such score.
+defense or attack: `leakage=0.2`, `server:leakage=0.2`, `noise/server:recovered=0`. A row without a value is named. A
+limit is exceeded if no row has a value, and if its rows are about candidates, which have no scores.
 """
 
 import math
@@ -60,7 +59,7 @@ class Limit:
         return f"{'/'.join(self.where)}{':' if self.where else ''}{self.column}={self.most:g}"
 
     def among(self, leakage: pd.DataFrame) -> pd.DataFrame:
-        """The rows that it is about."""
+        """Return the rows of the limit."""
         rows = about_private(leakage)
         places = [name for name in PLACES if name in rows]
         for word in self.where:
@@ -70,14 +69,14 @@ class Limit:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What limits say of a table. exceeded, unknown: lines, of rows above a limit and of those without a value."""
+    """The result of limits on a table: lines on rows above a limit, and on rows without a value."""
 
     exceeded: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
     @property
     def error(self) -> GateFailed | None:
-        """What the command ends with, where a limit is exceeded."""
+        """The error of the command, if a limit is exceeded."""
         if not self.exceeded:
             return None
         more = len(self.exceeded) - NAMED
@@ -86,8 +85,8 @@ class Judgement:
 
 
 def parse_limits(texts: Sequence[str], known: Collection[str]) -> tuple[Limit, ...]:
-    """The limits of a command line, before anything runs. known: the threat models, defenses and attacks there are;
-    InputError where a limit names another."""
+    """Parse the limits of a command line. known: the names of threat models, defenses and attacks; raise InputError if
+    a limit has another."""
     limits = tuple(map(Limit.parse, texts))
     for limit, word in [(one, word) for one in limits for word in one.where]:
         if word not in known:
@@ -97,7 +96,7 @@ def parse_limits(texts: Sequence[str], known: Collection[str]) -> tuple[Limit, .
 
 
 def judge(leakage: pd.DataFrame, limits: Sequence[Limit]) -> Judgement:
-    """Every row above a limit, the worst first, and what no limit could be held against."""
+    """Find every row above a limit, the worst first, and rows without a value."""
     exceeded: list[str] = []
     unknown: list[str] = []
     for limit in limits:
@@ -123,7 +122,7 @@ def judge(leakage: pd.DataFrame, limits: Sequence[Limit]) -> Judgement:
 
 
 def _row(row: pd.Series) -> str:
-    """What tells a row from others."""
+    """Identify a row in words."""
     defense = "" if row["defense"] == "none" or pd.isna(row["defense"]) else f", {row['defense']}"
     who = f"{owner(row['client'])}, {row['threat_model']}, {row['attack']}"
     return f"round {row['round']}, {who}{defense}, seed {row['seed']}"

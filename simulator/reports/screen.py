@@ -1,4 +1,4 @@
-"""What a run shows on the screen: the verdict, then a line for each client, in 80 columns and without a cell cut."""
+"""Show a run on the screen: the verdict, then a line for each client, in 80 columns and without a cell cut."""
 
 import json
 import textwrap
@@ -19,7 +19,7 @@ FIRST = ("client", "threat_model", "attack", "round")  # columns of the table of
 
 
 def verdict_lines(verdict: Verdict, width: int, show_all: bool = False) -> list[str]:
-    """The verdict in lines of at most `width` letters: its level and headline, then its statements by kind."""
+    """Return the verdict in lines of at most `width` letters: level and headline, then the statements by kind."""
     lines = textwrap.wrap(f"{verdict.level.upper()}: {verdict.headline}", width)
     for kind, title in TITLES.items():
         said = verdict.of(kind)
@@ -37,7 +37,7 @@ def bullet(text: str, width: int) -> list[str]:
 
 
 def client_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
-    """A line for each client, and of a sweep for each setting: its worst round and attack; the worst client first."""
+    """Make a table with a line for each client and setting: its worst round and attack; the worst client first."""
     rows = worst_rows(leakage)
     columns = {column.name: column for column in worth_showing(rows) if not 0 < column.spare < CLOSER}
     order = [columns.pop(name) for name in FIRST if name in columns] + list(columns.values())
@@ -47,26 +47,26 @@ def client_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
 
 
 def worst_rows(leakage: pd.DataFrame) -> pd.DataFrame:
-    """The row of each client, and of a sweep of each setting, that exposes most; the most exposed client first."""
+    """Return the row that exposes most of each client and setting; the most exposed client first."""
     order = ranked(exposure_rows(leakage)).drop_duplicates(["setting", "client"])
     return about_private(leakage).iloc[order.index]
 
 
 def full_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
-    """Every row of the leakage table, in its order."""
+    """Make a table of every row of the leakage table, in its order."""
     return row_table(leakage, worth_showing(leakage), swept, width, title="Every attack in every round")
 
 
 def row_table(
     rows: pd.DataFrame, columns: Sequence[Column], swept: list[str], width: int, *, title: str, note: str = ""
 ) -> Table:
-    """Rows of the leakage table in `width` letters: columns that tell less are left out where they do not fit."""
+    """Make a table of `width` letters: columns that tell less are left out if they do not fit."""
     cells = {headed(column): [column.cell(row) for _, row in rows.iterrows()] for column in columns}
     return in_letters(grid(title, key_cells(rows, swept) | cells, note), width)
 
 
 def granted_lines(rows: pd.DataFrame) -> list[str]:
-    """What was granted beyond the checkpoints, and where that differs, to whom, in as few words as tell."""
+    """Say what was granted beyond the checkpoints, and if that differs, to whom."""
     names = rows.knowledge.map(lambda text: ", ".join(json.loads(text)) if isinstance(text, str) and text else "")
     names = names[rows.status == "ok"]
     if names.nunique() < 2:

@@ -21,7 +21,7 @@ NOTHING = "nothing returned"
 
 
 def image_grid(record: Run, rows: pd.DataFrame, path: Path) -> Drawn:
-    """Each row's private (or distilled) images, above what was made of them: the worst rows, the best images first."""
+    """Draw private (or distilled) images above their reconstructions: the worst rows, the best images first."""
     shown = worst_first(rows).head(MOST_STRIPS)
     label = str(rows["target"].iloc[0])
     strips = [strip_of(record, row, title_of(row), label) for _, row in shown.iterrows()]
@@ -56,7 +56,7 @@ def draw_strips(strips: Sequence[Strip], path: Path, *, columns: int = MOST, tit
 
 
 def blank_sheet(width: float, height: float) -> tuple[plt.Figure, plt.Axes]:
-    """A figure with one axes whose units are inches: axes of its own for each image would cost 20 ms."""
+    """Make a figure with one axes in inches: axes for each image would take 20 ms."""
     figure = plt.figure(figsize=(width, height))
     sheet = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
     sheet.axis("off")
@@ -64,7 +64,7 @@ def blank_sheet(width: float, height: float) -> tuple[plt.Figure, plt.Axes]:
 
 
 def draw_images(sheet: plt.Axes, images: Tensor, corner: tuple[float, float], image: float, gap: float = GAP) -> None:
-    """Images (K, C, H, W) beside each other, the upper left corner of the first at `corner`; an empty frame for NaN."""
+    """Draw images (K, C, H, W) beside each other from the upper left `corner` on; an empty frame for NaN."""
     left, top = corner
     for column, one in enumerate(images):
         start = left + column * (image + gap)
@@ -103,7 +103,7 @@ def _draw_line(sheet: plt.Axes, line: Strip, top: float) -> None:
 
 
 def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
-    """Images (N, C, H, W) in [0, 1], each under its title, ten in a row."""
+    """Draw images (N, C, H, W) in [0, 1], each under its title, ten in a row."""
     figure, axes = panels(len(images), MOST, width=1, height=1.2)
     for axis, image, title in zip(axes, images, titles, strict=True):
         show(axis, image)
@@ -112,7 +112,7 @@ def image_sheet(images: Tensor, titles: list[str], path: Path) -> Path:
 
 
 def show(axis: plt.Axes, image: Tensor, **where: Any) -> None:
-    """An image (C, H, W) in [0, 1], stretched to it. where: settings of `imshow`; without any it fills the axes."""
+    """Draw an image (C, H, W), stretched to [0, 1]. where: settings of `imshow`; without any it fills the axes."""
     pixels = stretched(image[None])[0].permute(1, 2, 0).numpy()
     axis.axis("off")
     axis.imshow(pixels if pixels.shape[2] == 3 else pixels[..., 0], cmap="gray", vmin=0, vmax=1, **where)

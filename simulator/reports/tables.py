@@ -1,4 +1,4 @@
-"""Tables as people read them: one `Grid` of cells for a terminal, where every cell is whole, and for a page."""
+"""Tables for people: one `Grid` of cells for a terminal, where every cell is whole, and for a page."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,13 +36,8 @@ BENCHMARK_LEGEND = (
 
 @dataclass(frozen=True)
 class Heading:
-    """Of a column.
-
-    numeric: whether its cells stand right and sort by number.
-    meaning: what it holds, in a sentence.
-    spare: as that of `Column`.
-    key: whether it tells points of a sweep, or defenses, from each other.
-    """
+    """The heading of a column. numeric: whether its cells stand right and sort by number. meaning: in a sentence.
+    spare: as of `Column`. key: whether it tells points of a sweep, or defenses, from each other."""
 
     name: str
     numeric: bool = False
@@ -53,7 +48,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table; rows of as many cells as there are columns. title: for who cannot see it; note: what is left out."""
+    """A table; rows have a cell for each column. title: for readers who cannot see it. note: what is left out."""
 
     title: str
     columns: tuple[Heading, ...]
@@ -66,13 +61,13 @@ class Grid:
 
 
 def grid(title: str, cells: dict[Heading, list[str]], note: str = "") -> Grid:
-    """A table of columns; those that say nothing in any row are left out."""
+    """Make a table of columns, without empty ones."""
     used = {heading: texts for heading, texts in cells.items() if any(texts)}
     return Grid(title, tuple(used), tuple(zip(*used.values(), strict=True)), note)
 
 
 def grid_of(title: str, frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
-    """A table as its schema declares it."""
+    """Make a table as its schema declares it."""
     rows = [row for _, row in frame.iterrows()]
     there = [column for column in columns if column.name in frame]
     return grid(title, {headed(column): [column.cell(row) for row in rows] for column in there})
@@ -83,7 +78,7 @@ def headed(column: Column) -> Heading:
 
 
 def key_cells(frame: pd.DataFrame, swept: Iterable[str]) -> dict[Heading, list[str]]:
-    """What tells rows of one round, client, threat model and attack apart, where they differ in it."""
+    """Return the columns that tell rows of one round, client, threat model and attack apart."""
     names = ("defense", "seed", "target", *(name for name in swept if name != "defenses"))  # those are `defense`
     keys = [name for name in names if name in frame and frame[name].nunique(dropna=False) > 1]
     return {
@@ -93,8 +88,8 @@ def key_cells(frame: pd.DataFrame, swept: Iterable[str]) -> dict[Heading, list[s
 
 
 def worth_showing(frame: pd.DataFrame) -> list[Column]:
-    """Columns of the leakage table, without those that say in no row what another does not: the attack where there is
-    one alone, and counts that are all as large as `recovered`."""
+    """Return the columns of the leakage table, without redundant ones: the attack if there is one alone, and counts
+    that are all as large as `recovered`."""
     return [column for column in LEAKAGE.printed if column.name in frame and _differs(frame, column)]
 
 
@@ -108,8 +103,7 @@ def _differs(frame: pd.DataFrame, column: Column) -> bool:
 
 
 def in_letters(table: Grid, width: int) -> Table:
-    """A table of `width` letters at most: keys stand in one column, and columns that tell less are left out where they
-    do not fit."""
+    """Make a table of at most `width` letters: keys share one column, columns that tell less and do not fit go."""
     keys = [column.name for column in table.columns if column.key]
     cells = table.cells()
     columns = [column for column in table.columns if not column.key]
@@ -133,7 +127,7 @@ def in_letters(table: Grid, width: int) -> Table:
 
 
 def _fitted(columns: Sequence[Heading], cells: dict[str, list[str]], width: int) -> tuple[dict[str, int], int]:
-    """(how wide each column is to be, spaces between them)."""
+    """Return (the width of each column, the spaces between them)."""
     letters = {column.name: max(map(len, [column.name, *cells[column.name]])) for column in columns}
     least = {column.name: min(letters[column.name], FOLDED) for column in columns if not column.numeric}
     spare = sorted((column for column in columns if column.spare), key=lambda column: column.spare)
@@ -156,8 +150,7 @@ def _fitted(columns: Sequence[Heading], cells: dict[str, list[str]], width: int)
 
 
 def legend(headings: Iterable[str], blind: bool = False) -> str:
-    """What the columns of a leakage table mean, as far as that needs saying. blind: whether nobody knows the true
-    images."""
+    """Explain the columns of a leakage table that need it. blind: whether the true images are unknown."""
     shown = set(headings)
     columns = [column for column in LEAKAGE.printed if column.legend and column.heading in shown]
     said = {column.name: f"{column.heading}: {column.legend}" for column in columns}
@@ -166,7 +159,7 @@ def legend(headings: Iterable[str], blind: bool = False) -> str:
 
 
 def defenses_grid(table: pd.DataFrame, *more: Column) -> Grid:
-    """For every defense and threat model the strongest attack, and what the defense costs. more: columns beside."""
+    """Make a table of the strongest attack and the costs for every defense and threat model. more: columns beside."""
     rows = strongest(table)
     rows = rows.assign(attack=rows.attack + rows.adaptive.map({True: "*", False: ""}))
     held = "held_fraction" in rows and bool((rows.held_fraction > rows.recovered_fraction).any())
@@ -175,7 +168,7 @@ def defenses_grid(table: pd.DataFrame, *more: Column) -> Grid:
 
 
 def untested(table: pd.DataFrame) -> list[str]:
-    """A line for the defenses on which the same attacks gave no result: their shares say little."""
+    """Return a line for the defenses on which the same attacks gave no result: their shares say little."""
     rows = strongest(table).dropna(subset=["not_attacked_by"])
     return [
         f"not attacked by {missing}: {', '.join(own.defense + ' (' + own.threat_model + ')')}"
@@ -184,5 +177,5 @@ def untested(table: pd.DataFrame) -> list[str]:
 
 
 def equal_utility_grid(table: pd.DataFrame) -> Grid:
-    """For every swept defense and accepted loss of accuracy the strongest setting, and what it lets through."""
+    """Make a table of the strongest setting and its leak for every swept defense and accepted loss of accuracy."""
     return grid_of("Equal utility: the strongest setting within a loss of accuracy", table, EQUAL_UTILITY.printed)

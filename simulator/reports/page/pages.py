@@ -62,7 +62,7 @@ def write_benchmark_report(run: Run, table: pd.DataFrame, equal: pd.DataFrame, s
 
 
 def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
-    """Everything about a run or an audit. drawn: its figures; say: takes a line for pictures that cannot be shown."""
+    """Make the page of a run or an audit. drawn: its figures. say: takes a line for pictures that cannot be shown."""
     leakage, description = run.leakage, run.description
     asked = asked_for(description)
     kind = "run" if SCENARIO in description else "audit"
@@ -92,7 +92,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
 
 
 def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
-    """The update that exposes most, and the worst of each other client: none of what the verdict does not count."""
+    """Make the pictures of the worst update, and of the worst of each other client that the verdict counts."""
     good = about_private(run.leakage[run.leakage.status == "ok"])
     if good.empty:
         return None, Others()
@@ -113,7 +113,7 @@ def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
 
 
 def _attempt(run: Run, row: pd.Series, most: int, noun: str, say: Say) -> Picture | None:
-    """Pictures that cannot be shown (data that has moved, say) cost a line, not the page."""
+    """Make the picture of a row. One that cannot be shown (if data has moved) costs a line, not the page."""
     try:
         return picture_of(run, row, most, noun)
     except (InputError, OSError, LookupError) as error:
@@ -122,7 +122,7 @@ def _attempt(run: Run, row: pd.Series, most: int, noun: str, say: Say) -> Pictur
 
 
 def utility_of(run: Run) -> Grid | None:
-    """None where nobody measured what the model is worth, as in an audit."""
+    """Make the table of utility; None if it was not measured, as in an audit."""
     try:
         return utility_grid(run.utility, run.leakage)
     except InputError:
@@ -130,7 +130,7 @@ def utility_of(run: Run) -> Grid | None:
 
 
 def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
-    """(the command, what it needs)."""
+    """Return (the command that repeats a run, what it needs)."""
     if kind == "audit":
         needs = "With the options under “What was done”; `fedspill report` makes this page again without attacking."
         return audit_command(asked_for(run.description), f"{run.path.name}-again"), needs
@@ -142,8 +142,8 @@ def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
 
 
 def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Sequence[Drawn], say: Say) -> Page:
-    """table, equal: benchmark.csv and equal_utility.csv. The pictures of other clients give way to the figure that
-    compares all defenses on the same images."""
+    """Make the page of a benchmark. table, equal: benchmark.csv and equal_utility.csv. A figure that compares all
+    defenses on the same images replaces the pictures of other clients."""
     own = run_page(run, (), say)
     conclusion = advice(table)
     defenses = defenses_grid(table, benchmark().columns["not_attacked_by"])

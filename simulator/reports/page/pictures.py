@@ -1,4 +1,4 @@
-"""Images of a page as data URIs, strips and figures, and what was done, from the description in a run directory."""
+"""Make the pictures and facts of a page: images as data URIs, and the description in a run directory in words."""
 
 import base64
 import io
@@ -18,22 +18,14 @@ from simulator.results.columns import leakage_floor
 from simulator.rundir.run import Run
 from simulator.rundir.strip import Strip, strip_of, where_of
 
-SCENARIO, AUDIT = "scenario", "audit"  # what a run and an audit were asked for, in their descriptions
-APART = ("versions", "machine", "jobs", SCENARIO, AUDIT)  # under headings of their own
-FLAGS = (
-    "model",
-    "shape",
-    "mean",
-    "std",
-    "truth",
-    "public",
-    "candidates",
-)  # of `fedspill audit`, by the names of its options
+SCENARIO, AUDIT = "scenario", "audit"  # keys of descriptions: the options of a run and of an audit
+APART = ("versions", "machine", "jobs", SCENARIO, AUDIT)  # keys with headings of their own
+FLAGS = ("model", "shape", "mean", "std", "truth", "public", "candidates")  # options of `fedspill audit`
 REPEATED = {"rounds": "round", "clients": "client", "threat_models": "threat-model"}  # options given once for each
 
 
 def facts_of(description: dict[str, Any]) -> tuple[Facts, ...]:
-    """The scenario (or what an audit was asked), and versions and machine, as far as they say anything."""
+    """Return the scenario or the options of an audit, and versions and machine, without empty values."""
     others = {name: value for name, value in description.items() if name not in APART}
     own = Facts("What was done", _values(asked_for(description) | others))
     made = _values(_part(description, "versions") | _part(description, "machine"))
@@ -46,7 +38,7 @@ def _values(content: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def in_words(value: Any) -> str:
-    """A value of YAML in one line; what is empty is left out."""
+    """Return a value of YAML in one line, without empty parts."""
     if isinstance(value, dict):
         parts = ((str(name).replace("_", " "), in_words(one)) for name, one in value.items())
         return ", ".join(one if name in ("name", "kind") else f"{name} {one}" for name, one in parts if one)
@@ -59,18 +51,18 @@ def in_words(value: Any) -> str:
 
 
 def asked_for(description: dict[str, Any]) -> dict[str, Any]:
-    """The scenario, or the options of an audit."""
+    """Return the scenario, or the options of an audit."""
     return _part(description, SCENARIO) or _part(description, AUDIT)
 
 
 def _part(mapping: dict[str, Any], key: str) -> dict[str, Any]:
-    """A mapping inside another; an empty one where somebody has put something else there."""
+    """Return a mapping inside another; an empty one if it is something else."""
     found = mapping.get(key)
     return dict(found) if isinstance(found, dict) else {}
 
 
 def audit_command(options: dict[str, Any], out: str) -> str:
-    """The command of an audit, from its description."""
+    """Return the command of an audit. options: of its description."""
     given = {name: options.get(name) for name in FLAGS}
     texts = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in given.items()}
     said = [f"--{name} {value}" for name, value in texts.items() if value]
@@ -81,7 +73,7 @@ def audit_command(options: dict[str, Any], out: str) -> str:
 
 
 def summary_of(description: dict[str, Any]) -> str:
-    """One line: data, network, clients, rounds, date, as far as the description has them."""
+    """Return one line with data, network, clients, rounds and date, if the description has them."""
     asked = asked_for(description)
     federation = _part(asked, "federation")
     parts = [
@@ -96,7 +88,7 @@ def summary_of(description: dict[str, Any]) -> str:
 
 
 def noun_of(description: dict[str, Any]) -> str:
-    """What the images are."""
+    """Return the noun for the images."""
     return "digit" if _part(_part(description, SCENARIO), "data").get("name") in ("digits", "mnist") else "image"
 
 
@@ -112,8 +104,7 @@ def data_uri(content: bytes, kind: str) -> str:
 
 
 def tile(image: Tensor, alt: str) -> Tile:
-    """An image (C, H, W) in [0, 1], stretched to it: as it is up to `SMALL`, as JPEG where it is larger, scaled down
-    above `LARGEST`."""
+    """Encode an image (C, H, W), stretched to [0, 1]: as PNG up to `SMALL`, else as JPEG, scaled down to `LARGEST`."""
     levels = (stretched(image[None])[0] * 255).round().byte().permute(1, 2, 0).numpy()
     picture = Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels[..., :3])
     picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
@@ -124,7 +115,7 @@ def tile(image: Tensor, alt: str) -> Tile:
 
 
 def picture_of(run: Run, row: pd.Series, most: int, noun: str = "image") -> Picture:
-    """The strip of one row of the leakage table. noun: what the images are: digits, images."""
+    """Make the picture of a row of the leakage table. noun: for its images."""
     strip = strip_of(run, row, "", label=str(row["target"]), most=most)
     pairs = [_pair(strip, place) for place in range(len(strip))]
     together = min(TOGETHER, -(-len(pairs) // 2)) if len(pairs) > TOGETHER else max(len(pairs), 1)
@@ -141,12 +132,12 @@ def _pair(strip: Strip, place: int) -> Pair:
 
 
 def distance(l2: float) -> str:
-    """Two digits where that says something; what is nearly an exact copy is no 0.00."""
+    """Return a distance with two digits; nearly exact copies with an exponent, not as 0.00."""
     return f"{l2:.2f}" if l2 >= 0.005 or l2 == 0 else f"{l2:.0e}".replace("e-0", "e-")
 
 
 def caption_of(row: pd.Series, strip: Strip, noun: str) -> str:
-    """What is seen, as somebody would say it who sees it."""
+    """Describe a picture in a sentence."""
     where, attack = sentence(where_of(row))[:-1], row["attack"]
     if not len(strip):
         return f"{where}: {attack} returned nothing."
@@ -165,7 +156,7 @@ def caption_of(row: pd.Series, strip: Strip, noun: str) -> str:
 
 
 def chart_of(drawn: Drawn) -> Chart:
-    """A figure, at the size at which it was drawn."""
+    """Encode a figure, at the size at which it was drawn."""
     with Image.open(drawn.path) as image:
         width = round(image.width / DPI * CSS_PIXELS)
         small = io.BytesIO()

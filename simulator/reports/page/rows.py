@@ -1,4 +1,4 @@
-"""Tables of a page: every row of the leakage table, who can do what, and what the model is worth."""
+"""Tables of a page: every row of the leakage table, the worst attack of each threat model, and utility."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ SEES = {
 
 
 def leakage_grid(leakage: pd.DataFrame) -> Grid:
-    """Every row, those that expose most first, with the columns that the terminal has, and what each row remarks."""
+    """Make a table of every row, those that expose most first, with the columns of the terminal and remarks."""
     frame = worst_first(leakage).head(MOST_ROWS)
     rows = [row for _, row in frame.iterrows()]
     cells = key_cells(frame, swept_keys(leakage))
@@ -32,7 +32,7 @@ def leakage_grid(leakage: pd.DataFrame) -> Grid:
     if leakage.recovered.isna().all():  # nobody knows the true images
         cells = {replace(name, meaning=FOUND) if name.name == "recovered" else name: own for name, own in cells.items()}
     told_column = Heading("told", meaning="what the attack was granted beyond the checkpoints")
-    cells[told_column] = [_told(value) for value in frame.knowledge]
+    cells[told_column] = [told(value).removeprefix("told ").partition(", which")[0] for value in frame.knowledge]
     cells[Heading("status")] = [str(value) for value in frame.status]
     remarks = Heading("remarks", meaning="the reason, warnings of the attack and notes on the scores")
     cells[remarks] = [_cut(value) if isinstance(value, str) else "" for value in frame.detail]
@@ -41,18 +41,13 @@ def leakage_grid(leakage: pd.DataFrame) -> Grid:
     return grid("All rows of leakage.csv", cells, " ".join(notes))
 
 
-def _told(knowledge: object) -> str:
-    """What an attack was granted, without a word on who knows it anyway."""
-    return told(knowledge).removeprefix("told ").partition(", which")[0]
-
-
 def _cut(remark: str) -> str:
-    """Rows stay low: the page says every kind of remark in full above."""
+    """Cut a remark, so that rows stay low: the page has every kind of remark in full above."""
     return remark if len(remark) <= LONGEST_REMARK else f"{remark[:LONGEST_REMARK].rstrip()} …"
 
 
 def exposure_grid(leakage: pd.DataFrame) -> Grid:
-    """For each threat model the attack that takes most, what it was told, and how much that is."""
+    """Make a table with the worst attack of each threat model, its knowledge, and its images."""
     rows = exposure_rows(leakage)
     good = rows[rows.status == "ok"]
     lines = []
@@ -71,14 +66,14 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
 
 
 def _most_members(rows: pd.DataFrame) -> str:
-    """The most candidates that one update tells to be members, of how many."""
+    """Return the most candidates that one update tells to be members, of how many."""
     told = rows[rows.membership_told.notna()]
     most = None if told.empty else told.loc[told.membership_told.idxmax()]
     return "" if most is None else f"{most.membership_told:.0f} of {most.membership_candidates:.0f}"
 
 
 def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
-    """What the model is worth under each setting, and what leaks there: means over seeds, the most over updates."""
+    """Make a table of utility and leaks under each setting: means over seeds, the most over updates."""
     rows = exposure_rows(leakage)
     keys = [name for name in settings_of(rows) if name != "seed" and name in utility] or ["defense"]
     last, first = utility["round"].max(), utility["round"].min()
@@ -105,7 +100,7 @@ def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
 
 
 def _without_empty(table: Grid) -> Grid:
-    """Without the columns that say nothing in any row."""
+    """Remove the columns that are empty or "none" in every row."""
     says = {column: texts for column, texts in zip(table.columns, zip(*table.rows, strict=True), strict=False)}
     used = {column: list(texts) for column, texts in says.items() if set(texts) - {"", UNDEFENDED}}
     return grid(table.title, used, table.note)
@@ -116,5 +111,5 @@ def _number(value: float, digits: int) -> str:
 
 
 def legend_of(table: Grid) -> tuple[tuple[str, str], ...]:
-    """What the columns mean that are not plain."""
+    """Return the columns that need an explanation, with it."""
     return tuple((column.name, sentence(column.meaning)) for column in table.columns if column.meaning)

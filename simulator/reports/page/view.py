@@ -1,7 +1,7 @@
-"""A page on a run, an audit or a benchmark: a `Page` of plain values, filled into the templates beside this file.
+"""Render a page on a run, an audit or a benchmark: a `Page` of plain values, in the templates beside this file.
 
-The templates get these values and nothing else, neither tables nor tensors. They are HTML, CSS and JavaScript for
-jinja2. Their names end in .md because `flwr run` sends no other endings to its servers than those of code and text.
+The templates are HTML, CSS and JavaScript for jinja2, and get plain values only. Their names end in .md because
+`flwr run` sends only files of code and text to its servers.
 """
 
 import re
@@ -25,7 +25,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Pair:
-    """A private image, where somebody has it, above what was made of it, and what is written below."""
+    """A private image, if it is known, above its reconstruction, and a note below."""
 
     private: Tile | None
     guess: Tile
@@ -34,7 +34,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Picture:
-    """A strip of pairs. label: what the upper images are. groups: pairs that stay side by side on a narrow screen."""
+    """A strip of pairs. label: of the upper images. groups: pairs that stay side by side on a narrow screen."""
 
     title: str
     caption: str
@@ -63,8 +63,8 @@ class Facts:
 
 @dataclass(frozen=True)
 class Others:
-    """Clients beside the one exposed worst: their pictures, the names of those of whom no image counts, and a line that
-    says how many more there are than there is room for."""
+    """Clients beside the one exposed worst: their pictures, the names of those without a counted image, and a line on
+    those for whom there is no room."""
 
     pictures: tuple[Picture, ...] = ()
     not_counted: tuple[str, ...] = ()
@@ -73,16 +73,11 @@ class Others:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Everything on the page, in its order; what is empty is left out with its heading.
+    """The content of the page, in its order; empty parts are left out.
 
-    kind: run, audit or benchmark.
-    summary: one line below the title.
-    worst: the pictures of the client exposed worst.
-    exposures: who can do it and knowing what.
-    tables: everything else in rows, folded.
-    legend: columns of these and what they mean.
-    repeat: the command that does it again; repeat_needs: what it needs.
-    source: the file that says what was done, as text; source_name: what it is called.
+    kind: run, audit or benchmark. summary: one line below the title. worst: the client exposed worst. exposures: the
+    worst attack of each threat model. tables: further ones, folded. legend: meanings of their columns. repeat: the
+    command that does it again; repeat_needs: what it needs. source: the scenario or audit.yaml; source_name: its name.
     """
 
     kind: str
@@ -110,7 +105,7 @@ ENVIRONMENT = Environment(
 
 
 def in_code(text: str) -> Markup:
-    """What stands between backticks as code."""
+    """Show text between backticks as code."""
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
@@ -118,5 +113,5 @@ ENVIRONMENT.filters["code"] = in_code
 
 
 def render(page: Page) -> str:
-    """One HTML document that needs nothing else: styles, script and images are inside."""
+    """Return one HTML document with styles, script and images inside."""
     return ENVIRONMENT.get_template("page.html.md").render(page=page, titles=TITLES)
