@@ -1,6 +1,4 @@
-"""One attack as a scenario has it run: everything that decides its result beside the observation; and what it costs on
-one update, measured on this machine in a few seconds.
-"""
+"""Run one attack as a scenario describes it, and measure its cost on one update in a few seconds."""
 
 import math
 import time
@@ -18,10 +16,8 @@ from simulator.scenario.sections import AttackConfig
 
 @dataclass(frozen=True)
 class AttackRun:
-    """An attack with its options, its seed, its torch threads and what an adaptive one knows of the defense.
-
-    The same observation, knowledge and run give the same bits, live or replayed. defense_facts: fields of `Knowledge`.
-    """
+    """An attack with its options, its seed and its torch threads. defense_facts: fields of `Knowledge` on the defense,
+    for an adaptive one. The same observation, knowledge and run give the same bits, live or replayed."""
 
     config: AttackConfig
     seed: int = 0
@@ -30,17 +26,17 @@ class AttackRun:
 
     @classmethod
     def of(cls, config: AttackConfig, scenario: Scenario, facts: dict[str, Any] | None = None) -> "AttackRun":
-        """facts: what there is to know of the defenses, default what they tell whatever is seen."""
+        """facts: on the defenses, default those that hold for every observation."""
         facts = scenario.defense_facts() if facts is None else facts
         return cls(config, scenario.seed, scenario.engine.threads, facts if config.adaptive else {})
 
     def knowledge(self, granted: Knowledge) -> Knowledge:
-        """All that the attack is given: what the scenario grants, and the defense in force where it is adaptive."""
+        """Return the knowledge of the attack: granted by the scenario, and facts on the defense if it is adaptive."""
         return replace(granted, **self.defense_facts)
 
     def run(self, observation: Observation, granted: Knowledge, progress: Progress = silent) -> Reconstruction:
         torch.set_num_threads(self.threads)
-        # an adaptive attack draws what the same attack draws that is told nothing: what differs is what it is told
+        # an adaptive attack has the random stream of its non-adaptive twin, so that they differ only in knowledge
         label = self.config.label.removesuffix("-adaptive")
         purpose = f"attack/{observation.threat_model}/{label}"
         generator = torch_generator(self.seed, purpose, observation.round, observation.client)
@@ -50,7 +46,7 @@ class AttackRun:
 
 
 def check_images(found: Reconstruction, shape: tuple[int, ...]) -> None:
-    """Raise ValueError where what an attack returns is no list of images of this shape (C, H, W), or not finite."""
+    """Raise ValueError unless an attack returns finite images of this shape (C, H, W)."""
     for images in (found.images, *(() if found.held is None else (found.held,))):
         if tuple(images.shape) != (len(images), *shape):
             wanted = ", ".join(map(str, ("M", *shape)))
@@ -66,8 +62,8 @@ SCORE = (0.05, 2.4e-7)
 
 
 def work_seconds() -> float:
-    """Of this process so far, as its threads share them: what others do on this machine adds nothing. Where a GPU
-    computes, those that pass until it is through."""
+    """Return the processor seconds of this process per torch thread, whatever others do on this machine; with a GPU,
+    seconds by the clock until it is through."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
         return time.perf_counter()
@@ -75,11 +71,11 @@ def work_seconds() -> float:
 
 
 class _TooLong(Exception):
-    """An attack that is measured has not ended in time."""
+    """A measured attack has not ended in time."""
 
 
 def attack_seconds(run: AttackRun, observation: Observation, knowledge: Knowledge) -> float | None:
-    """Seconds of one attack on one pair of checkpoints; None where that took too long to find out."""
+    """Return the seconds of one attack on one pair of checkpoints; None if it takes too long to measure."""
     attack, iterations = run.config, iterations_of(run.config)
     short = {} if iterations is None else {"iterations": PROBE}
     start = work_seconds()
@@ -111,18 +107,18 @@ def attack_seconds(run: AttackRun, observation: Observation, knowledge: Knowledg
 
 
 def iterations_of(attack: AttackConfig) -> int | None:
-    """None where an attack has no such option: what it costs depends on what it finds."""
+    """Return the iterations of an attack; None if it has no such option: its cost depends on what it finds."""
     return getattr(attack.make(), "iterations", None)
 
 
 def not_counting(attacks: str, timeout: float = math.inf) -> str:
-    """What is said of attacks that took too long to be measured. timeout: infinite where that is said elsewhere."""
+    """Say that attacks took too long to be measured. timeout: infinite to leave it out."""
     most = "" if math.isinf(timeout) else f", at most {clock(timeout)},"
     return f", not counting {attacks}: one of them takes more than {clock(LONGEST_PROBE)}{most} of processor time"
 
 
 def clock(seconds: float) -> str:
-    """Seconds for people: 40 s, 12 min, 3.5 h."""
+    """Format seconds for people: 40 s, 12 min, 3.5 h."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

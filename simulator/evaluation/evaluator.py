@@ -1,7 +1,7 @@
-"""What a finished attack is measured by beside its scores. A new measure is one function here, or in a file of its own
-that the evaluator imports, and its columns in simulator/results/schema.py.
+"""Score and measure a finished attack: here reconstructions meet the private images.
 
-Scores and measures of a finished attack: this is where reconstructions meet the private images.
+A new measure is one function here, or in a file that the evaluator imports, and its columns in
+simulator/results/schema.py.
 """
 
 import json
@@ -28,10 +28,7 @@ OUTSIDERS = 1000  # public images that membership is told from: enough for a fal
 
 @dataclass(frozen=True)
 class FinishedAttack:
-    """What an attack saw, knew and found, and the truth that it is measured against.
-
-    columns: what earlier measures put into the row, for those that build on it.
-    """
+    """An attack, its result and the truth. columns: of earlier measures, for those that build on them."""
 
     truth: Truth
     observation: Observation
@@ -41,7 +38,7 @@ class FinishedAttack:
 
     @cached_property
     def device(self) -> torch.device:
-        """The one that is there: what is measured of kernels and Hessians costs more than an attack may."""
+        """A GPU if there is one: kernels and Hessians take more time than an attack."""
         return choose_device("auto")
 
     @cached_property
@@ -55,7 +52,7 @@ MEASURES: dict[str, Measure] = {}  # in the order in which they run
 
 
 def measure(name: str) -> Callable[[Measure], Measure]:
-    """Register a function that returns columns of the leakage table; where it raises, they stay empty and the row's
+    """Register a function that returns columns of the leakage table. If it raises, they stay empty, and the row's
     `detail` says why, under this name."""
 
     def register(function: Measure) -> Measure:
@@ -67,19 +64,19 @@ def measure(name: str) -> Callable[[Measure], Measure]:
 
 @measure("update")
 def update_norms(attack: FinishedAttack) -> dict[str, Any]:
-    """How far the last round's update moved the parameters."""
+    """Measure how far the last round's update moved the parameters."""
     return norms_of(attack.observation)
 
 
 def norms_of(observation: Observation) -> dict[str, Any]:
-    """Of the last round's update; no truth is needed."""
+    """Return the norms of the last round's update; they need no truth."""
     delta = torch.cat([value.flatten() for value in observation.delta(-1).values()])
     return {"delta_l2": float(delta.norm()), "delta_linf": float(delta.abs().max())}
 
 
 @measure("membership")
 def membership(attack: FinishedAttack) -> dict[str, Any]:
-    """How well the adversary tells the private images from public ones; InputError where it cannot."""
+    """Measure how well the adversary tells the private images from public ones; raise InputError if it cannot."""
     truth = attack.truth
     if truth.no_membership:
         raise InputError(truth.no_membership)
@@ -92,7 +89,7 @@ def membership(attack: FinishedAttack) -> dict[str, Any]:
 
 @measure("kernel distance")
 def kernel_distance(attack: FinishedAttack) -> dict[str, Any]:
-    """Kernel distance of the last round's update on the private images, as many as are affordable."""
+    """Measure the kernel distance of the last round's update on the private images, as many as are affordable."""
     images = attack.truth.normalization.inputs(attack.truth.private)
     affordable = images[: affordable_images(attack.observation)].to(attack.device)
     return {"kernel_distance": kernel_drift(attack.there, affordable)}
@@ -100,8 +97,8 @@ def kernel_distance(attack: FinishedAttack) -> dict[str, Any]:
 
 @measure("linearity")
 def linearity(attack: FinishedAttack) -> dict[str, Any]:
-    """Whether the last round's update is in the kernel regime: on the private images, and, as `attacker_…`, on what the
-    adversary has, which is its reconstructions, else the public images that it knows."""
+    """Measure whether the last round's update is in the kernel regime: on the private images, and, as `attacker_…`, on
+    the adversary's reconstructions, or else on the public images that it knows."""
     truth = attack.truth
     if not truth.diagnosed:
         return {}
@@ -133,7 +130,7 @@ def linearity(attack: FinishedAttack) -> dict[str, Any]:
 
 
 def _rounded(gap: float) -> float | None:
-    """To three digits, as JSON has it: null for NaN."""
+    """Round to three digits for JSON: None for NaN."""
     return None if math.isnan(gap) else float(f"{gap:.3g}")
 
 
@@ -154,8 +151,8 @@ def evaluate(
 ) -> Evaluation:
     """Score a reconstruction and take every registered measure of it. key: the columns that identify the row.
 
-    A measure that fails (a model of the user's own cannot be differentiated this way, an update tells nothing) does not
-    cost a row its scores: a note says why its columns are empty.
+    If a measure fails (the user's model cannot be differentiated, an update tells nothing), the row keeps its scores,
+    and a note says why its columns are empty.
     """
     purpose = f"floor/{key['threat_model']}/{key['attack']}"
     generator = numpy_generator(truth.seed, purpose, observation.round, observation.client)
@@ -180,7 +177,7 @@ def evaluate(
 
 
 def counts_of(found: Reconstruction) -> dict[str, Any]:
-    """What the attack itself says of its result: columns of the leakage table."""
+    """Return the columns of the attack's own counts."""
     return {
         "num_inferred": found.num_inferred,
         "num_reconstructed": len(found.images),
@@ -191,7 +188,7 @@ def counts_of(found: Reconstruction) -> dict[str, Any]:
 
 
 def without_truth(observation: Observation, knowledge: Knowledge, found: Reconstruction, why: str) -> Evaluation:
-    """What there is to say where nobody knows the private images: counts and norms, and no score. why: in words."""
+    """Evaluate without the private images: counts and norms, and no score. why: in words."""
     told = {} if knowledge.num_private is None else {"num_private": knowledge.num_private}
     return Evaluation(told | counts_of(found) | norms_of(observation), [], [why])
 
@@ -199,7 +196,7 @@ def without_truth(observation: Observation, knowledge: Knowledge, found: Reconst
 def _samples(
     scores: LeakageScore, found: Reconstruction, key: dict[str, Any], numbers: Sequence[int] | None
 ) -> list[dict[str, Any]]:
-    """A row for each private image: its number, its scores and the dual of its reconstruction."""
+    """Return a row for each private image: its number, its scores and the dual of its reconstruction."""
     columns = {name: values.tolist() for name, values in scores.samples().items()}
     largest = [] if found.duals is None else found.duals.abs().amax((0, 2)).tolist()  # over kernels and outputs
     columns["dual"] = [largest[match] if largest and match >= 0 else math.nan for match in columns["match"]]

@@ -1,4 +1,4 @@
-"""Images that an audit is given: the truth, one file for each client or all in one, and public ones."""
+"""Read the images of an audit: the truth, one file for each client or all in one, and public ones."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,10 +18,7 @@ Shape = tuple[int, int, int]
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
     """Images (N, C, H, W) in [0, 1] of one or more files. names: of the files. counts: images of each, in order.
-
-    by_client: whether every file is that of one client; else nobody said whose image is whose. labels: (N,), the
-    classes, None where some file does not tell them.
-    """
+    by_client: whether each file belongs to one client. labels: (N,), the classes, None if some file has none."""
 
     names: tuple[str, ...]
     counts: tuple[int, ...]
@@ -30,20 +27,20 @@ class ImageFiles:
     labels: Tensor | None = None
 
     def numbers(self, file: int) -> range:
-        """Where the images of a file lie among all."""
+        """Return the numbers of a file's images among all."""
         start = sum(self.counts[:file])
         return range(start, start + self.counts[file])
 
 
 def read_truth(path: Path, shape: Shape | None, called: str = "truth", in_pixels: bool = True) -> ImageFiles:
-    """A folder with a file or a folder of images for each client (`client_00.npz`, …), or one npz file, or one folder
-    of pictures, with the images of all of them. called: how errors call it. InputError names what is missing, or does
+    """Read a folder with a file or a folder of images for each client (`client_00.npz`, …), or one npz file or folder
+    of pictures with the images of all of them. called: its name in errors. InputError names what is missing, or does
     not fit the shape. in_pixels: as of `read_images`."""
     return _read_truth(str(path), shape, called, in_pixels, _stamps(path))
 
 
 def _stamps(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, time and size of every file: others, where somebody has replaced one."""
+    """Return name, time and size of every file, which change if somebody replaces one."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     return tuple((str(file), (found := file.stat()).st_mtime_ns, found.st_size) for file in files if file.exists())
 
@@ -67,15 +64,15 @@ def _read_truth(
 
 
 def _parts(folder: Path) -> list[Path]:
-    """What a folder holds for each client, by name; nothing where it holds pictures."""
+    """Return the files and folders of clients in a folder, by name; none if it holds pictures."""
     there = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     return [path for path in there if path.is_dir() or path.suffix == ".npz"]
 
 
 def read_images(path: Path, shape: Shape | None, called: str, in_pixels: bool = True) -> Tensor:
-    """(N, C, H, W) in [0, 1], of the array `images` of an npz file (floats in [0, 1], or uint8) or of a folder of
-    pictures. called: how errors call them. InputError where they do not fit (C, H, W), if that is known. in_pixels:
-    False where floats may be on any scale, as in a model's input space."""
+    """Read (N, C, H, W) in [0, 1] from the array `images` of an npz file (floats in [0, 1], or uint8) or from a folder
+    of pictures. called: their name in errors. in_pixels: False if floats may be on any scale, as in a model's input
+    space. Raise InputError if they do not fit `shape`, (C, H, W)."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
         if not files:
@@ -89,8 +86,8 @@ def read_images(path: Path, shape: Shape | None, called: str, in_pixels: bool = 
 
 
 def read_labels(path: Path, count: int) -> Tensor | None:
-    """(N,) integers, of the array `labels` of an npz file of `count` images; None where there is none. InputError where
-    it is no class for each image."""
+    """Read (N,) integers from the array `labels` of an npz file of `count` images; None for none. Raise InputError if
+    they are not a class for each image."""
     if path.is_dir() or "labels" not in npz_fields(path):
         return None
     labels = npz_array(path, "labels", "labels")

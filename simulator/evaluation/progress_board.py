@@ -1,7 +1,7 @@
-"""What attack workers say while they run: how far they are, and that they have begun or still compute.
+"""Collect the reports of attack workers: their progress, and signs that they have begun or still compute.
 
 The board is a Ray actor, so that workers on any machine can reach it, and it times reports by its own clock. It imports
-nothing heavy: its process is up at once.
+nothing heavy, so that its process is up at once.
 """
 
 import _thread
@@ -21,34 +21,31 @@ class ProgressBoard:
         self.shares: dict[str, float] = {}
 
     def alive(self, job: str) -> None:
-        """A sign of life: the job has come to its attack, or to its score, or its attack computes."""
+        """Note a sign of life: the job has begun its attack or its score, or it computes."""
         self.heard[job] = self.clock()
 
     def progress(self, job: str, share: float) -> None:
-        """How much of its attack a job has done, 0 to 1."""
+        """Note the share done of the attack of a job, 0 to 1."""
         self.shares[job] = share
 
     def forget(self, job: str) -> None:
-        """The job has finished, or was given up."""
+        """Forget a job that has finished, or was given up."""
         self.heard.pop(job, None)
         self.shares.pop(job, None)
 
     def silence(self) -> dict[str, float]:
-        """Seconds since each running job gave its last sign of life."""
+        """Return the seconds since the last sign of life of each running job."""
         now = self.clock()
         return {job: now - heard for job, heard in self.heard.items()}
 
     def done(self) -> dict[str, float]:
-        """The share done of each running job that reported one."""
+        """Return the share done of each running job that reported one."""
         return dict(self.shares)
 
 
 class Reporter:
-    """A worker's end of the board, for one job; without a board it says nothing.
-
-    Reports are sent and not waited for. Progress is no sign of life: an attack that ignores the end of its time could
-    go on with it for ever.
-    """
+    """Sends the reports of one job, without waiting; without a board it sends nothing. Progress is no sign of life: an
+    attack that ignores the end of its time could go on for ever."""
 
     def __init__(self, board: Any = None, job: str = "", alive: Callable[[], None] = lambda: None):
         """board: the handle of the actor. alive: called with every sign of life."""
@@ -61,11 +58,11 @@ class Reporter:
             self.board.alive.remote(self.job)
 
     def still_alive(self) -> None:
-        """The same from inside a handler of signals: in a thread, as what it interrupts may be in the middle of Ray."""
+        """Do the same from a signal handler: in a thread, as the interrupted code may be in the middle of Ray."""
         _thread.start_new_thread(self.alive, ())  # takes none of the locks that a Thread does
 
     def progress(self, done: int, total: int, loss: float) -> None:
-        """The progress callback of an attack: the share done, at most once a second."""
+        """Report the progress of an attack, at most once a second."""
         if self.board is not None and time.monotonic() - self.last > INTERVAL:
             self.last = time.monotonic()
             self.board.progress.remote(self.job, done / total)

@@ -1,4 +1,4 @@
-"""The truth that scores are measured against: the private images behind an update. No attack ever sees it."""
+"""The truth for scores: the private images behind an update. No attack ever sees it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +24,9 @@ CANDIDATES = "the images of --truth are candidates, and no attack is scored on t
 class Truth:
     """The private images of a row, (N, C, H, W) in [0, 1], the pool to single them out of, and how clients normalize.
 
-    diagnosed: whether rows get the columns that say how far the update is in the kernel regime. views: what clients
-    augment their images by, where they do. numbers: (N,) what the samples table calls the images, from 0 where nothing
-    is given. no_membership: why membership cannot be scored on them; empty where it can be. more_public: how to get a
-    stronger floor. notes: what `detail` has to say of all this. labels: (N,) the classes of the private images, None
-    where these are not known.
+    diagnosed: whether rows get the columns on the kernel regime. views: the clients' augmentations. numbers: (N,) of
+    the images in the samples table, default from 0. no_membership: why membership cannot be scored; empty if it can.
+    more_public: how to get a stronger floor. notes: for `detail`. labels: (N,) the classes, None if unknown.
     """
 
     private: Tensor
@@ -45,7 +43,7 @@ class Truth:
 
     @classmethod
     def of(cls, scenario: Scenario, clients: Sequence[int], round_clients: Sequence[int]) -> "Truth":
-        """The private set that `clients` form, in a round in which `round_clients` took part."""
+        """Return the private set of `clients`, in a round in which `round_clients` took part."""
         data = split_data(scenario.data, scenario.partition, scenario.federation.clients, scenario.seed)
         shares = {client: data.client(client) for client in round_clients}
         of_round, private = (
@@ -65,7 +63,7 @@ class Truth:
 
 
 class Attacked(NamedTuple):
-    """An observation, what its adversary was told, and what the attack made of it."""
+    """An observation, the knowledge of its adversary, and the result of the attack."""
 
     recorded: RecordedObservation
     observation: Observation
@@ -74,10 +72,10 @@ class Attacked(NamedTuple):
 
 
 class TruthSource(Protocol):
-    """Where the truth behind an observation is read, on the worker that scores: small and picklable."""
+    """Reads the truth behind an observation, on the worker that scores: small and picklable."""
 
     def truth(self, attacked: Attacked) -> Truth | str:
-        """Where there is none for this observation, why."""
+        """Return the truth, or why there is none for this observation."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How much of a private image any attacker at all can reconstruct behind noise: the bounds of Hayes et al.
+"""Bound how much of a private image any attacker can reconstruct behind noise (Hayes et al.).
 
 Hayes, Mahloujifar, Balle, "Bounding training data reconstruction in DP-SGD" (NeurIPS 2023). An attacker who knows all
 images but one, and of that one the prior π, succeeds with probability at most B_κ(P, Q) = sup {P(E) : Q(E) ≤ κ}, the
@@ -89,11 +89,9 @@ class ReconstructionBounds:
         return uninformed_success(images, radius)
 
     def columns(self, defense: str, against: Adversary, replies: pd.DataFrame) -> dict[str, float]:
-        """κ and the bound for what an adversary has seen of one defense so far; empty without one.
-
-        replies: rows of the clients table, of all rounds so far. Of the mechanisms of a chain the one that bounds most,
-        for the client whose images are in the most releases.
-        """
+        """Return κ and the bound for an adversary of one defense so far; empty without a mechanism. replies: rows of
+        the clients table, of all rounds so far. The mechanism of a chain counts that bounds most, and the client whose
+        images are in the most releases."""
         cell = next(cell for cell in self.record.cells.values() if cell.scenario.defense == defense)
         noisy = [one for one in cell.scenario.chain if _holds(one, against)]
         if not noisy or replies.empty:
@@ -122,5 +120,5 @@ class ReconstructionBounds:
 
 
 def _holds(defense: Defense, against: Adversary) -> bool:
-    """Whether noise of its own stands between the images and an adversary."""
+    """Return whether noise of the defense stands between the images and an adversary."""
     return isinstance(defense, LocalDP | DPSGD) or (against == "observer" and isinstance(defense, CentralDP))

@@ -1,9 +1,8 @@
-"""The verdict: what a leakage table means, in sentences for somebody who has to decide, and what it does not say.
+"""The verdict: the meaning of a leakage table, in sentences for somebody who has to decide, and its limits.
 
-One list of statements for the screen, the page and JSON, in the order in which they are to be read: what was shown,
-what was tried without result, what broke, what to do next, what was assumed or not tried. It needs the table alone.
-Where the true images are known, it counts what was recovered of them. Where they are not, as in an audit of somebody
-else's federation, it counts what was found, and says how much of the update that explains.
+One list of statements serves the screen, the page and JSON. It needs the table alone. With the true images, it counts
+those that were recovered. Without them, as in an audit of somebody else's federation, it counts images that were found,
+and says how much of the update they explain.
 """
 
 from dataclasses import dataclass
@@ -41,13 +40,7 @@ from simulator.reports.verdict_words import (
 from simulator.results.cells import EXPLAINED
 from simulator.results.keys import ALL
 from simulator.results.threat_models import THREAT_MODELS
-from simulator.rundir.exposure_rows import (
-    EXPOSED,
-    are_candidates,
-    exposure_rows,
-    in_this_setting,
-    worst_of,
-)
+from simulator.rundir.exposure_rows import EXPOSED, are_candidates, exposure_rows, in_this_setting, worst_of
 
 GAVE_UP = "nothing returned: "
 NOTHING_KNOWN = "No attack gave a result: nothing is known of what leaks."
@@ -70,7 +63,7 @@ TITLES: dict[Kind, str] = {
 
 
 class Statement(NamedTuple):
-    """A sentence of a verdict, and under which of the `TITLES` it stands."""
+    """A sentence of a verdict, and its kind, a key of `TITLES`."""
 
     kind: Kind
     text: str
@@ -78,12 +71,12 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a table means.
+    """The meaning of a table.
 
-    level: "exposed" where an attack has at least half of the private images of some client, "partly exposed" where it
-    has fewer, where it has images that it would not vouch for or features alone, or where the update tells members from
-    others, "nothing shown" where no attack that ran showed any of this, and "no result" where none ran to its end, or
-    where nothing was shown and an exception left some attack without any result.
+    level: "exposed" if an attack has at least half of the private images of some client; "partly exposed" if it has
+    fewer, images that it would not vouch for or features alone, or if the update tells members from others; "nothing
+    shown" if no attack that ran showed any of this; "no result" if none ran to its end, or if nothing was shown and an
+    exception left some attack without any result.
     headline: one sentence.
     statements: in the order of `TITLES`, of each kind the most telling first.
     """
@@ -96,15 +89,13 @@ class Verdict:
         return [text for kind, text in self.statements if kind in kinds]
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values: strings, and a list of them for each kind."""
+        """Return plain values: strings, and a list of them for each kind."""
         return {"level": self.level, "headline": self.headline} | {kind: self.of(kind) for kind in TITLES}
 
 
 def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
-    """The verdict on a leakage table, of a run, an audit or a benchmark; columns that it lacks count as empty.
-
-    stopped: what a run says that did not finish.
-    """
+    """Return the verdict on a leakage table; columns that it lacks count as empty. stopped: the sentence of a run that
+    did not finish."""
     rows = exposure_rows(leakage)
     good = rows[rows.status == "ok"]
     tested = rows[(rows.status == "ok") | rows.membership_told.notna()]  # candidates are told without an attack
@@ -132,7 +123,7 @@ def _level(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> Leve
 
 
 def _exposed(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
-    """What is: images, features, members."""
+    """Return what is exposed: images, features, members."""
     found = {"images": (good.share > 0).any(), "features": bool(features_line(good)), "members": tells(tested)}
     return [name for name, there in found.items() if there]
 
@@ -147,7 +138,7 @@ def _shown(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
 
 
 def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
-    """What showed nothing: by whom, what chance explains, what attacks refused, what ran out of time."""
+    """Say what showed nothing: threat models, counts that chance explains, refusals, attacks out of time."""
     lines = [*_viewers(good, lost=False), _settings(good)[1], *chance_lines(good), *_doubtful(good)]
     lines += [] if tells(tested) else membership_lines(tested)
     refused = rows[(rows.status == "failed") & _refused(rows)]
@@ -155,7 +146,7 @@ def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list
 
 
 def _broke(rows: pd.DataFrame) -> list[str]:
-    """Attacks that an exception ended, which is neither a result nor a refusal."""
+    """Name attacks that an exception ended, which is neither a result nor a refusal."""
     return [
         f"{_attacks(own)} broke in {len(own)} of {counted((rows.attack == attack).sum(), 'case')}, and what it would "
         f"show there is not known: {said(own)[0][0]}"
@@ -176,7 +167,7 @@ def _of(rows: pd.DataFrame, status: str) -> pd.DataFrame:
 
 
 def _caveats(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame, level: Level) -> list[str]:
-    """What was assumed and what was not tried."""
+    """Say what was assumed and what was not tried."""
     lines = [*_assumed(good), *_reasons(_of(rows, "skipped"), "not tried"), *_not_tried(rows), untold(tested)]
     more = "what no attack took may still be there: another attack, more rounds or more knowledge may find it"
     return [*lines, more] if level == "nothing shown" else lines
@@ -187,7 +178,7 @@ def _reasons(own: pd.DataFrame, words: str) -> list[str]:
 
 
 def _gave_up(good: pd.DataFrame) -> list[str]:
-    """Attacks that looked at an update and returned nothing."""
+    """Name attacks that looked at an update and returned nothing."""
     own = good[good.detail.str.contains(GAVE_UP, regex=False, na=False) & (good.num_reconstructed == 0)]
     if own.empty:
         return []
@@ -199,8 +190,8 @@ def _gave_up(good: pd.DataFrame) -> list[str]:
 
 
 def _assumed(good: pd.DataFrame) -> list[str]:
-    """What attacks and scores remark of themselves, but for refusals."""
-    shown = untold(good)  # among the caveats
+    """Return the remarks of attacks and scores, without refusals."""
+    shown = untold(good)  # is a caveat of its own
     remarks = [(text, count) for text, count in said(good) if GAVE_UP not in text and text != shown]
     lines = [f"in {counted(count, 'row')}: {text}" for text, count in remarks[:MOST]]
     more = len(remarks) - MOST
@@ -208,7 +199,7 @@ def _assumed(good: pd.DataFrame) -> list[str]:
 
 
 def _not_tried(rows: pd.DataFrame) -> list[str]:
-    """Our attacks and threat models that no row is of. An attack under a label of its own counts by the name in it."""
+    """Name our attacks and threat models without a row. An attack under another label counts by the name in it."""
     labels = " ".join(map(str, rows.attack.unique()))
     ours = [name for name in sorted(ATTACKS) if ":" not in name and name not in BASELINES]  # FILE:CLASS is a user's
     attacks = [name for name in ours if name not in labels]
@@ -225,13 +216,13 @@ def _attacks(rows: pd.DataFrame) -> str:
 
 
 def _unknown(rows: pd.DataFrame) -> str:
-    """What is not known because an exception left an attack without any result; "" where none did."""
+    """Say what is unknown because an exception left an attack without any result; "" for none."""
     lost = _crashed(rows[~rows.attack.isin(_of(rows, "ok").attack)])
     return f"Not known is what {_attacks(lost)} would show, which broke" if len(lost) else ""
 
 
 def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> str:
-    """Who is exposed worst, when, to whom, by what, knowing what, and how many images of how many."""
+    """Say who is exposed worst, when, to whom, by which attack, with which knowledge, and how many images."""
     exposed = _exposed(good, tested)
     if "images" in exposed:
         worst = worst_of(good)
@@ -257,14 +248,14 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
 
 
 def _candidates_only(good: pd.DataFrame) -> list[str]:
-    """A sentence before all others, where images are given that are nobody's private set."""
+    """Return the first sentence, if images are given that are nobody's private set."""
     without = are_candidates(good)
     where = "" if without.all() else f" in {without.sum()} of {counted(len(good), 'row')}"
     return [sentence(f"{CANDIDATES}{where}")] if without.any() else []
 
 
 def _images(row: pd.Series) -> str:
-    """What an attack has of a client's images, as what somebody does."""
+    """Say what an attack has of a client's images, with a verb."""
     if not row.scored:
         shows = ", which is a guess," if guessed(row) else " that the update shows"
         of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f}{shows}"
@@ -278,19 +269,18 @@ def _images(row: pd.Series) -> str:
 
 
 def _how_sure(row: pd.Series) -> str:
-    """In words. Without the truth the attack's own test, and what the images explain, are all there is to judge by."""
+    """Say how sure images are without the truth, by the attack's own test and by the share that they explain."""
     left = "" if pd.isna(row.relative_residual) else f"leave {row.relative_residual:.2g} of the update unexplained"
     if row.num_vouched > 0 and row.sure:
-        return " and ".join(
-            ["very likely right: they passed the attack's test against decoys", *([left] if left else [])]
-        )
+        passed = "very likely right: they passed the attack's test against decoys"
+        return f"{passed} and {left}" if left else passed
     if not left:
         return "how sure is not known: the true images are not"
     return f"{'very likely right' if row.relative_residual < EXPLAINED else 'doubtful'}: they {left}"
 
 
 def _doubtful(good: pd.DataFrame) -> list[str]:
-    """Of images that nobody compared with the truth and that explain little, which attacks returned some."""
+    """Name attacks with images that explain little, without the truth."""
     rows = good[~good.scored & (good.num_reconstructed > 0) & ~good.sure.astype(bool) & ~good.attack.isin(BASELINES)]
     return [
         f"attack {attack!r} returned images that leave {of.relative_residual.min():.2g} of an update unexplained or "
@@ -300,7 +290,7 @@ def _doubtful(good: pd.DataFrame) -> list[str]:
 
 
 def _rounds(worst: pd.Series, good: pd.DataFrame) -> str:
-    """In which rounds the client that is exposed worst loses images to that view of it."""
+    """Say in which rounds the client that is exposed worst loses images to that threat model."""
     same = (good.client == worst.client) & (good.threat_model == worst.threat_model)
     own = good[same & (good.setting == worst.setting)]
     attacked, lost = own["round"].nunique(), own[own.share > 0]["round"]
@@ -313,8 +303,8 @@ def _rounds(worst: pd.Series, good: pd.DataFrame) -> str:
 
 
 def _viewers(good: pd.DataFrame, lost: bool) -> list[str]:
-    """For each threat model that has images, or that has none, how many clients lose images, and the most that any
-    loses. lost: which of both."""
+    """Say for each threat model how many clients lose images, and the most of any. lost: whether for those threat
+    models that have images, or for the others."""
     lines = []
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst, clients = worst_of(own), own[own.client != ALL]
@@ -334,7 +324,7 @@ def _viewers(good: pd.DataFrame, lost: bool) -> list[str]:
 
 
 def _settings(good: pd.DataFrame) -> tuple[str, str]:
-    """Of several defenses, or points of a sweep, (those that were broken, those that were not)."""
+    """Name of several defenses, or points of a sweep, (those that were broken, those that were not)."""
     several = good.defense.nunique() > 1
     shares = good.groupby(
         good.defense.replace("none", "no defense") if several else good.setting, sort=False
@@ -357,7 +347,7 @@ def _some(names: list[str]) -> str:
 
 
 def _held(good: pd.DataFrame) -> str:
-    """Images among the candidates that an attack would not vouch for."""
+    """Say which images are among the candidates that an attack would not vouch for."""
     doubted = (good.held - good.recovered).where(good.scored)
     if not (doubted > 0).any():
         if good.scored.any() or not (good.num_held > 0).any():
@@ -374,7 +364,7 @@ def _held(good: pd.DataFrame) -> str:
 
 
 def _up_to(good: pd.DataFrame) -> str:
-    """Images that are there but for an offset and a gain."""
+    """Say which images are recovered except for an offset and a gain."""
     more = (good.recovered_affine - good.recovered).where(good.scored & (good.share > 0))
     if not (more > 0).any():
         return ""

@@ -1,8 +1,7 @@
-"""What a verdict says of membership, and of counts that chance or a guess at the classes explains.
+"""The verdict on membership, and on counts that chance or a guess at the classes explains.
 
 Membership: whether an update tells who was in it. With the truth, how well private images are told from others (AUC).
-Without it, how many candidates of the user's are told to be members, at a false-positive rate that images held out
-calibrate. Where neither was tried, that.
+Without it, how many of the user's candidates are told to be members, at a calibrated false-positive rate.
 """
 
 import pandas as pd
@@ -16,7 +15,7 @@ NOTABLE = 0.05  # of leakage above both floors, from which on it is explained at
 
 
 def most_unbeaten(good: pd.DataFrame) -> str:
-    """The largest count that is no more than chance, as "1 of 8 images"; "" where all counts are 0."""
+    """Return the largest count that is no more than chance, as "1 of 8 images"; "" if all counts are 0."""
     if not (good.chance > 0).any():
         return ""
     row = good.loc[good.chance.idxmax()]
@@ -24,7 +23,7 @@ def most_unbeaten(good: pd.DataFrame) -> str:
 
 
 def chance_lines(good: pd.DataFrame) -> list[str]:
-    """Sentences: one for every way in which counts are explained, of the largest, and one on leakage."""
+    """Return a sentence for every explanation of counts, on the largest, and one on leakage."""
     lines = []
     rows = good[good.chance > 0]
     for _, own in rows.groupby("explained", sort=False):
@@ -51,8 +50,8 @@ def _why(row: pd.Series) -> str:
 
 
 def _leakage(good: pd.DataFrame) -> list[str]:
-    """Where public images of the same classes leak more than half of what an attack does beyond the floor, and no more
-    of the private images is told than of others of their classes."""
+    """Say where a guess at the classes explains leakage: public images of the same classes leak more than half of it
+    beyond the floor, and other images of these classes are told as well."""
     floor = leakage_floors(good)
     beyond = good.leakage - floor
     rows = good[(beyond > NOTABLE) & (good.null_p > CHANCE) & (good.class_floor_leakage - floor > beyond / 2)]
@@ -67,12 +66,13 @@ def _leakage(good: pd.DataFrame) -> list[str]:
 
 
 def tells(good: pd.DataFrame) -> bool:
-    """Whether any update tells members from others. good: rows of `exposure_rows` with a result."""
+    """Return whether any update tells members from others. good: rows of `exposure_rows` with a result."""
     return bool(good.tells_members.any() or good.tells_candidates.any())
 
 
 def membership_headline(good: pd.DataFrame, tested: pd.DataFrame) -> str:
-    """Where an update tells members, and no attack has an image. tested: rows with a result or with candidates."""
+    """Return the headline if an update tells members and no attack has an image. tested: rows with a result or
+    candidates."""
     unbeaten = most_unbeaten(good)
     nothing = "No image was recovered" if good.scored.any() else "No image is sure"
     if good.empty:
@@ -96,7 +96,7 @@ def membership_lines(tested: pd.DataFrame) -> list[str]:
 
 
 def untold(good: pd.DataFrame) -> str:
-    """Why no row says anything of membership: the first remark on it; "" where some row does."""
+    """Return the first remark on why no row says anything of membership; "" if some row does."""
     if good.membership_auc.notna().any() or good.membership_told.notna().any():
         return ""
     remarks = (remark for detail in good.detail.fillna("") for remark in detail.split("; "))
@@ -104,7 +104,7 @@ def untold(good: pd.DataFrame) -> str:
 
 
 def _candidates(good: pd.DataFrame) -> str:
-    """How many candidates are told to be members, of whom most."""
+    """Say how many candidates are told to be members, by the update that tells most."""
     tested = good[good.membership_told.notna()]
     if tested.empty:
         return ""
@@ -129,7 +129,7 @@ def _told(row: pd.Series) -> str:
 
 
 def _most_told(good: pd.DataFrame) -> pd.Series:
-    """Of the row that is least likely by chance; of equals a client's before that of all together."""
+    """Return the row that is least likely by chance; of equals a client's before that of all together."""
     order = good[good.membership_told.notna()].sort_values(
         ["tells_candidates", "membership_told", "membership_p", "client"], ascending=[False, False, True, False],
         kind="stable",
@@ -158,7 +158,7 @@ def _scored(good: pd.DataFrame) -> str:
 
 
 def reconciled(good: pd.DataFrame) -> str:
-    """One sentence for updates that give no image away and tell who was in them all the same."""
+    """Explain updates that give no image away and still tell who was in them."""
     by_update = good.groupby([*settings_of(good), "round", "client", "threat_model"], dropna=False)
     mute = good[(by_update.share.transform("max") == 0) & (good.membership_auc >= TELLING.sure) & good.tells_members]
     if mute.empty:

@@ -1,4 +1,4 @@
-"""The words of a verdict: what a row of the leakage table says, as an engineer would say it."""
+"""The words of a verdict: rows of the leakage table as an engineer would say them."""
 
 import json
 import re
@@ -40,7 +40,8 @@ LONGEST = 320  # letters of one reason
 
 
 def told(knowledge: Any) -> str:
-    """What the column `knowledge` grants, as the end of a sentence: "told nothing but the mean of the pixels, …"."""
+    """Say what the column `knowledge` grants, as the end of a sentence: "told nothing but the mean of the pixels,
+    …"."""
     fields = json.loads(knowledge) if isinstance(knowledge, str) and knowledge else {}
     more = [(ABOUT[name].words if name in ABOUT else name) or name for name in fields if name not in PARTICIPANTS]
     usual = [words for name, words in OF_PIXELS.items() if name in fields]
@@ -81,7 +82,7 @@ def counted(count: float, noun: str) -> str:
 
 
 def said(rows: pd.DataFrame) -> list[tuple[str, int]]:
-    """What `detail` says of rows, in plain words and each kind once: (the first of its kind, how many rows have it)."""
+    """Return the remarks in `detail`, in plain words, as (the first of its kind, the number of rows with the kind)."""
     found: dict[str, tuple[str, int]] = {}
     for detail, status in zip(rows.detail.fillna(""), rows.status, strict=True):
         for remark in detail.split("; ") if status == "ok" else [detail]:
@@ -93,7 +94,7 @@ def said(rows: pd.DataFrame) -> list[tuple[str, int]]:
 
 
 def plain(remark: str) -> str:
-    """A remark of an attack in plain words, where there are any; as it stands otherwise, cut where it is endless."""
+    """Return a remark of an attack in plain words if there are any, else as it stands, cut if it is too long."""
     for pattern, words in PLAIN:
         if match := re.fullmatch(pattern, remark):
             return words.format(*(group for group in match.groups() if group is not None))
@@ -101,12 +102,12 @@ def plain(remark: str) -> str:
 
 
 def guessed(row: pd.Series) -> bool:
-    """Whether the attack says that the number of images it counted in the update is a guess."""
+    """Return whether the attack says that its number of images in the update is a guess."""
     return bool(re.search(GUESS, str(row.detail)))
 
 
 def features_line(good: pd.DataFrame) -> str:
-    """Where attacks have the features of more images than they have images: the most; "" where none has."""
+    """Say where an attack has the features of most images, if these are more than its images; else ""."""
     rows = good[good.num_features.fillna(0) > good.best]
     if rows.empty:
         return ""
@@ -120,8 +121,8 @@ def features_line(good: pd.DataFrame) -> str:
 
 
 def at_worst(row: pd.Series) -> str:
-    """How many images of a row of `exposure_rows` are lost, counted in the way that counts most; where that is not the
-    strict one of the column `recovered`, both: 66 of 72 up to brightness and contrast (54 as they are)."""
+    """Say how many images of a row of `exposure_rows` are lost, by the largest count, and, if that is not the column
+    `recovered`, by both: 66 of 72 up to brightness and contrast (54 as they are)."""
     number = row.num_private if row.scored else row.num_inferred
     count = f"{row.best:.0f}" + ("" if pd.isna(number) else f" of {number:.0f}")
     count += " (a guess)" if not row.scored and guessed(row) and not pd.isna(number) else ""
@@ -136,16 +137,13 @@ def percent(share: float) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital at its beginning and a full stop at its end."""
+    """Return a text with a capital at its beginning and a full stop at its end."""
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 class Remedy(NamedTuple):
-    """A defense in our benchmark (docs/records/defenses.md), against the server.
-
-    left: of the images, to the strongest attack; 1.00 without a defense. auc: of membership; 1.00 without.
-    points: of accuracy that it costs. epsilon: what it promises, where it does.
-    """
+    """A defense in our benchmark (docs/records/defenses.md), against the server. left: share of the images for the
+    strongest attack; 1.00 without a defense. auc: of membership; 1.00 without. points: of accuracy that it costs."""
 
     defense: str
     left: float
@@ -175,7 +173,7 @@ HOW = (
 
 
 def remedies(exposed: Sequence[str]) -> list[str]:
-    """What to do next. exposed: names of `AGAINST`."""
+    """Say what to do next. exposed: keys of `AGAINST`."""
     lines = []
     for what in exposed:
         members = what == "members"
