@@ -1,4 +1,4 @@
-"""Errors of a run, as opposed to those of its input."""
+"""Errors of a run, as opposed to those of its input, and the lines that describe errors."""
 
 import errno
 import re
@@ -9,9 +9,9 @@ from typing import Any
 from attacks.interface.errors import InputError
 from attacks.interface.plugins import users_frames
 
-ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # what moves and colours a terminal
+ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # they move and colour a terminal
 LONGEST = 300
-NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)  # what a system says to a path that can be none
+NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)  # errors of impossible paths
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO, errno.ESTALE)
 
 
@@ -22,8 +22,7 @@ class RunError(RuntimeError):
 
 
 class DiskError(RunError):
-    """A file could not be written. tables: of a run that ended by it, as data frames, where they could not be written
-    either."""
+    """A file could not be written. tables: of the run that ended by it, as data frames, if they are not written."""
 
     def __init__(self, message: str, tables: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -47,26 +46,25 @@ class RowsWithoutResult(RunError):
 
 
 def one_line(text: str, most: int = LONGEST) -> str:
-    """Somebody else's text, fit for a terminal and a table: one line of at most so many characters, nothing in it that
-    a terminal obeys."""
+    """Make one line of at most so many characters of somebody else's text, without control characters."""
     words = " ".join(ESCAPES.sub("", text[: 20 * most]).split())
     return "".join(sign for sign in words if sign.isprintable())[:most]
 
 
 def printable(text: str) -> str:
-    """Somebody else's text of several lines, nothing in it that a terminal obeys."""
+    """Remove the control characters from somebody else's text of several lines."""
     signs = (sign if sign.isprintable() or sign == "\n" else " " * sign.isspace() for sign in ESCAPES.sub("", text))
     return "".join(signs)
 
 
 def said_by(error: BaseException) -> str:
-    """An exception in one line, its type first, and where it came out of the user's code."""
+    """Describe an exception in one line: its type, its text, and the line of the user's code that raised it."""
     said, where = one_line(f"{type(error).__name__}: {error}").removesuffix(":"), user_code(error)
     return f"{said}, in or below {where}" if where and not isinstance(error, InputError) else said
 
 
 def refused_file(error: BaseException) -> str:
-    """In one line, where the machine refused to write or read a file, as on a full disk; "" for any other exception."""
+    """Describe in one line that the machine refused a file, as on a full disk; "" for any other exception."""
     if not isinstance(error, OSError) or error.errno not in REFUSALS:
         return ""
     named = "" if error.filename is None else f"{str(error.filename)!r}: "
@@ -74,15 +72,14 @@ def refused_file(error: BaseException) -> str:
 
 
 def no_path(error: BaseException) -> str:
-    """In one line, where a path can be none, and so is somebody's input; "" for any other exception."""
+    """Describe in one line that a path is impossible, a fault of the input; "" for any other exception."""
     if not isinstance(error, OSError) or error.errno not in NO_PATH:
         return ""
     return one_line(f"{str(error.filename)[:100]!r} is no path: {error.strerror}")
 
 
 def unexpected(error: BaseException) -> str:
-    """An exception that nobody foresaw, in one line that says where it came out of the user's code; its stack goes into
-    a file of its own."""
+    """Describe an unforeseen exception in one line, and write its stack into a file."""
     stack = "".join(traceback.format_exception(error))
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix="fedspill-", suffix=".txt", delete=False, errors="replace"
@@ -93,7 +90,6 @@ def unexpected(error: BaseException) -> str:
 
 
 def user_code(error: BaseException) -> str:
-    """FILE:LINE of the innermost code that fedspill called and that is neither its own nor an installed package's, such
-    as a network, an attack or a defense of the user's; "" where there is none."""
+    """Return FILE:LINE of the innermost code of the user, such as a network, an attack or a defense; "" for none."""
     frames = users_frames(error)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""

@@ -33,8 +33,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_here(grid: Grid, context: Context) -> None:
-    """Here the SuperNodes are the clients: where fewer are up than the scenario asks for, it runs, and is recorded,
-    with those there are."""
+    """Run with the SuperNodes as clients: if fewer are up than the scenario asks for, with those."""
     path = Path(str(context.run_config["scenario"]))
     path = path if path.exists() else PROJECT / path
     wanted = load_scenario(path).federation.clients

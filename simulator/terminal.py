@@ -1,6 +1,6 @@
-"""The one door to the terminal: texts of tables, lines and errors may be somebody else's, and are shown as they are.
+"""Print to the terminal: every text passes here, as it may be somebody else's and hold control characters.
 
-stdout and stderr of a command, which may end before it does: whoever reads a pipe leaves, or a disk is full.
+stdout and stderr may end before a command does: the reader of a pipe leaves, or a disk is full.
 """
 
 import contextlib
@@ -20,10 +20,8 @@ from simulator.errors import printable
 
 
 class Terminal(Console):
-    """A console that takes no text for markup and lets nothing through that a terminal obeys, in tables neither.
-
-    What is to be coloured is a `Text`, of which the foreign parts are `printable`.
-    """
+    """A console that shows markup and control characters as text, in tables too. For colours, print a `Text` whose
+    foreign parts are `printable`."""
 
     def __init__(self, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -32,19 +30,19 @@ class Terminal(Console):
         return super().render_str(printable(text), **options)
 
     def on_broken_pipe(self) -> None:
-        """Nobody reads any more, which ends no run: Rich would raise SystemExit."""
+        """Go on without a reader: Rich would raise SystemExit."""
         self.quiet = True
 
 
 def print_error(line: str) -> None:
-    """A line for people, on stderr, as long as that is open."""
+    """Print a line for people on stderr, if that is still open."""
     with contextlib.suppress(OSError):
         print(f"fedspill: {printable(line)}", file=sys.stderr)
 
 
 def print_json(data: Any) -> None:
-    """JSON on stdout: letters as they are, and what a terminal obeys as its number, which readers of JSON take back.
-    Paths become texts, numbers of NumPy numbers."""
+    """Print JSON: letters as they are, control characters as JSON escapes, paths as texts, NumPy's numbers as
+    numbers."""
 
     def plain(value: Any) -> Any:
         return value.item() if hasattr(value, "item") else str(value)
@@ -54,7 +52,7 @@ def print_json(data: Any) -> None:
 
 
 def guard_warnings() -> None:
-    """Those of libraries quote what they were given."""
+    """Make warnings printable: those of libraries quote foreign text."""
 
     def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
         print(printable(warnings.formatwarning(message, category, filename, lineno, line)), end="", file=sys.stderr)
@@ -63,8 +61,7 @@ def guard_warnings() -> None:
 
 
 class Outlet:
-    """A stream that takes everything, whatever becomes of it: a run of days does not end with the terminal it was
-    started from. failed: the first thing that the system said against it."""
+    """A stream that never fails, so that a run of days does not end with its terminal. failed: the first error."""
 
     def __init__(self, stream: TextIO) -> None:
         if isinstance(stream, io.TextIOWrapper):
@@ -97,18 +94,18 @@ class Outlet:
 
     @property
     def reason(self) -> str:
-        """What the system said; empty where it said nothing."""
+        """The text of the error; empty without one."""
         return (self.failed and self.failed.strerror) or ""
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody waits for what this stream did not take; a reader that has left does not."""
+        """Whether output was lost that somebody waits for; a reader that has left does not."""
         return self.failed is not None and self.failed.errno != errno.EPIPE
 
 
 @contextlib.contextmanager
 def outlets() -> Iterator[Outlet]:
-    """stdout and stderr as outlets, inside the block. Yields that of stdout."""
+    """Make outlets of stdout and stderr inside the block; yield that of stdout."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by whoever started us: the next file would have its number
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

@@ -1,4 +1,4 @@
-"""What a scenario grants its adversary, as values: the only door by which truth about a client reaches an attack."""
+"""Grant the adversary what a scenario grants: the only door by which truth about a client reaches an attack."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,13 +17,13 @@ from simulator.scenario.scenario import Cell, Scenario
 
 
 def defense_facts(cell: Cell, data: FederatedData, view: View, clients: Sequence[int]) -> dict[str, Any]:
-    """What an adaptive attacker is told of the defenses behind what `view` shows of the updates of `clients`."""
+    """Return the facts on the defenses for an adaptive attacker on the updates of `clients`, as `view` shows them."""
     scenario = cell.scenario
     if view.source is CheckpointSource.GLOBAL and not scenario.federation.strategy.plain_mean:
-        return scenario.defense_facts()  # what a server optimizer makes of noise is left open
+        return scenario.defense_facts()  # the noise behind a server optimizer is unknown
     asks = any(attack.adaptive for attack in scenario.adversary.attacks)
     if not asks and "noise_std" not in scenario.adversary.knowledge:
-        return scenario.defense_facts()  # to search the noise of a target ε takes seconds
+        return scenario.defense_facts()  # the search for the noise of a target ε takes seconds
     sizes = tuple(data.client_sizes[client] for client in clients)
     shares = tuple(size / sum(sizes) for size in sizes)
     if view.source is CheckpointSource.GLOBAL and scenario.poisson:
@@ -34,10 +34,8 @@ def defense_facts(cell: Cell, data: FederatedData, view: View, clients: Sequence
 def grant(
     scenario: Scenario, data: FederatedData, clients: Sequence[int], facts: dict[str, Any] | None = None
 ) -> Knowledge:
-    """Knowledge about the private set that `clients` form together.
-
-    A field set to true is granted as it is; any other value is what the adversary believes, right or wrong. facts: what
-    there is to tell of the defenses, default what they tell whatever is seen.
+    """Return the knowledge about the private set of `clients` together. A field set to true has its true value; any
+    other value is the adversary's belief, right or wrong. facts: on the defenses, default those for every observation.
     """
     wanted = scenario.adversary.knowledge
     truth = _truth(scenario, data, clients, set(wanted)) | (scenario.defense_facts() if facts is None else facts)
@@ -57,7 +55,7 @@ def grant(
 
 
 def _truth(scenario: Scenario, data: FederatedData, clients: Sequence[int], wanted: set[str]) -> dict[str, Any]:
-    """True values of the wanted fields only: what is not asked for is not even read."""
+    """Read the true values of the wanted fields, and of no others."""
     training = scenario.training
     sizes = [data.client_sizes[client] for client in clients]
     readers: dict[str, Callable[[], Any]] = {

@@ -1,4 +1,4 @@
-"""What the adversary writes down of a federation: checkpoints, and the observations that threat models make of them."""
+"""Record a federation for the adversary: checkpoints, and the observations that threat models make of them."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,7 @@ from simulator.results.storage import CellStore
 from simulator.results.threat_models import CheckpointSource, RoundFiles, View
 from simulator.scenario.scenario import Cell
 
-AHEAD = 4  # rounds that training may be ahead of the attacks, counted in the checkpoints that wait for them
+AHEAD = 4  # rounds that training may be ahead of the attacks, counted in waiting checkpoints
 
 
 class CellRecorder:
@@ -29,7 +29,7 @@ class CellRecorder:
         submit: Callable[[Job], None],
         note: Callable[[Job, JobResult], None],
     ):
-        """submit: takes jobs to be run. note: takes the rows of those that cannot be started."""
+        """submit: runs a job. note: adds the rows of a job that cannot be started."""
         self.cell, self.store, self.data, self.submit, self.note = cell, store, data, submit, note
         self.hides_clients = cell.scenario.hides_clients
         self.views = cell.scenario.views
@@ -43,21 +43,20 @@ class CellRecorder:
         self.initial = self.retention.note(self.note_global(0, state), 1)
 
     def note_global(self, round: int, state: State) -> str:
-        """The file of the global checkpoint after `round`; written where somebody will read it, as what the round ended
-        with or as what the next one starts from."""
+        """Return the file of the global checkpoint after `round`; write it if this round or the next is kept."""
         scenario = self.cell.scenario
         if scenario.keeps(round) or scenario.keeps(round + 1):
             return self.store.save_global(round, state)
         return self.store.global_name(round)
 
     def note_sum(self, round: int, state: State) -> str:
-        """The file of what secure aggregation shows the server of a round."""
+        """Return the file of the sum that secure aggregation shows the server; write it if the round is kept."""
         if self.cell.scenario.keeps(round):
             return self.retention.note(self.store.save_sum(round, state), round)
         return self.store.sum_name(round)
 
     def save_reply(self, round: int, reply: ClientReply) -> None:
-        """Write down what a client returned; where that is nothing, give every attack on it a row that says why."""
+        """Write the checkpoint of a reply; if there is none, give every attack on the client a row that says why."""
         state = reply.state
         self.spent[reply.client] = reply.guarantees or self.spent.get(reply.client, ())
         if state is None:
@@ -72,23 +71,20 @@ class CellRecorder:
             self.store.save_distilled(round, reply.client, reply.distilled)
 
     def attacked(self, job: Job) -> None:
-        """An attack has ended: it reads no files any more."""
+        """Note that an attack has ended: it reads no files any more."""
         self.retention.end(job.name)
 
     def end_round(self, round: int, healthy: tuple[int, ...], final: str | None, summed: str | None) -> None:
-        """Extend the series by this round, and attack what the threat models see of it.
-
-        healthy: the clients whose update went in. final, summed: files of the global checkpoint and of the sum of
-        secure aggregation; None where there is none.
-        """
+        """Extend the series by this round, and attack its observations. healthy: the clients whose update went in.
+        final, summed: the files of the global checkpoint and of the sum of secure aggregation, or None."""
         named = {CheckpointSource.SUM: summed, CheckpointSource.GLOBAL: final}
         of_all = {source: (self.initial, name) for source, name in named.items() if name is not None}
         visible = () if self.hides_clients else healthy
         returned = {client: (self.initial, self.store.client_name(round, client)) for client in visible}
         seen = self.observations.extend(round, returned, of_all, healthy)
         self.initial = self.retention.note(final or self.initial, round + 1)
-        # attacks on everybody's images take longest: begun first, none of them is left to run alone at the end
-        everybody = (ALL, *healthy) if healthy else ()  # where the coins chose nobody, what is released is noise
+        # attacks on all images take longest: they begin first, so that none runs alone at the end
+        everybody = (ALL, *healthy) if healthy else ()  # if the coins chose nobody, noise is released
         for key, view in (pair for client in everybody for pair in self._views(round, client)):
             if view.hidden_by is not None:
                 self._note(key, view, "skipped", view.hidden_by)
@@ -97,18 +93,18 @@ class CellRecorder:
         self._forget_old_rounds(round)
 
     def _forget_old_rounds(self, round: int) -> None:
-        """Remove what `output.keep: {last: K}` does not keep after `round`, unless attacks look back further."""
+        """Remove the files that `output.keep: {last: K}` does not keep, unless later attacks look back."""
         last = self.cell.scenario.kept_rounds
         if last is not None and not self.cell.scenario.looks_back_after(round):
             self.retention.keep_from(round - last + 1)
 
     def _views(self, round: int, client: int) -> list[tuple[ObservationKey, View]]:
-        """What is looked at of a client, or of all, by the key of the observation; nothing in a round left out."""
+        """Return the views of a client, or of all, with the key of the observation; none in a round without attacks."""
         views = self.views if self.cell.scenario.adversary.attacks_in(round) else []
         return [(ObservationKey(round, client, view.threat_model), view) for view in views if view.shows(client)]
 
     def _observe(self, key: ObservationKey, view: View, healthy: tuple[int, ...]) -> None:
-        """Write down what a view shows, and start its attacks."""
+        """Write an observation, and start its attacks."""
         recorded = self.observations.write(key, view, healthy)
         for job in self._jobs(key, view):
             self.retention.begin(job.name, recorded.files)
@@ -117,7 +113,7 @@ class CellRecorder:
     def _describe(
         self, view: View, seen: RecordedObservation, rounds: Sequence[RoundFiles]
     ) -> tuple[RecordedObservation, Knowledge]:
-        """Add what an adaptive attacker is told and what the clients have spent; grant what the scenario grants."""
+        """Complete an observation by facts on the defense and by guarantees, and grant what the scenario grants."""
         facts = defense_facts(self.cell, self.data, view, rounds[-1].clients)
         guarantees = worst(self.spent[client] for client in seen.clients)
         recorded = seen.model_copy(update={"defense_facts": facts, "guarantees": guarantees})

@@ -1,7 +1,4 @@
-"""Write a recording: one round after the other, each as the server saw it.
-
-One recording at a time claims the folder, and an earlier one makes way.
-"""
+"""Write a recording, round by round. One recording at a time claims the folder; an earlier one is moved away."""
 
 import errno
 import os
@@ -27,7 +24,7 @@ from simulator.results.observation_writer import ObservationWriter, Retention, S
 from simulator.results.storage import CellStore
 from simulator.results.threat_models import CheckpointSource, RoundFiles, View, all_views
 
-OWN = re.compile(  # what a recording writes, below its folder
+OWN = re.compile(  # paths of a recording, below its folder
     r"\.lock|\.?recording\.json(\.partial)?|checkpoints"
     r"|checkpoints/\.?((global|sent|client)_\w+\.safetensors|round_\w+\.json)(\.partial)?"
 )
@@ -38,7 +35,7 @@ class RecordingFolder:
 
     def __init__(self, path: Path):
         """Make nothing yet. Raise InputError if the folder holds something else than a recording, an earlier one that
-        cannot make way, or one that is under way."""
+        cannot be renamed, or one that is under way."""
         self.path = Path(os.path.realpath(path))  # a link that moves away leaves the folder where it was
         self.lock: BaseFileLock | None = None
         self.occupied = (
@@ -50,10 +47,7 @@ class RecordingFolder:
             raise InputError(f"Record: {self.occupied}")
 
     def claim(self, is_ours: bool) -> None:
-        """Make the folder and keep others out, whose checkpoints would mix with these.
-
-        is_ours: whether the recording in the folder is this one; any other moves away.
-        """
+        """Make the folder and lock it. is_ours: whether the recording in the folder is this one; another is moved."""
         if self.lock is not None:
             return
         if not is_ours and (self.path / CONTENTS).exists():
@@ -70,7 +64,7 @@ class RecordingFolder:
 
 
 def _check(path: Path) -> None:
-    """Raise InputError if `path` holds something else than a recording, or an earlier one that cannot make way."""
+    """Raise InputError if `path` holds something else than a recording, or one that cannot be renamed."""
     if path.is_dir() and (path / CONTENTS).exists():
         if path.is_mount() or not os.access(path.parent, os.W_OK | os.X_OK):
             raise InputError(
@@ -85,8 +79,8 @@ def _check(path: Path) -> None:
 def _move_away(path: Path) -> None:
     """Rename an earlier recording to `NAME.previous`; if one is there already, keep the longer of the two.
 
-    So a server that is started over and over neither fills the disk nor removes the days before. A folder that holds
-    files of the user's is never removed.
+    So a server that restarts often neither fills the disk nor loses the days before. A folder with other files is never
+    removed.
     """
     ends = (f".previous-{number}" if number > 1 else ".previous" for number in count(1))
     beside = (path.with_name(path.name + end) for end in ends)
@@ -112,7 +106,7 @@ def _length(recording: Path) -> int:
 
 
 def _is_recording_alone(folder: Path) -> bool:
-    """Return whether a folder holds a recording and nothing else, so that nobody misses more than that."""
+    """Return whether a folder holds a recording and nothing else."""
     return (folder / CONTENTS).is_file() and all(
         OWN.fullmatch(path.relative_to(folder).as_posix()) and not path.is_symlink() for path in folder.rglob("*")
     )
@@ -138,7 +132,7 @@ class RecordedViews:
         self.histories: dict[Series, ObservationKey] = {}
 
     def write(self, number: int, ended: Sequence[Series], present: Sequence[int]) -> None:
-        """Write what is seen of a round. ended: the series that have it. present: all clients of the round."""
+        """Write the observations of a round. ended: the series that have it. present: all clients of the round."""
         for series in ended:
             for view in OF_ONE_ROUND:
                 if view.source is series[0]:
@@ -218,7 +212,7 @@ class RecordingWriter:
         self.last_round, self.begun = 0, False
 
     def write(self, seen: ServerRound) -> None:
-        """Write one round: its checkpoints, what each threat model sees of them, and who was in it."""
+        """Write one round: its checkpoints, its observations and its clients."""
         with self.problems.caught("a round could not be recorded", f"round {seen.server_round}"):
             self._begin()
             # a strategy that is started again counts from 1 again
@@ -251,7 +245,7 @@ class RecordingWriter:
         log.info("fedspill: what the server sees is recorded in %s", self.path)
 
     def _write_sent(self, saved: SavedRound, seen: ServerRound) -> None:
-        """Write what clients are sent, if the strategy sends one of them another checkpoint than the global one."""
+        """Note the clients, and write a checkpoint that one of them is sent instead of the global one."""
         for node in sorted(seen.to):
             client = self.numbers.setdefault(node, len(self.numbers))
             self.clients.setdefault(client, SeenClient(node=node))
@@ -263,7 +257,7 @@ class RecordingWriter:
                     saved.initial[client] = self.retention.note(name, saved.number)
 
     def _write_returned(self, saved: SavedRound, seen: ServerRound) -> None:
-        """Write what came back, the checkpoint after the round, and what is seen of both."""
+        """Write the replies, the checkpoint after the round, and the observations."""
         self.last_round = saved.number
         for reply in seen.replies:
             client = self.numbers[reply.node]
@@ -290,7 +284,7 @@ class RecordingWriter:
             saved.returned[client] = self.retention.note(name, saved.number)
 
     def _global_file(self, number: int, arrays: Arrays) -> str:
-        """Return the file of the checkpoint that a round starts from: often the one that the last round ended with."""
+        """Return the file of the checkpoint before a round: usually that of the end of the last one."""
         if self.latest is None:
             return self._save_global(number - 1, arrays)
         if not same(self.latest[0], arrays):  # the user's own code has changed it, or it was not written
@@ -305,8 +299,8 @@ class RecordingWriter:
         return self.kept.clients is None or client in self.kept.clients
 
     def _state(self, arrays: Arrays) -> State:
-        """Return Flower's arrays as a state dict to be written; a list of them has the names "0", "1", … Raise OSError
-        if that would leave less of the disk than has to stay free."""
+        """Return Flower's arrays as a state dict; a list of them has the names "0", "1", … Raise OSError if writing it
+        would leave too little free disk."""
         free = shutil.disk_usage(self.store.checkpoints).free - sum(len(array.data) for array in arrays.values())
         if free < self.kept.free:
             left = f"less than {self.kept.free / 1e9:g} GB (keep_free) would stay free"
@@ -314,24 +308,20 @@ class RecordingWriter:
         return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
 
     def _observe(self, saved: SavedRound, final: str | None, present: tuple[int, ...]) -> None:
-        """Write what every threat model sees of the round. final: the file of the checkpoint after it, None for none.
-        present: the clients that replied."""
+        """Write the observations of a round. final: the file of the checkpoint after it, or None. present: the clients
+        that replied."""
         returned = {client: (saved.initial[client], name) for client, name in sorted(saved.returned.items())}
         of_all = {} if final is None else {CheckpointSource.GLOBAL: (saved.initial[ALL], final)}
         ended = self.views.observations.extend(saved.number, returned, of_all, present)
         self.views.write(saved.number, ended, present)
 
     def _forget_old_rounds(self) -> None:
-        """Remove what only rounds before the last ones need."""
+        """Remove the files that only old rounds need."""
         if self.kept.rounds is not None and len(self.rounds) > self.kept.rounds:
             self.rounds = self.rounds[-self.kept.rounds :]
             self.views.forget_before(self.rounds[0].round)
             self.retention.keep_from(self.rounds[0].round)
 
     def _contents(self) -> RecordingContents:
-        return RecordingContents(
-            strategy=self.strategy,
-            clients=self.clients,
-            rounds=tuple(self.rounds),
-            problems=self.problems.lines(),
-        )
+        rounds, problems = tuple(self.rounds), self.problems.lines()
+        return RecordingContents(strategy=self.strategy, clients=self.clients, rounds=rounds, problems=problems)
