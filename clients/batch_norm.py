@@ -1,4 +1,4 @@
-"""BatchNorm in local training: whose statistics normalize, and which tensors of a network move with them."""
+"""BatchNorm in local training: the statistics that normalize, and the buffers that training moves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def moving_statistics(model: nn.Module, mode: BatchNormMode) -> list[str]:
-    """Names of the buffers that local training moves, as `state_dict` has them; none where BatchNorm is in `eval`."""
+    """Return the names of the buffers that local training moves, as in `state_dict`; none if BatchNorm is in `eval`."""
     layers = _batch_norms(model) if mode == "train" else {}
     return [
         f"{name}.{part}".lstrip(".")
@@ -24,12 +24,12 @@ def moving_statistics(model: nn.Module, mode: BatchNormMode) -> list[str]:
 
 @contextmanager
 def training_mode(model: nn.Module, mode: BatchNormMode) -> Iterator[None]:
-    """Within it the network is in training mode, and in evaluation mode afterwards.
+    """Put the network into training mode, and into evaluation mode afterwards.
 
     mode: `train`, BatchNorm normalizes with the mean and the variance of the batch and moves its running statistics
-    towards them; `eval`, it normalizes with those it was given, and keeps them. A layer that sees a single value per
-    channel (one image, a map of 1x1) has no variance, and torch refuses it: such a layer uses its running statistics
-    for that batch, so that every image is trained on. drop_last, which elsewhere avoids the refusal, leaves it out.
+    towards them; `eval`, it normalizes with the running ones, and keeps them. Torch refuses a single value per channel
+    (one image, a map of 1x1), which has no variance: such a layer uses its running statistics for that batch, so that
+    every image is trained on, where drop_last would leave it out.
     """
     spared: set[nn.Module] = set()
 

@@ -1,4 +1,4 @@
-"""Builds the defenses that a scenario names, and runs a chain of them around the local training of one client."""
+"""Build the defenses that a scenario names, and run a chain of them around the local training of one client."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
@@ -19,11 +19,11 @@ from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.training import Batch, TrainingHook, TrainingLoop
 
 RunMod = Callable[[FlowerMod, str, State], State]
-"""Applies a Flower mod, of the defense so called, to the parameters that are about to be returned."""
+"""Applies a Flower mod, of the defense with this name, to the parameters before they are returned."""
 
 
 def build_defense(config: DefenseConfig) -> Defense:
-    """The defense with its options type-checked; InputError names what is wrong."""
+    """Make a defense with type-checked options; InputError names what is wrong."""
     if ":" in config.name and not _is_defense(config.name):
         return FlowerMod(config.name, config.options)
     defense = DEFENSES.find(config.name)
@@ -32,7 +32,7 @@ def build_defense(config: DefenseConfig) -> Defense:
 
 
 def _is_defense(path: str) -> bool:
-    """Whether there is a defense at an import path, and not a Flower mod, which is loaded where it runs."""
+    """Return whether an import path leads to a defense, and not to a Flower mod, which is loaded where it runs."""
     if path in DEFENSES:
         return True
     try:
@@ -45,7 +45,7 @@ def _is_defense(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Link(TrainingHook):
-    """One defense of a chain where it acts; a hook of local training."""
+    """A defense of a chain in its context, as a hook of local training."""
 
     defense: Defense
     context: DefenseContext
@@ -57,11 +57,8 @@ class Link(TrainingHook):
         return self.defense.local_step(batch, generator)
 
     def protect(self, received: State, state: State, run_mod: RunMod | None) -> tuple[State, Metrics]:
-        """(the state that is sent instead of `state`, what the defense reports of it).
-
-        A defense acts on parameters. A statistic of BatchNorm is sent as it is, or the one received where the defense
-        withholds it.
-        """
+        """Return (the state to send instead of `state`, metrics). A defense acts on parameters. A statistic of
+        BatchNorm is sent as it is, or as it was received if the defense withholds it."""
         kept = {name: received[name] for name in self.defense.withheld_statistics(self.context)}
         mod = self.defense.flower_mod()
         if mod is not None:
@@ -89,7 +86,7 @@ class DefenseChain:
     def of(
         cls, config: ClientConfig, round: int, client: int, model: nn.Module, memory: dict[str, dict[str, Any]]
     ) -> "DefenseChain":
-        """model: at the parameters received. memory: what each defense keeps between rounds, by its label."""
+        """model: at the parameters received. memory: of each defense between rounds, by its label."""
         received = {name: value.detach().clone() for name, value in model.state_dict().items()}
         contexts = [
             DefenseContext(config, round, client, model, memory.setdefault(entry.label, {}), received)
@@ -98,7 +95,7 @@ class DefenseChain:
         return cls(tuple(map(Link, map(build_defense, config.defenses), contexts)))
 
     def prepare(self, data: TrainingSet) -> tuple[TrainingSet, Metrics]:
-        """(what the client trains on, what the defenses report of it); InputError where one cannot run."""
+        """Return (the data to train on, metrics); raise InputError if a defense cannot run."""
         metrics: Metrics = {}
         for link in self.links:
             link.defense.check(link.context)
@@ -107,7 +104,7 @@ class DefenseChain:
         return data, metrics
 
     def protect(self, received: State, state: State, run_mod: RunMod | None) -> tuple[State, Metrics]:
-        """(the state that is sent instead of `state`, what the defenses report of it)."""
+        """Return (the state to send instead of `state`, metrics)."""
         metrics: Metrics = {}
         for link in self.links:
             state, reported = link.protect(received, state, run_mod)
@@ -115,24 +112,22 @@ class DefenseChain:
         return state, metrics
 
     def bytes_sent(self, state: State) -> int:
-        """The size of the update as it travels."""
+        """Return the bytes of the update as it travels."""
         encoding = Encoding()
         for link in self.links:
             encoding = link.defense.encode(encoding, link.context)
         return encoding.bytes(sum(value.numel() for value in state.values() if value.is_floating_point()))
 
     def privacy_spent(self, steps: int, count: int) -> tuple[Guarantee, ...]:
-        """What each defense that gives a guarantee gives after this round, under its label; none speaks for another.
-
-        steps: optimizer steps of the round. count: images that were trained on.
-        """
+        """Return the guarantees after this round, each under its defense's label. steps: optimizer steps of the round.
+        count: images that were trained on."""
         spent = [link.defense.privacy_spent(link.context, steps, count) for link in self.links]
         labels = [entry.label for entry in self.links[0].context.config.defenses] if self.links else []
         return tuple(replace(one, mechanism=label) for one, label in zip(spent, labels, strict=True) if one)
 
 
 def invariances(chain: Iterable[Defense]) -> tuple[Transformation, ...]:
-    """All that a chain may turn an image into before a step sees it; none where it shows images as they are."""
+    """Return all transformations that an image may go through before a step; empty if steps see images as they are."""
     views: tuple[Transformation, ...] = ()
     for defense in chain:
         own = defense.invariances()

@@ -30,20 +30,20 @@ OUT_OF_TIME = 1000  # code of the error in the place of a reply that took longer
 
 
 def loaded() -> None:
-    """Called in a worker of a simulation before its first client: what calls it has imported all that clients need."""
+    """Do nothing: calling this imports the module, so that the first client of a worker does not pay for it."""
 
 
 @app.query()
 def identify(message: Message, context: Context) -> Message:
-    """Tell the partition id (node ids are random) and which code this client runs."""
+    """Report the partition id (node ids are random) and the version of this client's code."""
     record = ConfigRecord({"partition-id": int(context.node_config["partition-id"]), "code": code_version()})
     return Message(content=RecordDict({"identity": record}), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train on the private images and return the checkpoint, or an error of one line where training fails or takes
-    longer than the server waits for it: a client that hangs would be missing in every later round too."""
+    """Train on the private images and return the checkpoint, or an error of one line if training fails or takes longer
+    than the server waits: a client that hangs would be missing in every later round, too."""
     seconds = message.content.config_records["config"].get(LIMIT)
     try:
         with contextlib.ExitStack() as limits:
@@ -61,7 +61,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def trained(message: Message, context: Context) -> RecordDict:
-    """The records of a reply: arrays, metrics, what the defenses report, and where the client ran."""
+    """Train, and return the records of the reply."""
     settings = message.content.config_records["config"]
     config = ClientConfig.model_validate_json(str(settings["client-json"]))
     client, round = int(context.node_config["partition-id"]), int(str(settings["server-round"]))
@@ -87,7 +87,7 @@ def trained(message: Message, context: Context) -> RecordDict:
 
 
 def reply_records(update: ClientUpdate, client: int) -> RecordDict:
-    """What a client's update looks like in a message."""
+    """Return the records of an update: arrays, metrics, reports of the defenses, and where the client ran."""
     metrics: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": update.num_images,
         "partition-id": client,
@@ -112,8 +112,8 @@ def reply_records(update: ClientUpdate, client: int) -> RecordDict:
 
 
 def run_flower_mod(mod: FlowerMod, state: State, message: Message, context: Context) -> State:
-    """What the mod makes of a reply that holds `state`, some entries of the checkpoint in `message`: it sees no others
-    there either, as mods compare the two entry by entry."""
+    """Apply a mod to a reply with `state`, some entries of the checkpoint in `message`. The mod sees only these in the
+    message, too, as mods compare the two entry by entry."""
     received = message.content.array_records["arrays"]
     message.content["arrays"] = ArrayRecord({name: received[name] for name in state})
     content = RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 1})})
@@ -125,7 +125,7 @@ def run_flower_mod(mod: FlowerMod, state: State, message: Message, context: Cont
 
 
 def load_mod(mod: FlowerMod) -> Any:
-    """The Flower mod behind an import path; InputError where there is none, or where it may not run."""
+    """Load the Flower mod at an import path; raise InputError if there is none, or it may not run."""
     require_allowed(mod.path)
     look_in_working_folder()
     module, _, attribute = mod.path.partition(":")

@@ -1,4 +1,4 @@
-"""What a client needs to know, validated: data, partition, model, local training, defenses."""
+"""The settings of a client, validated: data, partition, model, local training, defenses."""
 
 import functools
 import json
@@ -14,7 +14,7 @@ from attacks.interface.errors import InputError
 from clients.batch_norm import BatchNormMode
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
-# no experiment needs as much: what is beyond is a slip of the finger, and is refused before memory is asked for it
+# larger values are slips of the finger, and are refused before memory is asked for them
 Positive = Annotated[float, Field(gt=0, le=1e36)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Crowd = Annotated[int, Field(ge=1, le=10**6)]  # of rounds, of clients
@@ -25,10 +25,8 @@ Made = TypeVar("Made")
 
 
 class ModelOptionError(InputError):
-    """A key of the section `model` that the network named there does not have, or a wrong value of one it has.
-
-    model: the network's name. error: pydantic's, its `loc` counted from the section. known: the network's options.
-    """
+    """A key of the section `model` that its network does not have, or a wrong value. model: the network's name. error:
+    pydantic's, its `loc` counted from the section. known: the network's options."""
 
     def __init__(self, model: str, error: Any, known: Sequence[str] = ()) -> None:
         self.model, self.error, self.known = model, error, tuple(known)
@@ -38,11 +36,9 @@ class ModelOptionError(InputError):
 
 
 def as_json(values: dict[str, Any], called: str) -> str:
-    """The values as JSON text, which pydantic then reads strictly.
-
-    called: how errors call what the values belong to. Raises InputError where a value is no plain YAML value: a set,
-    bytes, a mapping whose keys are no text, or a list that contains itself.
-    """
+    """Return the values as JSON text, which pydantic then reads strictly. called: their name in errors. Raise
+    InputError for a value that is not plain: a set, bytes, a mapping with other keys than text, or a list that contains
+    itself."""
     try:
         return json.dumps(values)
     except (TypeError, ValueError) as error:
@@ -51,15 +47,12 @@ def as_json(values: dict[str, Any], called: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
-    """Making one takes milliseconds, and every cell of a sweep asks for the same few."""
+    """Return the adapter of a type: making one takes milliseconds, and every cell of a sweep needs the same few."""
     return TypeAdapter(kind)
 
 
 def made_with(kind: type[Made], called: str, options: dict[str, Any]) -> Made:
-    """A dataclass made with type-checked options.
-
-    called: how errors call it. Raises InputError that names the option that is wrong.
-    """
+    """Make a dataclass with type-checked options; InputError names the wrong option. called: its name in errors."""
     for option, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{called}: option {option!r} is {value}: it has to be finite")
@@ -75,7 +68,7 @@ def made_with(kind: type[Made], called: str, options: dict[str, Any]) -> Made:
 
 
 class Section(BaseModel):
-    """A section of a scenario: immutable, no unknown keys, no numbers from strings, none that JSON cannot hold."""
+    """A section of a scenario: immutable, no unknown keys, no numbers from strings, no NaN or Inf."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=(), allow_inf_nan=False)
 
@@ -115,14 +108,14 @@ class PartitionConfig(Section):
     classes: Count = Field(2, description="pathological: classes per client")
 
     def images_of(self, client: int) -> int | None:
-        """The number (exact, balanced) or the limit (otherwise) of one client's images; None: no limit."""
+        """Return the number (exact, balanced) or the limit (otherwise) of one client's images; None for no limit."""
         if isinstance(self.images, list):
             return self.images[client]
         return self.images or (8 if self.fixed_size else None)
 
     @property
     def fixed_size(self) -> bool:
-        """Whether `images` says how many each client has, not at most how many."""
+        """Whether `images` is the number of images of each client, not the limit."""
         return self.kind in ("exact", "balanced")
 
 
@@ -169,14 +162,11 @@ class TrainingConfig(Section):
 
 
 class ModelOptions(Section):
-    """What every built-in network looks like: a section of its own options, which builds the network from them.
-
-    The options are the fields of a subclass; options of other networks are refused.
-    """
+    """The options of a built-in network, as fields of a subclass, which builds the network."""
 
     @abstractmethod
     def build(self, shape: tuple[int, int, int], outputs: int) -> nn.Module:
-        """The network for images of this shape (C, H, W), which gives (N, outputs); it is initialized afterwards."""
+        """Build the network for images of this shape (C, H, W), with outputs (N, outputs); it is initialized later."""
 
 
 class PretrainConfig(TrainingConfig):
@@ -218,7 +208,7 @@ class ModelConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _flat(cls, values: Any) -> Any:
-        """`{name: mlp, width: 64}` and the resolved form, `{name: mlp, options: {width: 64}}`, mean the same."""
+        """Accept `{name: mlp, width: 64}` as the resolved form, `{name: mlp, options: {width: 64}}`."""
         if not isinstance(values, dict):
             return values
         name, given = values.get("name", "mlp"), values.get("options", {})
@@ -235,11 +225,11 @@ class ModelConfig(Section):
         return {**shared, "options": options}
 
     def without_initial_weights(self) -> "ModelConfig":
-        """The same network without where its weights come from: for those who are given them."""
+        """Return the network without the origin of its weights, for those who are given them."""
         return self.model_copy(update={"checkpoint": None, "pretrain": None})
 
     def with_options(self, **options: Any) -> "ModelConfig":
-        """The same network with some of its own options changed."""
+        """Return the network with some of its own options changed."""
         return self.model_copy(update={"options": {**self.options, **options}})
 
 
@@ -249,7 +239,7 @@ class NamedSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _flat(cls, values: Any) -> Any:
-        """`clipping`, `{name: clipping, norm: 1}` and the resolved form all mean the same."""
+        """Accept `clipping` and `{name: clipping, norm: 1}` as the resolved form."""
         if isinstance(values, str):
             values = {"name": values}
         if not isinstance(values, dict) or not isinstance(values.get("name"), str):
@@ -262,7 +252,7 @@ class NamedSection(Section):
 
     @classmethod
     def default_label(cls, values: dict[str, Any]) -> str:
-        """How tables call it where nothing else is said. values: of its fields, as they were written."""
+        """Return the default name in tables. values: of its fields, as they were written."""
         return str(values["name"]).rpartition(":")[2]
 
 

@@ -1,7 +1,4 @@
-"""Where a client runs, and which code.
-
-One client's half of a round, without Flower: it reads its images, trains behind its defenses, and reports.
-"""
+"""Run one client's half of a round, without Flower: read its images, train behind its defenses, and report."""
 
 import hashlib
 import os
@@ -26,7 +23,7 @@ from clients.training import FedProx, TrainingReport, train
 
 
 def code_version() -> str:
-    """A digest of the source that clients run: server and clients have to run the same."""
+    """Return a digest of the source that clients run: server and clients have to run the same."""
     root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for path in sorted(path for package in ("attacks", "clients") for path in (root / package).rglob("*.py")):
@@ -35,8 +32,7 @@ def code_version() -> str:
 
 
 def has_gpu_share() -> bool:
-    """Whether this process may use a GPU: a worker of Ray only one that it was granted a share of, since others would
-    crowd it; any other process what it finds."""
+    """Return whether this process may use a GPU: a worker of Ray needs a share of one; any other process does not."""
     import ray  # 0.2 s of a process that has no need of it otherwise
 
     if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
@@ -45,7 +41,7 @@ def has_gpu_share() -> bool:
 
 
 def whereabouts() -> dict[str, str | int]:
-    """Where a client ran: process, host and the accelerators that Ray granted it."""
+    """Return where a client ran: its process, kind of worker and the GPUs that Ray granted it."""
     facts: dict[str, str | int] = {"pid": os.getpid(), "worker": "local", "gpu-ids": ""}
     import ray  # likewise
 
@@ -58,11 +54,11 @@ def whereabouts() -> dict[str, str | int]:
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """What a client returns: its state dict on the CPU, and how training went.
+    """The reply of a client: its state dict on the CPU, and a report of training.
 
-    metrics: what its defenses say, `bytes` (of the update as it travels) among them. distilled: the images
-    (M, C, H, W) in [0, 1] that it trained on instead of its own, or None; only the scorer gets them. guarantees: of
-    differential privacy, after this round.
+    metrics: of its defenses, and `bytes` of the update as it travels. distilled: the images (M, C, H, W) in [0, 1] that
+    it trained on instead of its own, or None; only the scorer gets them. guarantees: of differential privacy, after
+    this round.
     """
 
     state: State
@@ -79,7 +75,8 @@ def load_data(config: ClientConfig) -> FederatedData:
 
 
 def num_outputs(config: ClientConfig, task: Task) -> int:
-    """Outputs of the network: as configured, else 1 for two groups under mse or hinge, else one per group."""
+    """Return the outputs of the network: as configured, else 1 for two groups under mse or hinge, else one per
+    group."""
     single = len(task.groups) == 2 and config.training.loss in ("mse", "hinge")
     return config.model.outputs or (1 if single else len(task.groups))
 
@@ -91,7 +88,7 @@ def load_targets(config: ClientConfig, task: Task, labels: Tensor) -> Tensor:
 
 
 def make_model(config: ClientConfig, data: FederatedData) -> torch.nn.Module:
-    """The federation's initial model, the same in every process that has the same config."""
+    """Build the federation's initial model, the same in every process with the same config."""
     return build_model(config.model, data.shape, num_outputs(config, data.task), config.seed)
 
 
@@ -108,8 +105,8 @@ def local_update(
 ) -> ClientUpdate:
     """Train on the partition of `client`, starting from `received`, behind the defenses of the scenario.
 
-    data: whose partition it is, default the scenario's. proximal: μ of FedProx. memory: what each defense keeps between
-    rounds, by its label; changed in place. run_mod: how Flower mods are run.
+    data: with the partition, default the scenario's. proximal: μ of FedProx. memory: of each defense between rounds, by
+    its label; changed in place. run_mod: runs Flower mods.
     """
     torch.set_num_threads(config.threads)
     device = "cuda" if config.use_gpu and torch.cuda.is_available() and has_gpu_share() else "cpu"

@@ -1,7 +1,7 @@
-"""How work that takes too long is ended, from inside its own process.
+"""End work that takes too long, from inside its own process.
 
-What it takes is counted in processor seconds, those of all threads of the process: on a machine that others keep busy
-it takes as many as on an idle one. By the clock ends what hangs.
+Limits are in processor seconds of all threads of the process, which a busy machine does not change. Work that hangs
+ends by the clock.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from typing import NoReturn
 
 import torch
 
-# Share of a processor below which work hangs rather than waits for its turn. Fifty processes on one core still get as
-# much each; a worker of Ray that sleeps takes 0.0024, measured on two busy cores.
+# Share of a processor below which work hangs: fifty processes on one core get more each, a sleeping worker of Ray takes
+# 0.0024, measured on two busy cores.
 HANGING = 0.02
 FINEST = 0.02  # seconds between two looks at the processor time, at least
 # The system's own timer of processor time counts by ticks: of two threads that took turns it once missed 30 % or more.
@@ -26,18 +26,16 @@ STDERR = 2
 
 
 class OutOfTime(TimeoutError):
-    """The time is over; no other TimeoutError says so. Its text: that the work hung, where it did."""
+    """The time limit is over. The text says so if the work hung."""
 
 
 @contextlib.contextmanager
 def time_limit(
     seconds: float, error: type[BaseException] = OutOfTime, alive: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Raise `error` inside the block after so many processor seconds, or once it hardly computes for as long by the
-    clock; only a process's main thread can be interrupted.
-
-    alive: called in between, every so many seconds in which the block did compute, between two lines of its code.
-    """
+    """Raise `error` inside the block after so many processor seconds, or after as many by the clock in which it hardly
+    computes; only a process's main thread can be interrupted. alive: called every so many seconds in which the block
+    did compute, between two lines of its code."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -61,7 +59,7 @@ def time_limit(
         set_timer(left)
 
     def set_timer(left: float) -> None:
-        """Go off before threads on all cores can have used what is left, and no later than at the next look."""
+        """Set the timer before threads on all cores can have used what is left, and no later than the next look."""
         wait = min(left / CORES, next_look - time.monotonic())
         signal.setitimer(signal.ITIMER_REAL, max(wait, FINEST))
 
@@ -76,20 +74,19 @@ def time_limit(
 
 
 def longest(seconds: float) -> float:
-    """Seconds by the clock after which even the busiest machine has ended work with this limit."""
+    """Return the seconds by the clock after which even the busiest machine has ended work with this limit."""
     return seconds / HANGING
 
 
 def unhurried(seconds: float) -> float:
-    """Seconds by the clock for what takes at most so many on an idle machine: as many times more as processes want to
-    compute here than there are cores."""
+    """Return the seconds by the clock for work of so many on an idle machine, scaled by the load per core."""
     return seconds * max(1.0, os.getloadavg()[0] / CORES)
 
 
 @contextlib.contextmanager
 def last_resort(seconds: float) -> Iterator[Callable[[], None]]:
-    """End this process where the block goes on after so many seconds, and whatever it holds or blocks: the stacks of
-    its threads are written to stderr. Yields what gives it as many seconds again, from then on."""
+    """End this process if the block takes more than so many seconds, whatever it holds or blocks, and write the stacks
+    of its threads to stderr. Yield a function that starts the time anew."""
 
     def again() -> None:
         faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)

@@ -20,8 +20,8 @@ DEFAULT_EPOCHS = 5
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step is taken on. inputs: (B, C, H, W). targets: alternatives, each with its weight; the loss is the
-    weighted sum of the losses against them."""
+    """The batch of a step. inputs: (B, C, H, W). targets: alternatives, each with its weight; the loss is the weighted
+    sum of the losses against them."""
 
     inputs: Tensor
     targets: tuple[tuple[float, Tensor], ...]
@@ -29,7 +29,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """What local training is made of. predict: images (B, C, H, W) -> outputs (B, K), differentiable in the parameters.
+    """The parts of local training. predict: images (B, C, H, W) -> outputs (B, K), differentiable in the parameters.
     batches: one epoch of index tensors into the N images, None for all of them."""
 
     predict: Callable[[Tensor], Tensor]
@@ -38,14 +38,14 @@ class TrainingLoop:
 
 
 class TrainingHook:
-    """Something that changes local training, such as a defense; this one changes nothing."""
+    """Changes local training, as a defense does; this one changes nothing."""
 
     def instrument(self, loop: TrainingLoop, count: int) -> TrainingLoop:
-        """Another way to form batches, gradients and steps, for `count` images."""
+        """Return another way to form batches, gradients and steps, for `count` images."""
         return loop
 
     def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """Another batch to take a step on."""
+        """Return another batch to take a step on."""
         return batch
 
 
@@ -137,7 +137,7 @@ def train(
 def _run_epoch(
     loop: TrainingLoop, make_batch: Callable[[Tensor | None], Batch], loss_name: str, at_most: int
 ) -> tuple[float, int]:
-    """(mean loss over the images seen, steps taken), after `at_most` steps at the latest."""
+    """Return (mean loss over the images seen, steps taken), after `at_most` steps at the latest."""
     parameter = loop.optimizer.param_groups[0]["params"][0]
     total, seen, steps = torch.zeros((), device=parameter.device), 0, 0  # a tensor: no step waits for the device
     for chosen in loop.batches():
@@ -157,7 +157,7 @@ def _run_epoch(
 
 
 def check_dynamics(model: nn.Module, config: TrainingConfig) -> None:
-    """Raise InputError where there is nothing to linearize: normalized by a batch, outputs depend on other images."""
+    """Raise InputError for linearized training with batch statistics: outputs depend on the other images."""
     if config.dynamics == "linearized" and moving_statistics(model, config.batch_norm):
         raise InputError(
             "training.dynamics is linearized, and BatchNorm normalizes with the statistics of each batch: set "
@@ -166,14 +166,14 @@ def check_dynamics(model: nn.Module, config: TrainingConfig) -> None:
 
 
 def planned_steps(config: TrainingConfig, images: int) -> int:
-    """Optimizer steps that a client with so many images takes, unless its loss stops it early."""
+    """Return the optimizer steps of a client with so many images, unless its loss stops it early."""
     if config.steps is not None:
         return config.steps
     return (config.epochs or DEFAULT_EPOCHS) * math.ceil(images / min(config.batch_size or images, images))
 
 
 def make_optimizer(parameters: list[nn.Parameter], config: TrainingConfig) -> torch.optim.Optimizer:
-    """A fresh optimizer: local momentum and moments do not survive a round."""
+    """Make a fresh optimizer: local momentum and moments do not survive a round."""
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
         return SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay)
@@ -184,7 +184,7 @@ def make_optimizer(parameters: list[nn.Parameter], config: TrainingConfig) -> to
 def _shuffled(
     count: int, batch: int, generator: torch.Generator, device: torch.device
 ) -> Callable[[], Iterable[Tensor | None]]:
-    """One epoch of minibatches in a new order; all images at once, as None, where they fit one batch."""
+    """Return a function for one epoch of minibatches in a new order; one batch of all images is None."""
     if batch == count:
         return lambda: (None,)
     return lambda: torch.randperm(count, generator=generator).to(device).split(batch)
@@ -193,7 +193,7 @@ def _shuffled(
 def mixed_precision(
     predict: Callable[[Tensor], Tensor], device_type: str, dtype: torch.dtype
 ) -> Callable[[Tensor], Tensor]:
-    """The same prediction with its matrix products in `dtype` (torch.autocast), its outputs in float32 for the loss."""
+    """Compute the matrix products of a prediction in `dtype` (torch.autocast), its outputs in float32 for the loss."""
 
     def run(images: Tensor) -> Tensor:
         with torch.autocast(device_type, dtype):

@@ -1,6 +1,5 @@
-"""Sources of images by name: `load_dataset(config)` is the one door to them.
-
-Adding one: a function `DataConfig -> Dataset` in `clients/data/sources/`, and a line in `SOURCES`.
+"""Load images by the name of their source. A new source is a function `DataConfig -> Dataset` in
+`clients/data/sources/` and a line in `SOURCES`.
 """
 
 from collections.abc import Callable
@@ -15,14 +14,15 @@ from clients.data.sources import cifar10, embedded, folder, hub, idx, npz, tiny_
 
 @dataclass(frozen=True)
 class Source:
-    """load: reads the data set. reads_root: whether `data.root` says which images these are; a cache does not."""
+    """A source of images. load: reads the data set. reads_root: whether `data.root` chooses the images; a cache does
+    not."""
 
     load: Callable[[DataConfig], Dataset]
     reads_root: bool = True
 
 
 def _source(found: object) -> Source | None:
-    """A plugin is a source, or a function `DataConfig -> Dataset`."""
+    """Return a plugin as a source: it is one, or a function `DataConfig -> Dataset`."""
     if isinstance(found, Source):
         return found
     return Source(found) if callable(found) else None
@@ -43,21 +43,19 @@ HUB = Source(hub.load, reads_root=False)
 
 
 def find_source(name: str) -> Source:
-    """The source that `data.name` names, also one of an installed package or at package.module:load; a name with a "/"
-    is one of the Hugging Face hub. InputError for others."""
+    """Return the source of a name: ours, of an installed package, at package.module:load, or, with a "/", of the
+    Hugging Face hub. Raise InputError for others."""
     return HUB if "/" in name and ":" not in name else SOURCES.find(name)
 
 
 def load_dataset(config: DataConfig) -> Dataset:
-    """The data set that `config` names.
-
-    Raises InputError for an unknown name and for a `data.root` that does not hold what the source expects.
-    """
+    """Load the data set that `config` names. Raise InputError for an unknown name, and for a `data.root` without the
+    files that the source expects."""
     return _load(config.name, config.root, config.image_column, config.label_column)
 
 
 def same_images(one: DataConfig, other: DataConfig) -> bool:
-    """Whether both read the same data set, as far as their names and folders tell."""
+    """Return whether both read the same data set, by their names and folders."""
     return one.name == other.name and (one.root == other.root or not find_source(one.name).reads_root)
 
 

@@ -1,7 +1,4 @@
-"""What every source of images returns, images that lie in memory, and the split of what comes without one.
-
-What is predicted: the classes of a data set, or groups of them.
-"""
+"""The result of every source of images, images in memory, fixed splits, and tasks: classes, or groups of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +25,7 @@ class Split(Protocol):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set as its source provides it: official train and test splits and the names of its classes."""
+    """A data set of a source: official train and test splits and the names of its classes."""
 
     train: Split
     test: Split
@@ -51,10 +48,8 @@ class ArraySplit:
 
 
 def holdout(count: int, num_test: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Indices (train, test) of a fixed random split, always the same for the same count; default 80/20.
-
-    It does not depend on the scenario's seed: the test images of a data set stay its test images.
-    """
+    """Return indices (train, test) of a random split, always the same for the same count; default 80/20. It does not
+    depend on the scenario's seed: the test images of a data set stay its test images."""
     num_test = max(1, count // 5) if num_test is None else num_test
     if count <= num_test:
         raise InputError(f"{count} images are too few to hold out {num_test} for testing: provide more, or a test set")
@@ -63,11 +58,8 @@ def holdout(count: int, num_test: int | None = None) -> tuple[np.ndarray, np.nda
 
 
 def index_classes(source: str, train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Labels of any kind -> (train (N,), test (M,)) int64 indices into the sorted classes of train, and their names.
-
-    source: names the data in errors. Raises InputError for labels that are no integers or strings, and for a class
-    that only the test images have.
-    """
+    """Return (train (N,), test (M,)) int64 indices into the sorted classes of train, and their names. source: the data
+    in errors. Raise InputError for labels that are no integers or strings, and for a class of test images alone."""
     for part, labels in (("train", train), ("test", test)):
         if labels.ndim != 1 or labels.dtype.kind not in "biuUS":
             found = f"{labels.dtype} of shape {labels.shape}"
@@ -95,7 +87,7 @@ NAMED: dict[str, tuple[dict[str, list[str]], str]] = {  # (group: its classes; w
 
 @dataclass(frozen=True)
 class Task:
-    """groups: their names. group_of: for every class of the data its group, or −1 where its images are left out."""
+    """The groups to predict. groups: their names. group_of: the group of every class, −1 to leave out its images."""
 
     groups: tuple[str, ...]
     group_of: tuple[int, ...]
@@ -106,7 +98,7 @@ class Task:
 
 
 def make_task(task: str | Mapping[str, Sequence[int | str]] | None, class_names: Sequence[str]) -> Task:
-    """The task that `data.task` names. None: every class is a group of its own.
+    """Make the task that `data.task` names. None: every class is a group of its own.
 
     odd_even: even digits are group 0, odd ones group 1. animal_vehicle: vehicles are group 0, animals group 1 (the
     CIFAR-10 classes). A mapping lists the classes of every group, by name or by index.
@@ -128,7 +120,7 @@ def make_task(task: str | Mapping[str, Sequence[int | str]] | None, class_names:
 
 
 def _named(task: str, class_names: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """A task by its name as a mapping of groups to class names."""
+    """Return a named task as a mapping of groups to class names."""
     if task not in NAMED:
         known = nearest(task, list(NAMED))
         raise InputError(f"data.task is {task!r}, unknown{known}; or give a mapping of groups to classes")
@@ -142,7 +134,7 @@ def _named(task: str, class_names: Sequence[str]) -> Mapping[str, Sequence[str]]
 
 
 def _find(entry: int | str, group: str, class_names: Sequence[str]) -> int:
-    """The index of a class. Where classes are called by numbers, a number is a name and not an index."""
+    """Return the index of a class. If classes have numbers for names, a number is a name and not an index."""
     if str(entry) in class_names:
         return list(class_names).index(str(entry))
     by_index = isinstance(entry, int) and not all(name.lstrip("-").isdigit() for name in class_names)

@@ -1,6 +1,6 @@
-"""Find and open the files that `data.root` names: npz files, and pictures that stay encoded until they are asked for.
+"""Open the files of data sets: npz files, and pictures that stay encoded until they are needed.
 
-Every failure is one line that says what is expected there. `quiet` keeps libraries from talking on their own.
+Every failure is one line that says what is expected.
 """
 
 import logging
@@ -27,7 +27,7 @@ LOGGERS = ("datasets", "flwr_datasets", "huggingface_hub", "fsspec", "httpx")
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars, warnings or log lines of Hugging Face and flwr-datasets; all as before afterwards."""
+    """Silence progress bars, warnings and log lines of Hugging Face and flwr-datasets inside the block."""
     import datasets  # 0.7 s, which runs on other data are spared
     from datasets.utils.tqdm import are_progress_bars_disabled
 
@@ -48,7 +48,7 @@ def quiet() -> Iterator[None]:
 
 
 def one_line(error: object) -> str:
-    """The text of a foreign error without line breaks, in at most 200 characters."""
+    """Return the text of a foreign error without line breaks, in at most 200 characters."""
     text = " ".join(str(error).split())
     return text if len(text) <= 200 else text[:199] + "…"
 
@@ -61,7 +61,7 @@ def bad_root(config: DataConfig, expected: str, found: str = "") -> InputError:
 
 
 def require_root(config: DataConfig, expected: str) -> Path:
-    """The path that `data.root` names, which exists."""
+    """Return the path that `data.root` names; raise InputError if it does not exist."""
     if not config.root:
         raise bad_root(config, expected)
     root = Path(config.root).expanduser()
@@ -71,16 +71,16 @@ def require_root(config: DataConfig, expected: str) -> Path:
 
 
 def npz_fields(path: Path) -> list[str]:
-    """The names of an npz file's arrays; [] where it is no npz file."""
+    """Return the names of an npz file's arrays; [] for any other file."""
     try:
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]
-    except Exception:  # the reader of zip files raises whatever it stumbles over
+    except Exception:  # the reader of a damaged file may raise anything
         return []
 
 
 def read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-    """The wanted arrays of an npz file. Object arrays, which are pickles, are never loaded."""
+    """Read the wanted arrays of an npz file. Object arrays, which are pickles, are never loaded."""
     present = npz_fields(path)
     if not present:
         raise InputError(f"{str(path)!r} is no npz file")
@@ -89,13 +89,13 @@ def read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = 
         raise InputError(f"{str(path)!r} has no {', '.join(missing)} (it has {', '.join(present)})")
     try:
         return members(path, [field for field in (*required, *optional) if field in present])
-    except Exception as error:  # the readers of zip, of deflate and of npy raise whatever they stumble over
+    except Exception as error:  # the reader of a damaged file may raise anything
         raise InputError(f"{str(path)!r} could not be read: {one_line(error)}") from None
 
 
 def members(path: Path, fields: list[str], scalars: bool = False) -> dict[str, np.ndarray]:
-    """These arrays of an npz file, as far as they are believed. scalars: whether single values are wanted too. The
-    readers of zip, of deflate and of npy raise whatever they stumble over."""
+    """Read arrays of an npz file. scalars: whether single values are accepted, too. Raise ValueError for a file that
+    unpacks to too much; the reader of a damaged file may raise anything."""
     with zipfile.ZipFile(path) as archive:
         check_unpacked(sum(archive.getinfo(f"{field}.npy").file_size for field in fields), path.stat().st_size)
         found = {field: _member(archive, field) for field in fields}
@@ -105,7 +105,7 @@ def members(path: Path, fields: list[str], scalars: bool = False) -> dict[str, n
 
 
 def _member(archive: zipfile.ZipFile, field: str) -> np.ndarray:
-    """An array of an npz file. Its size is known to be what the file says before memory is asked for it."""
+    """Read an array of an npz file; check its size before memory is asked for it."""
     info = archive.getinfo(f"{field}.npy")
     with archive.open(info) as member:
         version = np.lib.format.read_magic(member)
@@ -125,7 +125,7 @@ def _member(archive: zipfile.ZipFile, field: str) -> np.ndarray:
 
 
 def npz_array(path: Path, name: str, called: str) -> np.ndarray:
-    """One array of an npz file that the user named. called: how errors call what it holds, images of some kind."""
+    """Read one array of a user's npz file. called: the name of its content in errors, images of some kind."""
     present = npz_fields(path)
     if not present:
         raise InputError(f"{called} {str(path)!r} are no npz file: write one with numpy.savez(FILE, {name}=…)")
@@ -141,12 +141,12 @@ GREY = ("1", "L", "LA", "La")
 COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # as Pillow calls them; PGM is one of the last
 MOST_PIXELS = 2**22  # of one image: 2048 x 2048
-MOST_BYTES = 2**32  # of the images that are asked for together, as floats
+MOST_BYTES = 2**32  # of images that are read together, as floats
 
 
 @dataclass(frozen=True)
 class PictureFormat:
-    """What all images of a data set share. mode: "L" (one channel) or "RGB". size: (width, height) in pixels."""
+    """The format of all images of a data set. mode: "L" (one channel) or "RGB". size: (width, height) in pixels."""
 
     mode: str
     size: tuple[int, int]
@@ -154,8 +154,8 @@ class PictureFormat:
 
 @dataclass(frozen=True, eq=False)
 class PictureSplit:
-    """labels: (N,) int64. open: the i-th image, opened by Pillow. name: what errors call it. packed: the bytes that it
-    is stored in, where something tells."""
+    """Images that stay encoded. labels: (N,) int64. open: opens the i-th image with Pillow. name: returns its name for
+    errors. packed: returns the bytes that it is stored in, None if unknown."""
 
     labels: np.ndarray
     open: Callable[[int], "Image"]
@@ -173,7 +173,7 @@ class PictureSplit:
         return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().float().div_(255)
 
     def select(self, indices: np.ndarray) -> "PictureSplit":
-        """The split of these images only, in this order, under their old names."""
+        """Return the split of these images only, in this order, under their old names."""
         rows, packed = indices.tolist(), self.packed
         return PictureSplit(
             self.labels[indices],
@@ -184,8 +184,8 @@ class PictureSplit:
         )
 
     def _check_memory(self, chosen: list[int], size: int) -> None:
-        """InputError, before it is asked for, where these images take more memory than there may be, or than pictures
-        in files of their size do. size: of their floats, in bytes."""
+        """Raise InputError if these images take too much memory, or far too much for the size of their files. size: of
+        their floats, in bytes."""
         stored = None if self.packed is None else sum(map(self.packed, chosen))
         small_files = stored is not None and is_bomb(size // 4, stored)
         if size > MOST_BYTES or small_files:
@@ -203,15 +203,14 @@ class PictureSplit:
 
 
 def open_picture(source: Path | BinaryIO) -> "Image":
-    """The image of a file, by its content. Pillow reads dozens of formats, some of them with parsers that few people
-    look at: whatever a file is called, it is offered to those of the endings that we take."""
+    """Open an image by its content, with the parsers of our formats only: some of Pillow's dozens are little tested."""
     from PIL import Image
 
     return Image.open(source, formats=FORMATS)
 
 
 def format_of(name: str, picture: "Image") -> PictureFormat:
-    """The format that the first image of a data set sets for all of them."""
+    """Return the format of an image, as the first one sets it for a data set; raise InputError if it is not usable."""
     if picture.mode not in GREY + COLOUR:
         # Pillow would clip 16-bit pixels at 255, and scores would be measured against a white image.
         raise InputError(f"image {name!r} has pixels of mode {picture.mode!r}: save it with 8 bits per channel")
@@ -222,7 +221,7 @@ def format_of(name: str, picture: "Image") -> PictureFormat:
 
 
 def check_size(name: str, picture: "Image", expected: PictureFormat) -> None:
-    """InputError that names the image and both sizes."""
+    """Raise InputError with both sizes if the image has another one."""
     size = format_of(name, picture).size
     if size != expected.size:
         wanted, found = ("x".join(map(str, pair)) for pair in (expected.size, size))
@@ -231,7 +230,7 @@ def check_size(name: str, picture: "Image", expected: PictureFormat) -> None:
 
 @contextmanager
 def read_errors(name: str) -> Iterator[None]:
-    """What Pillow raises on a broken image becomes one InputError that names it. Its decoders raise anything."""
+    """Turn any exception of Pillow's decoders into one InputError that names the image."""
     try:
         yield
     except InputError:

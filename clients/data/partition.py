@@ -1,6 +1,6 @@
-"""Who holds which images: a public pool, the private images of every client, and test images.
+"""Split the images of a data set: a public pool, the private images of every client, and test images.
 
-What tells one state of a data set from another: a digest of its images, as far as reading them is cheap.
+`fingerprint` is a digest of a data set, as far as reading its images is cheap.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ class FederatedData:
     """The data of a federation. Indices count the images of the data set's train (`test_indices`: test) split.
 
     shape: (C, H, W). shares: the private images of every client, disjoint from each other and from the public pool.
-    normalization: what every client does to its images; those here are not yet normalized.
+    normalization: of every client; the images here are not yet normalized.
     """
 
     dataset: Dataset
@@ -68,7 +68,7 @@ class FederatedData:
         return self._read(self.dataset.test, self.test_indices)
 
     def private_among(self, images: Tensor) -> int:
-        """How many of all clients' images are among `images` (P, C, H, W), float32 in [0, 1], pixel for pixel."""
+        """Count the private images among `images` (P, C, H, W), float32 in [0, 1], pixel for pixel."""
         known = set(_contents(images))
         shares = range(len(self.shares))
         return sum(content in known for client in shares for content in _contents(self.client(client)[0]))
@@ -78,7 +78,7 @@ class FederatedData:
 
 
 def _contents(images: Tensor) -> list[bytes]:
-    """A digest of the pixels of each image (N, C, H, W)."""
+    """Return a digest of the pixels of each image (N, C, H, W)."""
     return [hashlib.sha256(image.numpy().tobytes()).digest() for image in images]
 
 
@@ -125,7 +125,7 @@ def _split_data(data_json: str, partition_json: str, clients: int, seed: int) ->
 
 
 def _exact_shares(rest: np.ndarray, data: DataConfig, partition: PartitionConfig, clients: int) -> list[np.ndarray]:
-    """Client i gets exactly as many images as configured, in shuffled order."""
+    """Give client i exactly as many images as configured, in shuffled order."""
     sizes = [partition.images_of(client) or 0 for client in range(clients)]
     if sum(sizes) > len(rest):
         asked = f"asks for {sum(sizes)} images ({clients} clients)"
@@ -138,11 +138,8 @@ def _exact_shares(rest: np.ndarray, data: DataConfig, partition: PartitionConfig
 
 
 def alternating(indices: np.ndarray, groups: np.ndarray, task: Task) -> np.ndarray:
-    """The first image of every group, the second of every group, and so on while each group has one left, (M,).
-
-    indices, groups: (N,). The order within a group stays; so many images in a row hold each group equally often, to
-    within one.
-    """
+    """Return the first image of every group, the second of every group, …, while each has one left, (M,). indices,
+    groups: (N,). The order within a group stays; images in a row hold each group equally often, to within one."""
     members = [indices[groups == group] for group in range(len(task.groups))]
     each = min(map(len, members))
     return np.stack([own[:each] for own in members], axis=1).reshape(-1)
@@ -151,10 +148,8 @@ def alternating(indices: np.ndarray, groups: np.ndarray, task: Task) -> np.ndarr
 def _flower_shares(
     groups: np.ndarray, task: Task, partition: PartitionConfig, clients: int, seed: int
 ) -> list[np.ndarray]:
-    """Every client's positions in `groups` (N,), as a partitioner of flwr-datasets assigns them.
-
-    What is skewed are the labels of the task: with odd_even, a client of one class has odd or even digits only.
-    """
+    """Return every client's positions in `groups` (N,), by a partitioner of flwr-datasets. It skews the labels of the
+    task: with odd_even, a client of one class has odd or even digits only."""
     import datasets  # 2 s with flwr-datasets, which partitions of our own are spared
     from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, PathologicalPartitioner
 
@@ -180,7 +175,7 @@ def _flower_shares(
 
 
 def _no_shares(partition: PartitionConfig, clients: int, images: int) -> str:
-    """Why a partitioner fails: it left a client without images, or a class without enough images to share out."""
+    """Say why a partitioner fails: a client would have no images, or a class too few to share out."""
     knob = {"dirichlet": "raise partition.alpha", "pathological": "lower partition.classes"}.get(partition.kind, "")
     setting = {"dirichlet": f" with alpha {partition.alpha:g}", "pathological": f" with {partition.classes} classes"}
     kind = f"partition.kind {partition.kind!r}{setting.get(partition.kind, '')}"
@@ -198,7 +193,7 @@ def _test_indices(dataset: Dataset, task: Task, data: DataConfig, seed: int) -> 
 
 
 def _pixel_mean(data: DataConfig, pool: Tensor) -> tuple[float, ...]:
-    """Per channel, of the public images (N, C, H, W): what a client knows before it has seen private ones."""
+    """Return the mean of each channel: given, or of the public images (N, C, H, W), which every client knows."""
     channels = pool.shape[1]
     if data.mean == "public":
         return tuple(pool.double().mean((0, 2, 3)).tolist())
@@ -210,21 +205,20 @@ def _pixel_mean(data: DataConfig, pool: Tensor) -> tuple[float, ...]:
 
 
 def _pixel_std(data: DataConfig, channels: int) -> tuple[float, ...]:
-    """Per channel; empty where nothing is divided."""
+    """Return the deviation of each channel; empty if nothing is divided."""
     if len(data.std) not in (0, channels):
         raise InputError(f"data.std has {len(data.std)} values, images of {data.name!r} have {channels} channels")
     return tuple(data.std)
 
 
-LEAST_DECODED = 128  # images of a split that is kept encoded; all of one that lies in memory
-PIXELS_DECODED = 2**24  # of such a split, where its images are small: 16,384 of 32 x 32, a second's work
+LEAST_DECODED = 128  # images of a split that is kept encoded
+PIXELS_DECODED = 2**24  # of such a split, if its images are small: 16,384 of 32 x 32, a second's work
 AT_A_TIME = 16
 
 
 def fingerprint(config: DataConfig) -> str:
-    """Of the names of the classes, every label and every image that lies in memory; of images that are decoded when
-    they are asked for, of 128 or as many as have 16 million pixels, spread evenly. Equal for equal data wherever it
-    lies."""
+    """Return a digest of the class names, the labels and the images, equal for equal data in any place. Of images that
+    stay encoded, it covers 128 or as many as have 16 million pixels, spread evenly."""
     data = load_dataset(config)
     digest = hashlib.sha256(repr(data.class_names).encode())
     for split in (data.train, data.test):
