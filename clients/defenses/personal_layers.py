@@ -44,7 +44,7 @@ class PersonalLayers(Defense):
             raise InputError("defense 'personal_layers' keeps every parameter: name fewer of them in patterns")
 
     def own(self, context: DefenseContext) -> list[str]:
-        """Names of the parameters and statistics that the client keeps."""
+        """Return the names of the parameters and statistics that the client keeps."""
         names = trained(context.model)
         patterns = self.patterns if self.patterns is not None else [f"{names[-1].rpartition('.')[0]}.*"]
         moving = [*names, *context.statistics]
@@ -74,12 +74,12 @@ class PersonalLayers(Defense):
 
 
 def trained(model: nn.Module) -> list[str]:
-    """Names of the parameters that clients train."""
+    """Return the names of the parameters that clients train."""
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
 def check_no_statistics_sent(defense: Defense, context: DefenseContext) -> None:
-    """Raise InputError where a guarantee about the update would leave out statistics of BatchNorm that go with it."""
+    """Raise InputError if statistics of BatchNorm are sent beside an update with a guarantee."""
     config = context.config
     chain = [PersonalLayers(**entry.options) for entry in config.defenses if entry.name == PersonalLayers.name]
     withheld = {name for layers in chain for name in layers.withheld_statistics(context)}

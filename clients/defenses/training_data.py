@@ -129,10 +129,8 @@ class PruneEasiest(Defense):
 
 
 def without_easiest(ease: Tensor, count: int, groups: Tensor | None = None) -> Tensor:
-    """Ascending indices of the images left without the `count` easiest, those with the largest `ease` (N,).
-
-    groups: (N,) classes, to leave out as many of each as far as they have them; default: whichever are easiest.
-    """
+    """Return ascending indices of the images without the `count` easiest, those with the largest `ease` (N,). groups:
+    (N,) classes, to leave out as many of each if possible; default: whichever are easiest."""
     if groups is None:
         return ease.argsort(stable=True)[: len(ease) - count].sort().values
     present = groups.unique()
@@ -145,7 +143,8 @@ def without_easiest(ease: Tensor, count: int, groups: Tensor | None = None) -> T
 
 
 def duals(model: nn.Module, data: TrainingSet) -> Tensor:
-    """α (N, K) of kernel regression onto the residuals, with the trace form of the kernel for several outputs."""
+    """Return α (N, K) of kernel regression onto the residuals, with the trace form of the kernel for several
+    outputs."""
     model = copy.deepcopy(model).eval()
     state = {name: value.detach() for name, value in model.state_dict().items()}
     kernel = empirical_ntk(model, state, data.inputs).double()
@@ -210,7 +209,7 @@ class DistilledTraining(Defense):
 
 
 def _coded(data: TrainingSet, context: DefenseContext) -> Tensor:
-    """Class indices as the values that kernel regression is to give, (N, K)."""
+    """Return class indices as targets of kernel regression, (N, K)."""
     with torch.no_grad():
         outputs = context.model(data.inputs[:1]).shape[1]
     return one_hot(data.targets, outputs) * (RIGHT - WRONG) + WRONG

@@ -29,12 +29,12 @@ REMEDY = "give safetensors, a .pt or .pth file with model.state_dict(), or an np
 
 
 def read_checkpoint(path: str | Path, like: Mapping[str, Tensor] | None = None, called: str = "checkpoint") -> State:
-    """The tensors of a file, by the names of the model.
+    """Read the tensors of a file, by the names of the model.
 
-    like: the model's state dict, for files whose names are not its own: behind a prefix, or arrays in the order of
-    `state_dict()` or of `parameters()`, which are named "0", "1", … without it. called: how an error calls the file.
-    Raises InputError, with the remedy, for a file that is missing, damaged, no checkpoint, or of another model's number
-    of arrays, and for a tensor with which nothing can be computed (`check_tensor`).
+    like: the model's state dict, for files with other names: behind a prefix, or arrays in the order of `state_dict()`
+    or of `parameters()`, which are named "0", "1", … without it. called: the file's name in errors. Raise InputError,
+    with the remedy, for a file that is missing, damaged, no checkpoint, or of another number of arrays, and for a
+    useless tensor (`check_tensor`).
     """
     path, thing = Path(path), f"{called} {str(path)!r}"
     if not os.path.exists(path):  # unlike Path.exists, of a name too long for the disk too
@@ -46,8 +46,7 @@ def read_checkpoint(path: str | Path, like: Mapping[str, Tensor] | None = None, 
         _check_views(content, path.stat().st_size)
     except InputError as error:
         raise InputError(f"{thing} {error}") from None
-    # a damaged file makes readers raise whatever its bytes lead them to
-    except Exception as error:
+    except Exception as error:  # the reader of a damaged file may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise InputError(f"{thing} cannot be read, it is damaged or no safetensors file ({reason}): {REMEDY}") from None
     arrays = _numbered(content)
@@ -58,7 +57,7 @@ def read_checkpoint(path: str | Path, like: Mapping[str, Tensor] | None = None, 
 
 
 def _read(path: Path) -> State:
-    """By content. InputError, without the name of the file, where what is in it is known and no checkpoint."""
+    """Read a file by its content. Raise InputError, without the name of the file, if it is known and no checkpoint."""
     with path.open("rb") as file:
         head = file.read(16)
     if head[8:9] == b"{":  # after the length of the header, in eight bytes
@@ -67,15 +66,15 @@ def _read(path: Path) -> State:
         with zipfile.ZipFile(path) as archive:
             check_unpacked(sum(info.file_size for info in archive.infolist()), path.stat().st_size)
             if all(name.endswith(".npy") for name in archive.namelist()):
-                return _read_npz(path)
+                arrays = members(path, npz_fields(path), scalars=True)
+                return {name: torch.from_numpy(array) for name, array in arrays.items()}
     elif head[:1] != b"\x80":  # of a pickle
         raise InputError(f"is no safetensors file, no PyTorch file and no npz file: {REMEDY}")
     return _state_in(_unpickle(path))
 
 
 def _check_views(state: State, size: int) -> None:
-    """InputError where tensors look at the same bytes so often that copies of them would take gigabytes. size: of the
-    file."""
+    """Raise InputError if tensors share bytes so often that copies would take gigabytes. size: of the file."""
     bytes_of = {name: math.prod(tensor.shape) * tensor.element_size() for name, tensor in state.items()}
     if is_bomb(sum(bytes_of.values()), size):
         largest = max(bytes_of, key=bytes_of.__getitem__)
@@ -86,7 +85,7 @@ def _check_views(state: State, size: int) -> None:
 
 
 def _unpickle(path: Path) -> object:
-    """A PyTorch file, tensors alone."""
+    """Load a PyTorch file of tensors alone."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's about layouts and types that are refused below
@@ -103,13 +102,8 @@ def _unpickle(path: Path) -> object:
         ) from None
 
 
-def _read_npz(path: Path) -> State:
-    arrays = members(path, npz_fields(path), scalars=True)
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
 def _state_in(content: object) -> State:
-    """The state dict that a file's content is, or has somewhere inside."""
+    """Return the state dict that a file's content is, or has inside."""
     if isinstance(content, Sequence) and content and all(isinstance(value, Tensor) for value in content):
         return {str(i): value for i, value in enumerate(content)}
     if not isinstance(content, Mapping):
@@ -125,7 +119,7 @@ def _state_in(content: object) -> State:
 
 
 def _numbered(state: State) -> list[Tensor] | None:
-    """The arrays of a list in their order, whose names are numbers; None where names are names."""
+    """Return the arrays of a list, whose names are numbers, in their order; None if the names are no numbers."""
     numbers = {name: re.fullmatch(r"(?:arr_)?(\d+)", name) for name in state}
     if not state or not all(numbers.values()):
         return None
@@ -133,7 +127,7 @@ def _numbered(state: State) -> list[Tensor] | None:
 
 
 def _in_order(arrays: Sequence[Tensor], like: Mapping[str, Tensor] | None, thing: str) -> State:
-    """A list of arrays by the names of a model's state dict, or of its parameters where it has as many of those."""
+    """Name a list of arrays by a model's state dict, or by its parameters if their number fits."""
     if like is None:
         return {str(i): array for i, array in enumerate(arrays)}
     parameters = [name for name in like if name.rpartition(".")[2] not in STATISTICS]
@@ -147,7 +141,7 @@ def _in_order(arrays: Sequence[Tensor], like: Mapping[str, Tensor] | None, thing
 
 
 def _with_names_of(state: State, like: Mapping[str, Tensor] | None) -> State:
-    """Without what wrappers have put before a model's names, and without a prefix that the model does not know."""
+    """Remove the prefixes of wrappers from names, and a prefix that the model does not know."""
     if like is not None and set(like) <= set(state):
         return state
     state = {".".join(part for part in name.split(".") if part != WRAPPERS[1]): value for name, value in state.items()}
@@ -165,10 +159,8 @@ def _share(names: Iterable[str], prefix: str) -> bool:
 
 
 def load_checkpoint(model: nn.Module, path: str | Path, replace_head: bool = False) -> None:
-    """Load any checkpoint into `model` (`read_checkpoint`); InputError where file and model do not fit.
-
-    replace_head: leave the head of `model` (`find_head`) as it is, whatever the file has for it.
-    """
+    """Load any checkpoint into `model` (`read_checkpoint`); raise InputError if they do not fit. replace_head: leave
+    the head of `model` (`find_head`) as it is."""
     state = read_checkpoint(path, model.state_dict(), called="model.checkpoint")
     try:
         load_weights(model, state, replace_head)
@@ -179,7 +171,7 @@ def load_checkpoint(model: nn.Module, path: str | Path, replace_head: bool = Fal
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], replace_head: bool = False) -> None:
-    """`load_state_dict`, without the head where that is to be replaced. RuntimeError as that raises."""
+    """Call `load_state_dict`, without the head if that is to be replaced; raise its RuntimeError."""
     if replace_head:
         head = f"{find_head(model)}."
         own = {name: value for name, value in model.state_dict().items() if name.startswith(head)}
@@ -188,8 +180,8 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], replace_head: bo
 
 
 def find_head(model: nn.Module) -> str:
-    """The name of the last linear layer, or of the largest submodule around it whose parameters are all of linear
-    layers, such as torchvision's `fc` or `classifier`. InputError where there is none."""
+    """Return the name of the last linear layer, or of the largest submodule of linear layers around it, such as
+    torchvision's `fc` or `classifier`. Raise InputError if there is none."""
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if not linear:
         raise InputError("model.replace_head: the model has no linear layer to replace")

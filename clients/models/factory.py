@@ -1,4 +1,4 @@
-"""From a model section to an `nn.Module`: built-in networks and the user's own."""
+"""Make an `nn.Module` from a model section: built-in networks and the user's own."""
 
 import fnmatch
 import inspect
@@ -24,7 +24,7 @@ COPIES = 12  # of a network's parameters, in float32, that checks and attacks ho
 
 
 def _section(found: object) -> type[ModelOptions] | None:
-    """A plugin is a section of options that builds the network, as ours are."""
+    """Return a plugin that is a section of options, as ours are, else None."""
     return found if isinstance(found, type) and issubclass(found, ModelOptions) else None
 
 
@@ -37,7 +37,7 @@ TRUNCATED_STD = 0.87962566103423978
 
 
 def model_options(config: ModelConfig) -> ModelOptions:
-    """The options of a built-in network, with its defaults. ModelOptionError for those that it does not have."""
+    """Return the options of a built-in network, with its defaults; raise ModelOptionError for unknown ones."""
     try:
         section = MODELS.find(config.name)
     except InputError as error:
@@ -51,22 +51,20 @@ def model_options(config: ModelConfig) -> ModelOptions:
 
 
 def with_known_options(config: ModelConfig) -> ModelConfig:
-    """The config itself, after a check that its options are those of its network; a factory checks its own."""
+    """Return the config after a check of the options of a built-in network; a factory checks its own."""
     if ":" not in config.name:
         model_options(config)
     return config
 
 
 def option_values(config: ModelConfig) -> dict[str, Any]:
-    """Every option of the network by name, those that were not given with their defaults."""
+    """Return every option of the network by name, with defaults."""
     return model_options(config).model_dump() if ":" not in config.name else config.options
 
 
 def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> nn.Module:
-    """The initial network of a federation, on the CPU, in evaluation mode.
-
-    shape: (C, H, W) of an image. outputs: what the targets want; a model of the user's own has to agree.
-    """
+    """Build the initial network of a federation, on the CPU, in evaluation mode. shape: (C, H, W) of an image. outputs:
+    as the targets need; a model of the user's own has to agree."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "own initialization"))
         model = construct(config, shape, outputs)
@@ -89,10 +87,8 @@ def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, 
 
 
 def initialize(model: nn.Module, scheme: str, generator: torch.Generator) -> None:
-    """LeCun-normal weights (variance 1/fan_in), truncated at two standard deviations or not, and zero biases.
-
-    Layers in NTK parameterization get N(0, 1) weights instead. Other modules keep what their constructor gave them.
-    """
+    """Draw LeCun-normal weights (variance 1/fan_in), truncated at two standard deviations or not, with zero biases.
+    Layers in NTK parameterization get N(0, 1) weights. Other modules keep the weights of their constructors."""
     for layer in model.modules():
         if not isinstance(layer, nn.Linear | nn.Conv2d):
             continue
@@ -107,7 +103,7 @@ def initialize(model: nn.Module, scheme: str, generator: torch.Generator) -> Non
 
 
 def load_factory(name: str) -> Callable[..., nn.Module]:
-    """The callable behind `package.module:factory` or `FILE.py:factory`; InputError where it may not run."""
+    """Load the callable at `package.module:factory` or `FILE.py:factory`; raise InputError if it may not run."""
     require_allowed(name)
     found = load_object(name, "model.name")
     if not callable(found):
@@ -116,7 +112,7 @@ def load_factory(name: str) -> Callable[..., nn.Module]:
 
 
 def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Module:
-    """The bare network, its weights whatever its constructor made them. A factory of the user's own ignores outputs."""
+    """Construct the network, with the weights of its constructor. A factory of the user's own ignores outputs."""
     if ":" not in config.name:
         options = model_options(config)
         size, most = _size(options, shape, outputs), most_parameters()
@@ -138,7 +134,7 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
 
 
 def _check_arguments(factory: Callable[..., nn.Module], config: ModelConfig) -> None:
-    """InputError where the factory wants other arguments than it gets."""
+    """Raise InputError if the factory takes other arguments than it gets."""
     try:
         inspect.signature(factory).bind(**config.options)
     except TypeError as error:
@@ -154,12 +150,12 @@ def _scores(model: nn.Module, inputs: object, outputs: object) -> Tensor:
 
 
 def most_parameters() -> int:
-    """Of a network for which this machine has the memory."""
+    """Return the most parameters of a network for which this machine has the memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (4 * COPIES)
 
 
 def _size(options: ModelOptions, shape: tuple[int, int, int], outputs: int) -> float:
-    """How many parameters the network has, which takes no memory; infinity where torch cannot count them."""
+    """Return the number of parameters of the network, without memory for it; infinity if torch cannot count them."""
     try:
         with torch.device("meta"):
             return sum(parameter.numel() for parameter in options.build(shape, outputs).parameters())
@@ -182,7 +178,7 @@ def _freeze(model: nn.Module, patterns: list[str]) -> None:
 
 
 def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tuple[int, ...]:
-    """The shape of the model's outputs for one image (C, H, W); InputError where it cannot take such images."""
+    """Return the shape of the model's outputs for one image (C, H, W); raise InputError if it takes no such images."""
     parameter = next(model.parameters(), torch.zeros(()))
     try:
         with torch.no_grad():

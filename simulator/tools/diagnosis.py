@@ -1,7 +1,4 @@
-"""Which attack to expect something of, and why, in plain words: the end of `fedspill diagnose`.
-
-`fedspill diagnose`: is this update in the kernel regime? Of two checkpoints, or of an observation of a run.
-"""
+"""`fedspill diagnose`: is an update in the kernel regime, and which attack promises most, in plain words?"""
 
 import math
 from dataclasses import asdict
@@ -28,7 +25,7 @@ ORDER = ("span", "ntk", "gradient_matching")
 
 
 def advice(observation: Observation, knowledge: Knowledge, found: Linearity) -> list[str]:
-    """A line for each attack, the one to try first at the head; each says why, or why not."""
+    """Return a line for each attack, the one to try first at the head, each with a reason."""
     if found.update.delta_linf == 0:
         return ["The update is zero: the client returned what it was sent, and no attack finds anything."]
     lines = {name: _refusal(name, observation, knowledge) for name in ORDER}
@@ -45,7 +42,7 @@ def advice(observation: Observation, knowledge: Knowledge, found: Linearity) -> 
 
 
 def _refusal(name: str, observation: Observation, knowledge: Knowledge) -> str:
-    """Why the attack does not run on this network with this knowledge; "" where it does."""
+    """Return why the attack does not run on this network with this knowledge; "" if it does."""
     try:
         ATTACKS[name]().check(observation, knowledge)
     except InputError as error:
@@ -62,7 +59,7 @@ def _best(works: set[str], found: Linearity) -> str | None:
 
 
 def _span(observation: Observation, found: Linearity) -> str:
-    """What the spectrum of the update promises the attack that reads it."""
+    """Say what the spectrum of the update promises `span`."""
     count = infer_image_count(observation)
     if count is None or found.update.images_layer is None:
         return (
@@ -99,8 +96,8 @@ VIEWS = {
 
 
 def measure_regime(observation: Observation, images: Tensor, complete: bool, seed: int = 0) -> Linearity:
-    """Of the last round's update. images: (N, C, H, W), in the model's input space. complete: whether these are the
-    private ones, all of them."""
+    """Measure the last round's update on images (N, C, H, W), in the model's input space. complete: whether these are
+    all private ones."""
     if images.ndim != 4 or tuple(images.shape[1:]) != observation.input_shape or not len(images):
         expected = f"(number, {', '.join(map(str, observation.input_shape))})"
         raise InputError(f"diagnose: images have shape {tuple(images.shape)}, expected {expected}")
@@ -115,7 +112,8 @@ def measure_regime(observation: Observation, images: Tensor, complete: bool, see
 
 
 def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
-    """Those behind an observation of a run, in the model's input space: for the evaluator, not for an adversary."""
+    """Read the private images behind an observation, in the model's input space: for the evaluator, not an
+    adversary."""
     if cell not in record.cells:
         raise InputError("--evaluator takes private images from a scenario, an audit has none: --images PATH")
     key = ObservationKey(observation.round, observation.client, observation.threat_model)
@@ -127,10 +125,8 @@ def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
 def adversary_images(
     file: Path | None, observation: Observation, knowledge: Knowledge, in_pixels: bool
 ) -> tuple[Tensor, str]:
-    """(images of the file, or the public ones that the adversary knows, in the model's input space; what they are).
-
-    in_pixels: whether the file has pixels in [0, 1].
-    """
+    """Return (images of the file, or the public ones of the adversary, in the model's input space; their origin).
+    in_pixels: whether the file has pixels in [0, 1]."""
     if file is not None:
         images = load_candidates(file, "images", in_pixels=in_pixels)
         return to_input_space(images, observation, knowledge) if in_pixels else images, str(file)
@@ -141,8 +137,8 @@ def adversary_images(
 
 
 def own_images(observation: Observation, inputs: Tensor, found: Linearity) -> int | None:
-    """How many of some images (N, C, H, W), in the model's input space, the update was computed on, by the row space of
-    its layers; None where the update does not tell: its first layer has no clear rank, or sees no pixels."""
+    """Return how many of the images (N, C, H, W), in the model's input space, the update was computed on, by the row
+    space of its layers; None if its first layer has no clear rank, or sees no pixels."""
     if found.update.images_layer is None or not found.update.has_rank:
         return None
     try:
@@ -153,7 +149,7 @@ def own_images(observation: Observation, inputs: Tensor, found: Linearity) -> in
 
 
 def whose_images(own: int | None, number: int) -> str:
-    """In words: whether what is measured on images speaks of the update, or of images like them."""
+    """Say whether the images of a measurement are those of the update."""
     if own is None:
         return "Whether these are the images trained on is not told: the first layer's update has no clear rank."
     if own == number:
@@ -168,8 +164,8 @@ def whose_images(own: int | None, number: int) -> str:
 
 
 def write_diagnosis(out: Path, found: Linearity, view: str, source: str, own: int | None) -> None:
-    """diagnose.json: every number, null where there is none, with `view` (adversary or evaluator), the `source` of the
-    images and how many of them are the update's own; layers.csv: one row per layer."""
+    """Write diagnose.json, with every number, `view` (adversary or evaluator), the `source` of the images and how many
+    of them are the update's own; and layers.csv, with one row per layer."""
     make_out(out)
     write_json(out / "diagnose.json", {"view": view, "source": source, "own_images": own, **found.facts()})
     layers = [asdict(layer) for layer in found.update.layers]
@@ -178,7 +174,7 @@ def write_diagnosis(out: Path, found: Linearity, view: str, source: str, own: in
 
 
 def diagnosis_tables(found: Linearity) -> list[Table]:
-    """For a terminal of 80 columns: the numbers, and the layers."""
+    """Make tables of the numbers and the layers, for a terminal of 80 columns."""
     numbers = Table(box=box.SIMPLE, show_edge=False, show_header=False)
     numbers.add_column(overflow="fold")
     numbers.add_column(justify="right", overflow="fold")

@@ -1,4 +1,4 @@
-"""`fedspill distill`: distill a data set, and measure what the distilled images are worth (Loo et al., table 1)."""
+"""`fedspill distill`: distill a data set, and measure the distilled images (Loo et al. 2024, table 1)."""
 
 import dataclasses
 import json
@@ -34,10 +34,8 @@ SECTIONS = ("data", "model")
 
 
 def distill_scenario(overrides: list[str], train: int, seed: int) -> Scenario:
-    """One data owner with `train` images and an MLP of width 4096; overrides: "data.…=…" and "model.…=…" strings.
-
-    Raises InputError where the network is not one whose infinite-width kernel is known.
-    """
+    """Make a scenario of one data owner with `train` images and an MLP of width 4096. overrides: "data.…=…" and
+    "model.…=…" strings. Raise InputError for a network without a known infinite-width kernel."""
     for override in overrides:
         if override.split(".")[0].strip() not in SECTIONS:
             raise InputError(f"--set {override}: distill reads data.KEY and model.KEY only")
@@ -64,7 +62,7 @@ def distill_scenario(overrides: list[str], train: int, seed: int) -> Scenario:
 
 @dataclass(frozen=True, eq=False)
 class Owner:
-    """What the data owner holds. images: (N, C, H, W), in the model's input space. targets: (N, K), as for MSE."""
+    """The data owner. images: (N, C, H, W), in the model's input space. targets: (N, K), as for MSE."""
 
     scenario: Scenario
     data: FederatedData
@@ -80,7 +78,7 @@ class Owner:
         return cls(scenario, data, data.normalization.inputs(images), targets)
 
     def on(self, device: torch.device) -> "Owner":
-        """The same images and targets on `device`, where networks are then made too."""
+        """Move images and targets to `device`, where networks are then made, too."""
         return dataclasses.replace(self, images=self.images.to(device), targets=self.targets.to(device))
 
     @property
@@ -90,21 +88,22 @@ class Owner:
 
     @property
     def kernel(self) -> InfiniteNTK:
-        """Of the scenario's network at infinite width."""
+        """The kernel of the scenario's network at infinite width."""
         options = option_values(self.scenario.model)
         return InfiniteNTK(**{name: options[name] for name in ("depth", "bias", "parameterization")})
 
     def kernel_named(self, name: str) -> InfiniteNTK:
-        """`limit`, the kernel above, `authors` or `width_matched`: clients/distillation/evaluation.py."""
+        """Return the kernel `limit`, that of `kernel`, `authors` or `width_matched`
+        (clients.distillation.evaluation)."""
         return named_kernel(name, self.kernel, option_values(self.scenario.model)["width"])
 
     def network(self, purpose: str) -> nn.Module:
-        """A network at its initialization; each purpose has weights of its own."""
+        """Build a network at its initialization; each purpose has weights of its own."""
         seed = derive_seed(self.scenario.seed, purpose)
         return build_model(self.scenario.model, self.data.shape, self.targets.shape[1], seed).to(self.images.device)
 
     def distill(self, size: int, options: DistillOptions, progress: Progress = silent) -> Distilled:
-        """The owner's images, distilled to `size` ones."""
+        """Distill the owner's images to `size` ones."""
         generator = torch_generator(self.scenario.seed, "distillation")
         network = self.network("distillation") if options.method == "rkip_finite" else None
         return distill(self.images, self.targets, size, generator, options, network, progress=progress)
@@ -122,10 +121,8 @@ class Owner:
 def run_distillation(
     owner: Owner, options: DistillOptions, size: int, out: Path, report: ShowProgress, *, max_steps: int
 ) -> dict[str, Any]:
-    """Distill, evaluate, write distill.json, distilled.npz and distilled.png into `out`; returns what the first holds.
-
-    options: its kernel is that of the learner of infinite width too. max_steps: of standard training, for each set.
-    """
+    """Distill, evaluate, write distill.json, distilled.npz and distilled.png into `out`; return the facts of the first.
+    options: with the kernel of the learner of infinite width, too. max_steps: of standard training, for each set."""
     if not 1 <= size <= len(owner.images):
         raise InputError(f"--size is {size}, it has to lie between 1 and --train, {len(owner.images)}")
     start = time.perf_counter()
@@ -146,12 +143,12 @@ def run_distillation(
 
 
 def loss_bar(report: ShowProgress, name: str) -> Progress:
-    """A progress bar that shows the loss of what is being distilled."""
+    """Return a progress bar that shows the loss."""
     return lambda done, total, loss: report(f"{name}, loss {loss:.2e}", done, total)
 
 
 def describe(owner: Owner, options: DistillOptions, found: Distilled) -> dict[str, Any]:
-    """The facts of a distillation beside its accuracies: how near it comes to private images, sizes and settings."""
+    """Return the facts of a distillation beside its accuracies: distances to private images, sizes and settings."""
     nearest = distances(owner.images, found.images).min(0).values
     return {
         "nearest_private_l2": {"min": round(float(nearest.min()), 4), "median": round(float(nearest.median()), 4)},
@@ -171,7 +168,7 @@ def describe(owner: Owner, options: DistillOptions, found: Distilled) -> dict[st
 def evaluate(
     evaluation: Evaluation, sets: dict[str, tuple[Tensor, Tensor]], report: ShowProgress
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
-    """Accuracies of every set by learner, and how its standard training went."""
+    """Return the accuracies of every set by learner, and facts of its standard training."""
     accuracies: dict[str, dict[str, float]] = {}
     training: dict[str, dict[str, float]] = {}
     for i, (name, (images, targets)) in enumerate(sets.items()):
@@ -187,7 +184,7 @@ def evaluate(
 
 
 def accuracy_lines(facts: dict[str, Any]) -> list[str]:
-    """The table on the screen: a line per set, a column per learner, and how standard training ended."""
+    """Return the table for the screen: a line per set, a column per learner, and the end of standard training."""
     learners = list(facts["accuracy"])
     lines = ["test accuracy  " + "".join(f"{learner:>16}" for learner in learners)]
     for key, name in (("accuracy", "distilled"), ("accuracy_full", "all images"), ("accuracy_random", "random subset")):
@@ -199,8 +196,8 @@ def accuracy_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def write(out: Path, found: Distilled, normalization: Normalization, facts: dict[str, Any]) -> None:
-    """distilled.npz: `images` in the model's input space, `targets`, and the `pixel_mean` and `pixel_std` (empty where
-    nothing is divided) that make them pixels."""
+    """Write the files. distilled.npz: `images` in the model's input space, `targets`, and the `pixel_mean` and
+    `pixel_std` (empty if nothing is divided) that make them pixels."""
     make_out(out)
     scale = {"pixel_mean": np.array(normalization.mean), "pixel_std": np.array(normalization.std)}
     arrays = {"images": found.images.numpy(), "targets": found.targets.numpy(), **scale}

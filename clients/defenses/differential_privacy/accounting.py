@@ -1,5 +1,5 @@
-"""What differential privacy costs: Gaussian noise exactly, sampled batches by opacus' accountant of Rényi divergences,
-which is an upper bound. Opacus takes a second to import."""
+"""Account for differential privacy: Gaussian noise exactly, sampled batches by the upper bound of opacus' accountant of
+Rényi divergences. Opacus takes a second to import."""
 
 import math
 import warnings
@@ -13,7 +13,7 @@ ROUNDING = 1e-6  # by which t, below, is rounded up, so that ε holds in spite o
 
 
 def gaussian_epsilon(distance: float, delta: float) -> float:
-    """The smallest ε for which Gaussian noise is (ε, δ) private (Balle and Wang 2018, Theorem 8), rounded up.
+    """Return the smallest ε for which Gaussian noise is (ε, δ) private (Balle and Wang 2018, Theorem 8), rounded up.
 
     distance: sensitivity over the standard deviation of the noise, Δ/σ. Several releases are one: a vector of them has
     the distance √Σ (Δ/σ)², so the composition is exact (Dong, Roth and Su 2022).
@@ -30,7 +30,7 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
 
 
 def _gaussian_delta(distance: float, t: float) -> float:
-    """Φ(−t) − exp(ε) Φ(−t − Δ/σ), the δ of Balle and Wang's condition at ε = Δ/σ · (Δ/2σ + t).
+    """Return Φ(−t) − exp(ε) Φ(−t − Δ/σ), the δ of Balle and Wang's condition at ε = Δ/σ · (Δ/2σ + t).
 
     exp(ε) alone overflows; as ε = ((t + Δ/σ)² − t²) / 2, the second term is exp(−t²/2) times a scaled erfc.
     """
@@ -41,7 +41,7 @@ def _gaussian_delta(distance: float, t: float) -> float:
 
 @lru_cache
 def multiplier_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """The noise multiplier that spends (ε, δ) in so many steps, by opacus' search."""
+    """Return the noise multiplier that spends (ε, δ) in so many steps, by opacus' search."""
     from opacus.accountants.utils import get_noise_multiplier  # 1.4 s, as all of opacus
 
     with warnings.catch_warnings():
@@ -55,7 +55,7 @@ def multiplier_for(epsilon: float, delta: float, rate: float, steps: int) -> flo
 
 @lru_cache
 def epsilon_of(history: tuple[tuple[float, float, int], ...], delta: float) -> float:
-    """ε after (noise multiplier, sampling rate, steps) in turn, as opacus' accountant computes it."""
+    """Return ε after (noise multiplier, sampling rate, steps) in turn, as opacus' accountant computes it."""
     from opacus.accountants import RDPAccountant  # likewise
     from opacus.accountants.analysis.rdp import get_privacy_spent
 
@@ -67,8 +67,8 @@ def epsilon_of(history: tuple[tuple[float, float, int], ...], delta: float) -> f
 
 @lru_cache
 def _divergences(noise: float, rate: float) -> np.ndarray:
-    """Of one step, at every order that opacus looks at. They add up over steps, so a client of many rounds pays for
-    them once: they take opacus a fifth of a second, as long as a round."""
+    """Return the divergences of one step, at every order of opacus. They add up over steps, and take opacus a fifth of
+    a second, as long as a round."""
     from opacus.accountants import RDPAccountant  # likewise
     from opacus.accountants.analysis.rdp import compute_rdp
 
@@ -76,7 +76,7 @@ def _divergences(noise: float, rate: float) -> np.ndarray:
 
 
 def smallest_epsilon(delta: float) -> float:
-    """The ε of no divergence at all at the largest order α, (log(1/δ) − log α) / (α − 1) + log((α − 1) / α)
-    (Balle et al. 2020), and what the search for the noise needs above it: for less it does not end."""
+    """Return the ε of no divergence at the largest order α, (log(1/δ) − log α) / (α − 1) + log((α − 1) / α) (Balle et
+    al. 2020), plus the tolerance of the search for the noise: for less it does not end."""
     order = LARGEST_ORDER
     return max(0.0, -(math.log(delta) + math.log(order)) / (order - 1) + math.log((order - 1) / order)) + TOLERANCE

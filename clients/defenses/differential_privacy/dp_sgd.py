@@ -1,7 +1,4 @@
-"""DP-SGD (Abadi et al. 2016) by opacus: gradients clipped image by image, Gaussian noise, Poisson-sampled batches.
-
-What a client has spent is kept over its rounds: every round adds its steps to the history of opacus' accountant.
-"""
+"""DP-SGD by opacus. A client keeps the history of opacus' accountant, and every round adds its steps."""
 
 import copy
 import math
@@ -85,7 +82,7 @@ class DPSGD(Defense):
             raise InputError("defense 'dp_sgd' needs training.dynamics standard, not linearized")
 
     def noise(self, config: ClientConfig, count: int) -> float:
-        """The noise multiplier in force for a client of `count` images."""
+        """Return the noise multiplier for a client of `count` images."""
         if self.noise_multiplier is not None:
             return self.noise_multiplier
         training = config.training
@@ -137,7 +134,7 @@ class DPSGD(Defense):
         return {"clip_norm": self.max_grad_norm}
 
     def noise_told(self, sighting: Sighting) -> float | None:
-        """z · C / B on every gradient, and what the steps of SGD make of it; an adaptive optimizer divides by it."""
+        """Return z · C / B, the noise on every gradient, after the steps of SGD; None for adaptive optimizers."""
         training = sighting.config.training
         if training.optimizer != "sgd":
             return None
@@ -151,7 +148,7 @@ class DPSGD(Defense):
 
 
 def step_gain(training: TrainingConfig, steps: int) -> float:
-    """√Σ_t w_t², where a unit of gradient at step t moves the parameters by w_t until the last step of SGD.
+    """Return √Σ_t w_t², where a unit of gradient at step t moves the parameters by w_t until the last step of SGD.
 
     Momentum repeats it, weight decay takes it back; that the loss bends along the way is left out.
     """
@@ -164,7 +161,8 @@ def step_gain(training: TrainingConfig, steps: int) -> float:
 
 
 def poisson(count: int, batch: int, generator: torch.Generator) -> Callable[[], Iterable[Tensor]]:
-    """One epoch of Poisson-sampled batches: every image is in each with probability batch / count."""
+    """Return a function for one epoch of Poisson-sampled batches: each has every image with probability batch /
+    count."""
     steps, rate = -(-count // batch), batch / count
     return lambda: ((torch.rand(count, generator=generator) < rate).nonzero()[:, 0] for _ in range(steps))
 

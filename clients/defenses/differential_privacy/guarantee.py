@@ -1,4 +1,4 @@
-"""What a mechanism promises: (ε, δ) differential privacy, of what, against whom, and what "neighbouring" means."""
+"""The guarantee of a mechanism: (ε, δ) differential privacy, its unit, its adversary, its neighbouring data."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,17 +8,16 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 Adversary = Literal["server", "observer"]
-"""Who looks: the server sees what clients return (or their sum), the observer the global checkpoints only."""
+"""The server sees the clients' updates (or their sum), the observer the global checkpoints only."""
 
 
 @dataclass(frozen=True)
 class Guarantee:
     """(ε, δ) differential privacy of all rounds so far.
 
-    mechanism: label of the defense that gives it. unit: what it hides, one image (`record`) or all that a client does
-    (`client`). against: for whose eyes it holds. adjacency: how far neighbouring data are apart, by one unit that is
-    there or not (`add_remove`) or by one that is another (`replace_one`). nominal_epsilon: what the mechanism's own
-    formula says, where that is another number.
+    mechanism: label of its defense. unit: it hides one image (`record`) or everything that a client does (`client`).
+    adjacency: neighbouring data have one unit more (`add_remove`) or another one (`replace_one`). nominal_epsilon: of
+    the mechanism's own formula, if that is another number.
     """
 
     mechanism: str
@@ -31,7 +30,7 @@ class Guarantee:
 
     @property
     def kind(self) -> tuple[str, str, str, str, float]:
-        """Guarantees are compared within a kind only."""
+        """The kind: guarantees are compared within one only."""
         return self.mechanism, self.unit, self.against, self.adjacency, self.delta
 
     def holds_against(self, adversary: Adversary) -> bool:
@@ -43,7 +42,7 @@ class Guarantee:
 
 
 def worst(of_clients: Iterable[Sequence[Guarantee]]) -> tuple[Guarantee, ...]:
-    """Of each kind the largest ε, in the order of the chain. of_clients: the guarantees of each client."""
+    """Return the largest ε of each kind, in the order of the chain. of_clients: the guarantees of each client."""
     found: dict[tuple[str, str, str, str, float], Guarantee] = {}
     for guarantee in (one for guarantees in of_clients for one in guarantees):
         known = found.get(guarantee.kind)
@@ -57,7 +56,7 @@ def to_json(guarantees: Sequence[Guarantee]) -> str:
 
 
 def from_json(text: str) -> tuple[Guarantee, ...]:
-    """ValueError where they are none: clients say them, and whoever sums them up leans on every field."""
+    """Read guarantees, which clients report; raise ValueError if a field is wrong."""
     found = TypeAdapter(tuple[Guarantee, ...]).validate_json(text)
     for guarantee in found:
         if not (guarantee.epsilon >= 0 and 0 <= guarantee.delta <= 1):
