@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -131,16 +132,9 @@ def invariances(chain: Iterable[Defense]) -> tuple[Transformation, ...]:
     views: tuple[Transformation, ...] = ()
     for defense in chain:
         own = defense.invariances()
-        views = tuple(_Both(first, then) for first in views for then in own) if views and own else views or own
+        views = tuple(partial(_both, first, then) for first in views for then in own) if views and own else views or own
     return views
 
 
-@dataclass(frozen=True)
-class _Both:
-    """One transformation after another."""
-
-    first: Transformation
-    then: Transformation
-
-    def __call__(self, images: Tensor) -> Tensor:
-        return self.then(self.first(images))
+def _both(first: Transformation, then: Transformation, images: Tensor) -> Tensor:
+    return then(first(images))

@@ -7,6 +7,7 @@ the scorer gets both, and the table says how near they are.
 
 import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Annotated, ClassVar
 
@@ -56,22 +57,14 @@ class Augmentation(Defense):
     def invariances(self) -> tuple[Transformation, ...]:
         """Every shift, and every shift mirrored."""
         steps = range(-self.shift, self.shift + 1)
-        return tuple(
-            _View(down, right, flip) for flip, down, right in product([False, True][: 1 + self.flip], steps, steps)
-        )
+        views = product([False, True][: 1 + self.flip], steps, steps)
+        return tuple(partial(_view, shift=(down, right), flip=flip) for flip, down, right in views)
 
 
-@dataclass(frozen=True)
-class _View:
-    """Images (N, C, H, W) shifted by so many pixels, wrapped around, then mirrored or not."""
-
-    down: int
-    right: int
-    flip: bool
-
-    def __call__(self, images: Tensor) -> Tensor:
-        shifted = images.roll((self.down, self.right), (2, 3))
-        return shifted.flip(3) if self.flip else shifted
+def _view(images: Tensor, shift: tuple[int, int], flip: bool) -> Tensor:
+    """Shift images (N, C, H, W) by so many pixels, wrapped around, then mirror them or not."""
+    shifted = images.roll(shift, (2, 3))
+    return shifted.flip(3) if flip else shifted
 
 
 @register

@@ -6,7 +6,7 @@ No truth is needed, only images that are known to be no members: they calibrate 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -137,11 +137,17 @@ GIVE_PUBLIC = (
 NAME = "membership of the candidates"
 
 
-class CandidateSource(Protocol):
-    """Reads candidates on the worker that tells them: small and picklable."""
+@dataclass(frozen=True)
+class AuditCandidates:
+    """The candidates of an audit: an npz file, or a folder, as a truth may be. A worker reads them."""
+
+    path: Path
+    public: Path
+    shape: Shape
 
     def images(self) -> tuple[Tensor, Tensor]:
         """Return (candidates (Q, C, H, W), images that are no members (n, C, H, W)), in [0, 1]."""
+        return load_candidates(self.path, shape=self.shape), load_candidates(self.public, "public images", self.shape)
 
 
 class Told(NamedTuple):
@@ -153,7 +159,7 @@ class Told(NamedTuple):
     table: bytes | None = None
 
 
-def tell_candidates(source: CandidateSource, observation: Observation, knowledge: Knowledge) -> Told:
+def tell_candidates(source: AuditCandidates, observation: Observation, knowledge: Knowledge) -> Told:
     """Tell members from others. A fault costs these columns alone: a note says why they are empty."""
     try:
         candidates, outsiders = (to_input_space(images, observation, knowledge) for images in source.images())
@@ -167,18 +173,6 @@ def tell_candidates(source: CandidateSource, observation: Observation, knowledge
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         return Told({}, [f"{NAME}: {kind}{error}"])
-
-
-@dataclass(frozen=True)
-class AuditCandidates:
-    """The candidates of an audit: an npz file, or a folder, as a truth may be."""
-
-    path: Path
-    public: Path
-    shape: Shape
-
-    def images(self) -> tuple[Tensor, Tensor]:
-        return load_candidates(self.path, shape=self.shape), load_candidates(self.public, "public images", self.shape)
 
 
 def check_candidates(path: str | None, public: str | None, shape: Shape) -> None:

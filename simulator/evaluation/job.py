@@ -17,7 +17,7 @@ from attacks.scoring.images import score_images
 from clients.time_limit import OutOfTime, time_limit
 from simulator.errors import DiskError, one_line, said_by
 from simulator.evaluation.attack_run import AttackRun
-from simulator.evaluation.candidate_images import GIVE_PUBLIC, NOT_TRIED, CandidateSource, Told, tell_candidates
+from simulator.evaluation.candidate_images import GIVE_PUBLIC, NOT_TRIED, AuditCandidates, Told, tell_candidates
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
 from simulator.evaluation.job_inputs import Contents, Material
 from simulator.evaluation.progress_board import Reporter
@@ -47,7 +47,7 @@ class Setting:
     seed: int = 0
     timeout: float = 3600.0
     threads: int = 1
-    candidates: CandidateSource | None = None
+    candidates: AuditCandidates | None = None
     limit: str = "adversary.timeout"
 
     @classmethod

@@ -9,7 +9,7 @@ import pandas as pd
 from attacks.calibration import CHANCE
 from simulator.reports.verdict_words import LOOSER, counted, percent, trainer, whose
 from simulator.results.columns import leakage_floors
-from simulator.rundir.exposure_rows import MEASURES, TELLING, in_this_setting, settings_of
+from simulator.rundir.exposure_rows import MEASURES, TELLS_SURELY, in_this_setting, settings_of
 
 NOTABLE = 0.05  # of leakage above both floors, from which on it is explained at all
 
@@ -160,7 +160,7 @@ def _scored(good: pd.DataFrame) -> str:
 def reconciled(good: pd.DataFrame) -> str:
     """Explain updates that give no image away and still tell who was in them."""
     by_update = good.groupby([*settings_of(good), "round", "client", "threat_model"], dropna=False)
-    mute = good[(by_update.share.transform("max") == 0) & (good.membership_auc >= TELLING.sure) & good.tells_members]
+    mute = good[(by_update.share.transform("max") == 0) & (good.membership_auc >= TELLS_SURELY) & good.tells_members]
     if mute.empty:
         return ""
     row = mute.sort_values(["leakage", "membership_auc"], ascending=[True, False]).iloc[0]

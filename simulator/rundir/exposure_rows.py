@@ -1,7 +1,7 @@
 """Rank the rows of a leakage table by what they expose. `worst_first` is the one order of reports and notebooks."""
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -20,16 +20,7 @@ DERIVED = (
     *("tells_members", "tells_candidates", "setting"),
 )
 EXPOSED = 0.5  # share of a client's private images
-
-
-class Telling(NamedTuple):
-    """The AUC from which on members are told from others: at all, and surely."""
-
-    least: float = 0.6
-    sure: float = 0.9
-
-
-TELLING = Telling()
+TELLS, TELLS_SURELY = 0.6, 0.9  # AUC from which on members are told from others
 
 
 def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
@@ -73,7 +64,7 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(
         best=best, measure=measure, share=share,
         sure=(measure != "held").where(rows.scored, likely), chance=chance, explained=reasons,
-        tells_members=(rows.membership_auc >= TELLING.least) & (low > 0.5),
+        tells_members=(rows.membership_auc >= TELLS) & (low > 0.5),
         tells_candidates=_tells_candidates(rows),
     )  # fmt: skip
 
