@@ -47,7 +47,7 @@ def _run(scenario: Scenario, typed: RunCommand, finish: Callable[[Path, bool, Sh
 
 
 def _shown(plan: RunPlan, typed: RunCommand) -> Shown:
-    """What is to be shown of a plan; InputError where a limit names what the plan does not have."""
+    """Return what to show of a plan; raise InputError if a limit names what the plan does not have."""
     cells = [cell.scenario for cell in plan.cells]
     views = {view.threat_model for scenario in cells for view in scenario.views}
     attacks = {attack.label for scenario in cells for attack in scenario.attacks}

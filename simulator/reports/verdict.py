@@ -5,8 +5,9 @@ those that were recovered. Without them, as in an audit of somebody else's feder
 and says how much of the update they explain.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -62,13 +63,6 @@ TITLES: dict[Kind, str] = {
 }
 
 
-class Statement(NamedTuple):
-    """A sentence of a verdict, and its kind, a key of `TITLES`."""
-
-    kind: Kind
-    text: str
-
-
 @dataclass(frozen=True)
 class Verdict:
     """The meaning of a table.
@@ -78,15 +72,15 @@ class Verdict:
     shown" if no attack that ran showed any of this; "no result" if none ran to its end, or if nothing was shown and an
     exception left some attack without any result.
     headline: one sentence.
-    statements: in the order of `TITLES`, of each kind the most telling first.
+    statements: by kind, in the order of `TITLES`; of each kind the most telling first.
     """
 
     level: Level
     headline: str
-    statements: tuple[Statement, ...] = ()
+    statements: Mapping[Kind, list[str]]
 
     def of(self, *kinds: Kind) -> list[str]:
-        return [text for kind, text in self.statements if kind in kinds]
+        return [text for kind in kinds for text in self.statements.get(kind, [])]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values: strings, and a list of them for each kind."""
@@ -108,7 +102,7 @@ def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
         "next": remedies(_exposed(good, tested)),
         "caveats": _caveats(rows, good, tested, level),
     }
-    statements = tuple(Statement(kind, sentence(text)) for kind in TITLES for text in found[kind] if text)
+    statements = {kind: [sentence(text) for text in found[kind] if text] for kind in TITLES}
     headline = " ".join([*_candidates_only(good), sentence(_headline(level, rows, good, tested))])
     return Verdict(level, headline, statements)
 

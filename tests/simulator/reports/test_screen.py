@@ -5,7 +5,7 @@ import pandas as pd
 from rich.console import Console
 
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
-from simulator.reports.verdict import Statement, Verdict
+from simulator.reports.verdict import Verdict
 from simulator.results.schema import LEAKAGE
 
 ROW = dict.fromkeys(LEAKAGE.columns, np.nan) | {
@@ -112,8 +112,7 @@ def test_scores_stand_beside_the_floor_of_the_better_of_two_attackers_who_know_n
 
 def test_the_verdict_is_wrapped_and_its_caveats_are_counted_where_they_are_too_many():
     caveats = [f"Caveat {number} says what takes more than a line of eighty letters to say." for number in range(9)]
-    statements = (Statement("shown", "A detail."), *(Statement("caveats", text) for text in caveats))
-    found = Verdict("exposed", "Client 2 is exposed worst." * 9, statements)
+    found = Verdict("exposed", "Client 2 is exposed worst." * 9, {"shown": ["A detail."], "caveats": caveats})
     said = verdict_lines(found, 80)
     assert said[0].startswith("EXPOSED: Client 2") and max(map(len, said)) <= 80 and "- A detail." in said
     assert said[-1] == "- 3 more with --all." and "Caveat 8" not in " ".join(said)
