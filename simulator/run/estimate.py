@@ -5,7 +5,6 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -82,9 +81,9 @@ def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
         for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
     ]
     typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
-    of_one_cell, scale = estimate(plan.cells[typical]), sum(work) / work[typical]
-    training = of_one_cell.training * scale
-    by_attack = {label: seconds and seconds * scale for label, seconds in of_one_cell.attacks.items()}
+    (training, attacks), scale = estimate(plan.cells[typical]), sum(work) / work[typical]
+    training *= scale
+    by_attack = {label: seconds and seconds * scale for label, seconds in attacks.items()}
     attacking = sum(filter(None, by_attack.values()))
     longer = ", ".join(label for label, seconds in by_attack.items() if seconds is None)
     handling = sum(map(handling_seconds, plan.cells, parameters))
@@ -158,16 +157,12 @@ def span(values: Iterable[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-class Estimate(NamedTuple):
-    """Processor seconds of one cell. attacks: by label; None if the attack took too long to be measured."""
+def estimate(cell: Cell) -> tuple[float, dict[str, float | None]]:
+    """Return the processor seconds of one cell: of training, and of each attack by label, None if it takes too long.
 
-    training: float
-    attacks: dict[str, float | None]
-
-
-def estimate(cell: Cell) -> Estimate:
-    """Measure training by a few steps of one client, and each attack on an update of as many images as its adversary
-    sees: by a few iterations if it has such an option, else by running it."""
+    Training is measured by a few steps of one client, an attack on an update of as many images as its adversary sees:
+    by a few iterations if it has such an option, else by running it.
+    """
     torch.set_num_threads(cell.scenario.engine.threads)
     config, federation = cell.client_config(use_gpu=False), cell.scenario.federation
     data = load_data(config)
@@ -188,7 +183,7 @@ def estimate(cell: Cell) -> Estimate:
             one, before = measured[kind], found.get(attack.label, 0.0)
             # a pair more costs an attack about as much as the first
             found[attack.label] = None if one is None or before is None else before + one * pairs
-    return Estimate(steps * federation.rounds * step_seconds, found)
+    return steps * federation.rounds * step_seconds, found
 
 
 def seen_of(cell: Cell, clients: Sequence[int], view: View) -> tuple[Observation, Knowledge]:
