@@ -1,7 +1,7 @@
-"""What clients do to leak less. A defense is one class in a file here; a scenario lists its name.
+"""Defenses: measures of clients to leak less. A scenario lists their names.
 
-Adding one: a frozen dataclass that inherits `Defense`, with a `name`, options as fields and the hooks it needs, its
-server half among them, decorated with `register` and imported below.
+A new defense is a frozen dataclass that inherits `Defense`, with a `name`, options as fields and its hooks, decorated
+with `register` and imported below.
 """
 
 from clients.defenses import compression as compression  # each defense registers itself when imported

@@ -40,7 +40,8 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class Encoding:
-    """How an update travels. fraction: of its entries that are sent. bits: of each. indexed: whether with positions."""
+    """The encoding of an update. fraction: of its entries that are sent. bits: of each. indexed: whether with
+    positions."""
 
     fraction: float = 1.0
     bits: int = 32
@@ -52,15 +53,14 @@ class Encoding:
 
 @dataclass(frozen=True)
 class ServerHalf:
-    """What a defense changes in how the server aggregates a round, and in what the server sees of it.
+    """The changes of a defense on the server.
 
     strategy: the Flower strategy that is wrapped around the scenario's, by its class name or as package.module:class;
-    "" where the defense only changes what is seen. options: further keyword arguments of its constructor; the wrapped
-    strategy, and the number of clients of a round where it asks for `num_sampled_clients`, are passed besides.
-    hides_clients: the server learns the sum of a round's updates and no single one. needs_single_updates: the server
-    has to see each client's update, so that nothing may hide them. if_hidden: what it lacks where something does, and
-    what to use then; it ends the message that refuses the chain. poisson: each client takes part in a round by a coin
-    of its own, with probability `federation.fraction`, instead of a fixed number of them.
+    "" for none. options: further keyword arguments of its constructor, beside the wrapped strategy and, if it asks for
+    `num_sampled_clients`, the number of clients of a round. hides_clients: the server learns the sum of a round's
+    updates and no single one. needs_single_updates: the server has to see each client's update. if_hidden: the end of
+    the message that refuses a chain which hides them. poisson: each client takes part in a round by a coin of its own,
+    with probability `federation.fraction`, instead of a fixed number of them.
     """
 
     strategy: str = ""

@@ -1,4 +1,4 @@
-"""What options that are typed as text stand for: numbers, knowledge, an attack, an update."""
+"""Parse options that are typed as text: numbers, knowledge, an attack, an update."""
 
 import re
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""What can be said on the command line: for each command a dataclass, whose docstring is the help of the command.
+"""The command line: for each command a dataclass, whose docstring is the help of the command.
 
 A field is an option, or an argument, with the help text in its type. Nothing heavy is imported here, so that `--help`
-answers at once; what a command does is a function of another module that takes its dataclass (`main.COMMANDS`). Nobody
-compares or prints these: to make the methods for it took 4 ms of every command.
+answers at once; a function of another module does the work (`main.COMMANDS`). The dataclasses have no methods to
+compare and print, which took 4 ms of every command.
 """
 
 from dataclasses import dataclass, field

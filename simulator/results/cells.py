@@ -1,4 +1,4 @@
-"""What the cells of a printed table say, where that is more than the value: the `text` of columns."""
+"""Make the text of a cell in a printed table that is more than the value: the `text` of columns."""
 
 from typing import TYPE_CHECKING
 
@@ -7,17 +7,16 @@ from simulator.results.columns import Column, is_missing, leakage_floor
 if TYPE_CHECKING:
     import pandas as pd
 
-# Shares of an update that images may leave unexplained and be very likely right all the same. A search that has no test
-# of its own and leaves a third of it may have found noise. Images that passed a test against decoys may leave more:
-# exact ones do the longer the training was (0.15 measured), where all were strays they left 0.83
-# (docs/records/rounds.md).
+# Shares of an update that very likely right images may leave unexplained. A search without a test of its own that
+# leaves a third of it may have found noise. Images that passed a test against decoys may leave more: exact ones left
+# 0.15 after long training, strays 0.83 (docs/records/rounds.md).
 TESTED = 0.5
 EXPLAINED = 0.1
 
 
 def likely_right(rows: "pd.DataFrame") -> "pd.Series":
-    """Whether images that nobody compared with the truth are very likely right: they passed the attack's own test
-    against decoys and explain half of the update, or explain nearly all of it."""
+    """Return whether images without a truth are very likely right: they passed the attack's own test against decoys and
+    explain half of the update, or explain nearly all of it."""
     import pandas as pd
 
     tested = rows["num_vouched"] if "num_vouched" in rows else pd.Series(float("nan"), index=rows.index)
@@ -30,7 +29,7 @@ def client(row: "pd.Series", column: Column) -> str:
 
 
 def recovered(row: "pd.Series", column: Column) -> str:
-    """Of how many; where nobody knows the true images, how many were found; without a result, why there is none."""
+    """Return how many of how many, without the truth how many were found, and without a result the status."""
     if row["status"] != "ok":
         return str(row["status"])
     if not is_missing(row["recovered"]):
@@ -40,24 +39,24 @@ def recovered(row: "pd.Series", column: Column) -> str:
 
 
 def whole(row: "pd.Series", column: Column) -> str:
-    """Counts that pandas has as floats, because some are missing."""
+    """Return a count that pandas has as a float, because some are missing."""
     return "" if is_missing(row[column.name]) else str(int(row[column.name]))
 
 
 def members(row: "pd.Series", column: Column) -> str:
-    """Of the candidates of an audit."""
+    """Return how many of the candidates of an audit."""
     told = row["membership_told"]
     return "" if is_missing(told) else f"{told:.0f} of {row['membership_candidates']:.0f}"
 
 
 def beside_floor(row: "pd.Series", column: Column) -> str:
-    """With its floor in parentheses."""
+    """Return the value with its floor in parentheses."""
     shown, floor = column.plain(row), leakage_floor(row)
     return shown if not shown or is_missing(floor) else f"{shown} ({floor:.{column.digits}f})"
 
 
 def interval(row: "pd.Series", column: Column) -> str:
-    """With both ends of its interval, written short: 0.50 .38–.62."""
+    """Return the value with both ends of its interval: 0.50 .38–.62."""
 
     def end(value: float) -> str:
         return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1"
@@ -71,7 +70,7 @@ def setting(row: "pd.Series", column: Column) -> str:
 
 
 def epsilon(row: "pd.Series", column: Column) -> str:
-    """With the first letter of what it hides: one record, or a whole client."""
+    """Return the value with the first letter of its unit, record or client."""
     shown, unit = column.plain(row), row.get("privacy_unit")
     return shown if not shown or is_missing(unit) else f"{shown} {str(unit)[:1]}"
 

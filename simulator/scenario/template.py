@@ -1,4 +1,4 @@
-"""What `fedspill init` writes: a scenario that runs as it is, with a comment on everything that one changes first."""
+"""The scenario that `fedspill init` writes: it runs as it is, with a comment on everything that one changes first."""
 
 TEMPLATE = """\
 # A federation, and who looks at what. What it costs: fedspill check FILE. Every key: docs/reference/scenarios.md.

@@ -41,15 +41,9 @@ KEY = ObservationKey(1, 0, "server")  # of their observation
 
 
 class Description(NamedTuple):
-    """What the folder of an attack says of it.
-
-    file: the name of the folder's description.
-    content: of this file.
-    setting: how the attack is scored.
-    recorded: the observation.
-    architecture: of its network.
-    source: the folders that hold its checkpoints, and what clients trained on instead of their images.
-    """
+    """The description of an attack in its folder. file: its name. content: of this file. setting: for the score.
+    recorded: the observation. architecture: of its network. source: the folders of its checkpoints and distilled
+    images."""
 
     file: str
     content: dict[str, Any]
@@ -61,13 +55,8 @@ class Description(NamedTuple):
 
 @dataclass(frozen=True)
 class Update:
-    """An update, and the attack on it.
-
-    observation: what the adversary sees.
-    granted: what it is told, whatever the attack.
-    attack: with all that decides its result.
-    describe: returns what a folder, by its full path, says of the attack.
-    """
+    """An update, and the attack on it. granted: the adversary's knowledge, whatever the attack. describe: returns the
+    description of the attack in a folder, by its full path."""
 
     observation: Observation
     granted: Knowledge

@@ -38,7 +38,7 @@ def _from_npz(path: Path) -> Dataset:
 
 
 def _split(source: str, fields: dict[str, np.ndarray], part: str) -> ArraySplit:
-    """Of the fields x_`part`, (N, 32, 32, 3) uint8, and y_`part`, N classes in 0..9."""
+    """Make a split of the fields x_`part`, (N, 32, 32, 3) uint8, and y_`part`, N classes in 0..9."""
     field, pixels, labels = f"x_{part}", fields[f"x_{part}"], fields[f"y_{part}"]
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (32, 32, 3):
         found = f"{pixels.dtype} of shape {pixels.shape}"

@@ -39,7 +39,7 @@ def _split(pixels: np.ndarray, labels: np.ndarray, num_test: int, classes: tuple
 
 
 def _folder(package: str) -> Path:
-    """Where a package lies. Its own loader takes most of a second to import, in every worker, and reads one file."""
+    """Return the folder of a package, whose own loader would take most of a second to import, in every worker."""
     found = importlib.util.find_spec(package)
     assert found is not None and found.origin is not None
     return Path(found.origin).parent

@@ -34,7 +34,7 @@ def load_fashion_mnist(config: DataConfig) -> Dataset:
 
 
 def _load(config: DataConfig, folders: tuple[str, ...], class_names: tuple[str, ...]) -> Dataset:
-    """From the four files, gzipped or not, in the first of the folders below `data.root` that holds them all."""
+    """Read the four files, gzipped or not, in the first of the folders below `data.root` that holds them all."""
     expected = f"a folder with {', '.join(name + '.gz' for name in FILES)}"
     root = require_root(config, expected)
     missing: list[str] = []
