@@ -15,8 +15,8 @@ from typing import NoReturn
 
 import torch
 
-# Share of a processor below which work hangs: fifty processes on one core get more each, a sleeping worker of Ray takes
-# 0.0024, measured on two busy cores.
+# Share of a processor below which work hangs: fifty processes on one core get as much each, a sleeping worker of Ray
+# takes 0.0024, measured on two busy cores.
 HANGING = 0.02
 FINEST = 0.02  # seconds between two looks at the processor time, at least
 # The system's own timer of processor time counts by ticks: of two threads that took turns it once missed 30 % or more.
