@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 from rich.table import Table
 
-from simulator.reports.tables import CLOSER, grid, headed, in_letters, key_cells, worth_showing
+from simulator.reports.tables import CLOSER, cells_of, grid, in_letters, key_cells, worth_showing
 from simulator.reports.verdict import TITLES, Verdict
 from simulator.results.columns import Column
 from simulator.results.keys import ALL
@@ -61,8 +61,7 @@ def row_table(
     rows: pd.DataFrame, columns: Sequence[Column], swept: list[str], width: int, *, title: str, note: str = ""
 ) -> Table:
     """Make a table of `width` letters: columns that tell less are left out if they do not fit."""
-    cells = {headed(column): [column.cell(row) for _, row in rows.iterrows()] for column in columns}
-    return in_letters(grid(title, key_cells(rows, swept) | cells, note), width)
+    return in_letters(grid(title, key_cells(rows, swept) | cells_of(rows, columns), note), width)
 
 
 def granted_lines(rows: pd.DataFrame) -> list[str]:

@@ -68,9 +68,14 @@ def grid(title: str, cells: dict[Heading, list[str]], note: str = "") -> Grid:
 
 def grid_of(title: str, frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
     """Make a table as its schema declares it."""
+    return grid(title, cells_of(frame, columns))
+
+
+def cells_of(frame: pd.DataFrame, columns: Iterable[Column]) -> dict[Heading, list[str]]:
+    """Return the cells of those columns that a table has."""
     rows = [row for _, row in frame.iterrows()]
     there = [column for column in columns if column.name in frame]
-    return grid(title, {headed(column): [column.cell(row) for row in rows] for column in there})
+    return {headed(column): [column.cell(row) for row in rows] for column in there}
 
 
 def headed(column: Column) -> Heading:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 
 from simulator.reports.drawing import UNDEFENDED, short, swept_keys
-from simulator.reports.tables import FLOOR, FOUND, Grid, Heading, grid, headed, key_cells
+from simulator.reports.tables import FLOOR, FOUND, Grid, Heading, cells_of, grid, key_cells
 from simulator.reports.verdict_words import at_worst, sentence, told, viewer
 from simulator.results.keys import owner
 from simulator.results.schema import LEAKAGE
@@ -24,11 +24,7 @@ SEES = {
 def leakage_grid(leakage: pd.DataFrame) -> Grid:
     """Make a table of every row, those that expose most first, with the columns of the terminal and remarks."""
     frame = worst_first(leakage).head(MOST_ROWS)
-    rows = [row for _, row in frame.iterrows()]
-    cells = key_cells(frame, swept_keys(leakage))
-    for column in LEAKAGE.printed:
-        if column.name in leakage:
-            cells[headed(column)] = [column.cell(row) for row in rows]
+    cells = key_cells(frame, swept_keys(leakage)) | cells_of(frame, LEAKAGE.printed)
     if leakage.recovered.isna().all():  # nobody knows the true images
         cells = {replace(name, meaning=FOUND) if name.name == "recovered" else name: own for name, own in cells.items()}
     told_column = Heading("told", meaning="what the attack was granted beyond the checkpoints")
