@@ -41,7 +41,7 @@ def encode_targets(
     mse: (N, outputs) float, coding[1] for the right group and coding[0] else; default −0.1 and 0.9. With one output
     (N, 1), coding[0] for group 0 and coding[1] for group 1; default ∓1. hinge and cross_entropy: ∓1 (N, 1) for one
     output, else the int64 labels; they have no coding. source: how errors call the data.
-    Raises InputError where the groups do not fit the outputs.
+    Raise InputError if the groups do not fit the outputs.
     """
     needed = 2 if outputs == 1 else outputs
     if num_groups > needed:

@@ -97,7 +97,7 @@ def train(
     """Train `model` in place on images (N, C, H, W) in its input space, in the precision of its parameters.
 
     generator: shuffles minibatches. hooks: change the loop and then every batch, in this order. progress: called with
-    (steps done, steps planned, loss of the last epoch) after every epoch. Raises InputError as `check_dynamics` does.
+    (steps done, steps planned, loss of the last epoch) after every epoch. Raise InputError as `check_dynamics` does.
     """
     check_dynamics(model, config)
     start = time.perf_counter()

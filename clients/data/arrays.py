@@ -102,7 +102,7 @@ def make_task(task: str | Mapping[str, Sequence[int | str]] | None, class_names:
 
     odd_even: even digits are group 0, odd ones group 1. animal_vehicle: vehicles are group 0, animals group 1 (the
     CIFAR-10 classes). A mapping lists the classes of every group, by name or by index.
-    Raises InputError for an unknown class, a class in two groups, an empty group, fewer than two groups.
+    Raise InputError for an unknown class, a class in two groups, an empty group, fewer than two groups.
     """
     if task is None:
         return _checked(Task(tuple(class_names), tuple(range(len(class_names)))))

@@ -54,7 +54,7 @@ def one_line(error: object) -> str:
 
 
 def bad_root(config: DataConfig, expected: str, found: str = "") -> InputError:
-    """`data.root is 'x': data 'mnist' expects there ...; found ...`"""
+    """Return the error `data.root is 'x': data 'mnist' expects there ...; found ...`"""
     value = "not given" if config.root is None else repr(config.root)
     where = "as its value" if config.root is None else "there"
     return InputError(f"data.root is {value}: data {config.name!r} expects {where} {expected}{found and '; ' + found}")

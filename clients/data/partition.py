@@ -53,7 +53,7 @@ class FederatedData:
         return tuple(len(share) for share in self.shares)
 
     def client_indices(self, client: int) -> np.ndarray:
-        """(N,) indices of one client's images in the train split."""
+        """Return the (N,) indices of one client's images in the train split."""
         if not 0 <= client < len(self.shares):
             raise InputError(f"client {client} has no partition: there are clients 0 to {len(self.shares) - 1}")
         return self.shares[client].copy()
@@ -85,7 +85,7 @@ def _contents(images: Tensor) -> list[bytes]:
 def split_data(data: DataConfig, partition: PartitionConfig, clients: int, seed: int) -> FederatedData:
     """Load, group and split the images; the same arguments give the same split in every process.
 
-    Raises InputError where there are too few images, or where the configuration does not fit the data.
+    Raise InputError if there are too few images, or if the configuration does not fit the data.
     """
     # JSON, because lists and mappings in the models cannot be hashed.
     return _split_data(data.model_dump_json(), partition.model_dump_json(), clients, seed)

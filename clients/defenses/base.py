@@ -234,12 +234,12 @@ def register(defense: DefenseClass) -> DefenseClass:
 
 
 def norm(delta: State) -> Tensor:
-    """‖Δθ‖₂ over all tensors, a scalar in float64."""
+    """Return ‖Δθ‖₂ over all tensors, a scalar in float64."""
     return torch.stack([value.double().square().sum() for value in delta.values()]).sum().sqrt()
 
 
 def clipped(delta: State, bound: float) -> tuple[State, float]:
-    """(Δθ · factor, factor) with factor = min(1, bound / ‖Δθ‖₂)."""
+    """Return (Δθ · factor, factor) with factor = min(1, bound / ‖Δθ‖₂)."""
     size = float(norm(delta))
     factor = min(1.0, bound / size) if size else 1.0
     return {name: (value * factor).to(value.dtype) for name, value in delta.items()}, factor

@@ -189,7 +189,8 @@ class SignSGD(Defense):
 
 
 def signs(delta: State) -> State:
-    """(‖v‖₁ / d) · sign(v) of every tensor v of d entries (Karimireddy et al. 2019, equation for scaled signs)."""
+    """Return (‖v‖₁ / d) · sign(v) of every tensor v of d entries (Karimireddy et al. 2019, equation for scaled
+    signs)."""
     sent = {}
     for name, value in delta.items():
         scale = value.abs().mean()
@@ -250,6 +251,7 @@ class PowerSGD(Defense):
 
 
 def power_step(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """(P, Q) with P (rows, rank) orthonormal and P Qᵀ near the matrix (rows, columns), from Q (columns, rank)."""
+    """Return (P, Q) with P (rows, rank) orthonormal and P Qᵀ near the matrix (rows, columns), from Q (columns,
+    rank)."""
     left = torch.linalg.qr(matrix @ right).Q
     return left, matrix.T @ left

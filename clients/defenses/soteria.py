@@ -58,13 +58,13 @@ class Soteria(Defense):
 
 
 def last_linear(model: nn.Module) -> nn.Linear | None:
-    """The last linear layer in the order of the model's definition, or None."""
+    """Return the last linear layer in the order of the model's definition, or None."""
     found = [module for module in model.modules() if isinstance(module, nn.Linear)]
     return found[-1] if found else None
 
 
 def kept_entries(model: nn.Module, layer: nn.Linear, images: Tensor, fraction: float) -> Tensor:
-    """1 for the entries of the layer's input (d,) that are kept and 0 for the share that is pruned.
+    """Return 1 for the entries of the layer's input (d,) that are kept and 0 for the share that is pruned.
 
     images: (B, C, H, W). Pruned are those of smallest Σ_b ‖∂r_bi/∂x_b‖ / (|r_bi| + 0.1).
     """

@@ -44,7 +44,7 @@ class KIP:
     ridge: float
 
     def __call__(self, images: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a distilled set, (S, C, H, W) and (S, K): a scalar in squared units of the targets."""
+        """Return the loss of a distilled set, (S, C, H, W) and (S, K): a scalar in squared units of the targets."""
         duals = kernel_duals(self.kernel(images), targets, self.ridge)
         return (self.targets - self.kernel(self.images, images) @ duals).square().sum()
 
@@ -64,7 +64,7 @@ class RKIP(KIP):
         return kernel_duals(self.kernel(self.images), self.targets, self.ridge)
 
     def __call__(self, images: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a distilled set, (S, C, H, W) and (S, K): a scalar, a squared distance between updates."""
+        """Return the loss of a distilled set, (S, C, H, W) and (S, K): a scalar, a squared distance between updates."""
         kernel = self.kernel(images)
         duals = kernel_duals(kernel, targets, self.ridge)
         cross = (self.duals * (self.kernel(self.images, images) @ duals)).sum()
@@ -125,10 +125,11 @@ def distill(
     *,
     progress: Progress = silent,
 ) -> Distilled:
-    """`size` images and targets that stand for `images` (N, C, H, W), in the model's input space, and `targets` (N, K).
+    """Return `size` images and targets that stand for `images` (N, C, H, W), in the model's input space, and `targets`
+    (N, K).
 
     model: the finite network of `rkip_finite`, at the parameters to linearize it at; the other methods need none.
-    generator: of the images started from. Raises InputError where `size` does not lie between 1 and N.
+    generator: of the images started from. Raise InputError if `size` does not lie between 1 and N.
     """
     options = options or DistillOptions()
     if not 1 <= size <= len(images):
@@ -151,10 +152,8 @@ def distill(
 def _descend(
     objective: KIP, start: Tensor, labels: Tensor, options: DistillOptions, progress: Progress
 ) -> tuple[Tensor, tuple[tuple[int, float], ...]]:
-    """(the images (S, C, H, W) to which Adam leads from `start`, the loss on the way).
-
-    Raises InputError where the loss does not stay finite.
-    """
+    """Return (the images (S, C, H, W) that Adam reaches from `start`, the loss on the way). Raise InputError if the
+    loss does not stay finite."""
     images = start.requires_grad_()
     trace: list[tuple[int, float]] = []
 
@@ -174,7 +173,7 @@ def _descend(
 
 
 def balanced_targets(targets: Tensor, size: int) -> Tensor:
-    """(size, K): the distinct rows of `targets` (N, K), which code the classes, in turn."""
+    """Return (size, K): the distinct rows of `targets` (N, K), which code the classes, in turn."""
     codes = torch.unique(targets, dim=0)
     return codes[torch.arange(size, device=codes.device) % len(codes)]
 
@@ -218,7 +217,8 @@ def reconstruct_few(
 
 
 def linearized_update(model: nn.Module, state: State, images: Tensor, targets: Tensor, ridge: float) -> State:
-    """θ_f of linearized training to convergence from θ₀ = `state`: θ₀ + Σ_j α_j φ_θ₀(x_j) (Loo et al. 2024, eq. 3)."""
+    """Return θ_f of linearized training to convergence from θ₀ = `state`: θ₀ + Σ_j α_j φ_θ₀(x_j) (Loo et al. 2024, eq.
+    3)."""
     count, outputs = targets.shape
     initial = outputs_at(model, state, images)
     kernel = empirical_ntk_blocks(model, state, images).reshape(count * outputs, count * outputs)
@@ -230,6 +230,6 @@ def linearized_update(model: nn.Module, state: State, images: Tensor, targets: T
 
 
 def linearized_outputs(model: nn.Module, state: State, images: Tensor, duals: Tensor) -> Tensor:
-    """f_θ₀(x_i) + Σ_j K_θ₀(x_i, x_j) α_j, (S, K), for images (S, C, H, W) and their duals (S, K)."""
+    """Return f_θ₀(x_i) + Σ_j K_θ₀(x_i, x_j) α_j, (S, K), for images (S, C, H, W) and their duals (S, K)."""
     kernel = empirical_ntk_blocks(model, state, images)
     return outputs_at(model, state, images) + torch.einsum("nkml,ml->nk", kernel, duals)

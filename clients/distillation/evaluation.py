@@ -32,10 +32,10 @@ KERNELS: tuple[KernelName, ...] = get_args(KernelName)
 
 
 def named_kernel(name: str, network: InfiniteNTK, width: int) -> InfiniteNTK:
-    """The kernel of this name for a network of `width` whose own limit is `network`.
+    """Return the kernel of this name for a network of `width` whose own limit is `network`.
 
     network: its depth, biases and parameterization are those of the finite network. In NTK parameterization the mean
-    kernel is the same at any width, so that `limit` and `width_matched` are one. Raises InputError for another name.
+    kernel is the same at any width, so that `limit` and `width_matched` are one. Raise InputError for another name.
     """
     if name == "authors":
         return InfiniteNTK(network.depth, bias=False, parameterization="ntk")
@@ -80,13 +80,13 @@ class Evaluation:
     max_steps: int = 10_000
 
     def infinite_width(self, images: Tensor, targets: Tensor) -> float:
-        """Test accuracy of kernel regression on images (S, C, H, W) and targets (S, K)."""
+        """Return the test accuracy of kernel regression on images (S, C, H, W) and targets (S, K)."""
         images, targets = images.double(), targets.double()
         cross = self.kernel(self.test_images.double(), images)
         return accuracy(kernel_regression(self.kernel(images), targets, cross, self.ridge), self.labels)
 
     def linearized(self, images: Tensor, targets: Tensor) -> float:
-        """As above, of the network linearized at its initialization: f_θ₀(x) + K_xS K_SS⁻¹ (y − f_θ₀(S))."""
+        """Return that of the network linearized at its initialization: f_θ₀(x) + K_xS K_SS⁻¹ (y − f_θ₀(S))."""
         images, targets = images.double(), targets.double()
         state = {name: value.detach().double() for name, value in self.model.state_dict().items()}
         wanted = (targets - outputs_at(self.model, state, images)).reshape(-1, 1)
@@ -99,7 +99,8 @@ class Evaluation:
         return accuracy(torch.cat(predicted), self.labels)
 
     def standard(self, images: Tensor, targets: Tensor) -> StandardTraining:
-        """Full-batch gradient descent with momentum 0.9 on ½ the squared error, to an MSE of 1e-3 or the step limit.
+        """Train by full-batch gradient descent with momentum 0.9 on ½ the squared error, to an MSE of 1e-3 or the step
+        limit.
 
         The learning rate is low, as in the paper: with its momentum, a step is worth one of plain gradient descent of
         rate N / ‖K_θ₀‖_∞ ≤ N / λ_max. Ten times more would still be stable, but overshoot and move the kernel.

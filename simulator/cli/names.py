@@ -57,7 +57,7 @@ def first_sentence(doc: str | None) -> str:
 
 
 def show_names(names: dict[str, str]) -> None:
-    """A line for each name, its description folded beside it."""
+    """Print a line for each name, its description folded beside it."""
     widest = max(map(len, names)) + 4
     for name, text in names.items():
         for line in wrap(text, out.width, initial_indent=f"  {name}".ljust(widest), subsequent_indent=" " * widest):

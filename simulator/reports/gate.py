@@ -39,7 +39,7 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> "Limit":
-        """ "leakage=0.2", or "server:leakage=0.2"; InputError names what is wrong."""
+        """Parse "leakage=0.2", or "server:leakage=0.2"; InputError names what is wrong."""
         name, equals, value = text.rpartition("=")
         where, _, column = name.rpartition(":")
         if not equals or not column:

@@ -383,7 +383,8 @@ BYTES = "bytes that a client sends in a round"
 
 
 def benchmark() -> Table:
-    """The table of `fedspill benchmark`: what it always has, then every other averaged column of the leakage table."""
+    """Return the table of `fedspill benchmark`: what it always has, then every other averaged column of the leakage
+    table."""
     return Table(
         "benchmark.csv",
         "One row per defense, attack, threat model, target and attacked round of `fedspill benchmark`: leakage, "

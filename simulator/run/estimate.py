@@ -147,12 +147,12 @@ def waiting_bytes(cells: Sequence[Cell], parameters: Sequence[int]) -> int:
 
 
 def size_of(count: int) -> str:
-    """Bytes for people: 3 MB, 1.2 GB."""
+    """Return bytes for people: 3 MB, 1.2 GB."""
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
 def span(values: Iterable[int]) -> str:
-    """ "8", or "5 to 1,024"."""
+    """Return "8", or "5 to 1,024"."""
     low, high = min(found := list(values)), max(found)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 

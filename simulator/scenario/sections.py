@@ -114,7 +114,7 @@ class AttackConfig(NamedSection):
         return self
 
     def make(self) -> Attack:
-        """The attack with its options type-checked; InputError names the option that is wrong."""
+        """Return the attack with its options type-checked; InputError names the option that is wrong."""
         check_options(self.name, self.options)
         return made_with(ATTACKS.find(self.name), f"attack {self.name!r}", self.options)
 
@@ -186,7 +186,7 @@ class KeepLast(Section):
 
 
 def _which_rounds(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """One error, whichever of the three was meant."""
+    """Raise one error, whichever of the three was meant."""
     try:
         return validate(value)
     except ValidationError:

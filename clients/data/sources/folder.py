@@ -44,7 +44,7 @@ def load(config: DataConfig) -> Dataset:
 
 
 def load_pictures(paths: list[Path]) -> Tensor:
-    """(N, C, H, W) in [0, 1], of image files of one size, grey ones or coloured ones as the first is."""
+    """Read (N, C, H, W) in [0, 1] from image files of one size, grey ones or coloured ones as the first is."""
     every = np.arange(len(paths))
     return _split(every, paths).images(every)
 
@@ -60,7 +60,7 @@ def _split(labels: np.ndarray, paths: list[Path]) -> PictureSplit:
 
 
 def _class_folders(folder: Path) -> dict[str, list[Path]]:
-    """{class: its image files, sorted}: the order of a directory differs from machine to machine."""
+    """Return {class: its image files, sorted}: the order of a directory differs from machine to machine."""
     if not folder.is_dir():
         return {}
     classes = {
@@ -72,7 +72,7 @@ def _class_folders(folder: Path) -> dict[str, list[Path]]:
 
 
 def _shared_format(paths: list[Path]) -> PictureFormat:
-    """The format of the first image, after the header of every file has been compared with it."""
+    """Return the format of the first image, after the header of every file has been compared with it."""
     with read_errors(str(paths[0])), open_picture(paths[0]) as picture:
         shared = format_of(str(paths[0]), picture)
     for path in paths:

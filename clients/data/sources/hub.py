@@ -28,7 +28,7 @@ def load(config: DataConfig) -> Dataset:
 
 
 def _tables(config: DataConfig) -> list["Table"]:
-    """The train table, and that of the test images where there is one."""
+    """Return the train table, and that of the test images if there is one."""
     import datasets  # 0.7 s, which runs on other data are spared
 
     try:
@@ -47,7 +47,7 @@ def _tables(config: DataConfig) -> list["Table"]:
 
 
 def _check_columns(config: DataConfig, table: "Table") -> "Table":
-    """The two columns, the first of them as Pillow images."""
+    """Return the two columns, the first of them as Pillow images."""
     import datasets  # likewise
 
     for key, column in (("image_column", config.image_column), ("label_column", config.label_column)):

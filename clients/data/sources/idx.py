@@ -63,7 +63,7 @@ def _split(images: Path, labels: Path) -> ArraySplit:
 
 
 def _read(path: Path, magic: int, dimensions: int) -> np.ndarray:
-    """The uint8 array of an IDX file: a magic number and the sizes, big-endian int32, then the bytes."""
+    """Read the uint8 array of an IDX file: a magic number and the sizes, big-endian int32, then the bytes."""
     start = 4 * (1 + dimensions)
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:

@@ -46,7 +46,7 @@ def _part(source: str, fields: dict[str, np.ndarray], part: str) -> tuple[np.nda
 
 
 def _channels_first(source: str, field: str, pixels: np.ndarray) -> np.ndarray:
-    """(N, C, H, W), checked. Where both ends could be the channels, they are the last axis."""
+    """Return (N, C, H, W), checked. If both ends could be the channels, they are the last axis."""
     if pixels.dtype != np.uint8 and pixels.dtype.kind != "f":
         raise InputError(f"{source}: {field} is {pixels.dtype}: uint8 or floats in [0, 1] are expected")
     if not pixels.size:
@@ -68,7 +68,7 @@ def _channels_first(source: str, field: str, pixels: np.ndarray) -> np.ndarray:
 def _own_names(
     path: Path, fields: dict[str, np.ndarray], labels: np.ndarray, names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The file's class_names, where its labels are indices into them."""
+    """Return the file's class_names, if its labels are indices into them."""
     if "class_names" not in fields or labels.dtype.kind not in "iu":
         return names
     own = [str(name) for name in fields["class_names"].tolist()]

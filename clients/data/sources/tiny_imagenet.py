@@ -42,7 +42,7 @@ def load(config: DataConfig) -> Dataset:
 
 
 def _cut(split: PictureSplit) -> tuple[PictureSplit, PictureSplit]:
-    """The first four fifths of every class, and the rest."""
+    """Return the first four fifths of every class, and the rest."""
     rank = np.zeros(len(split.labels), np.int64)
     for label, count in enumerate(np.bincount(split.labels)):
         rank[split.labels == label] = np.arange(count)
@@ -69,7 +69,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _split(fields: dict[str, np.ndarray], wnids: np.ndarray) -> PictureSplit:
-    """The images of the classes `wnids`, labelled by their position there."""
+    """Read the images of the classes `wnids`, labelled by their position there."""
     position = {wnid: index for index, wnid in enumerate(wnids.tolist())}
     classes = np.array([position.get(wnid, -1) for wnid in fields["wnids"].tolist()], np.int64)
     jpeg, offset, names = fields["jpeg"], fields["offset"], fields["name"]

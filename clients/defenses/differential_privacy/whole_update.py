@@ -88,7 +88,8 @@ class CentralDP(Defense):
         )
 
     def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Guarantee:
-        """One release of Gaussian noise for each round that the client was in, or, by secret coins, for all rounds."""
+        """Count one release of Gaussian noise for each round that the client was in, or, by secret coins, for all
+        rounds."""
         rounds = context.memory["rounds"] = context.memory.get("rounds", 0) + 1
         if self.sampling == "public":
             epsilon = gaussian_epsilon(math.sqrt(rounds) / self.noise_multiplier, self.delta)
@@ -152,7 +153,8 @@ class LocalDP(Defense):
         return Encoding()
 
     def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Guarantee:
-        """The Gaussian mechanism on two clipped updates, which are 2 · clipping_norm apart at most, in every round."""
+        """Return the guarantee of the Gaussian mechanism on two clipped updates, which are 2 · clipping_norm apart at
+        most, in every round."""
         rounds = context.memory["rounds"] = context.memory.get("rounds", 0) + 1
         epsilon = gaussian_epsilon(math.sqrt(rounds) * 2 * self.clipping_norm / self.noise_std, self.delta)
         return Guarantee(self.name, epsilon, self.delta, "client", "both", "replace_one", self.epsilon * rounds)
