@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State, check_tensor
+from clients.batch_norm import STATISTICS
 from clients.data.bounds import check_unpacked, is_bomb
 from clients.data.files import members, npz_fields
 
 # where training scripts put a state dict
 NESTED = ("state_dict", "model_state_dict", "model", "net", "module", "weights", "params")
 WRAPPERS = ("module", "_orig_mod")  # DataParallel and torch.compile put these before the names of a model
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # in a state dict, and no parameters
 REMEDY = "give safetensors, a .pt or .pth file with model.state_dict(), or an npz file"
 
 
