@@ -19,6 +19,7 @@ from simulator.reports.drawing import (
     Drawn,
     Style,
     draw_all,
+    legend_below,
     name_points,
     panels,
     save,
@@ -198,8 +199,7 @@ def exposure(table: pd.DataFrame, path: Path) -> Drawn | None:
         axis.set_ylim(0.6 - len(names), 0.6)
     axes[0].set_yticklabels(names)
     figure.tight_layout()
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
+    legend_below(axes[0], columns=3)
     worst = own.loc[own.recovered_fraction.idxmax()]
     return Drawn(
         save(figure, path),
@@ -261,8 +261,7 @@ def epsilon_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
             axis.plot(own.epsilon, own[column], label=label, color=colour, marker=marker)
         axis.set(title=f"{family}, {view}", xscale="log", xlabel="ε", ylim=LIMITS)
     figure.tight_layout()
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
+    legend_below(axes[0], columns=3)
     return Drawn(
         save(figure, path),
         "What ε is worth",

@@ -83,6 +83,12 @@ def panels(
     return figure, list(axes.flat[:count])
 
 
+def legend_below(axis: plt.Axes, columns: int = 1) -> None:
+    """Write the legend of a panel below its figure."""
+    handles, labels = axis.get_legend_handles_labels()
+    axis.figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=columns, frameon=False)
+
+
 def save(figure: plt.Figure, path: Path) -> Path:
     """Write a figure, as large as its content, so that no label is cut; return the path."""
     figure.savefig(path, dpi=DPI, bbox_inches="tight", pad_inches=0.08)

@@ -22,6 +22,7 @@ from simulator.reports.drawing import (
     Style,
     draw_all,
     in_words,
+    legend_below,
     panel_titles,
     panels,
     save,
@@ -179,8 +180,7 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
         axis.set(xlabel="private image, easiest first", ylabel="L2 distance")
         axis.label_outer(remove_inner_ticks=False)
         axis.xaxis.set_tick_params(labelbottom=True)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), frameon=False)
+    legend_below(axes[0])
     figure.tight_layout()
     cut = f" {len(shown)} of {len(order)} settings are shown, the most exposed first."
     some = cut if len(order) > len(shown) else ""
