@@ -5,12 +5,13 @@ import torch
 
 from attacks import InputError
 from attacks.calibration import Calibrated
-from attacks.membership import MembershipTest
+from attacks.gradient_membership import tell_members
 from attacks.update.spectrum import infer_image_count
 from simulator.cli.inputs import observe
 from simulator.cli.options import DiagnoseCommand, MemberCommand
 from simulator.cli.output import Answer, out, records, say, show_warnings
 from simulator.evaluation.candidate_images import (
+    labels_of,
     load_candidates,
     membership_table,
     membership_words,
@@ -27,23 +28,25 @@ def member(typed: MemberCommand) -> Answer:
     given = {"candidates": typed.candidates, "public images": typed.public}
     files = [load_candidates(p, name, in_pixels=typed.in_pixels) for name, p in given.items() if p is not None]
     observation, knowledge, _ = observe(typed)
+    images = [file.images for file in files]
     if typed.in_pixels:
-        files = [to_input_space(images, observation, knowledge) for images in files]
-    test = MembershipTest.of(observation, knowledge, torch.cat(files))
-    residual, *outsiders = [test.residual(images) for images in files]
-    warnings = (*test.warnings, *filter(None, [scale_warning(files[0], observation)]))
+        images = [to_input_space(part, observation, knowledge) for part in images]
+    found = tell_members(observation, knowledge, torch.cat(images), labels_of(files))
+    residual, *outsiders = found.residual.split([len(part) for part in images])
+    warnings = (*found.warnings, *filter(None, [scale_warning(images[0], observation)]))
     show_warnings(warnings)
     table = typed.out_dir / "membership.csv"
     make_out(typed.out_dir)
     write_atomically(table, membership_table(residual, Calibrated.of(residual, *outsiders) if outsiders else None))
     count = infer_image_count(observation)
     clear = count is not None and count.has_spectral_gap
-    said = membership_words(residual, next(iter(outsiders), None), test.num_private, clear)
+    said = membership_words(residual, next(iter(outsiders), None), found.num_private, clear)
     for sentence in said:
         say(sentence)
     guess = "" if clear or knowledge.num_private else " (a guess)"
-    out.print(f"{len(residual)} candidates, {test.num_private} private images{guess}: {table}")
-    facts = {"num_private": test.num_private, "warnings": warnings, "said": said}
+    by = f"{found.num_private} private images{guess}" if found.num_private else "told by the gradients they would send"
+    out.print(f"{len(residual)} candidates, {by}: {table}")
+    facts = {"num_private": found.num_private, "warnings": warnings, "said": said}
     return Answer({**facts, "candidates": records(pd.read_csv(table))})
 
 

@@ -4,6 +4,7 @@ No truth is needed, only images that are known to be no members: they calibrate 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,23 +14,23 @@ from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation
 from attacks.calibration import FEWEST_OUTSIDERS, OUTSIDE, Calibrated
+from attacks.gradient_membership import tell_members
 from attacks.interface.pictures import Normalization
-from attacks.membership import MembershipTest
 from attacks.update.private_set import infer_pixel_mean
-from simulator.evaluation.image_files import Shape, read_truth
+from simulator.evaluation.image_files import ImageFiles, Shape, read_truth
 from simulator.results.schema import CANDIDATES
 
 WIDE_GAP = 1.0  # in score: the residuals on its two sides differ by a factor of e
 
 
 def membership_words(
-    residual: Tensor, outsiders: Tensor | None, num_private: int, clear_rank: bool = False
+    residual: Tensor, outsiders: Tensor | None, num_private: int | None, clear_rank: bool = False
 ) -> list[str]:
     """Sentences with a threshold and counts.
 
     residual: (Q,) of the candidates. outsiders: (P,) of images that are known to be no members, held out to calibrate
-    the threshold; None where there are none. num_private: images that the update was trained on. clear_rank: whether
-    its first layer has one, so that it spans its images.
+    the threshold; None where there are none. num_private: images that the update was trained on, None if unknown.
+    clear_rank: whether its first layer has one, so that it spans its images.
     """
     scores = -residual.double().log()
     uncalibrated = _by_gap(scores, num_private)
@@ -63,14 +64,14 @@ def spanned(residual: Tensor) -> int:
     return int((residual < OUTSIDE).sum())
 
 
-def _by_gap(scores: Tensor, num_private: int) -> list[str]:
+def _by_gap(scores: Tensor, num_private: int | None) -> list[str]:
     """Say whether the scores fall into two groups: without outsiders there is no rate of false alarms."""
     order = scores.sort(descending=True).values
     if len(order) < 2:
         return [f"the candidate's score is {float(order[0]):.2f}; {NO_RATE}"]
     gaps = order[:-1] - order[1:]
     above = int(gaps.argmax()) + 1
-    if float(gaps.max()) < WIDE_GAP or above > num_private:
+    if num_private is None or float(gaps.max()) < WIDE_GAP or above > num_private:
         return [
             f"the scores, {float(order[-1]):.2f} to {float(order[0]):.2f}, form no two groups: no threshold is told"
         ]
@@ -87,10 +88,16 @@ BLACK_WITHIN = 0.05  # of the range of the images, between their black and that 
 
 def load_candidates(
     path: Path, called: str = "candidates", shape: Shape | None = None, in_pixels: bool = True
-) -> Tensor:
-    """Read images (Q, C, H, W) of an npz file, of a folder of pictures or of a folder of both. called: their name in
-    errors. shape: the (C, H, W) that they have to have. in_pixels: whether floats have to lie in [0, 1]."""
-    return read_truth(path, shape, called, in_pixels).images
+) -> ImageFiles:
+    """Read an npz file, a folder of pictures or a folder of both. called: their name in errors. shape: the (C, H, W)
+    that images have to have. in_pixels: whether floats have to lie in [0, 1]."""
+    return read_truth(path, shape, called, in_pixels)
+
+
+def labels_of(files: Sequence[ImageFiles]) -> Tensor | None:
+    """Return the classes of the images of some files, one behind the other; None where a file does not tell them."""
+    known = [file.labels for file in files if file.labels is not None]
+    return torch.cat(known) if len(known) == len(files) else None
 
 
 def to_input_space(images: Tensor, observation: Observation, knowledge: Knowledge) -> Tensor:
@@ -145,8 +152,8 @@ class AuditCandidates:
     public: Path
     shape: Shape
 
-    def images(self) -> tuple[Tensor, Tensor]:
-        """Return (candidates (Q, C, H, W), images that are no members (n, C, H, W)), in [0, 1]."""
+    def files(self) -> tuple[ImageFiles, ImageFiles]:
+        """Return (candidates, images that are no members)."""
         return load_candidates(self.path, shape=self.shape), load_candidates(self.public, "public images", self.shape)
 
 
@@ -162,13 +169,14 @@ class Told(NamedTuple):
 def tell_candidates(source: AuditCandidates, observation: Observation, knowledge: Knowledge) -> Told:
     """Tell members from others. A fault costs these columns alone: a note says why they are empty."""
     try:
-        candidates, outsiders = (to_input_space(images, observation, knowledge) for images in source.images())
-        test = MembershipTest.of(observation, knowledge, torch.cat([candidates, outsiders]))
-        residual = test.residual(candidates)
-        found = Calibrated.of(residual, test.residual(outsiders))
+        files = source.files()
+        candidates, outsiders = (to_input_space(file.images, observation, knowledge) for file in files)
+        told = tell_members(observation, knowledge, torch.cat([candidates, outsiders]), labels_of(files))
+        residual, others = told.residual.split([len(candidates), len(outsiders)])
+        found = Calibrated.of(residual, others)
         table = membership_table(residual, found).encode()
         warning = scale_warning(candidates, observation)
-        notes = [*test.warnings, *([warning] if warning else [])]
+        notes = [*told.warnings, *([warning] if warning else [])]
         return Told({} if found is None else found.columns(), notes, table)
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
@@ -184,7 +192,8 @@ def check_candidates(path: str | None, public: str | None, shape: Shape) -> None
             f"--candidates {path!r} without --public: give images of the kind that are known to be no members, which "
             "calibrate the threshold"
         )
-    _, outsiders = AuditCandidates(Path(path), Path(public), shape).images()
+    _, others = AuditCandidates(Path(path), Path(public), shape).files()
+    outsiders = others.images
     if len(outsiders) < FEWEST_OUTSIDERS:
         raise InputError(
             f"--public {public!r} has {len(outsiders)} images, too few to calibrate who is a member: give at least "

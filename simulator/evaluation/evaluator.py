@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from attacks import InputError, Knowledge, Observation, Reconstruction, score
+from attacks.gradient_membership import tell_members
 from attacks.interface.torch_tools import choose_device, exact_convolutions, numpy_generator, torch_generator
 from attacks.kernel.empirical import affordable_images, kernel_drift
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
-from attacks.membership import MembershipScore, MembershipTest
+from attacks.membership import MembershipScore
 from attacks.scoring.leakage import LeakageScore
 from attacks.scoring.recognition import comparable
 from simulator.errors import said_by
@@ -80,11 +81,11 @@ def membership(attack: FinishedAttack) -> dict[str, Any]:
     truth = attack.truth
     if truth.no_membership:
         raise InputError(truth.no_membership)
-    members, outsiders = (
-        truth.normalization.inputs(images) for images in (truth.private, truth.pool.public[:OUTSIDERS])
-    )
-    test = MembershipTest.of(attack.there, attack.knowledge, torch.cat([members, outsiders]))
-    return MembershipScore.of(test.residual(members), test.residual(outsiders)).columns()
+    public, classes = truth.pool.public[:OUTSIDERS], truth.pool.public_labels
+    images = truth.normalization.inputs(torch.cat([truth.private, public]))
+    known = None if truth.labels is None or classes is None else torch.cat([truth.labels, classes[:OUTSIDERS]])
+    residual = tell_members(attack.there, attack.knowledge, images, known).residual
+    return MembershipScore.of(*residual.split([len(truth.private), len(public)])).columns()
 
 
 @measure("kernel distance")
