@@ -11,16 +11,16 @@ from attacks import Knowledge, Observation, Pool, Reconstruction
 from attacks.interface.pictures import Normalization
 from simulator.evaluation.evaluator import evaluate
 from simulator.evaluation.truth import Truth
+from simulator.paper.constancy import Network, measure, measure_loss, measure_training
+from simulator.paper.predicted_points import PredictedSettings, RkipSettings, loss_table, one_point
 from simulator.paper.reconstruction.onion import OnionSettings, Peeling, at_infinite_width
-from simulator.paper.theory.constancy import Network, measure, measure_loss, measure_training
-from simulator.paper.theory.predicted_points import PredictedSettings, RkipSettings, loss_table, one_point
-from simulator.paper.theory.sphere import SphereSettings, minimize, on_sphere_target
+from simulator.paper.sphere import SphereSettings, minimize, on_sphere_target
 from simulator.tools.diagnosis import measure_regime
 from simulator.tools.distillation import Owner
 from tests.attacks.conftest import client, digits, mlp
 from tests.device.card import card
 from tests.simulator.paper.reconstruction.test_onion import run_of
-from tests.simulator.paper.theory.test_theory import cell_of
+from tests.simulator.paper.test_theory import cell_of
 
 
 def both(found):
@@ -77,7 +77,7 @@ def test_constancy(output):
     here, there, waits = both(lambda: measure(Network(24, output, "tanh", 0), 0.3, bound=True))
     assert_alike(here, there)
     # gradient descent ends at a length that is looked at after every step
-    assert waits.by_place()["simulator/paper/theory/constancy.py:descend"] == here["steps"]
+    assert waits.by_place()["simulator/paper/constancy.py:descend"] == here["steps"]
 
 
 def test_constancy_under_other_losses():

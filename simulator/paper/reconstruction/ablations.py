@@ -23,7 +23,7 @@ from clients.distillation.distill import linearized_outputs
 from clients.training import planned_steps
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
-from simulator.paper.measures import by_seed, draw_lines, floor_of
+from simulator.paper.measures import draw_lines, floor_of
 from simulator.paper.reconstruction.duals import Fit, fit
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
@@ -75,17 +75,6 @@ def cost(run: ExperimentRun, settings: AblationSettings) -> float:
     look = seconds_per_step(lambda steps: attacked(owner, trained, replace(attack, iterations=steps)))
     variants = 6 + len(settings.rates)
     return len(run.cells) * variants * (step * planned_steps(training, len(owner.images)) + look * settings.iterations)
-
-
-@experiment("appendix_h", "learning rate, softplus, 64 bits, and labels: one change at a time", AblationSettings, cost)
-def appendix_h(run: ExperimentRun, settings: AblationSettings) -> Outcome:
-    rows: list[dict[str, Any]] = []
-    for done, cell in enumerate(run.cells):
-        run.report(cell.name, done, len(run.cells))
-        rows += variants_of(cell, settings)
-    data = pd.DataFrame(rows)
-    draw = partial(draw_lines, data, "num_private", "l2", "variant")
-    return Outcome(data, ablation_statistics(data), draw, by_seed=by_seed(ablation_statistics, data))
 
 
 def variants_of(cell: Cell, settings: AblationSettings) -> list[dict[str, Any]]:
@@ -160,3 +149,19 @@ def ablation_statistics(data: pd.DataFrame) -> Statistics:
         "right": labels.right,
         "label_error": labels.label_error,
     }
+
+
+@experiment(
+    "appendix_h",
+    "learning rate, softplus, 64 bits, and labels: one change at a time",
+    statistics=ablation_statistics,
+    draw=partial(draw_lines, x="num_private", y="l2", hue="variant"),
+    settings=AblationSettings,
+    cost=cost,
+)
+def appendix_h(run: ExperimentRun, settings: AblationSettings) -> Outcome:
+    rows: list[dict[str, Any]] = []
+    for done, cell in enumerate(run.cells):
+        run.report(cell.name, done, len(run.cells))
+        rows += variants_of(cell, settings)
+    return Outcome(pd.DataFrame(rows))

@@ -27,7 +27,7 @@ from clients.models import build_model
 from clients.training import planned_steps, train
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
-from simulator.paper.measures import by_seed, draw_lines, floor_of, spearman
+from simulator.paper.measures import draw_lines, floor_of, spearman
 from simulator.scenario.scenario import Scenario
 from simulator.tools.distillation import Owner
 
@@ -216,25 +216,6 @@ def cost(run: ExperimentRun, settings: OnionSettings) -> float:
     return networks * step * steps + attacks * iteration * settings.iterations
 
 
-@experiment("figure6", "the privacy onion: leave out the easiest images again and again", OnionSettings, cost)
-@experiment("figure21", "the privacy onion with classes that get out of balance, and underfit", OnionSettings, cost)
-def onion(run: ExperimentRun, settings: OnionSettings) -> Outcome:
-    images = min(num_private(cell) for cell in run.cells)
-    if len(settings.stages(images)) < 2:
-        raise InputError(f"{images} images, {settings.drop} less in each stage, until {settings.until}: only one stage")
-    parts = []
-    for cell in run.cells:
-        owner, fitted = Owner.of(cell.scenario), cell.scenario.training
-        tables = {FITTED: Peeling(owner, settings, fitted, run, FITTED).table()}
-        if settings.underfit_loss is not None:
-            training = fitted.model_copy(update={"stop_at_loss": settings.underfit_loss})
-            tables[UNDERFIT] = Peeling(owner, settings, training, run, UNDERFIT).table()
-        tables[INFINITE] = at_infinite_width(cell.scenario, settings)
-        parts += [table.assign(regime=regime, seed=cell.scenario.seed) for regime, table in tables.items()]
-    data = pd.concat(parts, ignore_index=True)
-    return Outcome(data, onion_statistics(data), partial(draw, data), by_seed=by_seed(onion_statistics, data))
-
-
 def advantage(data: pd.DataFrame, chosen: str = "easiest") -> pd.DataFrame:
     """Accuracy after leaving out by `chosen`, minus that after leaving out at random: `seed`, `num_private`, `gain`."""
     table = data.pivot_table("accuracy", ["seed", "num_private"], "chosen").reindex(columns=[chosen, "random"])
@@ -301,3 +282,24 @@ def draw(data: pd.DataFrame) -> plt.Figure:
     for axis in figure.axes:
         axis.set_xlim(data.num_private.max() + 2, data.num_private.min() - 2)
     return figure
+
+
+MEASURED = {"statistics": onion_statistics, "draw": draw, "settings": OnionSettings, "cost": cost}
+
+
+@experiment("figure6", "the privacy onion: leave out the easiest images again and again", **MEASURED)
+@experiment("figure21", "the privacy onion with classes that get out of balance, and underfit", **MEASURED)
+def onion(run: ExperimentRun, settings: OnionSettings) -> Outcome:
+    images = min(num_private(cell) for cell in run.cells)
+    if len(settings.stages(images)) < 2:
+        raise InputError(f"{images} images, {settings.drop} less in each stage, until {settings.until}: only one stage")
+    parts = []
+    for cell in run.cells:
+        owner, fitted = Owner.of(cell.scenario), cell.scenario.training
+        tables = {FITTED: Peeling(owner, settings, fitted, run, FITTED).table()}
+        if settings.underfit_loss is not None:
+            training = fitted.model_copy(update={"stop_at_loss": settings.underfit_loss})
+            tables[UNDERFIT] = Peeling(owner, settings, training, run, UNDERFIT).table()
+        tables[INFINITE] = at_infinite_width(cell.scenario, settings)
+        parts += [table.assign(regime=regime, seed=cell.scenario.seed) for regime, table in tables.items()]
+    return Outcome(pd.concat(parts, ignore_index=True))

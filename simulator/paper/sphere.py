@@ -2,8 +2,8 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from clients.config import Count, Positive, Section
 from clients.models import option_values
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
-from simulator.paper.measures import by_seed, draw_lines
+from simulator.paper.measures import draw_lines
 from simulator.run.display import ShowProgress
 from simulator.tools.distillation import Owner
 
@@ -63,22 +63,6 @@ def cost(run: ExperimentRun, settings: SphereSettings) -> float:
     step = seconds_per_step(lambda steps: minimize(target, settings.model_copy(update={"iterations": steps}), *quiet))
     work = sum(num_private(cell) ** 2 for cell in run.cells) / num_private(largest) ** 2
     return step * settings.iterations * work
-
-
-@experiment("theorem1", "infinite width, unit sphere: minimize the MMD, recover every image", SphereSettings, cost)
-def theorem1(run: ExperimentRun, settings: SphereSettings) -> Outcome:
-    parts, pairs = [], []
-    for cell in run.cells:
-        target = on_sphere_target(Owner.of(cell.scenario))
-        generator = torch_generator(cell.scenario.seed, "theorem1")
-        trace, found = minimize(target, settings, generator, run.report, cell.name)
-        parts.append(trace.assign(num_private=len(target.images), seed=cell.scenario.seed))
-        pairs.append((cell.name, target.images.cpu(), found.cpu()))
-    data = pd.concat(parts, ignore_index=True)
-    melted = data.melt(["iteration", "num_private", "seed"], ["mmd", "worst_l2", "mean_l2"], "measure")
-    draw = partial(draw_lines, melted, "iteration", "value", "measure", col="num_private", log_y=True)
-    seeds = by_seed(recovery_statistics, data)
-    return Outcome(data, recovery_statistics(data), draw, lambda: [strip(*pair) for pair in pairs], seeds)
 
 
 def recovery_statistics(data: pd.DataFrame) -> Statistics:
@@ -145,3 +129,28 @@ def strip(name: str, private: Tensor, found: Tensor) -> Strip:
 def stretched(images: Tensor) -> Tensor:
     low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
     return (images - low) / (high - low).clamp_min(1e-12)
+
+
+def draw(data: pd.DataFrame) -> plt.Figure:
+    """MMD² and distances as they fall, a panel for each number of images."""
+    melted = data.melt(["iteration", "num_private", "seed"], ["mmd", "worst_l2", "mean_l2"], "measure")
+    return draw_lines(melted, "iteration", "value", "measure", col="num_private", log_y=True)
+
+
+@experiment(
+    "theorem1",
+    "infinite width, unit sphere: minimize the MMD, recover every image",
+    statistics=recovery_statistics,
+    draw=draw,
+    settings=SphereSettings,
+    cost=cost,
+)
+def theorem1(run: ExperimentRun, settings: SphereSettings) -> Outcome:
+    parts, pairs = [], []
+    for cell in run.cells:
+        target = on_sphere_target(Owner.of(cell.scenario))
+        generator = torch_generator(cell.scenario.seed, "theorem1")
+        trace, found = minimize(target, settings, generator, run.report, cell.name)
+        parts.append(trace.assign(num_private=len(target.images), seed=cell.scenario.seed))
+        pairs.append((cell.name, target.images.cpu(), found.cpu()))
+    return Outcome(pd.concat(parts, ignore_index=True), lambda: [strip(*pair) for pair in pairs])

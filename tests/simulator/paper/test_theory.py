@@ -12,9 +12,7 @@ from attacks.ntk.objective import make_objective
 from attacks.scoring.images import matched_l2
 from simulator.paper import ExperimentRun
 from simulator.paper.command import load_file
-from simulator.paper.reconstruction.duals import fit, weak_and_strong
-from simulator.paper.reconstruction.gradient_sums import image_memory, largest_error
-from simulator.paper.theory.predicted_points import (
+from simulator.paper.predicted_points import (
     Centered,
     PredictedSettings,
     both_losses,
@@ -22,7 +20,9 @@ from simulator.paper.theory.predicted_points import (
     one_point,
     rkip,
 )
-from simulator.paper.theory.sphere import Embedding, SphereSettings, minimize, on_sphere, stretched
+from simulator.paper.reconstruction.duals import fit, weak_and_strong
+from simulator.paper.reconstruction.gradient_sums import image_memory, largest_error
+from simulator.paper.sphere import Embedding, SphereSettings, minimize, on_sphere, stretched
 from simulator.run.display import Display
 from simulator.tools.distillation import Owner
 
