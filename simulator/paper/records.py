@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -110,9 +111,9 @@ def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[C
         path = records / name / CLAIMS
         if not path.exists():
             write_claims(path.parent, found)
-        said = {claim["claim"]: claim for claim in json.loads(path.read_text(encoding="utf-8"))}
-        now = {claim.claim: dataclasses.asdict(claim) for claim in found}
-        wrong += [f"{name}: {claim}" for claim in said | now if said.get(claim) != now.get(claim)]
+        said, now = json.loads(path.read_text(encoding="utf-8")), [dataclasses.asdict(claim) for claim in found]
+        both = itertools.zip_longest(said, now)
+        wrong += [f"{name}: {(claim or own)['claim']}" for own, claim in both if claim != own]
     missing = [name for name in names if name not in recorded]
     write_atomically(records.parents[1] / f"{records.name}.md", page(records, claims, missing))
     return claims, RunError(f"recorded otherwise than the data say: {'; '.join(wrong)}") if wrong else None

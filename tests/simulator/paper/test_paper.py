@@ -32,7 +32,7 @@ from simulator.paper.reconstruction.curves import (
 from simulator.paper.records import natural
 from simulator.run.display import Display
 from simulator.scenario.scenario import load_source
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import Source, read_yaml
 from tests.simulator.conftest import ray_stays_up
 
 
@@ -40,8 +40,15 @@ def run_of(source: Source, out) -> ExperimentRun:
     return ExperimentRun("test", "quick", source, out, Display(), lambda *_: None, lambda _: None)
 
 
-@pytest.mark.parametrize("name", sorted(EXPERIMENTS, key=natural))
-@pytest.mark.parametrize("profile", ["quick", "full"])
+PROFILES = [
+    (name, profile)
+    for name in sorted(EXPERIMENTS, key=natural)
+    for profile in ("quick", "two_cores", "full")
+    if profile in read_yaml(file_of(name)).data["profiles"] or profile != "two_cores"
+]
+
+
+@pytest.mark.parametrize(("name", "profile"), PROFILES)
 def test_every_experiment_has_a_valid_file(name, profile, tmp_path):
     run = run_of(load_file(name, profile, []), tmp_path)
     run.check(EXPERIMENTS[name].settings)
