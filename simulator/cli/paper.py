@@ -5,13 +5,14 @@ from dataclasses import asdict
 from attacks.interface.errors import InputError
 from simulator.cli.options import PaperCommand
 from simulator.cli.output import Answer, out, say
-from simulator.paper.command import claims_table, listing, run_experiment
+from simulator.paper.command import claims_table, run_experiment
 from simulator.paper.records import check_records, titles
 
 
 def paper(typed: PaperCommand) -> Answer:
     if typed.names:
-        out.print(listing())
+        for name, title in titles().items():
+            say(f"{name:<18}{title}")
         return Answer({"experiments": titles()})
     if typed.records is not None:
         found, wrong = check_records(typed.records, titles())

@@ -19,7 +19,7 @@ from simulator import gc_tuning
 from simulator.evaluation.attack_run import clock
 from simulator.paper.claims import Claim, file_of
 from simulator.paper.experiment import ExperimentRun, get_experiment
-from simulator.paper.records import DATA, MADE, Made, decide, titles, write_claims
+from simulator.paper.records import DATA, MADE, Made, decide, write_claims
 from simulator.reports.strips import draw_strips
 from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
@@ -174,14 +174,4 @@ def claims_table(claims: list[Claim]) -> Table:
         colour = {True: "green", False: "red", None: "default"}[claim.holds]
         said = Text.assemble(claim.claim, "\n", (claim.source, "dim"))
         table.add_row(said, claim.paper, claim.measured, Text(claim.verdict, colour))
-    return table
-
-
-def listing() -> Table:
-    """Every experiment by name, with what it is about."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for _ in range(2):
-        table.add_column(overflow="fold")
-    for name, title in titles().items():
-        table.add_row(name, title)
     return table

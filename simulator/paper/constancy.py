@@ -400,10 +400,10 @@ def draw(data: pd.DataFrame) -> plt.Figure:
 @experiment(
     "hessian",
     "constancy of the kernel against width, linear and non-linear outputs",
-    statistics=hessian_statistics,
-    draw=draw,
-    settings=HessianSettings,
-    cost=cost,
+    hessian_statistics,
+    draw,
+    HessianSettings,
+    cost,
 )
 def hessian(run: ExperimentRun, settings: HessianSettings) -> Outcome:
     plan, rows = planned(settings), []

@@ -119,12 +119,12 @@ def draw_likeness(data: pd.DataFrame) -> plt.Figure:
     return draw_lines(long, "train", "cosine", "compared with")
 
 
-COSTED = {"settings": DistillationSettings, "cost": cost}
-LIKENESS = {"statistics": likeness_statistics, "draw": draw_likeness, **COSTED}
+COSTED = DistillationSettings, cost
+LIKENESS = likeness_statistics, draw_likeness, *COSTED
 
 
-@experiment("figure13", "images of RKIP-finite by the number of training images", **LIKENESS)
-@experiment("figure14", "images of RKIP-finite by the number of training images, CIFAR-10", **LIKENESS)
+@experiment("figure13", "images of RKIP-finite by the number of training images", *LIKENESS)
+@experiment("figure14", "images of RKIP-finite by the number of training images, CIFAR-10", *LIKENESS)
 def distilled_images(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
     parts, found = [], []
     for cell in run.cells:
@@ -325,35 +325,22 @@ def draw_accuracy(data: pd.DataFrame, x: str) -> plt.Figure:
     return draw_lines(own.assign(set=labels(own)), x, "accuracy", "set", col="learner", aspect=1)
 
 
-@experiment(
-    "table1",
-    "distillation by KIP, RKIP and RKIP-finite: accuracy of three learners",
-    statistics=set_statistics,
-    draw=draw_bars,
-    **COSTED,
-)
+BY_SET = set_statistics, draw_bars, *COSTED
+BY_SIZE = size_statistics, partial(draw_accuracy, x="size"), *COSTED
+BY_TRAIN = train_statistics, partial(draw_accuracy, x="train"), *COSTED
+
+
+@experiment("table1", "distillation by KIP, RKIP and RKIP-finite: accuracy of three learners", *BY_SET)
 def table1(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
     return accuracy_table(run, settings, "kip", "rkip", "rkip_finite", references=True)
 
 
-@experiment(
-    "figure8",
-    "distillation: accuracy against the number of distilled images",
-    statistics=size_statistics,
-    draw=partial(draw_accuracy, x="size"),
-    **COSTED,
-)
+@experiment("figure8", "distillation: accuracy against the number of distilled images", *BY_SIZE)
 def figure8(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
     return accuracy_table(run, settings, "kip", "rkip")
 
 
-@experiment(
-    "figure9",
-    "distillation: accuracy against the number of training images",
-    statistics=train_statistics,
-    draw=partial(draw_accuracy, x="train"),
-    **COSTED,
-)
+@experiment("figure9", "distillation: accuracy against the number of training images", *BY_TRAIN)
 def figure9(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
     only = settings.model_copy(update={"kernels": settings.kernels[:1]})
     return accuracy_table(run, only, "kip", "rkip", "rkip_finite", references=True)

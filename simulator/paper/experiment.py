@@ -141,6 +141,8 @@ Measure = Callable[[ExperimentRun, Any], Outcome]
 """Takes the run and the file's section `settings`, validated."""
 Cost = Callable[[ExperimentRun, Any], float]
 """Seconds that the same would take on this machine, from a few steps of it measured now."""
+Judge = Callable[[pd.DataFrame], Statistics]
+Draw = Callable[[pd.DataFrame], plt.Figure]
 
 
 @dataclass(frozen=True)
@@ -154,8 +156,8 @@ class Experiment:
     name: str
     title: str
     measure: Measure
-    statistics: Callable[[pd.DataFrame], Statistics]
-    draw: Callable[[pd.DataFrame], plt.Figure]
+    statistics: Judge
+    draw: Draw
     settings: type[Section] = Section
     cost: Cost | None = None
 
@@ -168,31 +170,51 @@ class Experiment:
 EXPERIMENTS: dict[str, Experiment] = {}
 
 
-def experiment(name: str, title: str, **more: Any) -> Callable[[Measure], Measure]:
-    """Register what measures an experiment; one function may measure several. more: of `Experiment`.
+Read = TypeVar("Read", bound=Callable[..., Any])
+
+
+def experiment(
+    name: str, title: str, statistics: Judge, draw: Draw, settings: type[Section] = Section, cost: Cost | None = None
+) -> Callable[[Read], Read]:
+    """Register what measures an experiment, of an `ExperimentRun` and its settings; one function may measure several.
 
     Each has a file, NAME.yaml in scenarios/paper or scenarios/theory: its claims, a scenario where it is a federation,
     and its `settings`.
     """
 
-    def register(measure: Measure) -> Measure:
-        EXPERIMENTS[name] = Experiment(name, title, measure, **more)
+    def register(measure: Read) -> Read:
+        EXPERIMENTS[name] = Experiment(name, title, measure, statistics, draw, settings, cost)
         return measure
 
     return register
 
 
-def sweep_experiment(
-    name: str, title: str, **more: Any
-) -> Callable[[Callable[[Run], pd.DataFrame]], Callable[[Run], pd.DataFrame]]:
-    """Register what reads an experiment's data off one run of its file's federation, with the whole sweep."""
+def cell_experiment(name: str, title: str, *more: Any) -> Callable[[Read], Read]:
+    """Register what makes the rows of one cell of the file's sweep, of the cell and the settings, without a run."""
 
-    def register(read: Callable[[Run], pd.DataFrame]) -> Callable[[Run], pd.DataFrame]:
+    def register(rows_of: Read) -> Read:
+        def measure(run: ExperimentRun, settings: Section) -> Outcome:
+            tables = []
+            for done, cell in enumerate(run.cells):
+                run.report(cell.name, done, len(run.cells))
+                tables.append(pd.DataFrame(rows_of(cell, settings)))
+            return Outcome(pd.concat(tables, ignore_index=True))
+
+        experiment(name, title, *more)(measure)
+        return rows_of
+
+    return register
+
+
+def sweep_experiment(name: str, title: str, statistics: Judge, draw: Draw) -> Callable[[Read], Read]:
+    """Register what reads the data off one `Run` of the file's federation, with the whole sweep."""
+
+    def register(read: Read) -> Read:
         def measure(run: ExperimentRun, _: Section) -> Outcome:
             record = run.sweep()
             return Outcome(read(record), partial(sheet_of, record))
 
-        experiment(name, title, **more)(measure)
+        experiment(name, title, statistics, draw)(measure)
         return read
 
     return register

@@ -3,6 +3,7 @@
 Appendix C as numbers: a point that the others already predict has dual 0, leaves no trace, and cannot be found.
 """
 
+import itertools
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from attacks.scoring.images import matched_l2
 from clients.config import Count, Positive, Section
 from clients.distillation.distill import RKIP, linearized_update
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment, num_private, seconds_per_step
+from simulator.paper.experiment import ExperimentRun, cell_experiment, clocked, num_private, seconds_per_step
 from simulator.paper.measures import draw_lines, floor_of
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
@@ -65,23 +66,12 @@ def draw_losses(data: pd.DataFrame) -> plt.Figure:
     return draw_lines(long, "distilled", "value", "loss", col="initial_output_0", log_x=True)
 
 
-@experiment(
-    "theorem2",
-    "the RKIP loss is the reconstruction loss",
-    statistics=rkip_statistics,
-    draw=draw_losses,
-    settings=RkipSettings,
-    cost=cost_of_rkip,
+@cell_experiment(
+    "theorem2", "the RKIP loss is the reconstruction loss", rkip_statistics, draw_losses, RkipSettings, cost_of_rkip
 )
-def theorem2(run: ExperimentRun, settings: RkipSettings) -> Outcome:
-    data = pd.concat([loss_table(cell, settings) for cell in run.cells], ignore_index=True)
-    for name in ("rkip_residual", "rkip_label", "rkip_class"):
-        data[f"{name}_error"] = (data[name] / data.reconstruction - 1).abs()
-    return Outcome(data)
-
-
 def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:
-    """A row for each size of S, and network with outputs of its own or 0 at initialization."""
+    """A row for each size of S, and network with outputs of its own or 0 at initialization: `both_losses`, and how far
+    (`_error`) each form of RKIP is from the other, relatively."""
     owner, rows = Owner.of(cell.scenario).on(choose_device("auto")), []
     model = owner.network("theorem2").double()
     generator = torch_generator(cell.scenario.seed, "theorem2")
@@ -93,7 +83,9 @@ def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:
         for zero in (False, True):
             network = Centered(model) if zero else model
             losses = both_losses(network, owner, images * settings.image_std, labels)
-            rows.append({"seed": cell.scenario.seed, "distilled": size, "initial_output_0": zero, **losses})
+            errors = {f"{name}_error": abs(loss / losses["reconstruction"] - 1) for name, loss in losses.items()}
+            row = {"seed": cell.scenario.seed, "distilled": size, "initial_output_0": zero}
+            rows.append({**row, **losses, **errors})
     return pd.DataFrame(rows)
 
 
@@ -236,18 +228,14 @@ def draw_gaps(data: pd.DataFrame) -> plt.Figure:
     return draw_lines(long, "gap", "distance", "image")
 
 
-@experiment(
+@cell_experiment(
     "appendix_c",
     "a point that the others predict has dual 0 and is not reconstructed",
-    statistics=gap_statistics,
-    draw=draw_gaps,
-    settings=PredictedSettings,
-    cost=cost,
+    gap_statistics,
+    draw_gaps,
+    PredictedSettings,
+    cost,
 )
-def appendix_c(run: ExperimentRun, settings: PredictedSettings) -> Outcome:
-    plan = [(cell, point, gap) for cell in run.cells for point in range(settings.points) for gap in settings.gaps]
-    rows = []
-    for done, (cell, point, gap) in enumerate(plan):
-        run.report(f"{cell.name}, point {point}, gap {gap:g}", done, len(plan))
-        rows.append(one_point(cell, point, gap, settings))
-    return Outcome(pd.DataFrame(rows))
+def predicted_points(cell: Cell, settings: PredictedSettings) -> list[dict[str, float]]:
+    pairs = itertools.product(range(settings.points), settings.gaps)
+    return [one_point(cell, point, gap, settings) for point, gap in pairs]

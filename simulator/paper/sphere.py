@@ -140,10 +140,10 @@ def draw(data: pd.DataFrame) -> plt.Figure:
 @experiment(
     "theorem1",
     "infinite width, unit sphere: minimize the MMD, recover every image",
-    statistics=recovery_statistics,
-    draw=draw,
-    settings=SphereSettings,
-    cost=cost,
+    recovery_statistics,
+    draw,
+    SphereSettings,
+    cost,
 )
 def theorem1(run: ExperimentRun, settings: SphereSettings) -> Outcome:
     parts, pairs = [], []

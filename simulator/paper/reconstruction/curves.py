@@ -7,11 +7,10 @@ Figure 4: reconstruction from a fine-tuned ResNet-18, and the span attack beside
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import matplotlib.pyplot as plt
 import pandas as pd
 
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.experiment import sweep_experiment
+from simulator.paper.experiment import Draw, Judge, sweep_experiment
 from simulator.paper.measures import (
     binary_task,
     draw_curves,
@@ -36,28 +35,20 @@ FINETUNED = (  # columns of data.csv after fine-tuning
 ).split()
 
 draw_regime = partial(draw_scatter, x="kernel_distance", y="l2_mean")
-Scores = Callable[[pd.DataFrame], Statistics]
-"""Takes a row per network and attack, as of `networks`."""
 
 
-def score_experiment(
-    name: str, title: str, draw: Callable[[pd.DataFrame], plt.Figure], extra: Sequence[str] = ()
-) -> Callable[[Scores], Scores]:
-    """Register the experiment whose statistics the decorated function reads off its networks' scores; it stays a plain
-    function of a table.
+def score_experiment(name: str, title: str, draw: Draw, extra: Sequence[str] = ()) -> Callable[[Judge], Judge]:
+    """Register the experiment whose statistics the decorated function reads off the `networks` of its `image_table`,
+    which has these `extra` columns; it stays a plain function of a table. draw: takes all of it."""
 
-    draw: takes the rows of data.csv, as of `image_table` with these `extra` columns.
-    """
-
-    def register(statistics: Scores) -> Scores:
-        more = {"statistics": lambda data: statistics(networks(data)), "draw": draw}
-        sweep_experiment(name, title, **more)(partial(image_table, extra=extra))
+    def register(statistics: Judge) -> Judge:
+        sweep_experiment(name, title, lambda data: statistics(networks(data)), draw)(partial(image_table, extra=extra))
         return statistics
 
     return register
 
 
-def curve_experiment(name: str, title: str, hue: str, *rows: str) -> Callable[[Scores], Scores]:
+def curve_experiment(name: str, title: str, hue: str, *rows: str) -> Callable[[Judge], Judge]:
     """The same with a panel of reconstruction curves for each number of images. hue, rows: as of `draw_curves`."""
     return score_experiment(name, title, partial(draw_curves, hue=hue, rows=rows), [hue, *rows])
 
@@ -167,8 +158,8 @@ def few_statistics(data: pd.DataFrame) -> Statistics:
 sweep_experiment(
     "distilled_curves",
     "the curves of few reconstructions, as of RKIP-finite, by the number of images",
-    statistics=few_statistics,
-    draw=partial(draw_curves, hue="width", rows=["dynamics"]),
+    few_statistics,
+    partial(draw_curves, hue="width", rows=["dynamics"]),
 )(image_table)
 
 
@@ -200,9 +191,7 @@ def resolution_statistics(scores: pd.DataFrame) -> Statistics:
 
 
 @score_experiment(
-    "figure3",
-    "kernel distance against reconstruction error, two classes",
-    partial(draw_regime, style="dynamics"),
+    "figure3", "kernel distance against reconstruction error, two classes", partial(draw_regime, style="dynamics")
 )
 def regime_statistics(scores: pd.DataFrame) -> Statistics:
     """How error and kernel distance of networks under standard training go together, and with width and images."""
@@ -220,10 +209,7 @@ def regime_statistics(scores: pd.DataFrame) -> Statistics:
 
 
 @score_experiment(
-    "figure20",
-    "kernel distance against error, ten classes beside two",
-    partial(draw_regime, style="task"),
-    ["task"],
+    "figure20", "kernel distance against error, ten classes beside two", partial(draw_regime, style="task"), ["task"]
 )
 def task_statistics(scores: pd.DataFrame) -> Statistics:
     """Figure 3's statistics with all classes, and kernel distances of pairs that differ in the task alone."""
@@ -296,13 +282,9 @@ def pretrained_on(record: Run) -> str:
     return f"pretrained on {model.pretrain.data.public} images of {model.pretrain.data.name}"
 
 
-draw_finetuned = partial(draw_lines, x="num_private", y="l2_mean", hue="attack")
-sweep_experiment(
-    "figure4", "fine-tuning: reconstruction from a ResNet-18", statistics=ntk_statistics, draw=draw_finetuned
-)(finetuned)
-sweep_experiment(
-    "finetune",
-    "fine-tuning: the span attack beside the NTK attack",
-    statistics=span_statistics,
-    draw=partial(draw_finetuned, col="trained"),
-)(finetuned)
+draw_finetuned = partial(draw_lines, x="num_private", y="l2_mean", hue="attack", col="trained")
+for name, title, statistics in (
+    ("figure4", "fine-tuning: reconstruction from a ResNet-18", ntk_statistics),
+    ("finetune", "fine-tuning: the span attack beside the NTK attack", span_statistics),
+):
+    sweep_experiment(name, title, statistics, draw_finetuned)(finetuned)

@@ -18,14 +18,7 @@ from clients.defenses import Defense, DefenseContext
 from clients.models import option_values
 from clients.training import TrainingLoop, TrainingReport, planned_steps, train
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.experiment import (
-    ExperimentRun,
-    Outcome,
-    experiment,
-    num_private,
-    seconds_per_step,
-    sweep_experiment,
-)
+from simulator.paper.experiment import ExperimentRun, cell_experiment, num_private, seconds_per_step, sweep_experiment
 from simulator.paper.measures import draw_scatter, score_table, settings_of, spearman
 from simulator.rundir.run import Run
 from simulator.scenario.scenario import Cell
@@ -55,8 +48,8 @@ def dual_statistics(data: pd.DataFrame) -> Statistics:
 @sweep_experiment(
     "figure7",
     "the duals against reconstruction error, image by image",
-    statistics=dual_statistics,
-    draw=partial(draw_scatter, x="alpha", y="l2", style="dynamics"),
+    dual_statistics,
+    partial(draw_scatter, x="alpha", y="l2", style="dynamics"),
 )
 def dual_table(record: Run) -> pd.DataFrame:
     """A row per private image: |α| = |K⁻¹ y| with the kernel at infinite width, l2, and `found_dual`, the attack's."""
@@ -150,20 +143,6 @@ def accumulated_statistics(data: pd.DataFrame) -> Statistics:
     return found
 
 
-def accumulated_table(owner: Owner, trained: Fit) -> pd.DataFrame:
-    """A row per image: α summed up in training, by regression with the kernel at θ₀, and at infinite width. Of their
-    network `unexplained`, ‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖ with the duals summed up in training, and the loss."""
-    images, targets = owner.images.double(), owner.targets.double()
-    with torch.no_grad():
-        initial = torch.func.functional_call(trained.model, trained.initial, (images,))
-    finite = kernel_duals(empirical_ntk(trained.model, trained.initial, images), targets - initial, RIDGE)
-    infinite = kernel_duals(owner.kernel(images), targets, RIDGE)
-    columns = zip(DUALS, (trained.duals, finite, infinite), strict=True)
-    table = pd.DataFrame({name: value[:, 0].numpy() for name, value in columns})
-    missed = relative_residual(trained.model, trained.initial, trained.delta, images, trained.duals)
-    return table.assign(image=table.index, train_loss=trained.report.last_loss, unexplained=missed)
-
-
 def draw(data: pd.DataFrame) -> plt.Figure:
     """|α|, each on a scale of its own: the largest of a network is 1."""
     sizes = data[DUALS].abs()
@@ -172,19 +151,27 @@ def draw(data: pd.DataFrame) -> plt.Figure:
     return draw_scatter(kinds, "computed", "accumulated", style="kernel", size=None, log_x=False)
 
 
-@experiment(
+@cell_experiment(
     "figure11",
     "duals by kernel regression against accumulated residuals",
-    statistics=accumulated_statistics,
-    draw=draw,
-    cost=training_cost,
+    accumulated_statistics,
+    draw,
+    Section,
+    training_cost,
 )
-def figure11(run: ExperimentRun, _: Section) -> Outcome:
-    parts = []
-    for done, cell in enumerate(run.cells):
-        run.report(f"training {cell.name}", done, len(run.cells))
-        owner = Owner.of(cell.scenario)
-        network = {name: settings_of(cell)[name] for name in NETWORK}
-        parts.append(accumulated_table(owner, fit(cell, owner)).assign(**network))
-    columns = [*NETWORK, "image", *DUALS, "train_loss", "unexplained"]
-    return Outcome(pd.concat(parts, ignore_index=True)[columns])
+def accumulated_table(cell: Cell, _: Section) -> pd.DataFrame:
+    """A row per image: α summed up in training, by regression with the kernel at θ₀, and at infinite width. Of their
+    network `unexplained`, ‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖ with the duals summed up in training, and the loss."""
+    owner = Owner.of(cell.scenario)
+    trained = fit(cell, owner)
+    images, targets = owner.images.double(), owner.targets.double()
+    with torch.no_grad():
+        initial = torch.func.functional_call(trained.model, trained.initial, (images,))
+    finite = kernel_duals(empirical_ntk(trained.model, trained.initial, images), targets - initial, RIDGE)
+    infinite = kernel_duals(owner.kernel(images), targets, RIDGE)
+    columns = zip(DUALS, (trained.duals, finite, infinite), strict=True)
+    duals = {name: value[:, 0].numpy() for name, value in columns}
+    missed = relative_residual(trained.model, trained.initial, trained.delta, images, trained.duals)
+    found = {"train_loss": trained.report.last_loss, "unexplained": missed}
+    network = {name: settings_of(cell)[name] for name in NETWORK}
+    return pd.DataFrame({**network, "image": range(len(images)), **duals, **found})

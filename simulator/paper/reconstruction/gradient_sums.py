@@ -75,8 +75,8 @@ def norm_table(record: Run) -> pd.DataFrame:
 @sweep_experiment(
     "appendix_a",
     "beside Haim et al.'s attack on the final parameters",
-    statistics=kkt_statistics,
-    draw=partial(draw_curves, hue="attack", rows=["loss"]),
+    kkt_statistics,
+    partial(draw_curves, hue="attack", rows=["loss"]),
 )
 def beside_kkt(record: Run) -> pd.DataFrame:
     """`image_table` with the norms of each network."""
@@ -128,8 +128,8 @@ def dual_pairs(cell: Cell, record: Run) -> pd.DataFrame:
 @sweep_experiment(
     "one_step",
     "a single gradient step: the attack is gradient leakage",
-    statistics=step_statistics,
-    draw=partial(draw_curves, hue="width", rows=["dynamics"]),
+    step_statistics,
+    partial(draw_curves, hue="width", rows=["dynamics"]),
 )
 def one_step(record: Run) -> pd.DataFrame:
     """`image_table` with the rows of `dual_pairs`."""
@@ -208,10 +208,10 @@ def gradients(objective: Objective, images: Tensor, duals: Tensor, batch: int | 
 @experiment(
     "appendix_b",
     "the loss in minibatches: its gradient and its memory",
-    statistics=minibatch_statistics,
-    draw=partial(draw_lines, x="candidates", y="mib", hue="method", log_x=True),
-    settings=MinibatchSettings,
-    cost=cost,
+    minibatch_statistics,
+    partial(draw_lines, x="candidates", y="mib", hue="method", log_x=True),
+    MinibatchSettings,
+    cost,
 )
 def appendix_b(run: ExperimentRun, settings: MinibatchSettings) -> Outcome:
     rows: list[dict[str, object]] = []

@@ -284,11 +284,11 @@ def draw(data: pd.DataFrame) -> plt.Figure:
     return figure
 
 
-MEASURED = {"statistics": onion_statistics, "draw": draw, "settings": OnionSettings, "cost": cost}
+MEASURED = onion_statistics, draw, OnionSettings, cost
 
 
-@experiment("figure6", "the privacy onion: leave out the easiest images again and again", **MEASURED)
-@experiment("figure21", "the privacy onion with classes that get out of balance, and underfit", **MEASURED)
+@experiment("figure6", "the privacy onion: leave out the easiest images again and again", *MEASURED)
+@experiment("figure21", "the privacy onion with classes that get out of balance, and underfit", *MEASURED)
 def onion(run: ExperimentRun, settings: OnionSettings) -> Outcome:
     images = min(num_private(cell) for cell in run.cells)
     if len(settings.stages(images)) < 2:
