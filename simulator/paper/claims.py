@@ -26,7 +26,6 @@ Statistics = Mapping[str, Any]
 """What an experiment measured, by name: numbers, texts, series (by label), lists, Signs, or None for what was not
 measured. A mapping under the key of a claim holds statistics of that claim alone."""
 
-FRESH = 100  # seeds from here on were in nobody's view when sizes, attacks and rules were chosen
 CONFIDENCE = 0.95
 LEVEL = 0.05  # of the sign test, below which a claim is decided, one way or the other: five of five seeds, not four
 FOLDER = Path(__file__).parents[2] / "scenarios" / "paper"
@@ -40,8 +39,7 @@ class ClaimRule(Section):
     claim: in short. source: section and figure of the paper. paper: what the paper says, in its own figures. measured:
     what was measured here, a template with names of statistics ("{rank:.2f}"). holds: comparisons "STATISTIC < VALUE"
     (also <=, >, >=; the value is a number or another statistic), all of which have to be true. identity: what is
-    claimed is arithmetic, which no other draw could change, and needs no sample. chosen_after: what had been seen
-    before the rule, the sizes or the attack were chosen; such a claim is asked of seeds from FRESH on alone.
+    claimed is arithmetic, which no other draw could change, and needs no sample.
     """
 
     claim: str
@@ -50,7 +48,6 @@ class ClaimRule(Section):
     measured: str
     holds: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)]
     identity: bool = False
-    chosen_after: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,24 +153,21 @@ def judge(
         if rule.identity:
             claims.append(Claim(*said, None, None, None, met, IN_WORDS[met], True, profile, None))
             continue
-        asked = [
-            known_to(key, found) for seed, found in (by_seed or {}).items() if seed >= FRESH or not rule.chosen_after
-        ]
+        asked = [known_to(key, found) for found in (by_seed or {}).values()]
         asked = [found for found in asked if is_met(rule, found) is not None]
         seeds = Signs(sum(is_met(rule, found) is True for found in asked), len(asked))
         interval = effect(rule, asked, seeds)
-        claims.append(Claim(*said, seeds.total, seeds.count, *sign_test(rule, seeds), False, profile, interval))
+        claims.append(Claim(*said, seeds.total, seeds.count, *sign_test(seeds), False, profile, interval))
     return claims
 
 
 IN_WORDS = {True: "holds", False: "does not hold", None: "not measured"}
 
 
-def sign_test(rule: ClaimRule, seeds: Signs) -> tuple[float | None, bool | None, str]:
-    """(p, whether the claim holds, the same in words) where its rule is true in so many seeds."""
+def sign_test(seeds: Signs) -> tuple[float | None, bool | None, str]:
+    """(p, whether the claim holds, the same in words) of a rule that is true in so many seeds."""
     if not seeds.total:
-        late = f"undecided: sizes were chosen after {rule.chosen_after}, no seed is fresh"
-        return None, None, late if rule.chosen_after else IN_WORDS[None]
+        return None, None, IN_WORDS[None]
     against = Signs(seeds.total - seeds.count, seeds.total)
     more = seeds if seeds.count >= against.count else against
     p = more.p_value

@@ -343,14 +343,11 @@ def hinge_statistics(table: pd.DataFrame, slopes: pd.DataFrame) -> dict[str, obj
 
 
 def kink_statistics(slopes: pd.DataFrame) -> dict[str, object]:
-    """The kernel's change behind a linear output with ReLU and with smooth activations; None where one is missing."""
+    """The kernel's change behind a linear output with ReLU and with smooth activations; NaN where one is missing."""
     kernels = select(slopes, "kernel_change", output="linear").set_index("activation")
-    names = ("relu_slope", "relu_narrowest", "relu_widest", "smooth_narrowest", "smooth_widest")
-    if "relu" not in kernels.index or len(kernels) < 2:
-        return dict.fromkeys(names)
-    relu, smooth = kernels.loc["relu"], kernels.drop("relu")
-    values = relu.slope, relu.narrowest, relu.widest, smooth.narrowest.max(), smooth.widest.max()
-    return dict(zip(names, values, strict=True))
+    relu, smooth = kernels.reindex(["relu"]).iloc[0], kernels.drop("relu", errors="ignore")
+    found = {f"relu{end}": relu[column] for end, column in {**ENDS, "_slope": "slope"}.items()}
+    return {**found, "smooth_narrowest": smooth.narrowest.max(), "smooth_widest": smooth.widest.max()}
 
 
 def select(slopes: pd.DataFrame, quantity: str, part: str = "bound", **wanted: object) -> pd.DataFrame:
