@@ -90,7 +90,7 @@ def test_theorem_1(tmp_path):
     settings = SphereSettings(iterations=3)
 
     def found():
-        trace = minimize(on_sphere_target(owner), settings, torch.Generator(), lambda *_: None, "")[0]
+        trace = minimize(on_sphere_target(owner), settings, torch.Generator())[0]
         return {f"{name} {i}": float(value) for name, values in trace.items() for i, value in enumerate(values)}
 
     assert_alike(*both(found)[:2])
