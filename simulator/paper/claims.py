@@ -185,8 +185,8 @@ def effect(rule: ClaimRule, asked: Sequence[Statistics], seeds: Signs) -> Interv
     bound = None if is_number(right) else right
     nearest = np.nanmin if sign.startswith(">") else np.nanmax
     each = [values_of(left, found) - (values_of(bound, found) if bound else 0.0) for found in asked]
-    values = np.array([nearest(value) for value in each])
-    if ".share" in left or len(values) < 2 or np.ptp(values) == 0:
+    values = np.array([nearest(value) if np.isfinite(value).any() else math.nan for value in each])
+    if ".share" in left or len(values) < 2 or not np.ptp(values) > 0:
         exact = binomtest(seeds.count, seeds.total).proportion_ci(CONFIDENCE)
         return Interval("share of seeds", rounded(seeds.share), rounded(exact.low), rounded(exact.high), "exact")
     several = ("least " if sign.startswith(">") else "largest ") if each[0].size > 1 else ""

@@ -62,7 +62,7 @@ class Made:
         """InputError where experiment.json says something else, such as what an earlier version wrote."""
         try:
             return cls(**json.loads((folder / MADE).read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise InputError(f"{str(folder / MADE)!r} does not say how an experiment was made: {error}") from None
 
     def write(self, folder: Path) -> None:
@@ -102,9 +102,12 @@ def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[C
     """(the claims of every recorded experiment as its data decide them, an error that names those recorded otherwise).
 
     Writes the page, FOLDER/../../paper.md for FOLDER = docs/records/paper. A folder without claims.json is given it.
-    names: of experiments, in the order of the page.
+    names: of experiments, in the order of the page. InputError where the folder holds none, or something else.
     """
-    recorded = [name for name in names if (records / name / DATA).is_file()]
+    kept = [get_experiment(path.name).name for path in records.iterdir()] if records.is_dir() else []
+    recorded = [name for name in names if name in kept]
+    if not recorded:
+        raise InputError(f"{str(records)!r} holds no records: one folder an experiment, such as docs/records/paper")
     claims = {name: decide(records / name) for name in recorded}
     wrong = []
     for name, found in claims.items():
@@ -115,7 +118,7 @@ def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[C
         both = itertools.zip_longest(said, now)
         wrong += [f"{name}: {(claim or own)['claim']}" for own, claim in both if claim != own]
     missing = [name for name in names if name not in recorded]
-    write_atomically(records.parents[1] / f"{records.name}.md", page(records, claims, missing))
+    write_atomically(records.resolve().parents[1] / "paper.md", page(records, claims, missing))
     return claims, RunError(f"recorded otherwise than the data say: {'; '.join(wrong)}") if wrong else None
 
 

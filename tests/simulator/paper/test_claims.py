@@ -104,6 +104,8 @@ def test_intervals_by_hand():
     none = Interval("share of seeds", 0, 0, pytest.approx(0.7076, rel=1e-3), "exact")
     assert interval_of("x > 0", *[{"x": -1}] * 3) == none
     assert interval_of("s.share >= 1", *({"s": Signs(count, 2)} for count in (0, 1, 0))) == none
+    left_out = [{"x": [], "y": -1}, {"x": [], "y": -2}]  # one comparison refutes, of the other nothing was measured
+    assert interval_of(["x > 0", "y > 0"], *left_out).method == "exact"
     assert str(Interval("x", 2.0, 1.0, 3.14159, "t")) == "x 2 [1, 3.14]"
 
 

@@ -58,6 +58,11 @@ def test_what_was_made_by_an_earlier_version_is_refused(tmp_path):
     (folder / "experiment.json").write_text('{"experiment": "theorem1", "profile": "quick", "digest": "0"}')
     with pytest.raises(InputError, match="does not say how"):
         decide(folder)
+    with pytest.raises(InputError, match="holds no records"):
+        check_records(tmp_path / "nowhere", titles())
+    folder.rename(folder.with_name("theorem9"))
+    with pytest.raises(InputError, match="unknown experiment 'theorem9'"):
+        check_records(folder.parent, titles())
 
 
 def test_a_row_of_the_page(tmp_path):
