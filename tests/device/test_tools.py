@@ -112,7 +112,7 @@ def test_the_onion(tmp_path):
     scenario, settings = run.scenario.cells()[0].scenario, OnionSettings(drop=4, until=4, draws=1, iterations=3)
     settings = settings.model_copy(update={"width_per_image": 2.0, "reference_images": 8})
     owner = Owner.of(scenario)
-    here, there, _ = both(lambda: Peeling(owner, settings, scenario.training, run, "fitted").table())
+    here, there, _ = both(lambda: Peeling(owner, settings, scenario.training).table())
     pd.testing.assert_frame_equal(here, there, rtol=1e-3)
     here, there, _ = both(lambda: at_infinite_width(scenario, settings))
     pd.testing.assert_frame_equal(here, there, rtol=1e-6)
