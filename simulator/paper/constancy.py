@@ -387,9 +387,9 @@ def slope_table(data: pd.DataFrame) -> pd.DataFrame:
 
 def draw(data: pd.DataFrame) -> plt.Figure:
     """Means over seeds against width on logarithmic axes, a panel for each quantity."""
-    loss = data.loss.fillna("").where(data.part == "norms", "")
-    case = data.activation + ", " + data.output + " output " + loss
-    long = data[~data.output_bias].assign(case=case).melt(["width", "case"], QUANTITIES, "quantity").dropna()
+    data = data[~data.output_bias & (data.part != "losses")]
+    case = data.activation + ", " + data.output + " output " + data.loss.fillna("")
+    long = data.assign(case=case).melt(["width", "case"], QUANTITIES, "quantity").dropna()
     options = {"col": "quantity", "col_wrap": 2, "facet_kws": {"sharey": False}}
     return draw_lines(long, "width", "value", "case", log_x=True, log_y=True, **options)
 
