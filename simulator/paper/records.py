@@ -22,7 +22,6 @@ DATA, CLAIMS, MADE = "data.csv", "claims.json", "experiment.json"
 SIZES = {  # columns of data.csv that say how large an experiment is, and what they count
     "num_private": "images",
     "train": "images",
-    "size": "distilled images",
     "candidates": "candidates",
     "width": "width",
     "multiplier": "multiplier",
