@@ -256,10 +256,13 @@ class PaperCommand:
 
     figure: Annotated[str | None, typer.Argument(metavar="FIGURE", help="e.g. figure3; --list names them")] = None
     out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="for data.csv, claims.json, …")] = None
-    profile: Annotated[str, typer.Option(help="quick, or full: the paper's size")] = "quick"
+    profile: Annotated[str, typer.Option(help="quick; two_cores: an hour of two; full: the paper's size")] = "quick"
     overrides: Overrides = field(default_factory=list)
     sheet: Annotated[bool, typer.Option("--sheet", help="draw the reconstructions too, in sheet.png")] = False
     names: Annotated[bool, typer.Option("--list", help="list the experiments")] = False
+    records: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="judge what is recorded in DIR once more, write its page")
+    ] = None
     verbose: Verbose = False
 
 

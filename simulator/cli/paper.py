@@ -5,13 +5,19 @@ from dataclasses import asdict
 from attacks.interface.errors import InputError
 from simulator.cli.options import PaperCommand
 from simulator.cli.output import Answer, out, say
-from simulator.paper.command import listing, run_experiment, titles
+from simulator.paper.command import claims_table, run_experiment
+from simulator.paper.records import check_records, titles
 
 
 def paper(typed: PaperCommand) -> Answer:
     if typed.names:
-        out.print(listing())
+        for name, title in titles().items():
+            say(f"{name:<18}{title}")
         return Answer({"experiments": titles()})
+    if typed.records is not None:
+        found, wrong = check_records(typed.records, titles())
+        out.print(claims_table([claim for claims in found.values() for claim in claims]))
+        return Answer({name: [asdict(claim) for claim in claims] for name, claims in found.items()}, wrong)
     figure, folder = typed.figure, typed.out_dir
     if figure is None or folder is None:
         raise InputError("fedspill paper FIGURE --out DIR measures an experiment, fedspill paper --list names them")

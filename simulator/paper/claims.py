@@ -8,22 +8,28 @@ import math
 import operator
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 from pydantic import BeforeValidator
 from scipy.stats import binomtest
+from scipy.stats import t as student_t
 
 from clients.config import Section
+from simulator.scenario.yaml_source import read_yaml
 
 Statistics = Mapping[str, Any]
 """What an experiment measured, by name: numbers, texts, series (by label), lists, Signs, or None for what was not
 measured. A mapping under the key of a claim holds statistics of that claim alone."""
 
+CONFIDENCE = 0.95
 LEVEL = 0.05  # of the sign test, below which a claim is decided, one way or the other: five of five seeds, not four
+FOLDER = Path(__file__).parents[2] / "scenarios" / "paper"
+THEORY = FOLDER.parent / "theory"  # of the experiments on the constancy of the kernel
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
@@ -33,8 +39,7 @@ class ClaimRule(Section):
     claim: in short. source: section and figure of the paper. paper: what the paper says, in its own figures. measured:
     what was measured here, a template with names of statistics ("{rank:.2f}"). holds: comparisons "STATISTIC < VALUE"
     (also <=, >, >=; the value is a number or another statistic), all of which have to be true. identity: what is
-    claimed is arithmetic, which no other draw could change, and needs no sample. chosen_after: what had been seen
-    before the rule, the sizes or the attack were chosen; such a claim is never said to hold.
+    claimed is arithmetic, which no other draw could change, and needs no sample.
     """
 
     claim: str
@@ -43,7 +48,26 @@ class ClaimRule(Section):
     measured: str
     holds: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)]
     identity: bool = False
-    chosen_after: str = ""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What the data say of a claim's size, and how sure that is, with a confidence of 95 %.
+
+    of: the statistic that the rule compares first, or its difference from the one that it is compared with; of several
+    entries the one that is nearest to refuting the rule. value: its mean over seeds, with Student's t for `low` and
+    `high`. Where a seed gives no number, but a count or always the same one, it is instead the share of the seeds in
+    which the rule is true, with the exact interval of Clopper and Pearson.
+    """
+
+    of: str
+    value: float
+    low: float
+    high: float
+    method: Literal["t", "exact"]
+
+    def __str__(self) -> str:
+        return f"{self.of} {self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
 @dataclass(frozen=True)
@@ -53,7 +77,8 @@ class Claim:
     measured: the template filled in, and the rule. met: whether the rule is true of all that was measured together;
     None where nothing was left to judge, because --set took it out. n, agree: seeds that it was asked of alone, and in
     how many of them it is true; None for an identity. p: of the sign test, one-sided, for the more frequent outcome.
-    holds: the verdict; None where it is open. verdict: the same in words.
+    holds: the verdict; None where it is undecided. verdict: the same in words. profile: the size. interval: None for an
+    identity and where no seed could be judged.
     """
 
     claim: str
@@ -66,6 +91,9 @@ class Claim:
     p: float | None
     holds: bool | None
     verdict: str
+    identity: bool
+    profile: str
+    interval: Interval | None
 
 
 @dataclass(frozen=True)
@@ -107,7 +135,10 @@ class Templates(string.Formatter):
 
 
 def judge(
-    rules: Mapping[str, ClaimRule], statistics: Statistics, by_seed: Mapping[int, Statistics] | None = None
+    rules: Mapping[str, ClaimRule],
+    statistics: Statistics,
+    by_seed: Mapping[int, Statistics] | None = None,
+    profile: str = "quick",
 ) -> list[Claim]:
     """Every rule, by its key, against what was measured, together and in each seed alone.
 
@@ -118,31 +149,56 @@ def judge(
         known = known_to(key, statistics)
         met = is_met(rule, known)
         measured = f"{Templates().vformat(rule.measured, (), known)}; holds where {' and '.join(rule.holds)}"
-        said = rule.claim, rule.source, rule.paper
+        said = rule.claim, rule.source, rule.paper, measured, met
         if rule.identity:
-            claims.append(Claim(*said, measured, met, None, None, None, met, IN_WORDS[met]))
+            claims.append(Claim(*said, None, None, None, met, IN_WORDS[met], True, profile, None))
             continue
-        alone = [is_met(rule, known_to(key, found)) for found in (by_seed or {}).values()]
-        seeds = Signs(alone.count(True), len(alone) - alone.count(None))
-        claims.append(Claim(*said, measured, met, seeds.total, seeds.count, *sign_test(rule, seeds)))
+        asked = [known_to(key, found) for found in (by_seed or {}).values()]
+        asked = [found for found in asked if is_met(rule, found) is not None]
+        seeds = Signs(sum(is_met(rule, found) is True for found in asked), len(asked))
+        interval = effect(rule, asked, seeds)
+        claims.append(Claim(*said, seeds.total, seeds.count, *sign_test(seeds), False, profile, interval))
     return claims
 
 
-IN_WORDS = {True: "yes", False: "no", None: "not measured"}
+IN_WORDS = {True: "holds", False: "does not hold", None: "not measured"}
 
 
-def sign_test(rule: ClaimRule, seeds: Signs) -> tuple[float | None, bool | None, str]:
-    """(p, whether the claim holds, the same in words) where its rule is true in so many seeds."""
+def sign_test(seeds: Signs) -> tuple[float | None, bool | None, str]:
+    """(p, whether the claim holds, the same in words) of a rule that is true in so many seeds."""
     if not seeds.total:
         return None, None, IN_WORDS[None]
     against = Signs(seeds.total - seeds.count, seeds.total)
     more = seeds if seeds.count >= against.count else against
     p = more.p_value
-    holds = more is seeds if p < LEVEL else None
-    tested = f"{seeds} seed{'s' * (seeds.total > 1)}, p = {p:.2g}"
-    if rule.chosen_after and holds is not False:
-        return p, None, f"open: chosen after {rule.chosen_after} ({tested})"
-    return p, holds, f"{'open' if holds is None else IN_WORDS[holds]} ({tested})"
+    plural = "s" * (seeds.total > 1)
+    if p >= LEVEL:
+        return p, None, f"undecided after {seeds.total} seed{plural} ({seeds.count} of {seeds.total}, p = {p:.2g})"
+    return p, more is seeds, f"{IN_WORDS[more is seeds]} ({seeds} seed{plural}, p = {p:.2g})"
+
+
+def effect(rule: ClaimRule, asked: Sequence[Statistics], seeds: Signs) -> Interval | None:
+    """The interval of a claim. asked: the statistics of each seed. seeds: in how many of them the rule is true."""
+    if not asked:
+        return None
+    left, sign, right = rule.holds[0].split()
+    bound = None if is_number(right) else right
+    nearest = np.nanmin if sign.startswith(">") else np.nanmax
+    each = [values_of(left, found) - (values_of(bound, found) if bound else 0.0) for found in asked]
+    values = np.array([nearest(value) if np.isfinite(value).any() else math.nan for value in each])
+    if ".share" in left or len(values) < 2 or not np.ptp(values) > 0:
+        exact = binomtest(seeds.count, seeds.total).proportion_ci(CONFIDENCE)
+        return Interval("share of seeds", rounded(seeds.share), rounded(exact.low), rounded(exact.high), "exact")
+    several = ("least " if sign.startswith(">") else "largest ") if each[0].size > 1 else ""
+    half = float(student_t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+    mean = float(values.mean())
+    of = several + left + (f" − {bound}" if bound else "")
+    return Interval(of, rounded(mean), rounded(mean - half), rounded(mean + half), "t")
+
+
+def rounded(value: float) -> float:
+    """To six digits: what is left is the same on every machine."""
+    return float(f"{value:.6g}")
 
 
 def known_to(key: str, statistics: Statistics) -> Statistics:
@@ -172,9 +228,39 @@ def values_of(term: str, statistics: Statistics) -> np.ndarray:
 
     NaN for a statistic that is None.
     """
-    try:
+    if is_number(term):
         return np.asarray(float(term))
+    name = re.split(r"[.\[]", term)[0]
+    found = None if statistics[name] is None else Templates().get_field(term, (), statistics)[0]
+    return np.asarray(found, dtype=np.float64)
+
+
+def is_number(term: str) -> bool:
+    try:
+        float(term)
     except ValueError:
-        name = re.split(r"[.\[]", term)[0]
-        found = None if statistics[name] is None else Templates().get_field(term, (), statistics)[0]
-        return np.asarray(found, dtype=np.float64)
+        return False
+    return True
+
+
+def file_of(name: str) -> Path:
+    """Where an experiment's settings lie: under its name in scenarios/paper, or else in scenarios/theory."""
+    path = FOLDER / f"{name}.yaml"
+    return path if path.exists() else THEORY / path.name
+
+
+def load_claims(name: str) -> dict[str, ClaimRule]:
+    """The file's section `claims` by key, in the order in which they are printed.
+
+    A file that extends another adds its claims to that one's, replaces those of the same key, and leaves out those that
+    it sets to null. The name of an experiment in place of a claim stands for that experiment's claim of the same key.
+    `source`, a key of the file, is where in the paper they stand; a claim's own source may have more to say.
+    """
+    data = read_yaml(file_of(name)).data
+    rules = {}
+    for key, said in data["claims"].items():
+        if said is not None:
+            said = read_yaml(file_of(said)).data["claims"][key] if isinstance(said, str) else said
+            rule = ClaimRule.model_validate(said)
+            rules[key] = rule.model_copy(update={"source": rule.source.format(source=data["source"])})
+    return rules

@@ -1,10 +1,11 @@
-"""The file of an experiment: its claims, and a scenario with profiles and with what each data set needs.
+"""The file of an experiment: a scenario with profiles and with what each data set needs.
 
 `fedspill paper FIGURE`: measure one experiment, and write its figures, its claims and its pictures.
 """
 
-import dataclasses
 import json
+import shlex
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,26 +17,19 @@ from rich.text import Text
 from attacks.interface.errors import InputError, nearest
 from simulator import gc_tuning
 from simulator.evaluation.attack_run import clock
-from simulator.paper.claims import Claim, ClaimRule, judge
-from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, get_experiment
-from simulator.paper.measures import seeds_in_words
+from simulator.paper.claims import Claim, file_of
+from simulator.paper.experiment import ExperimentRun, get_experiment
+from simulator.paper.records import DATA, MADE, Made, decide, write_claims
 from simulator.reports.strips import draw_strips
 from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
+from simulator.run.folder import surroundings
 from simulator.scenario.scenario import apply_overrides, prepare
 from simulator.scenario.sweep import axis_keys, axis_points
 from simulator.scenario.yaml_source import Source, merge, parse_value, read_yaml
 from simulator.terminal import Terminal
 
-FOLDER = Path(__file__).parents[2] / "scenarios" / "paper"
-THEORY = FOLDER.parent / "theory"  # of the experiments on the constancy of the kernel
 EMBEDDED = "digits"
-
-
-def file_of(name: str) -> Path:
-    """Where an experiment's settings lie: under its name in scenarios/paper, or else in scenarios/theory."""
-    path = FOLDER / f"{name}.yaml"
-    return path if path.exists() else THEORY / path.name
 
 
 def load_file(name: str, profile: str, overrides: list[str]) -> Source:
@@ -58,23 +52,6 @@ def load_file(name: str, profile: str, overrides: list[str]) -> Source:
     data = merge(data, profiles[profile] or {})
     sweep, rest = narrow_sweep(data.get("sweep") or {}, overrides)
     return prepare(Source(data | ({"sweep": sweep} if sweep else {}), source.lines), rest)
-
-
-def load_claims(name: str) -> dict[str, ClaimRule]:
-    """The file's section `claims` by key, in the order in which they are printed.
-
-    A file that extends another adds its claims to that one's, replaces those of the same key, and leaves out those that
-    it sets to null. The name of an experiment in place of a claim stands for that experiment's claim of the same key.
-    `source`, a key of the file, is where in the paper they stand; a claim's own source may have more to say.
-    """
-    data = read_yaml(file_of(name)).data
-    rules = {}
-    for key, said in data["claims"].items():
-        if said is not None:
-            said = read_yaml(file_of(said)).data["claims"][key] if isinstance(said, str) else said
-            rule = ClaimRule.model_validate(said)
-            rules[key] = rule.model_copy(update={"source": rule.source.format(source=data["source"])})
-    return rules
 
 
 def choose_dataset(known: list[str], overrides: list[str]) -> str:
@@ -112,9 +89,6 @@ def narrow_sweep(sweep: dict[str, list[Any]], overrides: list[str]) -> tuple[dic
     return narrowed, rest
 
 
-IDENTITY = "experiment.json"
-
-
 def run_experiment(
     name: str,
     profile: str,
@@ -127,7 +101,7 @@ def run_experiment(
 ) -> list[Claim]:
     """Measure, judge and write; everything that can be wrong with the input is found before anything is written."""
     gc_tuning.look_as_usual()
-    experiment, rules = get_experiment(name), load_claims(name)
+    experiment = get_experiment(name)
     source = load_file(name, profile, overrides)
 
     def say(line: str) -> None:
@@ -136,53 +110,59 @@ def run_experiment(
     with step_bar() as report:
         run = ExperimentRun(name, profile, source, out.resolve(), run_display(), report, say, verbose)
         settings = run.check(experiment.settings)
-        claim_folder(run)
+        made = claim_folder(run, overrides)
         if profile != "quick" and experiment.cost is not None:
             report("timing a few steps", 0, 1)
             say(f"cost:    about {clock(experiment.cost(run, settings))} on this machine, at most")
         outcome = experiment.measure(run, settings)
-    claims = judge(rules, {"seeds": seeds_in_words(outcome.data), **outcome.statistics}, outcome.by_seed)
-    write(outcome, [dataclasses.replace(claim, measured=claim.measured + measured_on(source)) for claim in claims], out)
+    write_atomically(out / DATA, outcome.data.to_csv(index=False))
+    claims = decide(out)
+    write_claims(out, claims)
+    figure = experiment.draw(outcome.data)
+    figure.savefig(out / "figure.png", dpi=150, bbox_inches="tight")
+    plt.close(figure)
     if sheet and outcome.sheet is not None and (strips := outcome.sheet()):
         draw_strips(strips, out / "sheet.png")
     console.print(claims_table(claims))
-    say(f"measured{measured_on(source)}, profile {profile}")
+    say(f"measured{' on ' + made.data if made.data else ''}, profile {profile}")
     return claims
 
 
-def claim_folder(run: ExperimentRun) -> None:
+def claim_folder(run: ExperimentRun, overrides: Sequence[str] = ()) -> Made:
     """Make DIR, or find in it the same experiment under the same settings; InputError where something else is there."""
     digest = sha256(json.dumps(run.source.data, sort_keys=True, default=str).encode()).hexdigest()[:10]
-    own, path = {"experiment": run.name, "profile": run.profile, "digest": digest}, run.out / IDENTITY
+    command = command_of(run, overrides)
+    made, path = Made(run.name, run.profile, digest, command, dataset_of(run.source), surroundings()), run.out / MADE
     if run.out.is_file():
         raise InputError(f"{str(run.out)!r} is a file: choose another --out")
     if run.out.is_dir() and any(file != path for file in run.out.iterdir()):
         if not path.exists():
             raise InputError(f"{str(run.out)!r} holds something that is no experiment: choose another --out")
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found != own:
-            other = f"{found.get('experiment')} ({found.get('profile')})"
+        found = Made.read(run.out)
+        if not found.is_of(made):
+            other = f"{found.experiment} ({found.profile})"
             raise InputError(f"{str(run.out)!r} holds {other} under other settings: choose another --out")
     run.out.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(own, indent=1) + "\n")
+    made.write(run.out)
+    return made
 
 
-def write(outcome: Outcome, claims: list[Claim], out: Path) -> None:
-    """data.csv, claims.json and figure.png."""
-    write_atomically(out / "data.csv", outcome.data.to_csv(index=False))
-    content = json.dumps([dataclasses.asdict(claim) for claim in claims], indent=1, ensure_ascii=False)
-    write_atomically(out / "claims.json", content + "\n")
-    figure = outcome.draw()
-    figure.savefig(out / "figure.png", dpi=150, bbox_inches="tight")
-    plt.close(figure)
+def command_of(run: ExperimentRun, overrides: Sequence[str]) -> str:
+    """What repeats the experiment; for the folder of a data set its name in capitals."""
+    words = ["fedspill", "paper", run.name, *(["--profile", run.profile] if run.profile != "quick" else [])]
+    for override in overrides:
+        key, _, value = override.partition("=")
+        root = key.strip() == "data.root"
+        words += ["--set", f"data.root={run.source.data['data']['name'].upper()}" if root else f"{key}={value}"]
+    return shlex.join(words)
 
 
-def measured_on(source: Source) -> str:
-    """ " (on mnist)"; empty for an experiment without images."""
+def dataset_of(source: Source) -> str:
+    """ "mnist"; empty for an experiment without images."""
     if "data" not in source.data:
         return ""
-    name, root = source.data["data"].get("name", "digits"), source.data["data"].get("root")
-    return f" (on {name}" + (")" if root else ", embedded: no data.root was given)")
+    name = str(source.data["data"].get("name", EMBEDDED))
+    return name if source.data["data"].get("root") else f"{name}, embedded: no data.root was given"
 
 
 def claims_table(claims: list[Claim]) -> Table:
@@ -195,24 +175,3 @@ def claims_table(claims: list[Claim]) -> Table:
         said = Text.assemble(claim.claim, "\n", (claim.source, "dim"))
         table.add_row(said, claim.paper, claim.measured, Text(claim.verdict, colour))
     return table
-
-
-def listing() -> Table:
-    """Every experiment by name, with what it is about."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for _ in range(2):
-        table.add_column(overflow="fold")
-    for name, title in titles().items():
-        table.add_row(name, title)
-    return table
-
-
-def titles() -> dict[str, str]:
-    """Of every experiment by name, in the order of the paper."""
-    return {name: EXPERIMENTS[name].title for name in sorted(EXPERIMENTS, key=natural)}
-
-
-def natural(name: str) -> tuple[bool, str, int]:
-    """A key to sort names by: figure2 before figure10, figures before all others."""
-    digits = "".join(filter(str.isdigit, name))
-    return (not name.startswith("figure"), name.rstrip("0123456789"), int(digits or 0))

@@ -27,7 +27,7 @@ from clients.distillation.evaluation import KERNELS, KernelName
 from clients.training import train
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
-from simulator.paper.measures import by_seed, draw_lines, spearman_within
+from simulator.paper.measures import draw_lines, spearman_within
 from simulator.reports.drawing import themed
 from simulator.run.display import ShowProgress
 from simulator.tools.distillation import Owner, evaluate, loss_bar
@@ -88,22 +88,6 @@ def cost(run: ExperimentRun, settings: DistillationSettings) -> float:
     return total * len(run.cells)
 
 
-@experiment("figure13", "images of RKIP-finite by the number of training images", DistillationSettings, cost)
-@experiment("figure14", "images of RKIP-finite by the number of training images, CIFAR-10", DistillationSettings, cost)
-def distilled_images(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
-    parts, found = [], []
-    for cell in run.cells:
-        owner = Owner.of(cell.scenario)
-        own = distill_all(owner, settings, run.report)
-        train, seed = len(owner.images), cell.scenario.seed
-        parts += [likeness(owner, one.images).assign(train=train, size=len(one.images), seed=seed) for one in own]
-        found += own
-    data = pd.concat(parts, ignore_index=True)
-    long = data.melt(["train", "seed"], ["nearest", "average"], "compared with", "cosine")
-    draw = partial(draw_lines, long, "train", "cosine", "compared with")
-    return Outcome(data, likeness_statistics(data), draw, partial(sheet, found), by_seed(likeness_statistics, data))
-
-
 def likeness_statistics(data: pd.DataFrame) -> Statistics:
     """How many distilled images are private ones, and how alike they are to images and to class means, by their number.
 
@@ -127,6 +111,29 @@ def likeness_statistics(data: pd.DataFrame) -> Statistics:
         "average_of_many": average[many],
         "nearest": nearest,
     }
+
+
+def draw_likeness(data: pd.DataFrame) -> plt.Figure:
+    """Cosines to the nearest image and to the mean of a class by the number of training images."""
+    long = data.melt(["train", "seed"], ["nearest", "average"], "compared with", "cosine")
+    return draw_lines(long, "train", "cosine", "compared with")
+
+
+COSTED = DistillationSettings, cost
+LIKENESS = likeness_statistics, draw_likeness, *COSTED
+
+
+@experiment("figure13", "images of RKIP-finite by the number of training images", *LIKENESS)
+@experiment("figure14", "images of RKIP-finite by the number of training images, CIFAR-10", *LIKENESS)
+def distilled_images(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
+    parts, found = [], []
+    for cell in run.cells:
+        owner = Owner.of(cell.scenario)
+        own = distill_all(owner, settings, run.report)
+        train, seed = len(owner.images), cell.scenario.seed
+        parts += [likeness(owner, one.images).assign(train=train, size=len(one.images), seed=seed) for one in own]
+        found += own
+    return Outcome(pd.concat(parts, ignore_index=True), partial(sheet, found))
 
 
 def likeness(owner: Owner, images: Tensor) -> pd.DataFrame:
@@ -189,15 +196,6 @@ FINITE = ["standard", "linearized"]
 LEARNERS = [*FINITE, "infinite_width"]
 
 
-@experiment(
-    "table1", "distillation by KIP, RKIP and RKIP-finite: accuracy of three learners", DistillationSettings, cost
-)
-def table1(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
-    data, found = accuracy_table(run, settings, "kip", "rkip", "rkip_finite", references=True)
-    draw = partial(draw_bars, data)
-    return Outcome(data, set_statistics(data), draw, partial(sheet, found), by_seed(set_statistics, data))
-
-
 def set_statistics(data: pd.DataFrame) -> Statistics:
     """Of table 1: the accuracy of each learner by the set it learned from, and what it loses at finite width."""
     labelled = data.assign(set=labels(data))
@@ -231,13 +229,6 @@ def left_share(gaps: pd.Series) -> float:
     return float(own.kip_width_matched / min(own.kip_authors, own.kip_limit))
 
 
-@experiment("figure8", "distillation: accuracy against the number of distilled images", DistillationSettings, cost)
-def figure8(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
-    data, found = accuracy_table(run, settings, "kip", "rkip")
-    draw = partial(draw_accuracy, data, "size")
-    return Outcome(data, size_statistics(data), draw, partial(sheet, found), by_seed(size_statistics, data))
-
-
 def size_statistics(data: pd.DataFrame) -> Statistics:
     """Of figure 8: what each method loses at finite width, by kernel and by the number of distilled images."""
     gaps = gap_table(data.assign(set=labels(data)))
@@ -251,14 +242,6 @@ def size_statistics(data: pd.DataFrame) -> Statistics:
         "gap_at_largest": means.loc[means.index.max()],
         "left_share": left_share(means.loc[means.index.max()]),
     }
-
-
-@experiment("figure9", "distillation: accuracy against the number of training images", DistillationSettings, cost)
-def figure9(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
-    data, found = accuracy_table(run, settings, "kip", "rkip", "rkip_finite", references=True)
-    data = data[data.kernel == settings.kernels[0]]
-    draw = partial(draw_accuracy, data, "train")
-    return Outcome(data, train_statistics(data), draw, partial(sheet, found), by_seed(train_statistics, data))
 
 
 def train_statistics(data: pd.DataFrame) -> Statistics:
@@ -278,8 +261,8 @@ def train_statistics(data: pd.DataFrame) -> Statistics:
 
 def accuracy_table(
     run: ExperimentRun, settings: DistillationSettings, *methods: Method, references: bool = False
-) -> tuple[pd.DataFrame, list[DistilledSet]]:
-    """(a row per set and learner: `set`, `kernel`, `size`, `train`, `seed`, `learner`, `accuracy`; the distilled sets).
+) -> Outcome:
+    """A row per set and learner: `set`, `kernel`, `size`, `train`, `seed`, `learner`, `accuracy`.
 
     The learner of infinite width has the kernel that the set was distilled with, and the first of the settings for sets
     that needed none. methods, references: what the claims compare; InputError, before anything is computed, where
@@ -298,7 +281,7 @@ def accuracy_table(
                 sets[f"full/{len(owner.images)}"] = (owner.images, owner.targets)
             common = {"kernel": kernel, "train": len(owner.images), "seed": cell.scenario.seed}
             rows += [common | row for row in evaluated(owner, settings, kernel, sets, run.report)]
-    return pd.DataFrame(rows), found
+    return Outcome(pd.DataFrame(rows), partial(sheet, found))
 
 
 def evaluated(
@@ -340,3 +323,24 @@ def draw_accuracy(data: pd.DataFrame, x: str) -> plt.Figure:
     """A panel per learner, a line per method and kernel; means over seeds with their range."""
     own = data[data.set != "full"]
     return draw_lines(own.assign(set=labels(own)), x, "accuracy", "set", col="learner", aspect=1)
+
+
+BY_SET = set_statistics, draw_bars, *COSTED
+BY_SIZE = size_statistics, partial(draw_accuracy, x="size"), *COSTED
+BY_TRAIN = train_statistics, partial(draw_accuracy, x="train"), *COSTED
+
+
+@experiment("table1", "distillation by KIP, RKIP and RKIP-finite: accuracy of three learners", *BY_SET)
+def table1(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
+    return accuracy_table(run, settings, "kip", "rkip", "rkip_finite", references=True)
+
+
+@experiment("figure8", "distillation: accuracy against the number of distilled images", *BY_SIZE)
+def figure8(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
+    return accuracy_table(run, settings, "kip", "rkip")
+
+
+@experiment("figure9", "distillation: accuracy against the number of training images", *BY_TRAIN)
+def figure9(run: ExperimentRun, settings: DistillationSettings) -> Outcome:
+    only = settings.model_copy(update={"kernels": settings.kernels[:1]})
+    return accuracy_table(run, only, "kip", "rkip", "rkip_finite", references=True)

@@ -1,10 +1,10 @@
-"""What an experiment is: a name, a file of settings and claims, a function that measures the claims' statistics, and
-what that would cost: a few of its steps, timed on this machine."""
+"""What an experiment is: a name, a file of settings and claims, a function that measures its data, one that reads the
+claims' statistics off them, and what that would cost: a few of its steps, timed on this machine."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from simulator.run.estimate import describe_plan
 from simulator.run.folder import needs_run
 from simulator.run.plan import make_plan
 from simulator.rundir.run import Run
+from simulator.rundir.strip import strip_of
 from simulator.scenario.scenario import Cell, Scenario, load_source
 from simulator.scenario.yaml_source import Source, read_section
 
@@ -34,18 +35,12 @@ LEAST = 0.1  # of those seconds: a second step that seems to take less is lost i
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What an experiment measured. data: the raw figures, written as data.csv.
-
-    statistics: what the claims of the experiment's file speak of, by name. draw: makes figure.png. sheet: the images of
-    sheet.png, asked for with --sheet only. by_seed: the statistics of each seed's part of the data alone, which decide;
-    none where nothing is drawn by a seed.
+    """What an experiment measured. data: the raw figures, written as data.csv; all that is said of the experiment, its
+    claims and its figure, is read off them. sheet: the images of sheet.png, asked for with --sheet only.
     """
 
     data: pd.DataFrame
-    statistics: Statistics
-    draw: Callable[[], plt.Figure]
     sheet: Callable[[], Sequence[Strip]] | None = None
-    by_seed: Mapping[int, Statistics] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -132,52 +127,95 @@ def num_private(cell: Cell) -> int:
     return cell.scenario.partition.images_of(0) or 0
 
 
+SHEET_IMAGES = 20
+STRIP_TITLE = "{cell}, {attack}: {recovered} of {num_private} recovered"
+
+
+def sheet_of(record: Run) -> list[Strip]:
+    """The best reconstructions of every attack of the smallest seed, as the paper's image sheets order them."""
+    rows = record.leakage[(record.leakage.seed == record.leakage.seed.min()) & (record.leakage.num_reconstructed > 0)]
+    return [strip_of(record, row, STRIP_TITLE.format(**row), most=SHEET_IMAGES) for _, row in rows.iterrows()]
+
+
 Measure = Callable[[ExperimentRun, Any], Outcome]
 """Takes the run and the file's section `settings`, validated."""
 Cost = Callable[[ExperimentRun, Any], float]
 """Seconds that the same would take on this machine, from a few steps of it measured now."""
-SweepMeasure = Callable[[Run], Outcome]
+Judge = Callable[[pd.DataFrame], Statistics]
+Draw = Callable[[pd.DataFrame], plt.Figure]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """settings: what its file's section `settings` may hold; default nothing.
+    """statistics: what the claims of the experiment's file speak of, by name, from data.csv. draw: makes figure.png of
+    data.csv. settings: what its file's section `settings` may hold; default nothing.
 
-    cost: asked for before the profile `full` begins; None where `ExperimentRun.sweep` says what its run costs.
+    cost: asked for before a profile other than `quick` begins; None where `ExperimentRun.sweep` says it.
     """
 
     name: str
     title: str
     measure: Measure
+    statistics: Judge
+    draw: Draw
     settings: type[Section] = Section
     cost: Cost | None = None
+
+    def by_seed(self, data: pd.DataFrame) -> dict[int, Statistics]:
+        """The statistics of each seed's rows alone; none where nothing is drawn by a seed."""
+        seeds = data.seed.unique() if "seed" in data else ()
+        return {int(seed): self.statistics(data[data.seed == seed]) for seed in seeds}
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
 
 
+Read = TypeVar("Read", bound=Callable[..., Any])
+
+
 def experiment(
-    name: str, title: str, settings: type[Section] = Section, cost: Cost | None = None
-) -> Callable[[Measure], Measure]:
-    """Register what measures an experiment; one function may measure several.
+    name: str, title: str, statistics: Judge, draw: Draw, settings: type[Section] = Section, cost: Cost | None = None
+) -> Callable[[Read], Read]:
+    """Register what measures an experiment, of an `ExperimentRun` and its settings; one function may measure several.
 
     Each has a file, NAME.yaml in scenarios/paper or scenarios/theory: its claims, a scenario where it is a federation,
     and its `settings`.
     """
 
-    def register(measure: Measure) -> Measure:
-        EXPERIMENTS[name] = Experiment(name, title, measure, settings, cost)
+    def register(measure: Read) -> Read:
+        EXPERIMENTS[name] = Experiment(name, title, measure, statistics, draw, settings, cost)
         return measure
 
     return register
 
 
-def sweep_experiment(name: str, title: str) -> Callable[[SweepMeasure], SweepMeasure]:
-    """Register what reads an experiment off one run of its file's federation, with the whole sweep."""
+def cell_experiment(name: str, title: str, *more: Any) -> Callable[[Read], Read]:
+    """Register what makes the rows of one cell of the file's sweep, of the cell and the settings, without a run."""
 
-    def register(measure: SweepMeasure) -> SweepMeasure:
-        experiment(name, title)(lambda run, _: measure(run.sweep()))
-        return measure
+    def register(rows_of: Read) -> Read:
+        def measure(run: ExperimentRun, settings: Section) -> Outcome:
+            tables = []
+            for done, cell in enumerate(run.cells):
+                run.report(cell.name, done, len(run.cells))
+                tables.append(pd.DataFrame(rows_of(cell, settings)))
+            return Outcome(pd.concat(tables, ignore_index=True))
+
+        experiment(name, title, *more)(measure)
+        return rows_of
+
+    return register
+
+
+def sweep_experiment(name: str, title: str, statistics: Judge, draw: Draw) -> Callable[[Read], Read]:
+    """Register what reads the data off one `Run` of the file's federation, with the whole sweep."""
+
+    def register(read: Read) -> Read:
+        def measure(run: ExperimentRun, _: Section) -> Outcome:
+            record = run.sweep()
+            return Outcome(read(record), partial(sheet_of, record))
+
+        experiment(name, title, statistics, draw)(measure)
+        return read
 
     return register
 

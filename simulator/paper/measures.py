@@ -3,7 +3,8 @@
 Tables of a run as experiments read them, scores beside the settings they belong to, and statistics of claims.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -15,11 +16,10 @@ from torch import Tensor
 from attacks.interface.errors import InputError
 from attacks.scoring.images import distances, matched_l2
 from clients.models import option_values
-from simulator.paper.claims import Signs, Statistics
+from simulator.paper.claims import Signs
 from simulator.paper.experiment import num_private
 from simulator.reports.drawing import FLOOR_COLOUR, FLOORS, themed
 from simulator.rundir.run import Run
-from simulator.rundir.strip import Strip, strip_of
 from simulator.scenario.scenario import Cell
 
 
@@ -86,7 +86,9 @@ def draw_lines(
     return grid.figure
 
 
-SHEET_IMAGES = 20
+SCORES = (
+    "l2_mean floor_l2_mean recovered recovered_fraction kernel_distance seconds steps train_loss"
+).split()  # of a network and an attack
 
 
 def settings_of(cell: Cell) -> dict[str, object]:
@@ -130,31 +132,28 @@ def floor_of(private: Tensor, public: Tensor, count: int) -> float:
     return min(float(drawn.mean()), float(distances(private, public.mean(0, keepdim=True)).mean()))
 
 
-def curve_table(record: Run, extra: Sequence[str] = ()) -> pd.DataFrame:
-    """Reconstruction curves: for each cell and attack, images by `rank` from 1, closest first, with `l2`, and, each
-    sorted by itself, those of two floors: `floor_l2` of as many public images, `mean_image_l2` of their
-    mean. extra: columns of the score table to add.
+def image_table(record: Run, extra: Sequence[str] = ()) -> pd.DataFrame:
+    """Reconstruction curves: for each network and attack, images by `rank` from 1, closest first, with `l2`, and, each
+    sorted by itself, those of two floors: `floor_l2` of as many public images, `mean_image_l2` of their mean.
+
+    extra: columns of the score table to add. What is said of a network as a whole, `SCORES`, stands beside its closest
+    image alone, where `networks` finds it.
     """
     keys, scales = ["cell", "attack"], ["l2", "floor_l2", "mean_image_l2"]
-    groups = record.samples.groupby(keys)
-    curves = record.samples[keys].assign(rank=groups.cumcount() + 1)
+    samples = record.samples.sort_values([*keys, "l2"])
+    groups = samples.groupby(keys)
+    curves = samples[[*keys, "image"]].assign(rank=groups.cumcount() + 1)
     curves[scales] = groups[scales].transform(lambda values: values.sort_values().to_numpy())
-    columns = list(dict.fromkeys(["num_private", "width", "dynamics", "seed", *extra]))
-    settings = score_table(record)[list(dict.fromkeys([*keys, *columns]))]
-    order = list(dict.fromkeys([*columns, "attack", "rank"]))
-    frame = curves.merge(settings, on=keys, validate="m:1").sort_values(order)
-    return frame[[*columns, "rank", *scales]].reset_index(drop=True)
+    columns = list(dict.fromkeys(["num_private", "width", "dynamics", "seed", "attack", *extra]))
+    scores = score_table(record)
+    frame = curves.merge(scores[list(dict.fromkeys(["cell", *columns, *SCORES]))], on=keys, validate="m:1")
+    frame.loc[frame["rank"] > 1, SCORES] = math.nan
+    return frame.sort_values([*columns, "rank"])[[*columns, "rank", "image", *scales, *SCORES]].reset_index(drop=True)
 
 
-def strips(record: Run, rows: pd.DataFrame) -> list[Strip]:
-    """For each row of the score table its best reconstructions, as the paper's image sheets order them."""
-    title = "{cell}, {attack}: {recovered} of {num_private} recovered"
-    return [strip_of(record, row, title.format(**row), most=SHEET_IMAGES) for _, row in rows.iterrows()]
-
-
-def first_seed_strips(record: Run, scores: pd.DataFrame) -> list[Strip]:
-    """`strips` of the smallest seed's rows."""
-    return strips(record, scores[scores.seed == scores.seed.min()])
+def networks(data: pd.DataFrame) -> pd.DataFrame:
+    """A row per network and attack, with its `SCORES`. data: as of `image_table`."""
+    return data[data["rank"] == 1]
 
 
 def spearman(frame: pd.DataFrame, first: str, second: str) -> float:
@@ -191,11 +190,6 @@ def binary_task(scores: pd.DataFrame) -> str:
     if not found:
         raise InputError("this experiment compares all classes with two groups: --set left data.task with one value")
     return str(found[0])
-
-
-def by_seed(measure: Callable[..., Statistics], *tables: pd.DataFrame) -> dict[int, Statistics]:
-    """What `measure` finds in the rows of each seed alone; every table has a column `seed`."""
-    return {int(seed): measure(*(table[table.seed == seed] for table in tables)) for seed in tables[0].seed.unique()}
 
 
 def seeds_in_words(frame: pd.DataFrame) -> str:

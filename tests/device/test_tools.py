@@ -11,16 +11,16 @@ from attacks import Knowledge, Observation, Pool, Reconstruction
 from attacks.interface.pictures import Normalization
 from simulator.evaluation.evaluator import evaluate
 from simulator.evaluation.truth import Truth
+from simulator.paper.constancy import Network, measure, measure_loss, measure_training
+from simulator.paper.predicted_points import PredictedSettings, RkipSettings, loss_table, one_point
 from simulator.paper.reconstruction.onion import OnionSettings, Peeling, at_infinite_width
-from simulator.paper.theory.constancy import Network, measure, measure_loss, measure_training
-from simulator.paper.theory.predicted_points import PredictedSettings, RkipSettings, loss_table, one_point
-from simulator.paper.theory.sphere import SphereSettings, minimize, on_sphere_target
+from simulator.paper.sphere import SphereSettings, minimize, on_sphere_target
 from simulator.tools.diagnosis import measure_regime
 from simulator.tools.distillation import Owner
 from tests.attacks.conftest import client, digits, mlp
 from tests.device.card import card
 from tests.simulator.paper.reconstruction.test_onion import run_of
-from tests.simulator.paper.theory.test_theory import cell_of
+from tests.simulator.paper.test_theory import cell_of
 
 
 def both(found):
@@ -77,7 +77,7 @@ def test_constancy(output):
     here, there, waits = both(lambda: measure(Network(24, output, "tanh", 0), 0.3, bound=True))
     assert_alike(here, there)
     # gradient descent ends at a length that is looked at after every step
-    assert waits.by_place()["simulator/paper/theory/constancy.py:descend"] == here["steps"]
+    assert waits.by_place()["simulator/paper/constancy.py:descend"] == here["steps"]
 
 
 def test_constancy_under_other_losses():
@@ -90,7 +90,7 @@ def test_theorem_1(tmp_path):
     settings = SphereSettings(iterations=3)
 
     def found():
-        trace = minimize(on_sphere_target(owner), settings, torch.Generator(), lambda *_: None, "")[0]
+        trace = minimize(on_sphere_target(owner), settings, torch.Generator())[0]
         return {f"{name} {i}": float(value) for name, values in trace.items() for i, value in enumerate(values)}
 
     assert_alike(*both(found)[:2])
@@ -112,7 +112,7 @@ def test_the_onion(tmp_path):
     scenario, settings = run.scenario.cells()[0].scenario, OnionSettings(drop=4, until=4, draws=1, iterations=3)
     settings = settings.model_copy(update={"width_per_image": 2.0, "reference_images": 8})
     owner = Owner.of(scenario)
-    here, there, _ = both(lambda: Peeling(owner, settings, scenario.training, run, "fitted").table())
+    here, there, _ = both(lambda: Peeling(owner, settings, scenario.training).table())
     pd.testing.assert_frame_equal(here, there, rtol=1e-3)
     here, there, _ = both(lambda: at_infinite_width(scenario, settings))
     pd.testing.assert_frame_equal(here, there, rtol=1e-6)

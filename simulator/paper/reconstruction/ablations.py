@@ -22,8 +22,8 @@ from clients.config import Count, Positive, Section
 from clients.distillation.distill import linearized_outputs
 from clients.training import planned_steps
 from simulator.paper.claims import Statistics
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
-from simulator.paper.measures import by_seed, draw_lines, floor_of
+from simulator.paper.experiment import ExperimentRun, cell_experiment, num_private, seconds_per_step
+from simulator.paper.measures import draw_lines, floor_of
 from simulator.paper.reconstruction.duals import Fit, fit
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
@@ -77,41 +77,6 @@ def cost(run: ExperimentRun, settings: AblationSettings) -> float:
     return len(run.cells) * variants * (step * planned_steps(training, len(owner.images)) + look * settings.iterations)
 
 
-@experiment("appendix_h", "learning rate, softplus, 64 bits, and labels: one change at a time", AblationSettings, cost)
-def appendix_h(run: ExperimentRun, settings: AblationSettings) -> Outcome:
-    rows: list[dict[str, Any]] = []
-    for done, cell in enumerate(run.cells):
-        run.report(cell.name, done, len(run.cells))
-        rows += variants_of(cell, settings)
-    data = pd.DataFrame(rows)
-    draw = partial(draw_lines, data, "num_private", "l2", "variant")
-    return Outcome(data, ablation_statistics(data), draw, by_seed=by_seed(ablation_statistics, data))
-
-
-def variants_of(cell: Cell, settings: AblationSettings) -> list[dict[str, Any]]:
-    """A row for each variant: `variant`, `rate` (of training), `l2`, `floor_l2`, and of linearized ones `found`,
-    `right` and `label_error` as of `label_scores`."""
-    owner, training = Owner.of(cell.scenario), cell.scenario.training
-    attack = NTKAttack(kernel="final", iterations=settings.iterations, learning_rate=settings.learning_rate)
-    common = {"seed": cell.scenario.seed, "num_private": len(owner.images), "rate": training.learning_rate}
-    trained = fit(cell, owner)
-    rows = [
-        {**common, "variant": "recipe", **attacked(owner, trained, attack)},
-        {**common, "variant": "relu", **attacked(owner, trained, Unsmoothed(**vars(attack)))},
-    ]
-    wide = fit(cell, owner, dtype=torch.float64)
-    rows.append({**common, "variant": "float64", **attacked(owner, wide, replace(attack, precision="float64"))})
-    for factor in settings.rates:
-        rate, steps = factor * training.learning_rate, math.ceil(training.steps / factor) if training.steps else None
-        other = fit(cell, owner, training.model_copy(update={"learning_rate": rate, "steps": steps}))
-        rows.append({**common, "variant": "rate", **attacked(owner, other, attack), "rate": rate})
-    for name, loss in (("fitted", training.stop_at_loss), ("stopped", settings.early_loss)):
-        linear = training.model_copy(update={"dynamics": "linearized", "stop_at_loss": loss})
-        found = attacked(owner, fit(cell, owner, linear), replace(attack, kernel="initial"), labels=True)
-        rows.append({**common, "variant": name, **found})
-    return rows
-
-
 def attacked(owner: Owner, trained: Fit, attack: NTKAttack, labels: bool = False) -> dict[str, float]:
     """Mean L2 of the reconstructions and of the floor; with `labels` the scores of `label_scores`."""
     final = {name: value + trained.delta.get(name, 0) for name, value in trained.initial.items()}
@@ -160,3 +125,35 @@ def ablation_statistics(data: pd.DataFrame) -> Statistics:
         "right": labels.right,
         "label_error": labels.label_error,
     }
+
+
+@cell_experiment(
+    "appendix_h",
+    "learning rate, softplus, 64 bits, and labels: one change at a time",
+    ablation_statistics,
+    partial(draw_lines, x="num_private", y="l2", hue="variant"),
+    AblationSettings,
+    cost,
+)
+def variants_of(cell: Cell, settings: AblationSettings) -> list[dict[str, Any]]:
+    """A row for each variant: `variant`, `rate` (of training), `l2`, `floor_l2`, and of linearized ones `found`,
+    `right` and `label_error` as of `label_scores`."""
+    owner, training = Owner.of(cell.scenario), cell.scenario.training
+    attack = NTKAttack(kernel="final", iterations=settings.iterations, learning_rate=settings.learning_rate)
+    common = {"seed": cell.scenario.seed, "num_private": len(owner.images), "rate": training.learning_rate}
+    trained = fit(cell, owner)
+    rows = [
+        {**common, "variant": "recipe", **attacked(owner, trained, attack)},
+        {**common, "variant": "relu", **attacked(owner, trained, Unsmoothed(**vars(attack)))},
+    ]
+    wide = fit(cell, owner, dtype=torch.float64)
+    rows.append({**common, "variant": "float64", **attacked(owner, wide, replace(attack, precision="float64"))})
+    for factor in settings.rates:
+        rate, steps = factor * training.learning_rate, math.ceil(training.steps / factor) if training.steps else None
+        other = fit(cell, owner, training.model_copy(update={"learning_rate": rate, "steps": steps}))
+        rows.append({**common, "variant": "rate", **attacked(owner, other, attack), "rate": rate})
+    for name, loss in (("fitted", training.stop_at_loss), ("stopped", settings.early_loss)):
+        linear = training.model_copy(update={"dynamics": "linearized", "stop_at_loss": loss})
+        found = attacked(owner, fit(cell, owner, linear), replace(attack, kernel="initial"), labels=True)
+        rows.append({**common, "variant": name, **found})
+    return rows

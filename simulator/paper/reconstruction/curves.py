@@ -4,74 +4,57 @@ judged and drawn as reconstruction curves, points or lines.
 Figure 4: reconstruction from a fine-tuned ResNet-18, and the span attack beside it on the same networks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-import matplotlib.pyplot as plt
 import pandas as pd
 
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.experiment import Outcome, sweep_experiment
+from simulator.paper.experiment import Draw, Judge, sweep_experiment
 from simulator.paper.measures import (
     binary_task,
-    by_seed,
-    curve_table,
     draw_curves,
     draw_lines,
     draw_scatter,
     falling,
-    first_seed_strips,
     floors,
+    image_table,
+    networks,
     paired,
-    score_table,
     spearman,
     spearman_within,
-    strips,
 )
 from simulator.rundir.run import Run
 
 WIDE = 8  # the multiplier of LeNet-5 from which on the attack has to work
 SETTING = ["num_private", "width", "seed"]
-COLUMNS = "kernel_distance l2_mean num_private width dynamics seed".split()
-STOPPING_COLUMNS = (
-    "stop_at_loss l2_mean floor_l2_mean kernel_distance num_private width dynamics seed steps train_loss"
+
+FINETUNED = (  # columns of data.csv after fine-tuning
+    "seed num_private trained attack l2_mean floor_l2_mean nearer psnr_best recovered num_reconstructed "
+    "kernel_distance membership_auc weights public_images"
 ).split()
 
 draw_regime = partial(draw_scatter, x="kernel_distance", y="l2_mean")
-ScoreStatistics = Callable[[pd.DataFrame], Statistics]
-"""Takes the score table, as of `score_table`."""
 
 
-def score_experiment(
-    name: str, title: str, draw: Callable[[pd.DataFrame], plt.Figure], columns: list[str] = [], extra: list[str] = []
-) -> Callable[[ScoreStatistics], ScoreStatistics]:
-    """Register the experiment whose statistics the decorated function reads off the score table; it stays a plain
-    function of a table.
+def score_experiment(name: str, title: str, draw: Draw, extra: Sequence[str] = ()) -> Callable[[Judge], Judge]:
+    """Register the experiment whose statistics the decorated function reads off the `networks` of its `image_table`,
+    which has these `extra` columns; it stays a plain function of a table. draw: takes all of it."""
 
-    draw: makes the figure of data.csv. columns: of the score table that data.csv has; without them it has the
-    reconstruction curves, with `extra` columns of the score table besides images, width, dynamics and seed.
-    """
-
-    def register(statistics: ScoreStatistics) -> ScoreStatistics:
-        @sweep_experiment(name, title)
-        def measure(record: Run) -> Outcome:
-            scores = score_table(record)
-            data = scores[columns] if columns else curve_table(record, extra)
-            sheet = partial(first_seed_strips, record, scores)
-            return Outcome(data, statistics(scores), partial(draw, data), sheet, by_seed(statistics, scores))
-
+    def register(statistics: Judge) -> Judge:
+        sweep_experiment(name, title, lambda data: statistics(networks(data)), draw)(partial(image_table, extra=extra))
         return statistics
 
     return register
 
 
-def curve_experiment(name: str, title: str, hue: str, rows: list[str]) -> Callable[[ScoreStatistics], ScoreStatistics]:
+def curve_experiment(name: str, title: str, hue: str, *rows: str) -> Callable[[Judge], Judge]:
     """The same with a panel of reconstruction curves for each number of images. hue, rows: as of `draw_curves`."""
-    return score_experiment(name, title, partial(draw_curves, hue=hue, rows=rows), extra=[hue, *rows])
+    return score_experiment(name, title, partial(draw_curves, hue=hue, rows=rows), [hue, *rows])
 
 
-@curve_experiment("figure2", "reconstruction curves over images, width and dynamics", "width", ["dynamics"])
-@curve_experiment("figure22", "the curves of figure 2 for more numbers of images", "width", ["dynamics"])
+@curve_experiment("figure2", "reconstruction curves over images, width and dynamics", "width", "dynamics")
+@curve_experiment("figure22", "the curves of figure 2 for more numbers of images", "width", "dynamics")
 def size_statistics(scores: pd.DataFrame) -> Statistics:
     """How error and recovered images go with the number of images, the width and linearized training."""
     return {
@@ -90,8 +73,8 @@ def linearized_statistics(scores: pd.DataFrame) -> Statistics:
     return {"linearized_l2": pairs.better.mean(), "standard_l2": pairs.worse.mean(), "linearized_better": better}
 
 
-@curve_experiment("figure5", "reconstruction curves with ten classes, beside two", "width", ["task", "dynamics"])
-@curve_experiment("figure24", "the curves of figure 5 for more numbers of images", "width", ["task", "dynamics"])
+@curve_experiment("figure5", "reconstruction curves with ten classes, beside two", "width", "task", "dynamics")
+@curve_experiment("figure24", "the curves of figure 5 for more numbers of images", "width", "task", "dynamics")
 def class_statistics(scores: pd.DataFrame) -> Statistics:
     """Pairs of networks that differ in the task alone: all classes, or two groups of them."""
     pair = ["num_private", "width", "dynamics", "seed"]
@@ -109,10 +92,10 @@ def class_statistics(scores: pd.DataFrame) -> Statistics:
     "figure15",
     "early stopping: error against the loss at the stop",
     partial(draw_lines, x="stop_at_loss", y="l2_mean", hue="width", col="num_private", log_x=True),
-    STOPPING_COLUMNS,
+    ["stop_at_loss"],
 )
-@curve_experiment("figure16", "early stopping: curves for one number of images", "stop_at_loss", ["width"])
-@curve_experiment("figure23", "early stopping: curves for several numbers of images", "stop_at_loss", ["width"])
+@curve_experiment("figure16", "early stopping: curves for one number of images", "stop_at_loss", "width")
+@curve_experiment("figure23", "early stopping: curves for several numbers of images", "stop_at_loss", "width")
 def stopping_statistics(scores: pd.DataFrame) -> Statistics:
     """The networks that stopped first, at the highest loss, beside those that stopped last."""
     early, late = scores.stop_at_loss.max(), scores.stop_at_loss.min()
@@ -131,7 +114,7 @@ def stopping_statistics(scores: pd.DataFrame) -> Statistics:
     }
 
 
-@curve_experiment("appendix_g", "cross-entropy beside squared error", "loss", ["width"])
+@curve_experiment("appendix_g", "cross-entropy beside squared error", "loss", "width")
 def loss_statistics(scores: pd.DataFrame) -> Statistics:
     """Networks trained under cross-entropy, and the mean error of the others."""
     own, squared = scores[scores.loss == "cross_entropy"], scores[scores.loss == "mse"]
@@ -143,7 +126,7 @@ def loss_statistics(scores: pd.DataFrame) -> Statistics:
     }
 
 
-@curve_experiment("appendix_i", "the choice of kernel: initial, final or hybrid", "attack", ["width"])
+@curve_experiment("appendix_i", "the choice of kernel: initial, final or hybrid", "attack", "width")
 def kernel_statistics(scores: pd.DataFrame) -> Statistics:
     """The attack in the tangent space of the initial network, of the final one, and of both (hybrid)."""
     table = scores.pivot_table("l2_mean", SETTING, "attack")
@@ -158,19 +141,9 @@ def kernel_statistics(scores: pd.DataFrame) -> Statistics:
     }
 
 
-@sweep_experiment("distilled_curves", "the curves of few reconstructions, as of RKIP-finite, by the number of images")
-def distilled_curves(record: Run) -> Outcome:
-    data = curve_table(record)
-    draw, sheet = (
-        partial(draw_curves, data, "width", ["dynamics"]),
-        partial(first_seed_strips, record, score_table(record)),
-    )
-    return Outcome(data, few_statistics(data), draw, sheet, by_seed(few_statistics, data))
-
-
 def few_statistics(data: pd.DataFrame) -> Statistics:
     """Of the private images that come out best, as many as the smallest set holds: their L2 by the number of images.
-    data: as of `curve_table`."""
+    data: as of `image_table`."""
     few = data.num_private.min()
     best = data[data["rank"] <= few]
     table = best.groupby(["num_private", "width", "seed"], as_index=False)[["l2", "floor_l2"]].mean()
@@ -182,7 +155,15 @@ def few_statistics(data: pd.DataFrame) -> Statistics:
     }
 
 
-@curve_experiment("figure17", "LeNet-5 of growing width", "multiplier", ["dynamics"])
+sweep_experiment(
+    "distilled_curves",
+    "the curves of few reconstructions, as of RKIP-finite, by the number of images",
+    few_statistics,
+    partial(draw_curves, hue="width", rows=["dynamics"]),
+)(image_table)
+
+
+@curve_experiment("figure17", "LeNet-5 of growing width", "multiplier", "dynamics")
 def lenet_statistics(scores: pd.DataFrame) -> Statistics:
     """The error by the width multiplier, also as a share of the floor's."""
     share = (scores.l2_mean / scores.floor_l2_mean).groupby(scores.multiplier).mean()
@@ -196,8 +177,8 @@ def lenet_statistics(scores: pd.DataFrame) -> Statistics:
     }
 
 
-@curve_experiment("figure18", "Tiny-ImageNet, few images of many classes", "width", ["dynamics"])
-@curve_experiment("figure19", "Tiny-ImageNet: the reconstructed images", "width", ["dynamics"])
+@curve_experiment("figure18", "Tiny-ImageNet, few images of many classes", "width", "dynamics")
+@curve_experiment("figure19", "Tiny-ImageNet: the reconstructed images", "width", "dynamics")
 def resolution_statistics(scores: pd.DataFrame) -> Statistics:
     """The error on larger images as a share of the floor's, and what linearized training changes."""
     share = scores.l2_mean / scores.floor_l2_mean
@@ -210,10 +191,7 @@ def resolution_statistics(scores: pd.DataFrame) -> Statistics:
 
 
 @score_experiment(
-    "figure3",
-    "kernel distance against reconstruction error, two classes",
-    partial(draw_regime, style="dynamics"),
-    COLUMNS,
+    "figure3", "kernel distance against reconstruction error, two classes", partial(draw_regime, style="dynamics")
 )
 def regime_statistics(scores: pd.DataFrame) -> Statistics:
     """How error and kernel distance of networks under standard training go together, and with width and images."""
@@ -231,10 +209,7 @@ def regime_statistics(scores: pd.DataFrame) -> Statistics:
 
 
 @score_experiment(
-    "figure20",
-    "kernel distance against error, ten classes beside two",
-    partial(draw_regime, style="task"),
-    [*COLUMNS, "task"],
+    "figure20", "kernel distance against error, ten classes beside two", partial(draw_regime, style="task"), ["task"]
 )
 def task_statistics(scores: pd.DataFrame) -> Statistics:
     """Figure 3's statistics with all classes, and kernel distances of pairs that differ in the task alone."""
@@ -248,23 +223,25 @@ def task_statistics(scores: pd.DataFrame) -> Statistics:
     }
 
 
-@sweep_experiment("figure4", "fine-tuning: reconstruction from a ResNet-18")
-def figure4(record: Run) -> Outcome:
-    data = finetuned(record)
+def finetuned(record: Run) -> pd.DataFrame:
+    """The leakage table with `floor_l2_mean` as of `floors`; `trained`, which is "all layers" or "head"; `nearer`, how
+    many private images are nearer to their reconstruction than to the mean image and to one of the floor; `weights`,
+    what stands in for the paper's ImageNet weights; and the number of `public_images`."""
+    own, keys = record.samples, ["cell", "attack"]
+    near = ((own.l2 < own.mean_image_l2) & (own.l2 < own.floor_l2)).groupby([own[key] for key in keys]).sum()
+    scores = record.leakage.merge(floors(record), on=keys).merge(near.rename("nearer").reset_index(), on=keys)
+    scenarios = [record.cells[name].scenario for name in scores.cell]
+    trained = ["head" if "layer*" in scenario.model.frozen else "all layers" for scenario in scenarios]
+    public = int(record.scenario.data.public)
+    return scores.assign(trained=trained, weights=pretrained_on(record), public_images=public)[FINETUNED]
+
+
+def ntk_statistics(data: pd.DataFrame) -> Statistics:
+    """Of figure 4. data: as of `finetuned`."""
     ntk = data[data.attack == "ntk"]
-    own = record.samples[record.samples.attack == "ntk"]
-    near = (own.l2 < own.mean_image_l2) & (own.l2 < own.floor_l2)
-    ntk = ntk.assign(nearer=near.groupby(own.cell).sum().reindex(ntk.cell, fill_value=0).to_numpy())
-    statistics = {"weights": pretrained_on(record), **ntk_statistics(ntk)}
-    draw, sheet = partial(draw_lines, data, "num_private", "l2_mean", "attack"), partial(strips, record, record.leakage)
-    return Outcome(data, statistics, draw, sheet, by_seed(ntk_statistics, ntk))
-
-
-def ntk_statistics(ntk: pd.DataFrame) -> Statistics:
-    """Of figure 4. `nearer` in the table: of each network, how many private images are nearer to their reconstruction
-    than to the mean image and to one of the floor."""
     by_size = ntk.groupby("num_private")
     return {
+        "weights": data.weights.iloc[0],
         "nearer": ntk.nearer.tolist(),
         "num_nearer": int(ntk.nearer.sum()),
         "num_images": int(ntk.num_private.sum()),
@@ -276,20 +253,13 @@ def ntk_statistics(ntk: pd.DataFrame) -> Statistics:
     }
 
 
-@sweep_experiment("finetune", "fine-tuning: the span attack beside the NTK attack")
-def beside(record: Run) -> Outcome:
-    data = finetuned(record)
-    weights = {"weights": pretrained_on(record), "public_images": int(record.scenario.data.public)}
-    draw = partial(draw_lines, data, "num_private", "l2_mean", "attack", col="trained")
-    sheet = partial(strips, record, record.leakage[record.leakage.num_reconstructed > 0])
-    return Outcome(data, {**weights, **span_statistics(data)}, draw, sheet, by_seed(span_statistics, data))
-
-
 def span_statistics(data: pd.DataFrame) -> Statistics:
     """Of both attacks on the same networks. data: as of `finetuned`."""
     ntk, span = data[data.attack == "ntk"], data[data.attack == "span"]
     returned = span.groupby("trained")[["num_reconstructed", "num_private"]].sum()
     return {
+        "weights": data.weights.iloc[0],
+        "public_images": data.public_images.iloc[0],
         "ntk_share": (ntk.l2_mean / ntk.floor_l2_mean).groupby(ntk.trained).mean(),
         "ntk_below_floor": Signs.of(ntk.l2_mean < ntk.floor_l2_mean),
         "distances": list(ntk.kernel_distance),
@@ -302,14 +272,6 @@ def span_statistics(data: pd.DataFrame) -> Statistics:
     }
 
 
-def finetuned(record: Run) -> pd.DataFrame:
-    """The leakage table with `floor_l2_mean` as of `floors`, and `trained`, which is "all layers" or "head"."""
-    scores = record.leakage.merge(floors(record), on=["cell", "attack"])
-    scenarios = [record.cells[name].scenario for name in scores.cell]
-    trained = ["head" if "layer*" in scenario.model.frozen else "all layers" for scenario in scenarios]
-    return scores.assign(dataset=[scenario.data.name for scenario in scenarios], trained=trained)
-
-
 def pretrained_on(record: Run) -> str:
     """What stands in for the paper's ImageNet weights, in words."""
     scenario, model = record.scenario, record.scenario.model
@@ -318,3 +280,11 @@ def pretrained_on(record: Run) -> str:
     if model.pretrain.data is None:
         return f"pretrained on {scenario.data.public} images of the same data, the head drawn anew"
     return f"pretrained on {model.pretrain.data.public} images of {model.pretrain.data.name}"
+
+
+draw_finetuned = partial(draw_lines, x="num_private", y="l2_mean", hue="attack", col="trained")
+for name, title, statistics in (
+    ("figure4", "fine-tuning: reconstruction from a ResNet-18", ntk_statistics),
+    ("finetune", "fine-tuning: the span attack beside the NTK attack", span_statistics),
+):
+    sweep_experiment(name, title, statistics, draw_finetuned)(finetuned)

@@ -18,15 +18,8 @@ from clients.defenses import Defense, DefenseContext
 from clients.models import option_values
 from clients.training import TrainingLoop, TrainingReport, planned_steps, train
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.experiment import (
-    ExperimentRun,
-    Outcome,
-    experiment,
-    num_private,
-    seconds_per_step,
-    sweep_experiment,
-)
-from simulator.paper.measures import by_seed, draw_scatter, first_seed_strips, score_table, settings_of, spearman
+from simulator.paper.experiment import ExperimentRun, cell_experiment, num_private, seconds_per_step, sweep_experiment
+from simulator.paper.measures import draw_scatter, score_table, settings_of, spearman
 from simulator.rundir.run import Run
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
@@ -35,14 +28,6 @@ DUALS = ["accumulated", "finite_width", "infinite_width"]
 NETWORK = ["num_private", "width", "dynamics", "seed"]
 PROTECTED = 0.9  # share of the floor's distance from which on images count as protected
 RIDGE = 1e-9  # of kernels in float64: regression without a ridge, and safe from rounding
-
-
-@sweep_experiment("figure7", "the duals against reconstruction error, image by image")
-def figure7(record: Run) -> Outcome:
-    data = dual_table(record)
-    draw = partial(draw_scatter, data, "alpha", "l2", style="dynamics")
-    sheet = partial(first_seed_strips, record, score_table(record))
-    return Outcome(data, dual_statistics(data), draw, sheet, by_seed(dual_statistics, data))
 
 
 def dual_statistics(data: pd.DataFrame) -> Statistics:
@@ -60,6 +45,12 @@ def dual_statistics(data: pd.DataFrame) -> Statistics:
     }
 
 
+@sweep_experiment(
+    "figure7",
+    "the duals against reconstruction error, image by image",
+    dual_statistics,
+    partial(draw_scatter, x="alpha", y="l2", style="dynamics"),
+)
 def dual_table(record: Run) -> pd.DataFrame:
     """A row per private image: |α| = |K⁻¹ y| with the kernel at infinite width, l2, and `found_dual`, the attack's."""
     settings = score_table(record).set_index("cell")
@@ -140,46 +131,16 @@ def training_cost(run: ExperimentRun, _: Section) -> float:
     return len(run.cells) * step * planned_steps(training, len(owner.images))
 
 
-@experiment("figure11", "duals by kernel regression against accumulated residuals", cost=training_cost)
-def figure11(run: ExperimentRun, _: Section) -> Outcome:
-    parts, errors = [], []
-    for done, cell in enumerate(run.cells):
-        run.report(f"training {cell.name}", done, len(run.cells))
-        owner = Owner.of(cell.scenario)
-        trained = fit(cell, owner)
-        network = {name: settings_of(cell)[name] for name in NETWORK}
-        parts.append(accumulated_table(owner, trained).assign(**network)[[*NETWORK, "image", *DUALS, "train_loss"]])
-        missed = relative_residual(trained.model, trained.initial, trained.delta, owner.images.double(), trained.duals)
-        errors.append({**network, "unexplained": missed})
-    data = pd.concat(parts, ignore_index=True)
-    sums = pd.DataFrame(errors)
-    seeds = by_seed(accumulated_statistics, data, sums)
-    return Outcome(data, accumulated_statistics(data, sums), partial(draw, data), by_seed=seeds)
-
-
-def accumulated_statistics(data: pd.DataFrame, sums: pd.DataFrame) -> Statistics:
+def accumulated_statistics(data: pd.DataFrame) -> Statistics:
     """How well Δθ is explained, and the correlation within each network of the magnitudes of duals: their signs are
-    those of the targets, and would agree whatever else does not. data: as of `accumulated_table`. sums: `unexplained`
-    of each network, ‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖ with the duals summed up in training."""
+    those of the targets, and would agree whatever else does not. data: as of `accumulated_table`."""
     agreement = data[DUALS].abs().groupby([data[name] for name in NETWORK]).corr().accumulated.unstack()
-    frozen = sums[sums.dynamics == "linearized"]
-    found: dict[str, object] = {"unexplained": frozen.unexplained.max(), "linearized_networks": len(frozen)}
+    frozen = data[data.dynamics == "linearized"].groupby(NETWORK).unexplained.first()
+    found: dict[str, object] = {"unexplained": frozen.max(), "linearized_networks": len(frozen)}
     for dynamics, name in (("linearized", DUALS[1]), ("standard", DUALS[1]), ("standard", DUALS[2])):
         own = agreement[name][agreement.index.get_level_values("dynamics") == dynamics]
         found[f"{dynamics}_{name}"] = {"agreement": own.mean(), "least": own.min(), "networks": len(own)}
     return found
-
-
-def accumulated_table(owner: Owner, trained: Fit) -> pd.DataFrame:
-    """A row per image: α summed up in training, by regression with the kernel at θ₀, and at infinite width."""
-    images, targets = owner.images.double(), owner.targets.double()
-    with torch.no_grad():
-        initial = torch.func.functional_call(trained.model, trained.initial, (images,))
-    finite = kernel_duals(empirical_ntk(trained.model, trained.initial, images), targets - initial, RIDGE)
-    infinite = kernel_duals(owner.kernel(images), targets, RIDGE)
-    columns = zip(DUALS, (trained.duals, finite, infinite), strict=True)
-    table = pd.DataFrame({name: value[:, 0].numpy() for name, value in columns})
-    return table.assign(image=table.index, train_loss=trained.report.last_loss)
 
 
 def draw(data: pd.DataFrame) -> plt.Figure:
@@ -188,3 +149,29 @@ def draw(data: pd.DataFrame) -> plt.Figure:
     scaled = data.assign(**(sizes / sizes.groupby([data[name] for name in NETWORK]).transform("max")))
     kinds = scaled.melt([*NETWORK, "accumulated"], DUALS[1:], "kernel", "computed")
     return draw_scatter(kinds, "computed", "accumulated", style="kernel", size=None, log_x=False)
+
+
+@cell_experiment(
+    "figure11",
+    "duals by kernel regression against accumulated residuals",
+    accumulated_statistics,
+    draw,
+    Section,
+    training_cost,
+)
+def accumulated_table(cell: Cell, _: Section) -> pd.DataFrame:
+    """A row per image: α summed up in training, by regression with the kernel at θ₀, and at infinite width. Of their
+    network `unexplained`, ‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖ with the duals summed up in training, and the loss."""
+    owner = Owner.of(cell.scenario)
+    trained = fit(cell, owner)
+    images, targets = owner.images.double(), owner.targets.double()
+    with torch.no_grad():
+        initial = torch.func.functional_call(trained.model, trained.initial, (images,))
+    finite = kernel_duals(empirical_ntk(trained.model, trained.initial, images), targets - initial, RIDGE)
+    infinite = kernel_duals(owner.kernel(images), targets, RIDGE)
+    columns = zip(DUALS, (trained.duals, finite, infinite), strict=True)
+    duals = {name: value[:, 0].numpy() for name, value in columns}
+    missed = relative_residual(trained.model, trained.initial, trained.delta, images, trained.duals)
+    found = {"train_loss": trained.report.last_loss, "unexplained": missed}
+    network = {name: settings_of(cell)[name] for name in NETWORK}
+    return pd.DataFrame({**network, "image": range(len(images)), **duals, **found})

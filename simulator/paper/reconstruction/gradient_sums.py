@@ -22,34 +22,20 @@ from clients.config import Count, Section
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment, sweep_experiment
 from simulator.paper.gradient_memory import BETA, SHAPE, peak_in_new_process, random_candidates, relu_mlp
-from simulator.paper.measures import (
-    by_seed,
-    curve_table,
-    draw_curves,
-    draw_lines,
-    first_seed_strips,
-    score_table,
-    settings_of,
-)
+from simulator.paper.measures import draw_curves, draw_lines, image_table, networks, settings_of
 from simulator.results.keys import ObservationKey
 from simulator.rundir.run import Run
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
 NETWORK = ["loss", "seed", "num_private", "width"]
+STEP = ["num_private", "width", "dynamics", "seed"]  # of the networks that went one step
 
 
-@sweep_experiment("appendix_a", "beside Haim et al.'s attack on the final parameters")
-def appendix_a(record: Run) -> Outcome:
-    scores, norms = score_table(record), norm_table(record)
-    data = curve_table(record, ["loss", "attack"]).merge(norms, on=NETWORK, validate="m:1")
-    draw = partial(draw_curves, data, "attack", ["loss"])
-    sheet = partial(first_seed_strips, record, scores)
-    return Outcome(data, kkt_statistics(scores, norms), draw, sheet, by_seed(kkt_statistics, scores, norms))
-
-
-def kkt_statistics(scores: pd.DataFrame, norms: pd.DataFrame) -> Statistics:
-    """Both attacks on the same networks, and what the norms of their parameters say. norms: as of `norm_table`."""
+def kkt_statistics(data: pd.DataFrame) -> Statistics:
+    """Both attacks on the same networks, and what the norms of their parameters say. data: as of `beside_kkt`."""
+    scores = networks(data)
+    norms = scores[scores.attack == "ntk"]
     table = scores.pivot_table("l2_mean", NETWORK, "attack")
     means, by_seed = table.groupby("loss").mean(), table.groupby(["loss", "seed"]).mean()
     ratio = norms.initial / norms.delta
@@ -86,32 +72,30 @@ def norm_table(record: Run) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@sweep_experiment("one_step", "a single gradient step: the attack is gradient leakage")
-def one_step(record: Run) -> Outcome:
-    scores = score_table(record)
-    steps = {name: explained(cell, record) for name, cell in record.cells.items()}
-    pairs = [
-        dual_pairs(name, record, own).assign(seed=record.cells[name].scenario.seed) for name, (_, own) in steps.items()
-    ]
-    duals = pd.concat(pairs, ignore_index=True)
-    data, sheet = curve_table(record), partial(first_seed_strips, record, scores)
-    statistics = {"unexplained": max(missed for missed, _ in steps.values()), **step_statistics(scores, duals)}
-    seeds = by_seed(step_statistics, scores, duals)
-    return Outcome(data, statistics, partial(draw_curves, data, "width", ["dynamics"]), sheet, seeds)
+@sweep_experiment(
+    "appendix_a",
+    "beside Haim et al.'s attack on the final parameters",
+    kkt_statistics,
+    partial(draw_curves, hue="attack", rows=["loss"]),
+)
+def beside_kkt(record: Run) -> pd.DataFrame:
+    """`image_table` with the norms of each network."""
+    return image_table(record, ["loss"]).merge(norm_table(record), on=NETWORK, validate="m:1")
 
 
-def step_statistics(scores: pd.DataFrame, duals: pd.DataFrame) -> Statistics:
-    """How near the images come, and the correlation of the duals of those recovered. duals: rows of `dual_pairs`."""
-    own = duals[duals.recovered]
+def step_statistics(data: pd.DataFrame) -> Statistics:
+    """How near the images come, and the correlation of the duals of those recovered. data: as of `one_step`."""
+    scores, own = networks(data), data[data.identified_at_20_db]
     return {
+        "unexplained": data.unexplained.max(),
         "networks": len(scores),
         "l2": scores.l2_mean.mean(),
         "floor": scores.floor_l2_mean.mean(),
         "below_floor": Signs.of(scores.l2_mean < scores.floor_l2_mean),
         "recovered_share": scores.recovered_fraction.mean(),
-        "correlation": float(own.found.corr(own.residual)) if len(own) > 2 else math.nan,
+        "correlation": float(own.found_dual.corr(own.residual)) if len(own) > 2 else math.nan,
         "recovered": len(own),
-        "images": len(duals),
+        "images": len(data),
     }
 
 
@@ -127,15 +111,33 @@ def explained(cell: Cell, record: Run) -> tuple[float, Tensor]:
     return relative_residual(model, state, observation.delta(), images, duals), duals
 
 
-def dual_pairs(cell: str, record: Run, duals: Tensor) -> pd.DataFrame:
-    """A row per private image: its dual in the step (N, 1), and that of its reconstruction."""
-    own = record.samples[record.samples.cell == cell].sort_values("image")
-    attack = own.attack.iloc[0]
-    path = record.store(cell).reconstruction_path(ObservationKey(1, 0, "server"), attack)
+def dual_pairs(cell: Cell, record: Run) -> pd.DataFrame:
+    """A row per private image: its dual in the step (`residual`), that of its reconstruction (`found_dual`), whether it
+    was recovered (`identified_at_20_db`), and of the step what is `unexplained`."""
+    missed, duals = explained(cell, record)
+    own = record.samples[record.samples.cell == cell.name].sort_values("image")
+    path = record.store(cell.name).reconstruction_path(ObservationKey(1, 0, "server"), own.attack.iloc[0])
     with np.load(path, allow_pickle=False) as arrays:
         found = arrays["duals"][0, own.match.to_numpy(), 0]
+    table = pd.DataFrame({"image": own.image.to_numpy(), "residual": duals[:, 0].numpy(), "found_dual": found})
     recovered = (own.identified & (own.psnr >= 20)).to_numpy()
-    return pd.DataFrame({"residual": duals[:, 0].numpy(), "found": found, "recovered": recovered})
+    network = {key: settings_of(cell)[key] for key in STEP}
+    return table.assign(identified_at_20_db=recovered, unexplained=missed, **network)
+
+
+@sweep_experiment(
+    "one_step",
+    "a single gradient step: the attack is gradient leakage",
+    step_statistics,
+    partial(draw_curves, hue="width", rows=["dynamics"]),
+)
+def one_step(record: Run) -> pd.DataFrame:
+    """`image_table` with the rows of `dual_pairs`."""
+    pairs = pd.concat([dual_pairs(cell, record) for cell in record.cells.values()], ignore_index=True)
+    return image_table(record).merge(pairs, on=[*STEP, "image"], validate="1:1")
+
+
+COMPARED = "both compared"  # rows of data.csv with the difference of gradients, in place of memory
 
 
 class MinibatchSettings(Section):
@@ -154,33 +156,19 @@ def cost(_: ExperimentRun, settings: MinibatchSettings) -> float:
     return 2 * smallest * sum(count / min(settings.candidates) for count in settings.candidates)
 
 
-@experiment("appendix_b", "the loss in minibatches: its gradient and its memory", MinibatchSettings, cost)
-def appendix_b(run: ExperimentRun, settings: MinibatchSettings) -> Outcome:
-    batches = [(batch, double_backward) for batch in settings.compared_batches for double_backward in (False, True)]
-    rows, sizes = [], settings.candidates
-    for done, count in enumerate(sizes):
-        run.report(f"memory of {count} candidates", done, len(sizes))
-        for method, batch in (("Algorithm 2", settings.batch), ("all at once", count)):
-            mib = peak_in_new_process(count, batch)
-            rows.append({"method": method, "candidates": count, "batch": batch, "mib": mib})
-    data = pd.DataFrame(rows)
-    statistics = {
-        "error": max(largest_error(settings.compared, *kind) for kind in batches),
-        "compared": settings.compared,
-        "compared_batches": settings.compared_batches,
-        "batch": settings.batch,
-        **memory_statistics(data),
-    }
-    return Outcome(data, statistics, partial(draw_lines, data, "candidates", "mib", "method", log_x=True))
-
-
-def memory_statistics(data: pd.DataFrame) -> Statistics:
-    """How the memory of both ways grows from the smallest to the largest reconstruction. The gradient in the images
-    themselves, which every form of the loss has to hold, is not counted in the growth of Algorithm 2."""
-    table = data.pivot_table("mib", "candidates", "method")
-    ends = [int(data.candidates.iloc[0]), int(data.candidates.iloc[-1])]
+def minibatch_statistics(data: pd.DataFrame) -> Statistics:
+    """The largest difference of gradients, and how the memory of both ways grows from the smallest to the largest
+    reconstruction. The gradient in the images themselves, which every form of the loss has to hold, is not counted in
+    the growth of Algorithm 2."""
+    compared = data[data.method == COMPARED]
+    table = data.pivot_table("mib", "candidates", "method")  # comparisons have none
+    ends = [int(table.index[0]), int(table.index[-1])]
     growth = table.iloc[-1] - table.iloc[0]
     return {
+        "error": compared.error.max(),
+        "compared": int(compared.candidates.iloc[0]),
+        "compared_batches": compared.batch.tolist(),
+        "batch": int(data[data.method == "Algorithm 2"].batch.iloc[0]),
         "sizes": ends,
         "batched": table["Algorithm 2"],
         "at_once": table["all at once"],
@@ -215,3 +203,24 @@ def gradients(objective: Objective, images: Tensor, duals: Tensor, batch: int | 
         return loss.detach(), of_images, of_duals
     images.grad, duals.grad = torch.zeros_like(images), torch.zeros_like(duals)
     return backward_in_batches(objective, images, duals, BETA, batch), images.grad, duals.grad
+
+
+@experiment(
+    "appendix_b",
+    "the loss in minibatches: its gradient and its memory",
+    minibatch_statistics,
+    partial(draw_lines, x="candidates", y="mib", hue="method", log_x=True),
+    MinibatchSettings,
+    cost,
+)
+def appendix_b(run: ExperimentRun, settings: MinibatchSettings) -> Outcome:
+    rows: list[dict[str, object]] = []
+    for batch in settings.compared_batches:
+        error = max(largest_error(settings.compared, batch, double_backward) for double_backward in (False, True))
+        rows.append({"method": COMPARED, "candidates": settings.compared, "batch": batch, "error": error})
+    for done, count in enumerate(settings.candidates):
+        run.report(f"memory of {count} candidates", done, len(settings.candidates))
+        for method, batch in (("Algorithm 2", settings.batch), ("all at once", count)):
+            mib = peak_in_new_process(count, batch)
+            rows.append({"method": method, "candidates": count, "batch": batch, "mib": mib})
+    return Outcome(pd.DataFrame(rows))

@@ -26,9 +26,9 @@ from clients.losses import accuracy
 from clients.models import build_model
 from clients.training import planned_steps, train
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.experiment import ExperimentRun, Outcome, experiment, num_private, seconds_per_step
-from simulator.paper.measures import by_seed, draw_lines, floor_of, spearman
-from simulator.scenario.scenario import Scenario
+from simulator.paper.experiment import ExperimentRun, cell_experiment, seconds_per_step
+from simulator.paper.measures import draw_lines, floor_of, spearman
+from simulator.scenario.scenario import Cell, Scenario
 from simulator.tools.distillation import Owner
 
 FITTED, UNDERFIT, INFINITE = "fitted", "underfit", "infinite width"
@@ -55,21 +55,22 @@ class OnionSettings(Section):
     attack: dict[str, Any] = Field(default_factory=dict)
 
     def stages(self, images: int) -> list[int]:
-        return list(range(images, self.until - 1, -self.drop))
+        """The number of images of each; InputError where there is one stage alone."""
+        found = list(range(images, self.until - 1, -self.drop))
+        if len(found) < 2:
+            raise InputError(f"{images} images, {self.drop} less in each stage, until {self.until}: only one stage")
+        return found
 
 
 class Peeling:
     """One data owner's images, left out layer by layer; the network's width follows their number (appendix H.6)."""
 
-    def __init__(
-        self, owner: Owner, settings: OnionSettings, training: TrainingConfig, run: ExperimentRun, regime: str
-    ):
+    def __init__(self, owner: Owner, settings: OnionSettings, training: TrainingConfig):
         self.owner, self.settings, self.training = owner, settings, training
         self.stages = settings.stages(len(owner.images))
         self.groups, self.device = owner.groups, choose_device("auto")
         test_images, self.test_labels = owner.data.test()
         self.test_images = owner.data.normalization.inputs(test_images)
-        self.report = lambda what, done: run.report(f"seed {owner.scenario.seed}, {regime}: {what}", done, 100)
 
     def table(self) -> pd.DataFrame:
         """A row per stage and way to choose: `chosen`, `num_private`, `accuracy`, `minority` (share of the smaller
@@ -89,8 +90,7 @@ class Peeling:
         chosen because they came out badly, and would come out better a second time whatever is left out.
         """
         kept, rows, before = torch.arange(len(self.owner.images)), [], math.nan
-        for stage, count in enumerate(self.stages):
-            self.report(f"{count} images", 100 * stage // len(self.stages))
+        for count in self.stages:
             initial, model = self.trained(kept)
             l2, floor = self.attacked(kept, initial, model)
             size = self.largest_duals(kept)
@@ -206,7 +206,7 @@ def cost(run: ExperimentRun, settings: OnionSettings) -> float:
 
     def short(iterations: int = 1, steps: int = 1) -> Peeling:
         own = settings.model_copy(update={"iterations": iterations})
-        return Peeling(owner, own, training.model_copy(update={"steps": steps}), run, "cost")
+        return Peeling(owner, own, training.model_copy(update={"steps": steps}))
 
     everything = torch.arange(len(owner.images))
     trained = short().trained(everything)
@@ -214,25 +214,6 @@ def cost(run: ExperimentRun, settings: OnionSettings) -> float:
     iteration = seconds_per_step(lambda iterations: short(iterations).attacked(everything, *trained))
     steps = planned_steps(training, len(everything))
     return networks * step * steps + attacks * iteration * settings.iterations
-
-
-@experiment("figure6", "the privacy onion: leave out the easiest images again and again", OnionSettings, cost)
-@experiment("figure21", "the privacy onion with classes that get out of balance, and underfit", OnionSettings, cost)
-def onion(run: ExperimentRun, settings: OnionSettings) -> Outcome:
-    images = min(num_private(cell) for cell in run.cells)
-    if len(settings.stages(images)) < 2:
-        raise InputError(f"{images} images, {settings.drop} less in each stage, until {settings.until}: only one stage")
-    parts = []
-    for cell in run.cells:
-        owner, fitted = Owner.of(cell.scenario), cell.scenario.training
-        tables = {FITTED: Peeling(owner, settings, fitted, run, FITTED).table()}
-        if settings.underfit_loss is not None:
-            training = fitted.model_copy(update={"stop_at_loss": settings.underfit_loss})
-            tables[UNDERFIT] = Peeling(owner, settings, training, run, UNDERFIT).table()
-        tables[INFINITE] = at_infinite_width(cell.scenario, settings)
-        parts += [table.assign(regime=regime, seed=cell.scenario.seed) for regime, table in tables.items()]
-    data = pd.concat(parts, ignore_index=True)
-    return Outcome(data, onion_statistics(data), partial(draw, data), by_seed=by_seed(onion_statistics, data))
 
 
 def advantage(data: pd.DataFrame, chosen: str = "easiest") -> pd.DataFrame:
@@ -301,3 +282,19 @@ def draw(data: pd.DataFrame) -> plt.Figure:
     for axis in figure.axes:
         axis.set_xlim(data.num_private.max() + 2, data.num_private.min() - 2)
     return figure
+
+
+MEASURED = onion_statistics, draw, OnionSettings, cost
+
+
+@cell_experiment("figure6", "the privacy onion: leave out the easiest images again and again", *MEASURED)
+@cell_experiment("figure21", "the privacy onion with classes that get out of balance, and underfit", *MEASURED)
+def onion(cell: Cell, settings: OnionSettings) -> pd.DataFrame:
+    owner, fitted = Owner.of(cell.scenario), cell.scenario.training
+    tables = {FITTED: Peeling(owner, settings, fitted).table()}
+    if settings.underfit_loss is not None:
+        training = fitted.model_copy(update={"stop_at_loss": settings.underfit_loss})
+        tables[UNDERFIT] = Peeling(owner, settings, training).table()
+    tables[INFINITE] = at_infinite_width(cell.scenario, settings)
+    parts = [table.assign(regime=regime, seed=cell.scenario.seed) for regime, table in tables.items()]
+    return pd.concat(parts, ignore_index=True)

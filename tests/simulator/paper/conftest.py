@@ -2,8 +2,7 @@
 
 import pytest
 
-from simulator.paper.claims import judge
-from simulator.paper.command import load_claims
+from simulator.paper.claims import judge, load_claims
 
 
 @pytest.fixture

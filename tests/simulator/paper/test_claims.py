@@ -7,14 +7,13 @@ import pandas as pd
 import pytest
 
 from simulator.paper import EXPERIMENTS
-from simulator.paper.claims import COMPARISONS, Claim, ClaimRule, Signs, compare, judge
-from simulator.paper.command import load_claims
+from simulator.paper.claims import COMPARISONS, Claim, ClaimRule, Interval, Signs, compare, judge, load_claims
 from simulator.paper.distilled import likeness_statistics, set_statistics, size_statistics
+from simulator.paper.predicted_points import gap_statistics
 from simulator.paper.reconstruction.curves import few_statistics, ntk_statistics, span_statistics, task_statistics
 from simulator.paper.reconstruction.duals import accumulated_statistics, dual_statistics
-from simulator.paper.reconstruction.gradient_sums import kkt_statistics, memory_statistics, step_statistics
-from simulator.paper.theory.predicted_points import gap_statistics
-from simulator.paper.theory.sphere import recovery_statistics
+from simulator.paper.reconstruction.gradient_sums import kkt_statistics, minibatch_statistics, step_statistics
+from simulator.paper.sphere import recovery_statistics
 
 
 def test_the_sign_test_by_hand():
@@ -51,7 +50,7 @@ def test_a_claim_needs_all_comparisons_and_prints_its_statistics():
     rule = ClaimRule(claim="c", source="s", paper="p", measured="{by_size:.1f} in {signs}, {values:+d}", holds="x > 0")
     shown = {"by_size": pd.Series({20: 1.04, 40: 2.0}), "signs": Signs(2, 2), "values": [1, -2], "x": 1, "y": np.nan}
     measured = "20: 1.0, 40: 2.0 in 2 of 2, +1, -2; holds where x > 0"
-    expected = Claim("c", "s", "p", measured, True, 0, 0, None, None, "not measured")
+    expected = Claim("c", "s", "p", measured, True, 0, 0, None, None, "not measured", False, "quick", None)
     assert judge({"key": rule}, shown) == [expected]
     both = {"key": rule.model_copy(update={"holds": ["x > 0", "y > 0"]})}
     assert judge(both, shown)[0].met is None and judge(both, shown | {"x": -1})[0].met is False
@@ -63,13 +62,13 @@ def test_a_claim_needs_all_comparisons_and_prints_its_statistics():
 @pytest.mark.parametrize(
     ("values", "holds", "verdict"),
     [
-        ([1, 1, 1], None, "open (3 of 3 seeds, p = 0.12)"),  # 1/8
-        ([1, 1, 1, 1, 1], True, "yes (5 of 5 seeds, p = 0.031)"),  # 1/32
-        ([1, 1, 1, 1, -1], None, "open (4 of 5 seeds, p = 0.19)"),  # 6/32
-        ([1, 1, 1, 1, 1, 1, 1, -1], True, "yes (7 of 8 seeds, p = 0.035)"),  # 9/256
-        ([-1, -1, -1, -1, -1], False, "no (0 of 5 seeds, p = 0.031)"),
-        ([-1], None, "open (0 of 1 seed, p = 0.5)"),
-        ([1, math.nan, 1], None, "open (2 of 2 seeds, p = 0.25)"),  # of one seed nothing was left to judge
+        ([1, 1, 1], None, "undecided after 3 seeds (3 of 3, p = 0.12)"),  # 1/8
+        ([1, 1, 1, 1, 1], True, "holds (5 of 5 seeds, p = 0.031)"),  # 1/32
+        ([1, 1, 1, 1, -1], None, "undecided after 5 seeds (4 of 5, p = 0.19)"),  # 6/32
+        ([1, 1, 1, 1, 1, 1, 1, -1], True, "holds (7 of 8 seeds, p = 0.035)"),  # 9/256
+        ([-1, -1, -1, -1, -1], False, "does not hold (0 of 5 seeds, p = 0.031)"),
+        ([-1], None, "undecided after 1 seed (0 of 1, p = 0.5)"),
+        ([1, math.nan, 1], None, "undecided after 2 seeds (2 of 2, p = 0.25)"),  # of one seed nothing was left to judge
         ([], None, "not measured"),
     ],
 )
@@ -79,18 +78,35 @@ def test_a_sign_test_over_seeds_decides(values, holds, verdict):
     assert (claim.holds, claim.verdict) == (holds, verdict) and claim.met
 
 
-def test_an_identity_needs_no_sample_and_what_was_chosen_after_looking_never_holds():
+def test_an_identity_needs_no_sample():
     rule = ClaimRule(claim="c", source="s", paper="p", measured="", holds="x > 0", identity=True)
     claims = [judge({"key": rule}, {"x": x}, {0: {"x": 1}})[0] for x in (1, -1, None)]
-    assert [(c.holds, c.verdict, c.n) for c in claims] == [
-        (True, "yes", None),
-        (False, "no", None),
-        (None, "not measured", None),
+    assert [(c.holds, c.verdict, c.n, c.identity) for c in claims] == [
+        (True, "holds", None, True),
+        (False, "does not hold", None, True),
+        (None, "not measured", None, True),
     ]
-    late = rule.model_copy(update={"identity": False, "chosen_after": "a look"})
-    verdicts = [judge({"key": late}, {"x": x}, {seed: {"x": x} for seed in range(5)})[0] for x in (1, -1)]
-    assert verdicts[0].holds is None and verdicts[0].verdict == "open: chosen after a look (5 of 5 seeds, p = 0.031)"
-    assert verdicts[1].holds is False
+
+
+def interval_of(holds, *seeds):
+    rule = ClaimRule(claim="c", source="s", paper="p", measured="", holds=holds)
+    return judge({"key": rule}, seeds[0], dict(enumerate(seeds)), "full")[0].interval
+
+
+def test_intervals_by_hand():
+    """Of 1, 2, 3 the mean is 2, its error 1/√3, and the quantile of t with two degrees of freedom 4.303."""
+    low, high = (pytest.approx(2 + sign * 4.30265 / 3**0.5, rel=1e-4) for sign in (-1, 1))
+    assert interval_of("x > 0", {"x": 1}, {"x": 2}, {"x": 3}) == Interval("x", 2, low, high, "t")
+    pairs = [{"x": [value + 5, value], "y": 0.0} for value in (1, 2, 3)]
+    assert interval_of(["x > y", "y < 1"], *pairs) == Interval("least x − y", 2, low, high, "t")
+    assert interval_of("x < 9", *({"x": [value - 5, value]} for value in (1, 2, 3))).of == "largest x"
+    # none of three: 1 − 0.025^(1/3)
+    none = Interval("share of seeds", 0, 0, pytest.approx(0.7076, rel=1e-3), "exact")
+    assert interval_of("x > 0", *[{"x": -1}] * 3) == none
+    assert interval_of("s.share >= 1", *({"s": Signs(count, 2)} for count in (0, 1, 0))) == none
+    left_out = [{"x": [], "y": -1}, {"x": [], "y": -2}]  # one comparison refutes, of the other nothing was measured
+    assert interval_of(["x > 0", "y > 0"], *left_out).method == "exact"
+    assert str(Interval("x", 2.0, 1.0, 3.14159, "t")) == "x 2 [1, 3.14]"
 
 
 def test_files_inherit_replace_share_and_leave_out_claims():
@@ -120,10 +136,9 @@ def test_claims_about_duals_on_hand_made_tables(holds):
     assert holds("figure7", dual_statistics(data.assign(l2=[1.0, 3, 5, 8, 9]))) == [False, False]
     frames = [data.assign(accumulated=data.alpha, finite_width=-data.alpha, infinite_width=[5.0, 1, 4, 2, 3])]
     frames.append(frames[0].assign(dynamics="linearized"))
-    sums = pd.DataFrame({"dynamics": ["linearized", "standard"], "unexplained": [1e-5, 0.5]})
-    found = accumulated_statistics(pd.concat(frames), sums)
-    assert holds("figure11", found) == [True, True, True, False]
-    assert holds("figure11", accumulated_statistics(frames[0], sums[1:])) == [None, None, True, False]
+    frames = [frame.assign(unexplained=missed) for frame, missed in zip(frames, (0.5, 1e-5), strict=True)]
+    assert holds("figure11", accumulated_statistics(pd.concat(frames))) == [True, True, True, False]
+    assert holds("figure11", accumulated_statistics(frames[0])) == [None, None, True, False]
 
 
 def test_claims_about_tasks_and_single_steps_on_hand_made_tables(holds):
@@ -132,11 +147,13 @@ def test_claims_about_tasks_and_single_steps_on_hand_made_tables(holds):
     table = pd.DataFrame(rows).assign(**settings, kernel_distance=[0.2, 0.1, 0.3, 0.2])
     assert holds("figure20", task_statistics(table)) == [True, True, None, True]
     assert holds("figure20", task_statistics(table.assign(kernel_distance=[0.1, 0.2, 0.3, 0.1])))[0] is False
-    scores = pd.DataFrame({"l2_mean": [1.0, 2.0], "floor_l2_mean": 3.0, "recovered_fraction": 0.5})
-    duals = pd.DataFrame({"found": [1.0, 2, 3, 9], "residual": [2.0, 4, 6, 0], "recovered": [True, True, True, False]})
-    assert holds("one_step", {"unexplained": 1e-4} | step_statistics(scores, duals)) == [True, True, True]
-    worse = step_statistics(scores.assign(l2_mean=[1.0, 4.0]), duals.assign(recovered=[True, True, False, False]))
-    assert holds("one_step", {"unexplained": 1e-2} | worse) == [False, False, None]
+    images = {"rank": [1, 2, 1, 2], "found_dual": [1.0, 2, 3, 9], "residual": [2.0, 4, 6, 0], "unexplained": 1e-4}
+    images |= {"identified_at_20_db": [True, True, True, False], "floor_l2_mean": 3.0, "recovered_fraction": 0.5}
+    table = pd.DataFrame(images | {"l2_mean": [1.0, np.nan, 2.0, np.nan]})
+    assert holds("one_step", step_statistics(table)) == [True, True, True]
+    worse = table.assign(l2_mean=[1.0, np.nan, 4.0, np.nan], unexplained=[1e-4, 1e-4, 1e-2, 1e-2])
+    worse["identified_at_20_db"] = [True, True, False, False]
+    assert holds("one_step", step_statistics(worse)) == [False, False, None]
 
 
 def test_claims_about_fine_tuning_on_hand_made_tables(holds):
@@ -149,32 +166,33 @@ def test_claims_about_fine_tuning_on_hand_made_tables(holds):
         "recovered": 1,
     }
     row |= {"l2_mean": 1.0, "floor_l2_mean": 2.0, "kernel_distance": 0.05, "membership_auc": 1.0}
-    ntk, words = pd.DataFrame([row, row]), {"weights": "pretrained", "public_images": 5}
-    assert holds("figure4", words | ntk_statistics(ntk.assign(nearer=[1, 2]))) == [True, True]
+    ntk = pd.DataFrame([row, row]).assign(weights="pretrained", public_images=5)
+    assert holds("figure4", ntk_statistics(ntk.assign(nearer=[1, 2]))) == [True, True]
     worse = ntk.assign(kernel_distance=[0.05, 0.1], nearer=[0, 2])
-    assert holds("figure4", words | ntk_statistics(worse)) == [False, False]
+    assert holds("figure4", ntk_statistics(worse)) == [False, False]
     both = pd.concat([ntk, ntk.assign(attack="span")])
-    assert holds("finetune", words | span_statistics(both)) == [True, True, True]
+    assert holds("finetune", span_statistics(both)) == [True, True, True]
     worse = both.assign(l2_mean=[1.0, 1.0, 1.0, 3.0], membership_auc=[1.0, 1.0, 0.98, 1.0])
-    assert holds("finetune", words | span_statistics(worse)) == [True, False, False]
+    assert holds("finetune", span_statistics(worse)) == [True, False, False]
 
 
 def test_claims_beside_the_kkt_attack_on_a_hand_made_table(holds):
     network = {"loss": ["mse", "cross_entropy"], "seed": 0, "num_private": 5, "width": 8}
-    norms = pd.DataFrame(network | {"initial": [4.0, 6.0], "delta": [1.0, 2.0], "unexplained": [0.1, 0.9]})
-    scores = pd.concat([pd.DataFrame(network | {"attack": a, "l2_mean": x}) for a, x in (("ntk", 1.0), ("kkt", 2.0))])
-    scores = scores.assign(floor_l2_mean=3.0)
-    assert holds("appendix_a", kkt_statistics(scores, norms)) == [True, True, True]
-    assert holds("appendix_a", kkt_statistics(scores, norms[:1])) == [True, True, None]
-    worse = scores.assign(l2_mean=[1.0, 2.5, 2.0, 2.0])
-    assert holds("appendix_a", kkt_statistics(worse, norms.assign(delta=6.0, unexplained=0.5))) == [False, False, False]
+    norms = network | {"initial": [4.0, 6.0], "delta": [1.0, 2.0], "unexplained": [0.1, 0.9]}
+    pairs = [pd.DataFrame(norms | {"attack": a, "l2_mean": x}) for a, x in (("ntk", 1.0), ("kkt", 2.0))]
+    table = pd.concat(pairs, ignore_index=True).assign(floor_l2_mean=3.0, rank=1)
+    assert holds("appendix_a", kkt_statistics(table)) == [True, True, True]
+    assert holds("appendix_a", kkt_statistics(table[table.loss == "mse"])) == [True, True, None]
+    worse = table.assign(l2_mean=[1.0, 2.5, 2.0, 2.0], delta=6.0, unexplained=0.5)
+    assert holds("appendix_a", kkt_statistics(worse)) == [False, False, False]
 
 
 def test_claims_about_memory_and_predicted_points_on_hand_made_tables(holds):
     sizes = {"candidates": [100, 100, 1000, 1000], "method": ["Algorithm 2", "all at once"] * 2}
-    words = {"error": 1e-15, "compared": 4, "compared_batches": [1], "batch": 100}
-    memory = [memory_statistics(pd.DataFrame(sizes | {"mib": [8.0, 8.0, last, 80.0]})) for last in (9.0, 20.0)]
-    assert [holds("appendix_b", words | found) for found in memory] == [[True, True], [True, False]]
+    compared = pd.DataFrame({"method": ["both compared"], "candidates": 4, "batch": 1, "error": 1e-15})
+    for last, met in ((9.0, True), (20.0, False)):
+        memory = pd.DataFrame(sizes | {"mib": [8.0, 8.0, last, 80.0], "batch": 100})
+        assert holds("appendix_b", minibatch_statistics(pd.concat([compared, memory]))) == [True, met]
     gaps = {"gap": [0.0, 1.0], "seed": 0, "dual": [1e-9, 0.5], "predicted_dual": [0.0, 0.5], "others_dual": 0.5}
     points = pd.DataFrame(gaps | {"l2": [5.0, 1.0], "others_l2": 2.0, "floor_l2": 6.0})
     assert holds("appendix_c", gap_statistics(points)) == [True, True]

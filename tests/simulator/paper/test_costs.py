@@ -9,7 +9,7 @@ from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, clocked, seco
 TIMED = [name for name, experiment in EXPERIMENTS.items() if experiment.cost is not None]
 SWEPT = [name for name in EXPERIMENTS if name not in TIMED]
 SMALL = {
-    "hessian": ["settings.widths=[16, 32]", "settings.training_widths=[16, 32]", "settings.seeds=1"],
+    "hessian": ["settings.widths=[16, 32]", "settings.training_widths=[16, 32]", "settings.seeds=[0]"],
     "appendix_b": ["settings.candidates=[10, 20]"],
 }
 IMAGES = ["partition.images=10", "model.width=16", "data.public=60", "data.test=20", "seed=0"]

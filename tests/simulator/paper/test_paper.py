@@ -10,18 +10,16 @@ from rich.console import Console
 from attacks import InputError
 from clients.config import Count, Section
 from simulator.paper import EXPERIMENTS, ExperimentRun, get_experiment
+from simulator.paper.claims import file_of
 from simulator.paper.command import (
     choose_dataset,
     claim_folder,
-    file_of,
     load_file,
     narrow_sweep,
-    natural,
     run_experiment,
 )
-from simulator.paper.measures import paired, spearman_within
+from simulator.paper.measures import SCORES, paired, spearman_within
 from simulator.paper.reconstruction.curves import (
-    COLUMNS,
     class_statistics,
     kernel_statistics,
     lenet_statistics,
@@ -31,9 +29,10 @@ from simulator.paper.reconstruction.curves import (
     size_statistics,
     stopping_statistics,
 )
+from simulator.paper.records import natural
 from simulator.run.display import Display
 from simulator.scenario.scenario import load_source
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import Source, read_yaml
 from tests.simulator.conftest import ray_stays_up
 
 
@@ -41,8 +40,15 @@ def run_of(source: Source, out) -> ExperimentRun:
     return ExperimentRun("test", "quick", source, out, Display(), lambda *_: None, lambda _: None)
 
 
-@pytest.mark.parametrize("name", sorted(EXPERIMENTS, key=natural))
-@pytest.mark.parametrize("profile", ["quick", "full"])
+PROFILES = [
+    (name, profile)
+    for name in sorted(EXPERIMENTS, key=natural)
+    for profile in ("quick", "two_cores", "full")
+    if profile in read_yaml(file_of(name)).data["profiles"] or profile != "two_cores"
+]
+
+
+@pytest.mark.parametrize(("name", "profile"), PROFILES)
 def test_every_experiment_has_a_valid_file(name, profile, tmp_path):
     run = run_of(load_file(name, profile, []), tmp_path)
     run.check(EXPERIMENTS[name].settings)
@@ -113,7 +119,8 @@ def regime(errors):
     """Two widths, two training sets; kernel distances 0.1 to 0.4."""
     rows = [(0.1, 10, 64), (0.2, 20, 64), (0.3, 10, 32), (0.4, 20, 32)]
     return pd.DataFrame(
-        [(d, error, n, w, "standard", 0) for (d, n, w), error in zip(rows, errors, strict=True)], columns=COLUMNS
+        [(d, error, n, w, "standard", 0) for (d, n, w), error in zip(rows, errors, strict=True)],
+        columns="kernel_distance l2_mean num_private width dynamics seed".split(),
     )
 
 
@@ -218,9 +225,11 @@ def test_an_experiment_on_ray(tmp_path):
     with ray_stays_up():
         judged_claims = run_experiment("figure3", "quick", said, out, Console(quiet=True), sheet=True)
     data = pd.read_csv(out / "data.csv")
-    assert list(data.columns) == COLUMNS and len(data) == 4 and set(data.width) == {32, 64}
+    assert set(SCORES) < set(data.columns) and len(data) == 16 and set(data.width) == {32, 64}
+    assert data.kernel_distance.notna().sum() == (data["rank"] == 1).sum() == 4
     claims = json.loads((out / "claims.json").read_text())
     keys = {"claim", "source", "paper", "measured", "met", "n", "agree", "p", "holds", "verdict"}
+    keys |= {"identity", "profile", "interval"}
     assert all(set(claim) == keys for claim in claims)
     assert claims[1]["n"] == 1 and claims[1]["p"] == 0.5
     assert "no data.root was given" in claims[0]["measured"] and claims[0]["holds"] == judged_claims[0].holds

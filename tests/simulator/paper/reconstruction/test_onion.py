@@ -41,7 +41,7 @@ def test_a_small_onion(tmp_path, balanced):
     scenario = run.scenario.cells()[0].scenario
     settings = OnionSettings(drop=4, until=4, draws=2, iterations=5, balanced=balanced, width_per_image=2.0)
     owner = Owner.of(scenario)
-    peeling = Peeling(owner, settings, scenario.training, run, "fitted")
+    peeling = Peeling(owner, settings, scenario.training)
     table = peeling.table()
     count = table.groupby(["chosen", "num_private"]).size()
     assert count["easiest"].to_dict() == {12: 1, 8: 1, 4: 1} and count["random"].to_dict() == {8: 2, 4: 2}
@@ -52,7 +52,7 @@ def test_a_small_onion(tmp_path, balanced):
     assert len(kept) == 8 and (balanced or lost == [8, 9, 10, 11])
     if balanced:
         assert peeling.groups[lost].bincount().tolist() == [2, 2]
-    again = Peeling(owner, settings, scenario.training, run, "fitted").table()
+    again = Peeling(owner, settings, scenario.training).table()
     pd.testing.assert_frame_equal(table, again)
 
 
@@ -137,4 +137,4 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_computed(tmp_path
         table1(run, run.check(DistillationSettings))
     with pytest.raises(InputError, match="only one stage"):
         run = run_of(tmp_path, "partition.images=20")
-        onion(run, run.check(OnionSettings))
+        onion(run.cells[0], run.check(OnionSettings))

@@ -12,9 +12,7 @@ from attacks.ntk.objective import make_objective
 from attacks.scoring.images import matched_l2
 from simulator.paper import ExperimentRun
 from simulator.paper.command import load_file
-from simulator.paper.reconstruction.duals import fit, weak_and_strong
-from simulator.paper.reconstruction.gradient_sums import image_memory, largest_error
-from simulator.paper.theory.predicted_points import (
+from simulator.paper.predicted_points import (
     Centered,
     PredictedSettings,
     both_losses,
@@ -22,7 +20,9 @@ from simulator.paper.theory.predicted_points import (
     one_point,
     rkip,
 )
-from simulator.paper.theory.sphere import Embedding, SphereSettings, minimize, on_sphere, stretched
+from simulator.paper.reconstruction.duals import fit, weak_and_strong
+from simulator.paper.reconstruction.gradient_sums import image_memory, largest_error
+from simulator.paper.sphere import Embedding, SphereSettings, minimize, on_sphere
 from simulator.run.display import Display
 from simulator.tools.distillation import Owner
 
@@ -98,16 +98,9 @@ def test_three_points_on_the_sphere_are_recovered():
     kernel = InfiniteNTK(2, parameterization="ntk")
     duals = kernel_duals(kernel(images), torch.tensor([[1.0], [-1.0], [1.0]], dtype=torch.float64))
     settings = SphereSettings(iterations=1500, candidates=4.0)
-    trace, found = minimize(
-        Embedding(kernel, images, duals), settings, torch.Generator().manual_seed(0), lambda *_: None, ""
-    )
+    trace, found = minimize(Embedding(kernel, images, duals), settings, torch.Generator().manual_seed(0))
     assert found.flatten(1).norm(dim=1).tolist() == pytest.approx([1] * 12)
     assert trace.mmd.iloc[-1] < 1e-3 and matched_l2(images, found)[0].max() < 0.1 < trace.worst_l2.iloc[0]
-
-
-def test_images_off_the_pixel_range_are_stretched_to_it():
-    image = torch.tensor([[[[-0.2, 0.0], [0.2, 0.6]]]])
-    assert stretched(image).flatten().tolist() == pytest.approx([0, 0.25, 0.5, 1])
 
 
 def test_rkip_by_hand():

@@ -10,10 +10,9 @@ import torch
 from rich.console import Console
 
 from attacks.kernel.empirical import empirical_ntk
+from simulator.paper import constancy
 from simulator.paper.command import load_file, run_experiment
-from simulator.paper.theory import constancy
-from simulator.paper.theory.constancy import (
-    COLUMNS,
+from simulator.paper.constancy import (
     ConstancyData,
     HessianSettings,
     Network,
@@ -25,7 +24,6 @@ from simulator.paper.theory.constancy import (
     measure_loss,
     measure_training,
     shrink,
-    slope_table,
 )
 
 
@@ -111,51 +109,52 @@ def test_a_slope_by_hand():
     assert fitted(frame, "x") == pytest.approx({"slope": -0.5, "narrowest": 4, "widest": 2})
 
 
-def tables(linear, sigmoid, linf=-0.5, hinge=0.0, by_loss=-0.5):
+def table(linear, sigmoid, linf=-0.5, hinge=0.0, by_loss=-0.5):
     """Quantities that follow exact power laws with these slopes."""
-    rows, norms, undecided = [], [], []
+    rows = []
+
+    def add(part, width, output, activation, **values):
+        same = {"seed": 0, "radius": 1.0, "output_bias": False}
+        rows.append(same | {"part": part, "width": width, "output": output, "activation": activation} | values)
+
     for width in (256, 1024):
         for output, power in (("linear", linear), ("sigmoid", sigmoid), *((o, 0.0) for o in ("tanh", "softmax"))):
             for activation in ("tanh", "relu"):
                 value = {"hessian_norm": width**power, "kernel_change": width**power, "remainder": 0.4 * width**power}
-                rows.append({"width": width, "output": output, "activation": activation, "seed": 0, **value})
+                add("bound", width, output, activation, **value, sup_hessian=width**power)
         cut = {"hessian_norm": width**-0.5, "kernel_change": width**hinge, "kernel_change_within": 1 / width}
-        rows.append({"width": width, "output": "relu", "activation": "tanh", "seed": 0, "crossed": 0.1, **cut})
-        cases = [("linear", loss, False) for loss in ("mse", "cross_entropy", "hinge")]
-        for output, loss, bias in (*cases, ("sigmoid", "mse", False), ("linear", "mse", True)):
-            moved = {"loss": loss, "output_bias": bias, "delta_l2": 1.0, "delta_linf": 1.0 if bias else width**linf}
-            norms.append({"width": width, "output": output, "activation": "tanh", "seed": 0, **moved})
+        add("bound", width, "relu", "tanh", crossed=0.1, **cut)
+        for loss in ("mse", "cross_entropy", "hinge"):
+            add("norms", width, "linear", "tanh", loss=loss, delta_l2=1.0, delta_linf=width**linf)
+            add("losses", width, "linear", "tanh", loss=loss, kernel_change=width**by_loss)
+        add("norms", width, "sigmoid", "tanh", loss="mse", delta_l2=1.0, delta_linf=width**linf)
+        add("norms", width, "linear", "tanh", loss="mse", output_bias=True, delta_l2=1.0, delta_linf=1.0)
         for activation in ("softmax", "maxout"):
-            value = {"hessian_norm": 1.0, "kernel_change": width**-0.5}
-            undecided.append({"width": width, "output": "linear", "activation": activation, "seed": 0, **value})
-    table = pd.DataFrame(rows)
-    table["sup_hessian"] = table.hessian_norm
-    losses = pd.DataFrame(norms)[lambda rows: (rows.output == "linear") & ~rows.output_bias]
-    losses = losses.assign(kernel_change=losses.width**by_loss)
-    return table, slope_table(table, pd.DataFrame(undecided), pd.DataFrame(norms), losses)
+            add("open", width, "linear", activation, hessian_norm=1.0, kernel_change=width**-0.5)
+    return pd.DataFrame(rows)
 
 
 @pytest.fixture
 def claims_of(judged):
-    """The claims of `hessian` on a table and its slopes."""
-    return lambda table, slopes: list(judged("hessian", hessian_statistics(table, slopes, 1.0)).values())
+    """The claims of `hessian` on a table."""
+    return lambda data: list(judged("hessian", hessian_statistics(data)).values())
 
 
 def test_claims_are_judged_by_their_slopes(claims_of):
-    assert [c.met for c in claims_of(*tables(-0.5, 0.0))][:6] == [True] * 6
-    falling = {c.claim.split(" ")[0]: c.met for c in claims_of(*tables(-0.5, -0.5))[:5]}
+    assert [c.met for c in claims_of(table(-0.5, 0.0))][:6] == [True] * 6
+    falling = {c.claim.split(" ")[0]: c.met for c in claims_of(table(-0.5, -0.5))[:5]}
     assert falling == {"behind": False, "nor": True, "the": True, "it": False}
-    assert not claims_of(*tables(-0.1, 0.0))[0].met
-    claims = {c.claim: c.met for c in claims_of(*tables(-0.5, 0.0, linf=0.0))}
+    assert not claims_of(table(-0.1, 0.0))[0].met
+    claims = {c.claim: c.met for c in claims_of(table(-0.5, 0.0, linf=0.0))}
     assert not claims["under mse ‖Δθ‖₂ stays of order 1 while ‖Δθ‖_∞ falls"]
-    measured = next(c.measured for c in claims_of(*tables(-0.5, 0.0)) if c.claim.startswith("under mse ‖"))
+    measured = next(c.measured for c in claims_of(table(-0.5, 0.0)) if c.claim.startswith("under mse ‖"))
     assert "slopes 0.00 and -0.50" in measured and "gradient is 1 at any width, the second is 0.00" in measured
     assert claims["maxout as a hidden non-linearity: the kernel becomes constant with width"]
 
 
 def test_claims_about_the_hinge_and_the_loss(claims_of):
     def met(**slopes):
-        return {c.claim.split(",")[0]: c.met for c in claims_of(*tables(-0.5, 0.0, **slopes))}
+        return {c.claim.split(",")[0]: c.met for c in claims_of(table(-0.5, 0.0, **slopes))}
 
     names = "behind a hinge-like output the kernel is not constant", "constancy is a matter of the model"
     assert [met()[name] for name in names] == [True, True]
@@ -187,8 +186,7 @@ def test_the_kernel_under_cross_entropy_by_hand():
 
 
 def test_where_nothing_was_narrow_enough_for_the_bound_it_is_not_judged(claims_of):
-    table, slopes = tables(-0.5, 0.0)
-    claims = claims_of(table.drop(columns=["remainder", "sup_hessian"]), slopes)
+    claims = claims_of(table(-0.5, 0.0).drop(columns=["remainder", "sup_hessian"]))
     assert next(claim.met for claim in claims if claim.claim.startswith("|f")) is None
 
 
@@ -204,14 +202,15 @@ def test_every_profile_trains_with_an_activation_that_brings_the_loss_down():
 @pytest.mark.slow
 def test_the_experiment_writes_its_tables(tmp_path):
     small = [f"settings.{key}=[16, 64]" for key in ("widths", "open_widths", "training_widths")]
-    said = [*small, "settings.seeds=1", "settings.activations=[relu, tanh]"]
+    said = [*small, "settings.seeds=[0]", "settings.activations=[relu, tanh]"]
     run_experiment("hessian", "quick", said, tmp_path / "out", Console(quiet=True))
     data = pd.read_csv(tmp_path / "out" / "data.csv")
-    assert list(data.columns) == COLUMNS and (data.hessian_norm > 0).all() and (data.kernel_change > 0).all()
-    assert data.groupby("output").size().to_dict() == {
+    assert set(data.part) == {"bound", "open", "norms", "losses"}
+    bound, norms = data[data.part == "bound"], data[data.part == "norms"]
+    assert (bound.hessian_norm > 0).all() and (bound.kernel_change > 0).all()
+    assert bound.groupby("output").size().to_dict() == {
         "linear": 4, "sigmoid": 4, "tanh": 2, "softmax": 2, "bottleneck": 2, "relu": 2
     }  # fmt: skip
-    norms, slopes = (pd.read_csv(tmp_path / "out" / f"{name}.csv") for name in ("norms", "slopes"))
-    assert (norms.delta_linf < norms.delta_l2).all() and set(slopes.part) == {"data", "open", "norms", "losses"}
+    assert (norms.delta_linf < norms.delta_l2).all()
     assert len(json.loads((tmp_path / "out" / "claims.json").read_text())) == 17
     assert (tmp_path / "out" / "figure.png").stat().st_size > 10_000

@@ -2,8 +2,8 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from torch import Tensor
@@ -15,9 +15,9 @@ from attacks.scoring.images import matched_l2
 from clients.config import Count, Positive, Section
 from clients.models import option_values
 from simulator.paper.claims import Statistics
-from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
-from simulator.paper.measures import by_seed, draw_lines
-from simulator.run.display import ShowProgress
+from simulator.paper.experiment import ExperimentRun, cell_experiment, num_private, seconds_per_step
+from simulator.paper.measures import draw_lines
+from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
 TRACE_EVERY = 100
@@ -59,26 +59,10 @@ class Embedding:
 def cost(run: ExperimentRun, settings: SphereSettings) -> float:
     """From the largest data set: kernels grow with the square of the images."""
     largest = max(run.cells, key=num_private)
-    target, quiet = on_sphere_target(Owner.of(largest.scenario)), (torch.Generator(), lambda *_: None, "")
-    step = seconds_per_step(lambda steps: minimize(target, settings.model_copy(update={"iterations": steps}), *quiet))
+    target, generator = on_sphere_target(Owner.of(largest.scenario)), torch.Generator()
+    step = seconds_per_step(lambda n: minimize(target, settings.model_copy(update={"iterations": n}), generator))
     work = sum(num_private(cell) ** 2 for cell in run.cells) / num_private(largest) ** 2
     return step * settings.iterations * work
-
-
-@experiment("theorem1", "infinite width, unit sphere: minimize the MMD, recover every image", SphereSettings, cost)
-def theorem1(run: ExperimentRun, settings: SphereSettings) -> Outcome:
-    parts, pairs = [], []
-    for cell in run.cells:
-        target = on_sphere_target(Owner.of(cell.scenario))
-        generator = torch_generator(cell.scenario.seed, "theorem1")
-        trace, found = minimize(target, settings, generator, run.report, cell.name)
-        parts.append(trace.assign(num_private=len(target.images), seed=cell.scenario.seed))
-        pairs.append((cell.name, target.images.cpu(), found.cpu()))
-    data = pd.concat(parts, ignore_index=True)
-    melted = data.melt(["iteration", "num_private", "seed"], ["mmd", "worst_l2", "mean_l2"], "measure")
-    draw = partial(draw_lines, melted, "iteration", "value", "measure", col="num_private", log_y=True)
-    seeds = by_seed(recovery_statistics, data)
-    return Outcome(data, recovery_statistics(data), draw, lambda: [strip(*pair) for pair in pairs], seeds)
 
 
 def recovery_statistics(data: pd.DataFrame) -> Statistics:
@@ -109,9 +93,7 @@ def on_sphere_target(owner: Owner) -> Embedding:
     return Embedding(kernel, images, kernel_duals(kernel(images), owner.targets.double(), RIDGE))
 
 
-def minimize(
-    target: Embedding, settings: SphereSettings, generator: torch.Generator, report: ShowProgress, name: str
-) -> tuple[pd.DataFrame, Tensor]:
+def minimize(target: Embedding, settings: SphereSettings, generator: torch.Generator) -> tuple[pd.DataFrame, Tensor]:
     """(MMD² relative to the target's norm and distances as they fall, the images found), by Adam on the sphere."""
     count = max(1, round(settings.candidates * len(target.images)))
     shape = (count, *target.images.shape[1:])
@@ -126,7 +108,6 @@ def minimize(
         if i % TRACE_EVERY == 0 or i == settings.iterations:
             l2, _ = matched_l2(target.images.cpu(), on_sphere(points.detach()).cpu())
             rows.append({"iteration": i, "mmd": float(loss.detach()), "worst_l2": l2.max(), "mean_l2": l2.mean()})
-            report(f"{name}, MMD² {rows[-1]['mmd']:.1e}", i, settings.iterations)
         (points.grad,) = torch.autograd.grad(loss, points)
         optimizer.step()
         schedule.step()
@@ -135,13 +116,21 @@ def minimize(
     return pd.DataFrame(rows), on_sphere(points.detach())
 
 
-def strip(name: str, private: Tensor, found: Tensor) -> Strip:
-    """Every image in its own grey scale: on the sphere there are no pixels in [0, 1]."""
-    l2, match = matched_l2(private, found)
-    order = l2.argsort()
-    return Strip(name, stretched(private[order]), stretched(found[match[order]]), l2[order])
+def draw(data: pd.DataFrame) -> plt.Figure:
+    """MMD² and distances as they fall, a panel for each number of images."""
+    melted = data.melt(["iteration", "num_private", "seed"], ["mmd", "worst_l2", "mean_l2"], "measure")
+    return draw_lines(melted, "iteration", "value", "measure", col="num_private", log_y=True)
 
 
-def stretched(images: Tensor) -> Tensor:
-    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
-    return (images - low) / (high - low).clamp_min(1e-12)
+@cell_experiment(
+    "theorem1",
+    "infinite width, unit sphere: minimize the MMD, recover every image",
+    recovery_statistics,
+    draw,
+    SphereSettings,
+    cost,
+)
+def recovered(cell: Cell, settings: SphereSettings) -> pd.DataFrame:
+    target = on_sphere_target(Owner.of(cell.scenario))
+    trace, _ = minimize(target, settings, torch_generator(cell.scenario.seed, "theorem1"))
+    return trace.assign(num_private=len(target.images), seed=cell.scenario.seed)

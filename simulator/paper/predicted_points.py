@@ -3,10 +3,12 @@
 Appendix C as numbers: a point that the others already predict has dual 0, leaves no trace, and cannot be found.
 """
 
+import itertools
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from pydantic import Field
@@ -22,8 +24,8 @@ from attacks.scoring.images import matched_l2
 from clients.config import Count, Positive, Section
 from clients.distillation.distill import RKIP, linearized_update
 from simulator.paper.claims import Signs, Statistics
-from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment, num_private, seconds_per_step
-from simulator.paper.measures import by_seed, draw_lines, floor_of
+from simulator.paper.experiment import ExperimentRun, cell_experiment, clocked, num_private, seconds_per_step
+from simulator.paper.measures import draw_lines, floor_of
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
@@ -47,25 +49,29 @@ def cost_of_rkip(run: ExperimentRun, settings: RkipSettings) -> float:
     return len(run.cells) * seconds * sum((private + size) ** 2 for size in settings.distilled) / (few + least) ** 2
 
 
-@experiment("theorem2", "the RKIP loss is the reconstruction loss", RkipSettings, cost_of_rkip)
-def theorem2(run: ExperimentRun, settings: RkipSettings) -> Outcome:
-    data = pd.concat([loss_table(cell, settings) for cell in run.cells], ignore_index=True)
-    for name in ("rkip_residual", "rkip_label", "rkip_class"):
-        data[f"{name}_error"] = (data[name] / data.reconstruction - 1).abs()
-    statistics = {
+def rkip_statistics(data: pd.DataFrame) -> Statistics:
+    """How far each form of the RKIP loss is from the reconstruction loss. data: rows as of `loss_table`."""
+    return {
         "residual_error": data.rkip_residual_error.max(),
         "class_error": data.rkip_class_error.max(),
         "label_error_at_0": data[data.initial_output_0].rkip_label_error.max(),
         "label_error_elsewhere": data[~data.initial_output_0].rkip_label_error.median(),
         "sets": len(data),
     }
+
+
+def draw_losses(data: pd.DataFrame) -> plt.Figure:
+    """Every form of the loss by the number of distilled images."""
     long = data.melt(["distilled", "initial_output_0"], ["reconstruction", "rkip_residual", "rkip_label"], "loss")
-    draw = partial(draw_lines, long, "distilled", "value", "loss", col="initial_output_0", log_x=True)
-    return Outcome(data, statistics, draw)
+    return draw_lines(long, "distilled", "value", "loss", col="initial_output_0", log_x=True)
 
 
+@cell_experiment(
+    "theorem2", "the RKIP loss is the reconstruction loss", rkip_statistics, draw_losses, RkipSettings, cost_of_rkip
+)
 def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:
-    """A row for each size of S, and network with outputs of its own or 0 at initialization."""
+    """A row for each size of S, and network with outputs of its own or 0 at initialization: `both_losses`, and how far
+    (`_error`) each form of RKIP is from the other, relatively."""
     owner, rows = Owner.of(cell.scenario).on(choose_device("auto")), []
     model = owner.network("theorem2").double()
     generator = torch_generator(cell.scenario.seed, "theorem2")
@@ -77,7 +83,9 @@ def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:
         for zero in (False, True):
             network = Centered(model) if zero else model
             losses = both_losses(network, owner, images * settings.image_std, labels)
-            rows.append({"seed": cell.scenario.seed, "distilled": size, "initial_output_0": zero, **losses})
+            errors = {f"{name}_error": abs(loss / losses["reconstruction"] - 1) for name, loss in losses.items()}
+            row = {"seed": cell.scenario.seed, "distilled": size, "initial_output_0": zero}
+            rows.append({**row, **losses, **errors})
     return pd.DataFrame(rows)
 
 
@@ -146,21 +154,6 @@ def cost(run: ExperimentRun, settings: PredictedSettings) -> float:
     return len(run.cells) * settings.points * len(settings.gaps) * step * settings.iterations
 
 
-@experiment(
-    "appendix_c", "a point that the others predict has dual 0 and is not reconstructed", PredictedSettings, cost
-)
-def appendix_c(run: ExperimentRun, settings: PredictedSettings) -> Outcome:
-    plan = [(cell, point, gap) for cell in run.cells for point in range(settings.points) for gap in settings.gaps]
-    rows = []
-    for done, (cell, point, gap) in enumerate(plan):
-        run.report(f"{cell.name}, point {point}, gap {gap:g}", done, len(plan))
-        rows.append(one_point(cell, point, gap, settings))
-    data = pd.DataFrame(rows)
-    long = data.melt(["gap", "seed"], ["l2", "others_l2", "floor_l2"], "image", "distance")
-    draw = partial(draw_lines, long, "gap", "distance", "image")
-    return Outcome(data, gap_statistics(data), draw, by_seed=by_seed(gap_statistics, data))
-
-
 def gap_statistics(data: pd.DataFrame) -> Statistics:
     """The dual and the error of the point, by how far its label lies from what the others predict. data: rows as of
     `one_point`."""
@@ -227,3 +220,22 @@ def leave_one_out(kernel: Tensor, residual: Tensor, rest: Tensor) -> tuple[float
     across = kernel[rest][:, ~rest][:, 0]
     weights = torch.linalg.solve(kernel[rest][:, rest], across)
     return float(weights @ residual[rest]), float(kernel[~rest, ~rest] - weights @ across)
+
+
+def draw_gaps(data: pd.DataFrame) -> plt.Figure:
+    """Distances of the point and of the others by the gap of its label."""
+    long = data.melt(["gap", "seed"], ["l2", "others_l2", "floor_l2"], "image", "distance")
+    return draw_lines(long, "gap", "distance", "image")
+
+
+@cell_experiment(
+    "appendix_c",
+    "a point that the others predict has dual 0 and is not reconstructed",
+    gap_statistics,
+    draw_gaps,
+    PredictedSettings,
+    cost,
+)
+def predicted_points(cell: Cell, settings: PredictedSettings) -> list[dict[str, float]]:
+    pairs = itertools.product(range(settings.points), settings.gaps)
+    return [one_point(cell, point, gap, settings) for point, gap in pairs]

@@ -11,7 +11,6 @@ small, and that is not lazy training.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -36,9 +34,7 @@ from clients.models import build_model
 from simulator.errors import RunError
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment
-from simulator.paper.measures import by_seed
-from simulator.reports.drawing import themed
-from simulator.results.disk import write_atomically
+from simulator.paper.measures import draw_lines
 
 SHAPE = (1, 8, 8)
 OFFSET = 1.0  # of the outputs before their activation, not trained: σ'' of sigmoid and tanh is 0 at 0, near the start
@@ -229,26 +225,17 @@ def largest_change(start: State, end: State) -> float:
     return max(float((end[name] - start[name]).abs().max()) for name in end)
 
 
-COLUMNS = "width output activation seed hessian_norm kernel_change".split()
 SHARE = 0.2  # of its first value, to which training brings a loss
 BOUND_WIDTH = 1024  # up to which the bound is measured: it takes the Hessian at three points
 TIMED_WIDTH = 1024  # where the cost of all others is read off
 STEADY = ("tanh", "softmax", "bottleneck")  # outputs measured with one hidden activation, tanh
 HINGE = "relu"  # an output that is measured like them, in claims of its own
 OPEN = ("softmax", "maxout")  # hidden non-linearities that the paper leaves open
-BOUND = [
-    "remainder",
-    "sup_hessian",
-    "crossed",
-    "kernel_change_within",
-]  # columns of the networks that are narrow enough for them
+BOUND = ["remainder", "sup_hessian", "crossed", "kernel_change_within"]  # not measured of every network
 ENDS = {"": "slope", "_narrowest": "narrowest", "_widest": "widest"}  # of statistics' names, to columns of slopes
 LOSSES = ("mse", "cross_entropy", "hinge")
-TITLES = (
-    "Hessian norm ‖H‖₂",
-    "change of the kernel, at one ‖Δθ‖₂ for all widths",
-    "change of the parameters in training",
-)
+KEYS = ["part", "output", "activation", "loss", "output_bias"]  # of one line against width
+QUANTITIES = ["hessian_norm", "kernel_change", "delta_l2", "delta_linf"]
 CASES = [*(("linear", loss) for loss in LOSSES), ("sigmoid", "mse")]  # output and loss of the networks trained
 
 
@@ -257,14 +244,14 @@ class HessianSettings(Section):
     activations: list[str] = Field(min_length=1, description="hidden ones, behind linear and sigmoid outputs")
     open_widths: list[Count] = Field(min_length=2)
     training_widths: list[Count] = Field(min_length=2)
-    seeds: Count = 5
+    seeds: list[int] = Field(min_length=1)
     training_activation: str = Field("gelu", description="hidden one of the networks trained under every loss")
     radius: Positive = Field(0.5, description="‖Δθ‖₂ at which the change of the kernel is measured")
     open_radius: Positive = Field(0.1, description="the same for hidden softmax and maxout: softmax fits within 0.5")
 
 
 Measurement = tuple[str, Network, Callable[[], dict[str, Any]]]
-"""(the table that it is for, the network, what measures it)."""
+"""(the part of the table that it is for, the network, what measures it)."""
 
 
 def planned(settings: HessianSettings) -> list[Measurement]:
@@ -295,10 +282,10 @@ def planned(settings: HessianSettings) -> list[Measurement]:
 
 
 def grid(
-    widths: Sequence[int], kinds: Sequence[tuple[str, str]], seeds: int, output_bias: bool = False
+    widths: Sequence[int], kinds: Sequence[tuple[str, str]], seeds: Sequence[int], output_bias: bool = False
 ) -> list[Network]:
     """One network for each width, (output, activation) and seed."""
-    return [Network(width, *kind, seed, output_bias) for width in widths for kind in kinds for seed in range(seeds)]
+    return [Network(width, *kind, seed, output_bias) for width in widths for kind in kinds for seed in seeds]
 
 
 def work(plan: Sequence[Measurement]) -> int:
@@ -312,40 +299,19 @@ def cost(_: ExperimentRun, settings: HessianSettings) -> float:
     return seconds * work(planned(settings)) / TIMED_WIDTH**2
 
 
-@experiment("hessian", "constancy of the kernel against width, linear and non-linear outputs", HessianSettings, cost)
-def hessian(run: ExperimentRun, settings: HessianSettings) -> Outcome:
-    plan, rows = planned(settings), defaultdict(list)
-    for count, (part, network, found) in enumerate(plan, start=1):
-        rows[part].append({**vars(network), **found()})
-        what = f"{part}: {network.output} output, {network.activation}, width {network.width}"
-        run.report(what, work(plan[:count]), work(plan))
-    tables = {part: pd.DataFrame(rows[part]) for part in ("bound", "open", "norms", "losses")}
-    slopes = slope_table(*tables.values())
-    for name, frame in {"slopes": slopes, **tables}.items():
-        write_atomically(run.out / f"{name}.csv", frame.to_csv(index=False))
-
-    def statistics(*parts: pd.DataFrame) -> Statistics:
-        return hessian_statistics(parts[0], slope_table(*parts), settings.radius)
-
-    drawn = partial(draw, tables["bound"], tables["open"], tables["norms"], slopes)
-    return Outcome(
-        tables["bound"][COLUMNS],
-        statistics(*tables.values()),
-        drawn,
-        by_seed=by_seed(statistics, *tables.values()),
-    )
-
-
-def hessian_statistics(table: pd.DataFrame, slopes: pd.DataFrame, radius: float) -> Statistics:
-    """All statistics. table: one row per network. slopes: as of `slope_table`. radius: ‖Δθ‖₂ of the table."""
-    table = table.reindex(columns=[*table.columns.drop(BOUND, errors="ignore"), *BOUND])  # wide networks have none
+def hessian_statistics(data: pd.DataFrame) -> Statistics:
+    """All statistics. data: a row per network and `part` of the plan, as `planned` names them; `radius`: ‖Δθ‖₂ up to
+    which the kernel was followed."""
+    data = data.reindex(columns=list(dict.fromkeys([*data.columns, *KEYS, *QUANTITIES, *BOUND])))
+    slopes, table = slope_table(data), data[data.part == "bound"]
+    radius = float(table.radius.iloc[0])
     found: dict[str, object] = {"radius": radius, "share": SHARE}
     for quantity, name in (("kernel_change", "kernel"), ("hessian_norm", "hessian")):
-        data = select(slopes, quantity)
+        own = select(slopes, quantity)
         for output in ("linear", "sigmoid"):
-            rows = data[data.output == output].set_index("activation")
+            rows = own[own.output == output].set_index("activation")
             found |= {f"{name}_{output}": rows.slope, f"{name}_{output}_widest": [rows.widest.min(), rows.widest.max()]}
-        found[f"{name}_others"] = data[data.output.isin(STEADY)].set_index("output").slope
+        found[f"{name}_others"] = own[own.output.isin(STEADY)].set_index("output").slope
     found |= hinge_statistics(table, slopes)
     bounds = table.remainder / (0.5 * table.sup_hessian * radius**2)
     smooth = bounds[(table.activation != "relu") & (table.output != HINGE) & table.remainder.notna()]
@@ -369,26 +335,23 @@ def hinge_statistics(table: pd.DataFrame, slopes: pd.DataFrame) -> dict[str, obj
     """Behind a ReLU output: slopes of the Hessian norm and the kernel's change, and how many inputs cross its kink."""
     own = table[table.output == HINGE]
     return {
-        **of_rows(slopes, "data", {"kernel_hinge": "kernel_change"}, output=HINGE),
-        **of_rows(slopes, "data", {"hessian_hinge": "hessian_norm"}, output=HINGE),
+        **of_rows(slopes, "bound", {"kernel_hinge": "kernel_change"}, output=HINGE),
+        **of_rows(slopes, "bound", {"hessian_hinge": "hessian_norm"}, output=HINGE),
         "within_hinge": fitted(own, "kernel_change_within")["slope"],
         "crossed": own.groupby("width").crossed.mean(),
     }
 
 
 def kink_statistics(slopes: pd.DataFrame) -> dict[str, object]:
-    """The kernel's change behind a linear output with ReLU and with smooth activations; None where one is missing."""
+    """The kernel's change behind a linear output with ReLU and with smooth activations; NaN where one is missing."""
     kernels = select(slopes, "kernel_change", output="linear").set_index("activation")
-    names = ("relu_slope", "relu_narrowest", "relu_widest", "smooth_narrowest", "smooth_widest")
-    if "relu" not in kernels.index or len(kernels) < 2:
-        return dict.fromkeys(names)
-    relu, smooth = kernels.loc["relu"], kernels.drop("relu")
-    values = relu.slope, relu.narrowest, relu.widest, smooth.narrowest.max(), smooth.widest.max()
-    return dict(zip(names, values, strict=True))
+    relu, smooth = kernels.reindex(["relu"]).iloc[0], kernels.drop("relu", errors="ignore")
+    found = {f"relu{end}": relu[column] for end, column in {**ENDS, "_slope": "slope"}.items()}
+    return {**found, "smooth_narrowest": smooth.narrowest.max(), "smooth_widest": smooth.widest.max()}
 
 
-def select(slopes: pd.DataFrame, quantity: str, part: str = "data", **wanted: object) -> pd.DataFrame:
-    """The rows of one quantity, of one part of the tables, and with these settings."""
+def select(slopes: pd.DataFrame, quantity: str, part: str = "bound", **wanted: object) -> pd.DataFrame:
+    """The rows of one quantity, of one part of the table, and with these settings."""
     rows = slopes[(slopes.quantity == quantity) & (slopes.part == part)]
     for name, value in wanted.items():
         rows = rows[rows[name] == value]
@@ -413,68 +376,36 @@ def fitted(frame: pd.DataFrame, column: str) -> dict[str, float]:
     return {"slope": slope, "narrowest": means.iloc[0], "widest": means.iloc[-1]}
 
 
-def slope_table(
-    table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, losses: pd.DataFrame
-) -> pd.DataFrame:
-    """Of each part (data, open, norms, losses): its keys, quantity, slope, means at both ends."""
-    keys, changes = ["output", "activation"], ("hessian_norm", "kernel_change")
+def slope_table(data: pd.DataFrame) -> pd.DataFrame:
+    """For each of KEYS and each quantity: slope, means at both ends."""
     return pd.DataFrame(
-        {"part": part, **dict(zip(names, key, strict=True)), "quantity": quantity, **fitted(group, quantity)}
-        for part, frame, names, quantities in (
-            ("data", table, keys, changes),
-            ("open", open_cases, keys, changes),
-            ("norms", norms, [*keys, "loss", "output_bias"], ("delta_l2", "delta_linf")),
-            ("losses", losses, [*keys, "loss"], ("kernel_change",)),
-        )
-        for key, group in frame.groupby(names, sort=False)
-        for quantity in quantities
+        {**dict(zip(KEYS, key, strict=True)), "quantity": quantity, **fitted(group, quantity)}
+        for key, group in data.groupby(KEYS, sort=False, dropna=False)
+        for quantity in QUANTITIES
     )
 
 
-def draw(table: pd.DataFrame, open_cases: pd.DataFrame, norms: pd.DataFrame, slopes: pd.DataFrame) -> plt.Figure:
-    """Means over seeds against width on logarithmic axes, with the fitted slopes in the legends."""
-    themed()
-    figure, axes = plt.subplots(1, 3, figsize=(14, 4.6))
-    cases = pd.concat([table.assign(part="data"), open_cases.assign(part="open")])
-    draw_constancy(axes[0], cases, slopes, "hessian_norm")
-    draw_constancy(axes[1], cases, slopes, "kernel_change")
-    norms = norms[~norms.output_bias]
-    draw_norms(axes[2], norms, slopes)
-    for axis, title in zip(axes, TITLES, strict=True):
-        axis.set(xscale="log", yscale="log", xlabel="width", title=title)
-        widths = sorted({int(width) for drawn in axis.lines for width in drawn.get_xdata()})
-        axis.set_xticks(widths, [str(width) for width in widths])
-        axis.minorticks_off()
-        axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=2, frameon=False)
-    axes[2].set_ylim(norms.delta_linf.min() / 2, norms.delta_l2.max() * 2)
-    sns.despine(figure)
-    figure.tight_layout()
-    return figure
+def draw(data: pd.DataFrame) -> plt.Figure:
+    """Means over seeds against width on logarithmic axes, a panel for each quantity."""
+    data = data[~data.output_bias & (data.part != "losses")]
+    case = data.activation + ", " + data.output + " output " + data.loss.fillna("")
+    long = data.assign(case=case).melt(["width", "case"], QUANTITIES, "quantity").dropna()
+    options = {"col": "quantity", "col_wrap": 2, "facet_kws": {"sharey": False}}
+    return draw_lines(long, "width", "value", "case", log_x=True, log_y=True, **options)
 
 
-def draw_constancy(axis: plt.Axes, cases: pd.DataFrame, slopes: pd.DataFrame, quantity: str) -> None:
-    """A line for each output and activation, dashed behind an output that is not linear."""
-    keys = ["part", "output", "activation"]
-    fitted = slopes[(slopes.quantity == quantity) & (slopes.part != "losses")].set_index(keys).slope
-    colours = sns.color_palette("husl", cases.groupby(keys).ngroups)
-    for colour, (key, rows) in zip(colours, cases.groupby(keys, sort=False), strict=True):
-        part, output, activation = key
-        label = f"{output} output, {activation}{' (open)' if part == 'open' else ''}: {fitted[key]:.2f}"
-        draw_means(axis, rows, quantity, label=label, linestyle="-" if output == "linear" else "--", color=colour)
-
-
-def draw_norms(axis: plt.Axes, norms: pd.DataFrame, slopes: pd.DataFrame) -> None:
-    """‖Δθ‖₂ and, dashed, ‖Δθ‖∞ for each output and loss."""
-    pairs = ["output", "loss"]
-    fitted = slopes[(slopes.part == "norms") & ~slopes.output_bias.eq(True)].set_index(["quantity", *pairs]).slope
-    colours = sns.color_palette("colorblind", norms.groupby(pairs).ngroups)
-    for quantity, name, style in (("delta_l2", "‖Δθ‖₂", "-"), ("delta_linf", "‖Δθ‖∞", "--")):
-        for colour, ((output, loss), rows) in zip(colours, norms.groupby(pairs, sort=False), strict=True):
-            label = f"{name}, {loss}, {output}: {fitted[quantity, output, loss]:.2f}"
-            draw_means(axis, rows, quantity, label=label, linestyle=style, color=colour)
-
-
-def draw_means(axis: plt.Axes, rows: pd.DataFrame, quantity: str, **style: Any) -> None:
-    """The mean over seeds against width, as one line."""
-    means = rows.groupby("width")[quantity].mean()
-    axis.plot(means.index, means, marker="o", markersize=3, **style)
+@experiment(
+    "hessian",
+    "constancy of the kernel against width, linear and non-linear outputs",
+    hessian_statistics,
+    draw,
+    HessianSettings,
+    cost,
+)
+def hessian(run: ExperimentRun, settings: HessianSettings) -> Outcome:
+    plan, rows = planned(settings), []
+    for count, (part, network, found) in enumerate(plan, start=1):
+        rows.append({"part": part, "radius": settings.radius, **vars(network), **found()})
+        what = f"{part}: {network.output} output, {network.activation}, width {network.width}"
+        run.report(what, work(plan[:count]), work(plan))
+    return Outcome(pd.DataFrame(rows))

@@ -1,0 +1,164 @@
+"""What is kept of an experiment: data.csv; experiment.json, how it was made; claims.json, what its data decide.
+
+`fedspill paper --records FOLDER`: decide everything once more from the data, and write the page of all of it.
+"""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from attacks.interface.errors import InputError
+from simulator.errors import RunError
+from simulator.paper.claims import Claim, judge, load_claims
+from simulator.paper.experiment import EXPERIMENTS, get_experiment
+from simulator.results.disk import write_atomically
+
+DATA, CLAIMS, MADE = "data.csv", "claims.json", "experiment.json"
+SIZES = {  # columns of data.csv that say how large an experiment is, and what they count
+    "num_private": "images",
+    "train": "images",
+    "candidates": "candidates",
+    "width": "width",
+    "multiplier": "multiplier",
+}
+COLUMNS = ["experiment", "claim", "the paper", "measured here", "effect, with its interval", "n", "verdict", "size"]
+HEAD = """# Both papers, claim by claim
+
+    fedspill paper --records docs/records/paper
+
+writes this page from the data of `docs/records/paper/`, one folder an experiment, and ends with 1 where a recorded
+verdict is not what its data give. The papers: Loo, Hasani, Lechner, Amini, Rus (ICLR 2024); Liu, Zhu, Belkin (NeurIPS
+2020) and the rebuttal of its reviews, which `hessian` measures.
+
+*n*: seeds, none of which chose sizes, attacks or rules. Each draws images, networks and attacks anew, and the rule is
+asked of each alone. A claim holds, or does not, where a one-sided sign test over the seeds says so (p < 0.05), and is
+undecided otherwise. *Effect*: the statistic that the rule compares, mean over seeds with Student's interval of 95 %;
+or the share of seeds in which the rule is true, with the exact one. Identities are arithmetic and have neither. *Size*:
+the profile and what was swept; `quick` is far below the paper's size, which is `full`. MNIST stands for a folder with
+that data set. What lies behind a verdict: [the notes](records/paper.md).
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """How an experiment was made. digest: of all its settings. command: repeats it. data: the data set. around: when,
+    and with which versions."""
+
+    experiment: str
+    profile: str
+    digest: str
+    command: str
+    data: str
+    around: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Made":
+        """InputError where experiment.json says something else, such as what an earlier version wrote."""
+        try:
+            return cls(**json.loads((folder / MADE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{str(folder / MADE)!r} does not say how an experiment was made: {error}") from None
+
+    def write(self, folder: Path) -> None:
+        write_atomically(folder / MADE, json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n")
+
+    def is_of(self, other: "Made") -> bool:
+        """Whether both are of the same experiment under the same settings."""
+        return (self.experiment, self.profile, self.digest) == (other.experiment, other.profile, other.digest)
+
+
+def read_data(folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / DATA, low_memory=False)
+
+
+def decide(folder: Path) -> list[Claim]:
+    """The claims of an experiment, judged by its data.csv."""
+    made, data = Made.read(folder), read_data(folder)
+    experiment = get_experiment(made.experiment)
+    statistics = {"seeds": seeds_in_words(data), **experiment.statistics(data)}
+    claims = judge(load_claims(made.experiment), statistics, experiment.by_seed(data), made.profile)
+    on = f" (on {made.data})" if made.data else ""
+    return [dataclasses.replace(claim, measured=claim.measured + on) for claim in claims]
+
+
+def write_claims(folder: Path, claims: Iterable[Claim]) -> None:
+    content = json.dumps([dataclasses.asdict(claim) for claim in claims], indent=1, ensure_ascii=False)
+    write_atomically(folder / CLAIMS, content + "\n")
+
+
+def seeds_in_words(data: pd.DataFrame) -> str:
+    """ "3 seeds"; empty where nothing was drawn by a seed."""
+    count = data.seed.nunique() if "seed" in data else 0
+    return f"{count} seed{'s' * (count > 1)}" if count else ""
+
+
+def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[Claim]], RunError | None]:
+    """(the claims of every recorded experiment as its data decide them, an error that names those recorded otherwise).
+
+    Writes the page, FOLDER/../../paper.md for FOLDER = docs/records/paper. A folder without claims.json is given it.
+    names: of experiments, in the order of the page. InputError where the folder holds none, or something else.
+    """
+    kept = [get_experiment(path.name).name for path in records.iterdir()] if records.is_dir() else []
+    recorded = [name for name in names if name in kept]
+    if not recorded:
+        raise InputError(f"{str(records)!r} holds no records: one folder an experiment, such as docs/records/paper")
+    claims = {name: decide(records / name) for name in recorded}
+    wrong = []
+    for name, found in claims.items():
+        path = records / name / CLAIMS
+        if not path.exists():
+            write_claims(path.parent, found)
+        said, now = json.loads(path.read_text(encoding="utf-8")), [dataclasses.asdict(claim) for claim in found]
+        both = itertools.zip_longest(said, now)
+        wrong += [f"{name}: {(claim or own)['claim']}" for own, claim in both if claim != own]
+    missing = [name for name in names if name not in recorded]
+    write_atomically(records.resolve().parents[1] / "paper.md", page(records, claims, missing))
+    return claims, RunError(f"recorded otherwise than the data say: {'; '.join(wrong)}") if wrong else None
+
+
+def page(records: Path, claims: dict[str, list[Claim]], missing: list[str]) -> str:
+    """The page as Markdown: a row for each claim, and what has no record yet."""
+    rows = [COLUMNS, ["---"] * len(COLUMNS)]
+    commands = []
+    for name, found in claims.items():
+        made, size = Made.read(records / name), size_of(read_data(records / name))
+        rows += [page_row(name, claim, ", ".join(filter(None, [made.profile, made.data, size]))) for claim in found]
+        commands.append(made.command)
+    table = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+    left = f"\nWithout a record yet: {', '.join(f'`{name}`' for name in missing)}.\n" if missing else ""
+    listed = "\n".join(f"    {command}" for command in commands)
+    return f"{HEAD}\n{table}\n{left}\nEach was made by its command, the folder of the data set aside:\n\n{listed}\n"
+
+
+def page_row(name: str, claim: Claim, size: str) -> list[str]:
+    said = f"{claim.paper or 'nothing'} ({claim.source})"
+    measured = claim.measured.partition("; holds where ")[0]
+    n = "identity" if claim.identity else str(claim.n)
+    return [f"`{name}`", claim.claim, said, measured, str(claim.interval or "–"), n, claim.verdict, size]
+
+
+def size_of(data: pd.DataFrame) -> str:
+    """ "20 to 160 images, width 256 to 512" """
+    words = []
+    for column, name in SIZES.items():
+        values = data[column].dropna() if column in data else pd.Series(dtype=float)
+        if len(values) and values.max() > 0:
+            ends = " to ".join(f"{value:g}" for value in dict.fromkeys([values.min(), values.max()]))
+            words.append(f"{name} {ends}" if name in ("width", "multiplier") else f"{ends} {name}")
+    return ", ".join(words)
+
+
+def titles() -> dict[str, str]:
+    """Of every experiment by name, in the order of the paper."""
+    return {name: EXPERIMENTS[name].title for name in sorted(EXPERIMENTS, key=natural)}
+
+
+def natural(name: str) -> tuple[bool, str, int]:
+    """A key to sort names by: figure2 before figure10, figures before all others."""
+    digits = "".join(filter(str.isdigit, name))
+    return (not name.startswith("figure"), name.rstrip("0123456789"), int(digits or 0))
