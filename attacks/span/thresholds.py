@@ -179,7 +179,6 @@ class ONE_HIDDEN(Thresholds):
     softness: float = 0.5  # mean square of a dual: the width of the first assignments
     soft_share: float = 0.7  # of the turns, after which assignments are hard
     faintest: float = 0.02  # of the mean |g|: weaker units count as this one does
-    miss: float = 0.6  # of a dual's square: the most that may lie beside its two values
     same: float = 0.99  # cosine from which two duals are one
     # of a dual, the most that no signal at the outputs explains, with its own bounds: sums and differences of two duals
     # whose images are of a class leave 0.2 and more after one step, and private duals up to 0.45 after many

@@ -135,13 +135,16 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
             each = self.options.starts // len(guesses) + 1
             starts = torch.randn(len(guesses), each, space.count, generator=generator)
             turns = [part[found.passes % 2] for part in (ONE_HIDDEN.guessed_turns, ONE_HIDDEN.fitted_turns)]
-            candidates = [
+            ends = [
                 two_valued(space.left, outputs, guess, start, turns)
                 for guess, start in zip(guesses, starts.to(outputs), strict=True)
             ]
+            candidates, miss = (torch.cat(part) for part in zip(*ends, strict=True))
+            best = miss.argsort(stable=True)[: SPARSITY.tested_per_missing * found.missing + ONE_HIDDEN.points]
+            candidates = candidates[best]
             if idle and 2 * found.missing <= space.count:
-                candidates.append(found.from_what_is_left(generator))
-            before, found = len(found.directions), _merged(found, torch.cat(candidates), outputs)
+                candidates = torch.cat([found.from_what_is_left(generator), candidates])
+            before, found = len(found.directions), _merged(found, candidates, outputs)
             idle = 0 if len(found.directions) > before else idle + 1
         progress(self.options.rounds, self.options.rounds, float(found.missing))
         return found
@@ -181,8 +184,11 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         return torch.nn.functional.pad(signals, (0, len(bias)))
 
 
-def two_valued(left: Tensor, outputs: Tensor, signal: Tensor, starts: Tensor, turns: Sequence[int]) -> Tensor:
-    """The c (M, N), of unit length, with L c near to 0 or to s · W₂ᵀ r on every unit, distinct, the nearest first.
+def two_valued(
+    left: Tensor, outputs: Tensor, signal: Tensor, starts: Tensor, turns: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """The c (M, N), of unit length, with L c near to 0 or to s · W₂ᵀ r on every unit, distinct, and the share (M,) of
+    its square by which it misses these values.
 
     left: (W, N), L, orthonormal. outputs: (C, W), W₂. signal: (C,), r. starts: (M, N), from hard assignments to the
     softest. turns: how many with this signal, and with fitted ones.
@@ -212,7 +218,9 @@ def two_valued(left: Tensor, outputs: Tensor, signal: Tensor, starts: Tensor, tu
     z = c @ rows.T
     miss = torch.minimum(z.square(), (z - level * target).square()).sum(1)
     c = torch.linalg.solve_triangular(back, c.double().T, upper=True).T
-    return _distinct(torch.nn.functional.normalize(c[miss < ONE_HIDDEN.miss]), miss[miss < ONE_HIDDEN.miss])
+    c, best = torch.nn.functional.normalize(c), miss.argsort(stable=True)
+    kept = best[_distinct(c[best])]
+    return c[kept], miss[kept]
 
 
 def _fitted(duals: Tensor, active: Tensor, outputs: Tensor) -> Tensor:
@@ -224,20 +232,24 @@ def _fitted(duals: Tensor, active: Tensor, outputs: Tensor) -> Tensor:
     return torch.linalg.solve(gram, duals @ outputs.T)
 
 
-def _distinct(directions: Tensor, miss: Tensor) -> Tensor:
-    """The directions (F, N) of those (M, N) that are not nearly parallel to one that misses less."""
-    kept = directions[:0]
-    for one in directions[miss.argsort(stable=True)]:
-        if not len(kept) or (kept @ one).abs().max() < ONE_HIDDEN.same:
-            kept = torch.cat([kept, one[None]])
-    return kept
+def _distinct(directions: Tensor) -> Tensor:
+    """Indices of the directions (M, N), of unit length and best first, that are not nearly parallel to a better one."""
+    parallel = ((directions @ directions.T).abs() > ONE_HIDDEN.same).cpu()
+    kept: list[int] = []
+    covered = torch.zeros(len(directions), dtype=torch.bool)
+    for i in range(len(directions)):
+        if not covered[i]:
+            kept.append(i)
+            covered |= parallel[i]
+    return torch.tensor(kept, dtype=torch.long, device=directions.device)
 
 
 def _merged(found: FoundDuals, candidates: Tensor, outputs: Tensor) -> FoundDuals:
     """With those candidates (M, N) that, made sparse, pass the sparsity test and whose other entries W₂ explains."""
     space = found.space
-    new = _distinct(torch.cat([found.directions, candidates]), torch.arange(len(found.directions) + len(candidates)))
-    directions = torch.cat([found.directions, sharpened(space, new[len(found.directions) :])])
+    known = len(found.directions)
+    new = _distinct(torch.cat([found.directions, candidates]))
+    directions = torch.cat([found.directions, sharpened(space, candidates[new[new >= known] - known])])
     duals = directions @ space.left.T
     active = (duals.abs() > space.tolerance(directions)).to(duals)
     signals = _fitted(duals, active, outputs)
