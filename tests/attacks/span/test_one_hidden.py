@@ -59,6 +59,13 @@ def test_batchnorm_that_rests_is_folded_in():
     assert len(found.images) == 8 and nearest(digits(8), found).max() < EXACT
 
 
+def test_batchnorm_of_a_batch_is_refused_as_it_leaves_no_zeros():
+    model = network()
+    model.insert(2, nn.BatchNorm1d(256))
+    with pytest.raises(InputError, match="'Sequential' normalized by the batch, so that every image leaves a trace"):
+        run(client(model.train(), digits(8), batch=8, epochs=1))
+
+
 def test_of_several_rounds_the_first_is_used_and_said_so():
     found = run(history(network(), digits(12).split(6), batch=6, epochs=1))
     assert len(found.images) == 6 and nearest(digits(6), found).max() < EXACT
