@@ -176,6 +176,7 @@ class ONE_HIDDEN(Thresholds):
 
     guessed_turns: tuple[int, ...] = (40, 10)  # of assigning units and projecting with a class's signal, pass by pass
     fitted_turns: tuple[int, ...] = (15, 50)  # with a signal that is fitted, thereafter
+    most_outputs: int = 64  # with W₂'s change: more make fitted turns slow, and explain anything
     softness: float = 0.5  # mean square of a dual: the width of the first assignments
     soft_share: float = 0.7  # of the turns, after which assignments are hard
     faintest: float = 0.02  # of the mean |g|: weaker units count as this one does

@@ -32,12 +32,15 @@ from torch import Tensor
 
 from attacks.base import Facts, Progress
 from attacks.interface.errors import InputError
+from attacks.interface.observation import Observation
 from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.search.problems import AffineSpan
 from attacks.span.sparse_duals import DualSpace, sharpened, sparsest_of_many
 from attacks.span.stages import Acceptance, Refusal, RoundsApart
 from attacks.span.thresholds import CERTAINTY, ONE_HIDDEN, SPARSITY, constants_of
 from attacks.span.variants.pixels import FirstLayerVariant
+
+BATCH = 2**25  # entries of the normal matrices' factors that are held in memory at a time
 
 
 class OneHiddenEvidence(PixelEvidence):
@@ -128,7 +131,7 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         space, outputs = self._duals(evidence), self._outputs(evidence)
         nothing = space.left.new_zeros(0, space.count)
         found = FoundDuals(space, nothing, outputs.new_zeros(0, len(outputs)), outputs.new_zeros(0))
-        first, idle = self._guesses(outputs), 0
+        first, idle = self._guesses(outputs, space.count), 0
         while found.missing and idle < ONE_HIDDEN.idle_passes and found.passes < self.options.rounds:
             progress(found.passes, self.options.rounds, float(found.missing))
             guesses = _typical(found.signals, first)
@@ -168,20 +171,25 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         nothing = f"nothing returned: the zeros of {number} duals leave all images in doubt"
         return accepted if sure.any() else replace(accepted, reason=nothing)
 
+    def _first_round(self) -> Observation:
+        return self.observation.one_round()[0]
+
     def _outputs(self, evidence: PixelEvidence) -> Tensor:
         """What the signals at the outputs go back through, for the units that moved: the output layer's weights halfway
         through training, and how they moved, (2 C, W')."""
         layers, name = evidence.defense.layers, self.network.weights[1]
-        first, last = (state[name].to(layers.initial) for state in self.observation.one_round()[0].pairs[0])
+        first, last = (state[name].to(layers.initial) for state in self._first_round().pairs[0])
         scale = 1.0 if layers.norms is None else layers.norms[0][:, 0]
         return (torch.cat([(first + last) / 2, last - first]) * scale)[:, (layers.change != 0).any(1)]
 
-    def _guesses(self, outputs: Tensor) -> Tensor:
-        """What signals (T, 2 C) the images of every class may have: their prediction at rest less their label."""
-        bias = self.observation.initial[self.network.biases[1] or ""].to(outputs)
-        labels = torch.eye(len(bias)).to(outputs)
-        signals = bias.softmax(0) - labels if len(bias) > 2 else labels[:1] - (len(bias) - 1) * labels[-1:]
-        return torch.nn.functional.pad(signals, (0, len(bias)))
+    def _guesses(self, outputs: Tensor, count: int) -> Tensor:
+        """What signals (T, 2 C) the images of a class may have: their prediction at rest less their label. More classes
+        than images are not in them: those whose bias rose most."""
+        sent, returned = (state[self.network.biases[1] or ""].to(outputs) for state in self._first_round().pairs[0])
+        labels = torch.eye(len(sent)).to(outputs)
+        signals = sent.softmax(0) - labels if len(sent) > 2 else labels[:1] - (len(sent) - 1) * labels[-1:]
+        signals = signals[(returned - sent)[: len(signals)].argsort(descending=True, stable=True)[:count]]
+        return torch.nn.functional.pad(signals, (0, len(sent)))
 
 
 def two_valued(
@@ -200,7 +208,7 @@ def two_valued(
     target = (signal.float() @ values).expand(len(starts), -1)
     c = torch.nn.functional.normalize(starts.float())
     widest = torch.linspace(0, ONE_HIDDEN.softness / len(left), len(starts), device=starts.device)[:, None]
-    fixed, fitted = turns
+    fixed, fitted = turns if len(outputs) <= ONE_HIDDEN.most_outputs else (sum(turns), 0)
     level = (2 / target.square().sum(1, keepdim=True)).sqrt()
     for turn in range(fixed + fitted):
         z = c @ rows.T
@@ -212,7 +220,7 @@ def two_valued(
             kept = active * target
             level = (z * kept).sum(1, keepdim=True) / kept.square().sum(1, keepdim=True).clamp_min(1e-12)
         else:
-            target, level = _fitted(active * z, active, values) @ values, torch.ones_like(level)
+            target, level = _fitted(z, active, values) @ values, torch.ones_like(level)
             kept = active * target
         c = torch.nn.functional.normalize(kept @ rows)
     z = c @ rows.T
@@ -225,11 +233,13 @@ def two_valued(
 
 def _fitted(duals: Tensor, active: Tensor, outputs: Tensor) -> Tensor:
     """The signals r (M, C) of least Σ_w a_w (z_w − (W₂ᵀ r)_w)², for a z (M, W), active: (M, W), and W₂ (C, W)."""
-    count = len(outputs)
-    pairs = (outputs[:, None] * outputs).flatten(0, 1)
-    gram = (active @ pairs.T).unflatten(1, (count, count))
-    gram.diagonal(dim1=1, dim2=2).add_(1e-6 * gram.diagonal(dim1=1, dim2=2).mean(1, keepdim=True) + 1e-30)
-    return torch.linalg.solve(gram, duals @ outputs.T)
+    solved = []
+    for z, some in zip(*(part.split(max(1, BATCH // outputs.numel())) for part in (duals, active)), strict=True):
+        gram = (some[:, None] * outputs) @ outputs.T
+        diagonal = gram.diagonal(dim1=1, dim2=2)
+        diagonal += 1e-6 * diagonal.mean(1, keepdim=True) + 1e-30
+        solved.append(torch.linalg.solve(gram, (z * some) @ outputs.T))
+    return torch.cat(solved) if solved else duals[:, :0]
 
 
 def _distinct(directions: Tensor) -> Tensor:
