@@ -187,6 +187,7 @@ class ONE_HIDDEN(Thresholds):
     misfit: tuple[float, float] = (0.1, 0.7)
     contradicted: float = 0.1  # as CERTAINTY.contradicted; private images: at most 0.07
     shared_zeros: float = 0.95  # of a dual's zeros, which another one has: the two may be mixed
+    tested: int = 8  # candidates of a pass that are made sparse, beside those for every image that is missing
     points: int = 40  # random ones of the span of images that are missing, once a pass finds no new dual
     idle_passes: int = 4  # passes without a new dual that end the search
 

@@ -143,11 +143,10 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
                 for guess, start in zip(guesses, starts.to(outputs), strict=True)
             ]
             candidates, miss = (torch.cat(part) for part in zip(*ends, strict=True))
-            best = miss.argsort(stable=True)[: SPARSITY.tested_per_missing * found.missing + ONE_HIDDEN.points]
-            candidates = candidates[best]
+            sharp = space.left.new_zeros(0, space.count)
             if idle and 2 * found.missing <= space.count:
-                candidates = torch.cat([found.from_what_is_left(generator), candidates])
-            before, found = len(found.directions), _merged(found, candidates, outputs)
+                sharp = found.from_what_is_left(generator)
+            before, found = len(found.directions), _merged(found, candidates[miss.argsort(stable=True)], sharp, outputs)
             idle = 0 if len(found.directions) > before else idle + 1
         progress(self.options.rounds, self.options.rounds, float(found.missing))
         return found
@@ -254,12 +253,13 @@ def _distinct(directions: Tensor) -> Tensor:
     return torch.tensor(kept, dtype=torch.long, device=directions.device)
 
 
-def _merged(found: FoundDuals, candidates: Tensor, outputs: Tensor) -> FoundDuals:
-    """With those candidates (M, N) that, made sparse, pass the sparsity test and whose other entries W₂ explains."""
-    space = found.space
-    known = len(found.directions)
-    new = _distinct(torch.cat([found.directions, candidates]))
-    directions = torch.cat([found.directions, sharpened(space, candidates[new[new >= known] - known])])
+def _merged(found: FoundDuals, rough: Tensor, sharp: Tensor, outputs: Tensor) -> FoundDuals:
+    """With those of the sharp directions (·, N) and of the rough ones (·, N), best first, once these are made sparse,
+    that pass the sparsity test and whose other entries W₂ explains."""
+    space, known = found.space, len(found.directions)
+    new = _distinct(torch.cat([found.directions, rough]))
+    new = rough[new[new >= known] - known][: SPARSITY.tested_per_missing * found.missing + ONE_HIDDEN.tested]
+    directions = torch.cat([found.directions, sharp, sharpened(space, new)])
     duals = directions @ space.left.T
     active = (duals.abs() > space.tolerance(directions)).to(duals)
     signals = _fitted(duals, active, outputs)
