@@ -7,7 +7,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.torch_tools import torch_generator
-from attacks.kkt.attack import KKTAttack
+from attacks.kkt import KKTAttack
 from attacks.ntk.attack import NTKAttack
 from attacks.span.attack import SpanAttack
 

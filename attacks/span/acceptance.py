@@ -148,7 +148,7 @@ def certainty(
     images = torch.cat([passed, loose])
     found = [[_least_squares(test, span, *one) for test in tests] for one in zip(images, free, strict=True)]
     error, misfit = torch.tensor(found, dtype=passed.dtype).reshape(-1, len(tests), 2).unbind(2)
-    contradicted = pad(_contradicted(duals, directions, passed), (0, len(loose)))
+    contradicted = pad(duals.contradicted(directions, passed), (0, len(loose)))
     error, misfit = error[:, 0].to(passed.device), misfit.amin(1).to(passed.device)
     complete = apart and len(directions) == duals.count
     complete = complete and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
@@ -203,13 +203,6 @@ def _without_last(basis: Tensor, span: Tensor) -> Tensor:
 def _complement(directions: Tensor) -> Tensor:
     """An orthonormal basis (N − F, N) of what is orthogonal to F independent directions (F, N)."""
     return torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :].T
-
-
-def _contradicted(duals: DualSpace, directions: Tensor, passed: Tensor) -> Tensor:
-    """The share (F,) of the zeros of each dual on units that its image activates at an end of training."""
-    zero = (directions @ duals.left.T).abs() < duals.tolerance(directions)
-    active = duals.nearest(duals.coordinates(passed)) >= 0
-    return (zero & active).sum(1).double() / zero.sum(1).clamp_min(1)
 
 
 def fit_images(

@@ -8,9 +8,10 @@ and docs/explanation/convnets.md say what the attack withstands.
 This file chooses the variant for a network and runs it, round by round where needed. The rest, in reading order:
 
     stages.py          what every variant does: read, search, accept, report; the types handed from one to the next
-    variants/          the five variants: pixels, where linear layers start at the images (read this one first);
-                       features, where they follow a convolutional body; frozen_body, where only a head is trained;
-                       maps, where convolutions tell what they were fed; patch_embedding, for vision transformers
+    variants/          the six variants: pixels, where linear layers start at the images (read this one first);
+                       one_hidden, where there is no second hidden layer; features, where they follow a convolutional
+                       body; frozen_body, where only a head is trained; maps, where convolutions tell what they were
+                       fed; patch_embedding, for vision transformers
 
     evidence/          read: layers (the updates of the first two layers, without weight decay), known_defense (without
                        what is known of a defense), pixel_evidence (the number of images and the regime of the update)
@@ -45,6 +46,7 @@ from attacks.span.stages import RoundsApart
 from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
 from attacks.span.variants.maps import MapVariant, map_networks_of
+from attacks.span.variants.one_hidden import OneHiddenVariant
 from attacks.span.variants.patch_embedding import PatchVariant
 from attacks.span.variants.pixels import PixelVariant, linear_layers_of
 from attacks.update.private_set import infer_pixel_mean
@@ -116,7 +118,7 @@ class SpanAttack(SearchOptions, Attack):
 
     def _variant(
         self, observation: Observation, knowledge: Knowledge
-    ) -> PixelVariant | FeatureVariant | FewFeaturesVariant | MapVariant | PatchVariant:
+    ) -> PixelVariant | OneHiddenVariant | FeatureVariant | FewFeaturesVariant | MapVariant | PatchVariant:
         """The variant that suits a network in evaluation mode; InputError where none does.
 
         A feature space needs two fully connected layers, trained with biases, that follow something else.
@@ -132,7 +134,9 @@ class SpanAttack(SearchOptions, Attack):
                 return MapVariant(observation, knowledge, pairs)
             if patches is not None:
                 return PatchVariant(observation, patches)
-            return PixelVariant.of(observation, knowledge, self)
+            layers_of_pixels = linear_layers_of(observation)
+            variant = OneHiddenVariant if len(layers_of_pixels.weights) == 2 else PixelVariant
+            return variant.of(observation, knowledge, self, layers_of_pixels)
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), True, observation, network)

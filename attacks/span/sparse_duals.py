@@ -165,6 +165,13 @@ class DualSpace:
             found.append(float(shares.new_zeros(len(self.left)).index_add(0, units, shares).max()))
         return directions.new_tensor(found)
 
+    def contradicted(self, directions: Tensor, images: Tensor) -> Tensor:
+        """The share (F,) of the zeros of L c, for c (F, N), on units that its image (F, in) activates at an end of
+        training."""
+        zero = (directions @ self.left.T).abs() < self.tolerance(directions)
+        active = self.nearest(self.coordinates(images)) >= 0
+        return (zero & active).sum(1).double() / zero.sum(1).clamp_min(1)
+
     def passing(self, directions: Tensor) -> Tensor:
         """Indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are explained,
         and c is independent of sparser ones. A mixture of duals has many zeros too, but fewer than its parts."""
@@ -296,6 +303,17 @@ def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor)
         for units, own, certain in zip(space.inactive(coordinates), unit, sure.tolist(), strict=True)
     ]
     return torch.stack(found) if found else coordinates
+
+
+def sharpened(space: DualSpace, directions: Tensor) -> Tensor:
+    """The c (M, N) of unit length near those given (M, N), with L c as sparse as possible on its smaller half."""
+    found = []
+    for own in directions:
+        duals = (space.left @ own).abs()
+        units = space.left[duals.argsort()[: len(duals) // 2]]
+        c = _reweighted(space, units, own, own)
+        found.append(own if c is None else _trimmed(space, units, own, c))
+    return torch.stack(found) if found else directions
 
 
 def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) -> Tensor:

@@ -171,6 +171,27 @@ class CERTAINTY(Thresholds):
     ridge: float = 1e-12  # of a mean square, added to the normal equations
 
 
+class ONE_HIDDEN(Thresholds):
+    """Duals of two values (`attacks.span.variants.one_hidden`)."""
+
+    guessed_turns: tuple[int, ...] = (40, 10)  # of assigning units and projecting with a class's signal, pass by pass
+    fitted_turns: tuple[int, ...] = (15, 50)  # with a signal that is fitted, thereafter
+    most_outputs: int = 64  # with W₂'s change: more make fitted turns slow, and explain anything
+    softness: float = 0.5  # mean square of a dual: the width of the first assignments
+    soft_share: float = 0.7  # of the turns, after which assignments are hard
+    faintest: float = 0.02  # of the mean |g|: weaker units count as this one does
+    same: float = 0.99  # cosine from which two duals are one
+    # of a dual, the most that no signal at the outputs explains, with its own bounds: sums and differences of two duals
+    # whose images are of a class leave 0.2 and more after one step, and private duals up to 0.45 after many
+    of_usual_misfit: float = 4.0  # of the lower quartile of those found
+    misfit: tuple[float, float] = (0.1, 0.7)
+    contradicted: float = 0.1  # as CERTAINTY.contradicted; private images: at most 0.07
+    shared_zeros: float = 0.95  # of a dual's zeros, which another one has: the two may be mixed
+    tested: int = 8  # candidates of a pass that are made sparse, beside those for every image that is missing
+    points: int = 40  # random ones of the span of images that are missing, once a pass finds no new dual
+    idle_passes: int = 4  # passes without a new dual that end the search
+
+
 class EXTREME(Thresholds):
     """Images as vertices of the points with pixels in range (`attacks.span.search.descent`)."""
 

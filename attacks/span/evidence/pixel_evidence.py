@@ -141,6 +141,11 @@ class PixelEvidence:
         """The highest rank that the first layer's update can have."""
         return self.defense.highest_rank(self.spectrum)
 
+    @property
+    def testable(self) -> bool:
+        """Whether the second layer has enough directions to test candidates."""
+        return self.regime is Regime.STILL or self.directions >= EVIDENCE.directions_needed * self.count
+
     @cached_property
     def has_left_out_entries(self) -> bool:
         """Whether entries of the update were left out, so that any dual has zeros. Such an update has nearly as many
@@ -164,7 +169,6 @@ class PixelEvidence:
                 "units or pixels have full rank too)"
             )
         needed, layers = EVIDENCE.directions_needed * self.count, self.defense.layers
-        testable = self.regime is Regime.STILL or self.directions >= needed
         few = 1 <= self.count < self.rank
         if not few or (self.outside > EVIDENCE.refused_above and not self.regime.explained):
             return Refusal(
@@ -172,9 +176,9 @@ class PixelEvidence:
                 f"lies outside {self.count} directions (at most {EVIDENCE.refused_above:g}): it is not a sum over few "
                 "images, as after SGD (local Adam, much added noise, entries left out, more images than units or "
                 "pixels?)",
-                hopeless=not (few and testable),
+                hopeless=not (few and self.testable),
             )
-        if not testable:
+        if not self.testable:
             share = CROWDED.directions_of_width if self.regime.many_images else EVIDENCE.directions_of_width
             return Refusal(
                 f"nothing returned: {self.count} images need {needed:.0f} directions of the second layer's rows, "

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar, Self
 
 import torch
 
@@ -25,7 +26,7 @@ from attacks.span.search.candidates import Candidates, SearchOptions, find_image
 from attacks.span.search.descent import beside, extreme_images
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparse_duals import DualSpace
-from attacks.span.stages import Acceptance, RoundsApart, Variant
+from attacks.span.stages import Acceptance, CandidatesType, RoundsApart, Variant
 from attacks.span.thresholds import (
     ACCEPTANCE,
     CERTAINTY,
@@ -42,12 +43,14 @@ from attacks.update.spectrum import Spectrum, group_views
 
 
 @dataclass(frozen=True)
-class PixelVariant(Variant[PixelEvidence, Candidates]):
-    """Images in the span of the first layer's update, tested by the second layer's and by the zeros of their duals.
+class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
+    """Images in the span of the first layer's update: what is read and reported of it, whatever tells them apart.
 
     observation: with the checkpoints of a client whose BatchNorm was in evaluation mode.
     has_zeros: whether duals have zeros: those of ReLU, unless BatchNorm mixed the signals of a batch.
     """
+
+    evidence_type: ClassVar[type[PixelEvidence]] = PixelEvidence
 
     observation: Observation
     knowledge: Knowledge
@@ -56,9 +59,8 @@ class PixelVariant(Variant[PixelEvidence, Candidates]):
     has_zeros: bool
 
     @classmethod
-    def of(cls, observation: Observation, knowledge: Knowledge, options: SearchOptions) -> "PixelVariant":
-        """Of a plain MLP. InputError where `linear_layers_of` raises it, or BatchNorm hides the mean of a batch."""
-        network = linear_layers_of(observation)
+    def of(cls, observation: Observation, knowledge: Knowledge, options: SearchOptions, network: DenseNetwork) -> Self:
+        """Of the layers of a plain MLP. InputError where BatchNorm hides the mean of a batch."""
         has_zeros = network.activation == "relu"
         mixed = [normalized_by_batch(*pair, network) for pair in observation.pairs]
         if not any(mixed):
@@ -87,7 +89,33 @@ class PixelVariant(Variant[PixelEvidence, Candidates]):
             most = defense.layers.most_images()
             if most < EVIDENCE.shared_images * inferred:
                 return RoundsApart(rounds, inferred, most)
-        return PixelEvidence.of(defense, spectrum, inferred, self.knowledge.num_private, self.has_zeros)
+        return self.evidence_type.of(defense, spectrum, inferred, self.knowledge.num_private, self.has_zeros)
+
+    def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
+        """The images with ρ at the initial parameters as their residual."""
+        refused = () if acceptance.reason is None else (acceptance.reason,)
+        shape, told = self.observation.input_shape, self.knowledge.num_private
+        images = acceptance.images.reshape(-1, *shape)
+        return Reconstruction(
+            images=images,
+            held=acceptance.held.reshape(-1, *shape),
+            groups=group_views(images, told) if told is not None and told < len(images) else None,
+            residual=acceptance.residual,
+            num_inferred=None if evidence.like_adam else evidence.inferred,
+            relative_residual=acceptance.relative_residual,
+            warnings=(*evidence.warnings, *refused),
+            facts=evidence.facts | acceptance.facts,
+        )
+
+    def _duals(self, evidence: PixelEvidence) -> DualSpace:
+        layers = evidence.defense.layers
+        sent, returned = layers.initial, layers.final
+        return DualSpace.of(sent, returned, evidence.spectrum, evidence.count, layers.rounds, layers.fed)
+
+
+@dataclass(frozen=True)
+class PixelVariant(FirstLayerVariant[Candidates]):
+    """Images tested by the second layer's update and by the zeros of their duals."""
 
     def search(self, evidence: PixelEvidence, generator: torch.Generator, progress: Progress) -> Candidates:
         """Points of the first layer's span with features in the second layer's, and which pass the sparsity test."""
@@ -98,8 +126,7 @@ class PixelVariant(Variant[PixelEvidence, Candidates]):
         hidden = torch.cat([torch.lerp(starts[r], ends[r], part) for r in tests for part in path]).float()
         rows = rows.repeat_interleave(len(path), 0)
         test = SpanTest(hidden, rows, self.network.activate, evidence.leading_directions)
-        sent, returned = layers.initial, layers.final
-        duals = DualSpace.of(sent, returned, evidence.spectrum, evidence.count, layers.rounds, layers.fed)
+        duals = self._duals(evidence)
         tested = self.has_zeros and not evidence.has_left_out_entries
         nothing = Candidates.empty(duals, test, sparsity_tested=tested, crowded=evidence.regime.many_images)
         passes = self.options.rounds if evidence.refusal is None else min(SEARCH.refused_passes, self.options.rounds)
@@ -127,22 +154,6 @@ class PixelVariant(Variant[PixelEvidence, Candidates]):
         residual, held = candidates.test.residual(images), candidates.held(images)
         acceptance = replace(acceptance, residual=residual, facts=facts | acceptance.facts, held=held)
         return acceptance if acceptance.reason is None else acceptance.withheld(acceptance.reason)
-
-    def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
-        """The images with ρ at the initial parameters as their residual."""
-        refused = () if acceptance.reason is None else (acceptance.reason,)
-        shape, told = self.observation.input_shape, self.knowledge.num_private
-        images = acceptance.images.reshape(-1, *shape)
-        return Reconstruction(
-            images=images,
-            held=acceptance.held.reshape(-1, *shape),
-            groups=group_views(images, told) if told is not None and told < len(images) else None,
-            residual=acceptance.residual,
-            num_inferred=None if evidence.like_adam else evidence.inferred,
-            relative_residual=acceptance.relative_residual,
-            warnings=(*evidence.warnings, *refused),
-            facts=evidence.facts | acceptance.facts,
-        )
 
 
 @dataclass(frozen=True)
@@ -246,10 +257,11 @@ def linear_layers_of(observation: Observation) -> DenseNetwork:
             "attack 'span' needs a plain MLP of known activations, or two linear layers behind others, trained with "
             f"biases: {model} has neither, but {network} (use 'ntk')"
         )
-    if len(network.weights) < 3:
+    if len(network.weights) < 2 or (len(network.weights) == 2 and network.activation != "relu"):
+        layers = "no hidden layer" if len(network.weights) < 2 else f"one of {network.activation}"
         raise InputError(
-            "attack 'span' needs two hidden layers, as the second one tells images from other points of the first "
-            f"one's span: {model} has {len(network.weights) - 1} (use 'ntk')"
+            "attack 'span' needs two hidden layers, the second one to tell images from other points of the first one's "
+            f"span, or one of ReLU, whose inactive units tell them: {model} has {layers} (use 'ntk')"
         )
     needed = [*network.weights[:2], *(bias or "" for bias in network.biases[:2])]
     missing = [name for name in needed if name not in observation.trainable]

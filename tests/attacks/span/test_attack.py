@@ -224,12 +224,6 @@ def test_batchnorm_in_training_mode_is_refused_where_the_mean_of_a_batch_is_not_
         run(narrow)
 
 
-def test_a_single_hidden_layer_is_refused_by_number():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    with pytest.raises(InputError, match=r"needs two hidden layers.*'Sequential' has 1 "):
-        run(client(model, digits(2)))
-
-
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
 @pytest.mark.parametrize("told", [None, 8])
 def test_adam_is_named_and_no_number_of_images_is(optimizer, told):

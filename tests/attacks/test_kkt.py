@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
-from attacks.kkt.attack import margin_directions
+from attacks.kkt import margin_directions
 from attacks.ntk.objective import AutogradObjective, make_objective
 from tests.attacks.conftest import digits, generator, mlp, nearest, state_of
 

@@ -1,0 +1,285 @@
+"""The span attack on ReLU networks of one hidden layer: each dual takes two values, of which the server knows both.
+
+The first layer's update is [ΔW | Δb] = Σ_i d_i x̃_iᵀ, of rank N, and its column space holds the N duals d_i. No second
+layer tells images from other points of the first one's span, as the output layer has no more rows than classes. But it
+tells the duals: after one step
+
+    d_i = −η/N · m_i ∘ W₂ᵀ r_i,
+
+m_i the units that image i activates, r_i = p_i − y_i the signal at the outputs. A network that is not yet sure gives
+every image of a class nearly the same signal: on every unit the dual is 0 or s·g, g = W₂ᵀ (p − e_k) known for each
+class k but for one scale.
+
+**Search** (`two_valued`): of all vectors of the column space those that lie nearest to 0 or s·g on every unit, by turns
+of assigning units and projecting, as in k-means; assignments start soft. Units count by |g|⁻¹, which evens out what
+they tell. The last turns fit the signal, too, any W₂ᵀ r, and any of how W₂ moved. Images still missing lie in the span
+that those found leave: points of it show units that one of them leaves inactive, and the zeros there the dual. SPEAR
+(Dimitrov et al. 2024) and SPEAR++ (Bakarsky et al. 2025) look for sparse vectors, without the other value.
+
+**Acceptance** by what no turn has used: from there a dual is made as sparse as it gets by its zeros alone
+(`sparse_duals`), and counts if it has more of them than chance and choice explain, and if W₂ explains most of the rest.
+Several steps move W₂, signals and some units; zeros stay where a unit is inactive in all of them, and the rest is
+explained less well. Once all N duals are found, they determine every image to the rounding of the parameters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.base import Facts, Progress
+from attacks.interface.errors import InputError
+from attacks.interface.observation import Observation
+from attacks.span.evidence.pixel_evidence import PixelEvidence
+from attacks.span.search.problems import AffineSpan
+from attacks.span.sparse_duals import DualSpace, sharpened, sparsest_of_many
+from attacks.span.stages import Acceptance, Refusal, RoundsApart
+from attacks.span.thresholds import CERTAINTY, ONE_HIDDEN, SPARSITY, constants_of
+from attacks.span.variants.pixels import FirstLayerVariant
+
+BATCH = 2**25  # entries of the normal matrices' factors that are held in memory at a time
+
+
+class OneHiddenEvidence(PixelEvidence):
+    """The rank and the row space of the first layer's update."""
+
+    @property
+    def testable(self) -> bool:
+        """Duals are tested by their zeros."""
+        return True
+
+    @cached_property
+    def refusal(self) -> Refusal | None:
+        refused = super().refusal
+        if refused is not None or self.regime.exact:
+            return refused
+        return Refusal(
+            f"nothing returned: {self.error:.2g} of the first layer's update is noise, which hides the zeros of duals; "
+            "with one hidden layer nothing else tells images from mixtures of them"
+        )
+
+
+@dataclass(frozen=True)
+class FoundDuals:
+    """directions: (F, N), the c of duals that passed. signals: (F, 2 C), which W₂ and its change turn into these, and
+    misfit: (F,), the share of a dual that they leave. passes: of the search."""
+
+    space: DualSpace
+    directions: Tensor
+    signals: Tensor
+    misfit: Tensor
+    passes: int = 0
+
+    @property
+    def missing(self) -> int:
+        """How many duals were not found."""
+        return self.space.count - len(self.directions)
+
+    def from_what_is_left(self, generator: torch.Generator) -> Tensor:
+        """The sparsest c (M, N) on the units that random points leave inactive of the span of the images missing."""
+        span = AffineSpan.scaled(self.space.remaining_rows(self.directions))
+        points = torch.randn(ONE_HIDDEN.points, len(span.directions), generator=generator).to(span.origin)
+        rough = self.space.coordinates(span.images(points / max(1, len(span.directions)) ** 0.5))
+        known = self.space.coordinates(self.images())
+        return sparsest_of_many(self.space, rough, known)
+
+    def sure(self) -> Tensor:
+        """Which images (F,) are certain where no dual is missing: their zeros are units that they leave inactive, and
+        those of every dual determine it. A dual that its zeros leave free, as one unit holds it alone or another dual
+        shares them, may hold some of that other one, whose image is then wrong."""
+        space, directions = self.space, self.directions
+        agreed = space.contradicted(directions, self.images()) < ONE_HIDDEN.contradicted
+        if space.count == 1:
+            return agreed
+        zero = ((directions @ space.left.T).abs() < space.tolerance(directions)).to(directions)
+        free = zero[space.leverage(directions) >= CERTAINTY.leverage]
+        shared = free @ zero.T / free.sum(1, keepdim=True).clamp_min(1)
+        return agreed & (shared < ONE_HIDDEN.shared_zeros).all(0)
+
+    def images(self) -> Tensor:
+        """The images (F, in), exact where none is missing; else without what the missing ones add."""
+        return self.space.images(torch.linalg.pinv(self.directions).T)
+
+
+@dataclass(frozen=True)
+class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
+    """Images from the zeros of duals that are found by their two values. Only the first round that moved is used."""
+
+    evidence_type: ClassVar[type[PixelEvidence]] = OneHiddenEvidence
+
+    def __post_init__(self) -> None:
+        """Raise InputError where duals have no zeros."""
+        if not self.has_zeros:
+            raise InputError(
+                "attack 'span' needs units that images leave inactive where one layer is hidden: BatchNorm of model "
+                f"{type(self.observation.model).__name__!r} normalized by the batch, so that every image leaves a "
+                "trace at every unit (use 'gradient_matching')"
+            )
+
+    def read(self, generator: torch.Generator) -> PixelEvidence | RoundsApart:
+        one, ignored = self.observation.one_round()
+        evidence = super(OneHiddenVariant, replace(self, observation=one)).read(generator)
+        assert isinstance(evidence, PixelEvidence)  # one round does not come apart
+        defense = evidence.defense
+        return replace(evidence, defense=replace(defense, layers=defense.layers.noting(ignored, {})))
+
+    def search(self, evidence: PixelEvidence, generator: torch.Generator, progress: Progress) -> FoundDuals:
+        """Duals that pass the sparsity test and agree with W₂, from random starts for every class."""
+        space, outputs = self._duals(evidence), self._outputs(evidence)
+        nothing = space.left.new_zeros(0, space.count)
+        found = FoundDuals(space, nothing, outputs.new_zeros(0, len(outputs)), outputs.new_zeros(0))
+        first, idle = self._guesses(outputs, space.count), 0
+        while found.missing and idle < ONE_HIDDEN.idle_passes and found.passes < self.options.rounds:
+            progress(found.passes, self.options.rounds, float(found.missing))
+            guesses = _typical(found.signals, first)
+            each = self.options.starts // len(guesses) + 1
+            starts = torch.randn(len(guesses), each, space.count, generator=generator)
+            turns = [part[found.passes % 2] for part in (ONE_HIDDEN.guessed_turns, ONE_HIDDEN.fitted_turns)]
+            ends = [
+                two_valued(space.left, outputs, guess, start, turns)
+                for guess, start in zip(guesses, starts.to(outputs), strict=True)
+            ]
+            candidates, miss = (torch.cat(part) for part in zip(*ends, strict=True))
+            sharp = space.left.new_zeros(0, space.count)
+            if idle and 2 * found.missing <= space.count:
+                sharp = found.from_what_is_left(generator)
+            before, found = len(found.directions), _merged(found, candidates[miss.argsort(stable=True)], sharp, outputs)
+            idle = 0 if len(found.directions) > before else idle + 1
+        progress(self.options.rounds, self.options.rounds, float(found.missing))
+        return found
+
+    def accept(self, evidence: PixelEvidence, candidates: FoundDuals, generator: torch.Generator) -> Acceptance:
+        """The images, if all duals are found; residual: the share of its dual that W₂ does not explain."""
+        number, count = len(candidates.directions), candidates.space.count
+        images, misfit = candidates.images().float(), candidates.misfit.float()
+        facts: Facts = constants_of(ONE_HIDDEN, SPARSITY) | {
+            "rounds": float(candidates.passes),
+            "certified": float(number),
+            "missing": float(candidates.missing),
+        }
+        if candidates.missing:
+            return Acceptance(images, misfit, None, facts=facts).withheld(
+                f"nothing returned: {number} of {count} duals were found, and all are needed for images that hold "
+                "nothing of one another"
+            )
+        sure = candidates.sure()
+        accepted = Acceptance(images[sure], misfit[sure], None, facts=facts, held=images[~sure])
+        nothing = f"nothing returned: the zeros of {number} duals leave all images in doubt"
+        return accepted if sure.any() else replace(accepted, reason=nothing)
+
+    def _first_round(self) -> Observation:
+        return self.observation.one_round()[0]
+
+    def _outputs(self, evidence: PixelEvidence) -> Tensor:
+        """What the signals at the outputs go back through, for the units that moved: the output layer's weights halfway
+        through training, and how they moved, (2 C, W')."""
+        layers, name = evidence.defense.layers, self.network.weights[1]
+        first, last = (state[name].to(layers.initial) for state in self._first_round().pairs[0])
+        scale = 1.0 if layers.norms is None else layers.norms[0][:, 0]
+        return (torch.cat([(first + last) / 2, last - first]) * scale)[:, (layers.change != 0).any(1)]
+
+    def _guesses(self, outputs: Tensor, count: int) -> Tensor:
+        """What signals (T, 2 C) the images of a class may have: their prediction at rest less their label. More classes
+        than images are not in them: those whose bias rose most."""
+        sent, returned = (state[self.network.biases[1] or ""].to(outputs) for state in self._first_round().pairs[0])
+        labels = torch.eye(len(sent)).to(outputs)
+        signals = sent.softmax(0) - labels if len(sent) > 2 else labels[:1] - (len(sent) - 1) * labels[-1:]
+        signals = signals[(returned - sent)[: len(signals)].argsort(descending=True, stable=True)[:count]]
+        return torch.nn.functional.pad(signals, (0, len(sent)))
+
+
+def two_valued(
+    left: Tensor, outputs: Tensor, signal: Tensor, starts: Tensor, turns: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """The c (M, N), of unit length, with L c near to 0 or to s · W₂ᵀ r on every unit, distinct, and the share (M,) of
+    its square by which it misses these values.
+
+    left: (W, N), L, orthonormal. outputs: (C, W), W₂. signal: (C,), r. starts: (M, N), from hard assignments to the
+    softest. turns: how many with this signal, and with fitted ones.
+    """
+    size = (signal @ outputs).abs()
+    even = (size / size.mean()).clamp_min(ONE_HIDDEN.faintest) ** -0.5
+    basis, back = torch.linalg.qr(even[:, None] * left)
+    rows, values = basis.float(), (even * outputs).float()
+    target = (signal.float() @ values).expand(len(starts), -1)
+    c = torch.nn.functional.normalize(starts.float())
+    widest = torch.linspace(0, ONE_HIDDEN.softness / len(left), len(starts), device=starts.device)[:, None]
+    fixed, fitted = turns if len(outputs) <= ONE_HIDDEN.most_outputs else (sum(turns), 0)
+    level = (2 / target.square().sum(1, keepdim=True)).sqrt()
+    for turn in range(fixed + fitted):
+        z = c @ rows.T
+        value = level * target
+        excess = z * value - value.square() / 2
+        width = widest * max(0.0, 1 - turn / (ONE_HIDDEN.soft_share * fixed)) + 1e-9
+        active = torch.sigmoid(excess / width)
+        if turn < fixed:
+            kept = active * target
+            level = (z * kept).sum(1, keepdim=True) / kept.square().sum(1, keepdim=True).clamp_min(1e-12)
+        else:
+            target, level = _fitted(z, active, values) @ values, torch.ones_like(level)
+            kept = active * target
+        c = torch.nn.functional.normalize(kept @ rows)
+    z = c @ rows.T
+    miss = torch.minimum(z.square(), (z - level * target).square()).sum(1)
+    c = torch.linalg.solve_triangular(back, c.double().T, upper=True).T
+    c, best = torch.nn.functional.normalize(c), miss.argsort(stable=True)
+    kept = best[_distinct(c[best])]
+    return c[kept], miss[kept]
+
+
+def _fitted(duals: Tensor, active: Tensor, outputs: Tensor) -> Tensor:
+    """The signals r (M, C) of least Σ_w a_w (z_w − (W₂ᵀ r)_w)², for a z (M, W), active: (M, W), and W₂ (C, W)."""
+    solved = []
+    for z, some in zip(*(part.split(max(1, BATCH // outputs.numel())) for part in (duals, active)), strict=True):
+        gram = (some[:, None] * outputs) @ outputs.T
+        diagonal = gram.diagonal(dim1=1, dim2=2)
+        diagonal += 1e-6 * diagonal.mean(1, keepdim=True) + 1e-30
+        solved.append(torch.linalg.solve(gram, (z * some) @ outputs.T))
+    return torch.cat(solved) if solved else duals[:, :0]
+
+
+def _distinct(directions: Tensor) -> Tensor:
+    """Indices of the directions (M, N), of unit length and best first, that are not nearly parallel to a better one."""
+    parallel = ((directions @ directions.T).abs() > ONE_HIDDEN.same).cpu()
+    kept: list[int] = []
+    covered = torch.zeros(len(directions), dtype=torch.bool)
+    for i in range(len(directions)):
+        if not covered[i]:
+            kept.append(i)
+            covered |= parallel[i]
+    return torch.tensor(kept, dtype=torch.long, device=directions.device)
+
+
+def _merged(found: FoundDuals, rough: Tensor, sharp: Tensor, outputs: Tensor) -> FoundDuals:
+    """With those of the sharp directions (·, N) and of the rough ones (·, N), best first, once these are made sparse,
+    that pass the sparsity test and whose other entries W₂ explains."""
+    space, known = found.space, len(found.directions)
+    new = _distinct(torch.cat([found.directions, rough]))
+    new = rough[new[new >= known] - known][: SPARSITY.tested_per_missing * found.missing + ONE_HIDDEN.tested]
+    directions = torch.cat([found.directions, sharp, sharpened(space, new)])
+    duals = directions @ space.left.T
+    active = (duals.abs() > space.tolerance(directions)).to(duals)
+    signals = _fitted(duals, active, outputs)
+    misfit = ((duals - signals @ outputs) * active).norm(dim=1) / duals.norm(dim=1)
+    # one image leaves no unit that moved inactive: its update is its dual
+    sparse = (space.zeros(directions) > space.explained_zeros()) | (space.count == 1)
+    usual = misfit[sparse].quantile(0.25) if sparse.any() else misfit.new_tensor(0.0)
+    agrees = sparse & (misfit < (ONE_HIDDEN.of_usual_misfit * usual).clamp(*ONE_HIDDEN.misfit))
+    kept = agrees.nonzero()[:, 0]
+    kept = kept[space.passing(directions[kept])] if space.count > 1 else kept[:1]
+    return replace(
+        found, directions=directions[kept], signals=signals[kept], misfit=misfit[kept], passes=found.passes + 1
+    )
+
+
+def _typical(signals: Tensor, guesses: Tensor) -> Tensor:
+    """The guesses (T, C), each as the mean of the signals found (F, C) that are nearest to it, where there are any."""
+    signals = torch.nn.functional.normalize(signals)
+    overlaps = signals @ torch.nn.functional.normalize(guesses).T
+    nearest = overlaps.abs().argmax(1)
+    signals = signals * overlaps.gather(1, nearest[:, None]).sign()
+    means = [signals[nearest == k].mean(0) if (nearest == k).any() else own for k, own in enumerate(guesses)]
+    return torch.stack(means)

@@ -1,0 +1,117 @@
+"""Networks of one hidden layer: duals of two values."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import Knowledge, Observation
+from attacks.interface.errors import InputError
+from attacks.span.variants.one_hidden import two_valued
+from tests.attacks.conftest import digits, nearest
+from tests.attacks.span.conftest import SHAPE, client, history, run
+
+EXACT = 1e-2  # L2; two digits are 2.5 apart and more
+
+
+def network(width=256, outputs=10, activation=nn.ReLU):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), activation(), nn.Linear(width, outputs))
+
+
+def changed(observation, change):
+    """The observation with the first layer's update [ΔW | Δb] (W, 65) that `change` makes of it."""
+    ((sent, returned),) = observation.pairs
+    new = change(
+        torch.cat([returned["1.weight"] - sent["1.weight"], (returned["1.bias"] - sent["1.bias"])[:, None]], 1)
+    )
+    first = {"1.weight": sent["1.weight"] + new[:, :-1], "1.bias": sent["1.bias"] + new[:, -1]}
+    return Observation(observation.model, ((sent, {**returned, **first}),), SHAPE)
+
+
+@pytest.mark.parametrize("count", [1, 2, 12, 40])
+def test_one_step_gives_every_image(count):
+    found = run(client(network(), digits(count), batch=count, epochs=1))
+    assert len(found.images) == found.num_inferred == count
+    assert nearest(digits(count), found).max() < EXACT and found.residual.median() < 0.001
+
+
+def test_many_classes_few_of_which_are_there():
+    found = run(client(network(outputs=100), digits(12), batch=12, epochs=1))
+    assert len(found.images) == 12 and nearest(digits(12), found).max() < EXACT
+
+
+def test_batches_over_epochs_give_every_image():
+    found = run(client(network(), digits(12), batch=4, epochs=3))
+    assert len(found.images) == 12 and nearest(digits(12), found).max() < EXACT
+
+
+def test_one_output_is_enough():
+    model, images = network(outputs=1), digits(8)
+    sent = {name: value.clone() for name, value in model.state_dict().items()}
+    step = torch.optim.SGD(model.parameters(), lr=0.1)
+    F.binary_cross_entropy_with_logits(model(images)[:, 0], torch.arange(8) % 2.0).backward()
+    step.step()
+    found = run(Observation(model, ((sent, model.state_dict()),), SHAPE))
+    assert len(found.images) == 8 and nearest(images, found).max() < EXACT
+
+
+def test_batchnorm_that_rests_is_folded_in():
+    model = network()
+    model.insert(2, nn.BatchNorm1d(256))
+    torch.nn.init.uniform_(model[2].weight, 0.5, 2)
+    found = run(client(model.eval(), digits(8), batch=8, epochs=1))
+    assert len(found.images) == 8 and nearest(digits(8), found).max() < EXACT
+
+
+def test_batchnorm_of_a_batch_is_refused_as_it_leaves_no_zeros():
+    model = network()
+    model.insert(2, nn.BatchNorm1d(256))
+    with pytest.raises(InputError, match="'Sequential' normalized by the batch, so that every image leaves a trace"):
+        run(client(model.train(), digits(8), batch=8, epochs=1))
+
+
+def test_of_several_rounds_the_first_is_used_and_said_so():
+    found = run(history(network(), digits(12).split(6), batch=6, epochs=1))
+    assert len(found.images) == 6 and nearest(digits(6), found).max() < EXACT
+    assert "only round 1 of 2 is used" in found.warnings
+
+
+def test_mixtures_of_duals_are_held():
+    """Five images whose duals no unit leaves out: rows of an update that are random mixtures."""
+
+    def mixed(update):
+        return update @ torch.linalg.pinv(update) @ torch.randn(len(update), 5) @ torch.randn(5, update.shape[1])
+
+    torch.manual_seed(1)
+    found = run(changed(client(network(), digits(8), batch=8, epochs=1), mixed))
+    (warning,) = (w for w in found.warnings if "nothing returned" in w)
+    assert not len(found.images) and "0 of 5 duals were found" in warning
+
+
+def test_noise_is_refused_as_it_hides_zeros():
+    noisy = changed(
+        client(network(), digits(8), batch=8, epochs=1), lambda new: new + 0.005 * new.std() * torch.randn_like(new)
+    )
+    found = run(noisy, Knowledge(num_private=8))
+    assert not len(found.images) and any("noise, which hides the zeros" in w for w in found.warnings)
+
+
+def test_other_activations_are_refused_by_name():
+    with pytest.raises(InputError, match=r"one of ReLU.*'Sequential' has one of tanh"):
+        run(client(network(activation=nn.Tanh), digits(2)))
+    with pytest.raises(InputError, match="has no hidden layer"):
+        run(client(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), digits(2)))
+
+
+def test_a_vector_of_two_known_values_is_found_in_a_random_space():
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(3, 200, generator=generator, dtype=torch.float64)
+    signal = torch.tensor([1.0, -0.4, -0.6], dtype=torch.float64)
+    dual = (torch.rand(200, generator=generator) < 0.5) * (signal @ outputs)
+    others = torch.randn(200, 9, generator=generator, dtype=torch.float64)
+    left = torch.linalg.qr(torch.cat([others, dual[:, None]], 1))[0]
+    found, miss = two_valued(left, outputs, signal, torch.randn(20, 10, generator=generator), (40, 15))
+    best = found[miss.argmin()]
+    assert miss.min() < 1e-6
+    assert torch.allclose((left @ best).abs(), dual.abs() / dual.norm(), atol=1e-4)
