@@ -80,6 +80,37 @@ def test_on_a_busy_core_work_has_the_same_processor_seconds_and_all_the_time_tha
             time.sleep(60)
 
 
+STARVED = """
+import os, time
+from clients.time_limit import OutOfTime, time_limit
+print(flush=True)
+core = int(input())
+os.sched_setaffinity(0, {core})
+os.nice(19)
+begun, spent, said = time.monotonic(), time.process_time(), ""
+try:
+    with time_limit(0.5):
+        while time.monotonic() - begun < 3:
+            pass
+except OutOfTime as error:
+    said = str(error)
+print(said, time.process_time() - spent, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_work_that_a_busy_core_hardly_lets_run_is_not_taken_for_hung():
+    """At the lowest priority beside four others of the usual one it gets less than a hundredth of the core."""
+    command = [sys.executable, "-c", STARVED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starved:
+        starved.stdout.readline()  # it has imported what it needs
+        with crowded(4):
+            said, _ = starved.communicate(f"{min(os.sched_getaffinity(0))}\n", timeout=120)
+    *error, spent = said.split()
+    assert not error and float(spent) < 0.1
+
+
 @pytest.mark.slow
 def test_the_last_resort_ends_a_process_that_never_looks_up_and_says_where_it_was():
     """`sum` of an endless iterator runs no line of Python, in which a signal or another thread could end it."""
