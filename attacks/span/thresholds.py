@@ -282,12 +282,12 @@ class CONE(Thresholds):
     zero: float = 3e-3  # of the largest entry, up to which entries of a vertex look zero
     sharpness: tuple[float, ...] = (1e-2, 3e-3, 1e-3)  # of the largest entry: ε of reweighted least squares
     ridge: float = 1e-12  # of a mean square, added to their normal equations
-    null: float = 0.1  # of what zeros tell of any other point: the most they may leave of a vertex
+    null: float = 0.01  # of what zeros leave of any other point: the most that they may leave of a vertex
     leverage: float = 0.9  # of a zero among all, up to which a vertex needs none: 1 where it falls without it
     negative: float = 0.01  # of the largest entry, up to which entries of private features may be negative
     silent_share: float = 1e-3  # of a signal, on units that its features shut: 1e-4 of private ones, 1e-2 of others
     rounding: float = 1e-3  # rms of what units are fed: so near to zero it does not say whether one is shut
-    surplus: int = 8  # units that have to be shut beside as many as there are images, where zeros do not tell a vertex
+    surplus: tuple[int, int] = (1, 8)  # shut units beside as many as images, where zeros tell a vertex, and else
     barren: int = 40  # objectives in a row that lead to nothing new, after which the rest is given up
 
 

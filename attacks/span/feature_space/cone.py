@@ -58,10 +58,7 @@ def silent_signals(factors: UpdateFactors, layer: Tensor, features: Tensor, surp
     few = left.shape[1] - len(left)
     _, values, signals = torch.linalg.svd(left, full_matrices=few > 0)
     values = torch.nn.functional.pad(values, (0, max(0, few)))
-    silent = values < CONE.silent_share
-    if len(values) > 1 and values[-1] < CONE.null * values[-2]:
-        silent[:-1] = False  # what comes before a clear gap vanishes less, with few units to tell by chance
-    return signals[silent]
+    return signals[values < CONE.silent_share]
 
 
 def _shut(factors: UpdateFactors, layer: Tensor, features: Tensor) -> Tensor:
@@ -86,8 +83,8 @@ def _signals(factors: UpdateFactors, layer: Tensor, generator: torch.Generator) 
     while len(known) < size and barren < CONE.barren:
         barren += 1
         for vertex in _vertices(rows, generator):
-            surplus = -1 if _is_pinned(rows.T, vertex) else CONE.surplus
-            silent = silent_signals(factors, layer, vertex, surplus)
+            surplus = CONE.surplus[0 if _is_pinned(rows.T, vertex) else 1]
+            silent = silent_signals(factors, layer, vertex, surplus if len(rows) > 1 else -size)
             # an image that opens no unit that h shuts has its signal among them, too
             silent = _without(silent, known[(known @ silent.T).norm(dim=1) > 1 - CONE.silent_share])
             if len(silent) == 1:
