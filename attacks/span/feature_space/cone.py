@@ -48,6 +48,25 @@ def cone_features(factors: UpdateFactors, layer: Tensor, generator: torch.Genera
     return features[kept].clamp_min(0), share[kept]
 
 
+def cone_vectors(rows: Tensor, generator: torch.Generator) -> Tensor:
+    """Private vectors (F, D), F ≤ R, of a layer that no ReLU follows: vertices that their zeros alone certify.
+
+    rows: (R, D + 1), an orthonormal basis of the update [ΔW | Δb], or of ΔW with the sums of the rows behind: the last
+    entry of a point gives a vertex its scale. An objective orthogonal to everything found is zero there, so that its
+    minimum is another vertex.
+    """
+    found, barren = rows.new_zeros(0, rows.shape[1] - 1), 0
+    while len(found) < len(rows) and barren < CONE.barren:
+        barren += 1
+        for vertex in _vertices(rows, generator, found):
+            if float(vertex.min()) >= -CONE.negative * float(vertex.max()) and _is_pinned(rows.T, vertex):
+                alike = torch.cosine_similarity(vertex[None], found)
+                if not bool((alike > CONE.same).any()):
+                    found, barren = torch.cat([found, vertex[None]]), 0
+                break
+    return found.clamp_min(0)
+
+
 def silent_signals(factors: UpdateFactors, layer: Tensor, features: Tensor, surplus: int) -> Tensor:
     """The vectors (k, R), orthonormal and in the coordinates of `factors.left`, of the update's column space that
     vanish at the units that features (D,) shut; k is 0 where these are not so many more than R."""
@@ -82,7 +101,7 @@ def _signals(factors: UpdateFactors, layer: Tensor, generator: torch.Generator) 
     vertices = known.new_zeros(0, width)
     while len(known) < size and barren < CONE.barren:
         barren += 1
-        for vertex in _vertices(rows, generator):
+        for vertex in _vertices(rows, generator, vertices[:0]):
             surplus = CONE.surplus[0 if _is_pinned(rows.T, vertex) else 1]
             silent = silent_signals(factors, layer, vertex, surplus if len(rows) > 1 else -size)
             # an image that opens no unit that h shuts has its signal among them, too
@@ -129,20 +148,24 @@ def _features(factors: UpdateFactors, signals: Tensor, vertices: Tensor) -> Tens
     return torch.stack(found)
 
 
-def _vertices(rows: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-    """The vertices (D,) that reweighting passes from a random objective, those with more zeros later.
+def _vertices(rows: Tensor, generator: torch.Generator, found: Tensor) -> Iterator[Tensor]:
+    """The vertices (D,) that reweighting passes from a random objective that is zero at those found (F, D), the ones
+    with more zeros later.
 
     rows: (R, D + 1), an orthonormal basis of points [h; 1], whose last entry gives a vertex its scale.
     """
     basis = rows.T.cpu().numpy()
     drawn = torch.randn(len(basis) - 1, generator=generator, dtype=torch.float64).numpy()
     objective = basis[:-1].T @ drawn
+    if len(found):
+        known = np.linalg.qr((rows[:, :-1] @ found.T).cpu().numpy())[0]
+        objective -= known @ (known.T @ objective)
     for number in range(CONE.reweighted):
         point = _solved(basis, objective)
         if point is None:
             break
         if point[-1] > 0:
-            yield _sharpened(rows.T, torch.from_numpy(point[:-1] / point[-1]).to(rows)).clamp_min(0)
+            yield _sharpened(rows.T, torch.from_numpy(point[:-1] / point[-1]).to(rows))
         size = point[:-1].max() * CONE.shrinking ** (number + 1)
         objective = basis[:-1].T @ (1 / (point[:-1].clip(0) + size))
 

@@ -1,7 +1,7 @@
 import torch
 from torch.nn.functional import cosine_similarity, pad
 
-from attacks.span.feature_space.cone import cone_features, silent_signals
+from attacks.span.feature_space.cone import cone_features, cone_vectors, silent_signals
 from attacks.span.feature_space.network import UpdateFactors
 from attacks.span.thresholds import CONE
 
@@ -80,3 +80,19 @@ def test_nothing_is_found_in_updates_of_random_rows_or_signals(monkeypatch):
         rows = torch.randn(COUNT, SIZE + 1, generator=generator, dtype=torch.float64)
         for update in (signals @ rows, signals @ pad(features, (0, 1), value=1.0)):
             assert not len(found_in(update, layer)[0])
+
+
+def test_vectors_that_no_relu_follows_are_told_by_their_zeros_alone(monkeypatch):
+    """Up to their sum, where there is no bias. Signed rows have no such vertices, dense ones no zeros to spare."""
+    monkeypatch.setattr(CONE, "barren", 5)
+    generator = torch.Generator().manual_seed(6)
+    private = torch.randn(6, 150, generator=generator, dtype=torch.float64).relu()
+    for draw in range(5):
+        mixed = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+        signed = torch.randn(6, 150, generator=generator, dtype=torch.float64)
+        for rows, count in ((private, 6), (signed, 0), (private + 1, 0)):
+            basis = torch.linalg.qr((mixed @ rows).T)[0].T
+            found = cone_vectors(torch.cat([basis, basis.sum(1, keepdim=True)], 1), torch.Generator().manual_seed(draw))
+            assert len(found) == count
+        found = cone_vectors(torch.linalg.qr((mixed @ pad(private, (0, 1), value=1.0)).T)[0].T, generator)
+        assert torch.cdist(private, found).amin(1).max() < 1e-3
