@@ -10,7 +10,7 @@ vertices of a cone (`attacks.span.feature_space.cone`). They are returned withou
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -44,16 +44,16 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
     networks: tuple[MapNetwork, ...]
 
     def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
-        """Maps and images; where there is no map, the vectors of single convolutions."""
-        found = super().attack(generator, progress)
+        """Maps and images; where a pair does not show N, or gives no map, the vectors of single convolutions."""
         layers = vector_layers_of(self.observation)
-        if isinstance(found, RoundsApart) or not layers or (found.features is not None and len(found.features)):
-            return found
-        vectors = VectorVariant(self.observation, layers).attack(generator, progress)
-        assert not isinstance(vectors, RoundsApart)
-        if vectors.features is not None and len(vectors.features):
-            return vectors
-        return replace(found, warnings=(*found.warnings, *vectors.warnings))
+        if layers and not self.read(generator).single_step:
+            found = VectorVariant(self.observation, layers).attack(generator, progress)
+            return found if _has_features(found) else super().attack(generator, progress)
+        found = super().attack(generator, progress)
+        if layers and not _has_features(found):
+            vectors = VectorVariant(self.observation, layers).attack(generator, progress)
+            return vectors if _has_features(vectors) else found
+        return found
 
     def read(self, generator: torch.Generator) -> MapUpdate:
         """The spans of the patches that both convolutions saw, and N where the rank shows it."""
@@ -269,6 +269,11 @@ class VectorVariant(Variant[VectorUpdate, tuple[Tensor, ...]]):
             warnings=(*evidence.warnings, acceptance.reason or ""),
             facts=acceptance.facts,
         )
+
+
+def _has_features(found: Reconstruction | RoundsApart) -> bool:
+    """Whether a result has maps or vectors."""
+    return isinstance(found, Reconstruction) and found.features is not None and len(found.features) > 0
 
 
 def vector_layers_of(observation: Observation) -> tuple[VectorLayer, ...]:
