@@ -8,10 +8,10 @@ and docs/explanation/convnets.md say what the attack withstands.
 This file chooses the variant for a network and runs it, round by round where needed. The rest, in reading order:
 
     stages.py          what every variant does: read, search, accept, report; the types handed from one to the next
-    variants/          the six variants: pixels, where linear layers start at the images (read this one first);
+    variants/          the variants: pixels, where linear layers start at the images (read this one first);
                        one_hidden, where there is no second hidden layer; features, where they follow a convolutional
                        body; frozen_body, where only a head is trained; maps, where convolutions tell what they were
-                       fed; patch_embedding, for vision transformers
+                       fed, in pairs or alone; patch_embedding, for vision transformers
 
     evidence/          read: layers (the updates of the first two layers, without weight decay), known_defense (without
                        what is known of a defense), pixel_evidence (the number of images and the regime of the update)
@@ -45,11 +45,15 @@ from attacks.span.search.candidates import SearchOptions
 from attacks.span.stages import RoundsApart
 from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
-from attacks.span.variants.maps import MapVariant, map_networks_of
+from attacks.span.variants.maps import MapVariant, VectorVariant, map_networks_of, vector_layers_of
 from attacks.span.variants.one_hidden import OneHiddenVariant
 from attacks.span.variants.patch_embedding import PatchVariant
 from attacks.span.variants.pixels import PixelVariant, linear_layers_of
 from attacks.update.private_set import infer_pixel_mean
+
+SomeVariant = (
+    PixelVariant | OneHiddenVariant | FeatureVariant | FewFeaturesVariant | MapVariant | VectorVariant | PatchVariant
+)
 
 
 @register
@@ -116,9 +120,7 @@ class SpanAttack(SearchOptions, Attack):
             found = polish_jointly(observation, found, self.joint_polish).ranked()
         return found
 
-    def _variant(
-        self, observation: Observation, knowledge: Knowledge
-    ) -> PixelVariant | OneHiddenVariant | FeatureVariant | FewFeaturesVariant | MapVariant | PatchVariant:
+    def _variant(self, observation: Observation, knowledge: Knowledge) -> SomeVariant:
         """The variant that suits a network in evaluation mode; InputError where none does.
 
         A feature space needs two fully connected layers, trained with biases, that follow something else.
@@ -134,6 +136,8 @@ class SpanAttack(SearchOptions, Attack):
                 return MapVariant(observation, knowledge, pairs)
             if patches is not None:
                 return PatchVariant(observation, patches)
+            if fed := vector_layers_of(observation):
+                return VectorVariant(observation, fed)
             layers_of_pixels = linear_layers_of(observation)
             variant = OneHiddenVariant if len(layers_of_pixels.weights) == 2 else PixelVariant
             return variant.of(observation, knowledge, self, layers_of_pixels)

@@ -16,8 +16,11 @@ MOST_IN_A_RUN = 60  # waits at one place; a loop that no option counts shows her
 DECIDES = {
     "attacks/gradient_matching/attack.py:solve": "torch's L-BFGS decides on the host",
     "attacks/gradient_matching/batch_order.py:_draw": "the order of the images comes from the CPU's random numbers",
-    "attacks/span/feature_space/cone.py:silent_signal": "whether a vertex of a linear program on the host is certified",
-    "attacks/span/variants/features.py:signal": "the vertex comes from a linear program on the host",
+    "attacks/span/feature_space/cone.py:_signals": "whether a vertex of a linear program on the host is certified",
+    "attacks/span/feature_space/cone.py:_vertices": "linear programs on the host",
+    "attacks/span/feature_space/cone.py:_contradicted": "whether features of the host are certified",
+    "attacks/span/feature_space/cone.py:_is_pinned": "whether a vertex of a linear program on the host is certified",
+    "attacks/span/feature_space/cone.py:_features": "a vertex of a linear program on the host, image by image",
     "attacks/span/search/descent.py:extreme_images": "linear programs on the host, where images are missing",
     "attacks/span/sparse_duals.py:_reweighted": "whether to go on, once for each reweighting of one image",
     "attacks/span/sparse_duals.py:_trimmed": "whether to go on, once for each trim of one image",

@@ -2,7 +2,8 @@
 
 Both are found by running a network of any class and watching what its convolutions are fed. A pair can be used where
 everything between the two depends on the first one's input alone (normalization, activation, pooling), not on a
-shortcut around it.
+shortcut around it, and something bends it, as a ReLU does: an affine way leads mixtures of maps to mixtures of what the
+second one saw.
 
 **Statistics** (`read_statistics`) with which BatchNorm normalized a client's batches come from the running ones that it
 returned. In training mode BatchNorm normalizes by the mean and the variance of the batch and moves its running
@@ -113,6 +114,30 @@ def find_map_networks(model: nn.Module, image_shape: tuple[int, int, int]) -> tu
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class VectorLayer:
+    """A convolution that is fed nonnegative maps, some of whose entries are zero. positions: P, of each map's patches.
+    most_rank: that its update can have."""
+
+    name: str
+    module: nn.Conv2d
+    positions: int
+    most_rank: int
+
+
+def find_vector_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> tuple[VectorLayer, ...]:
+    """The convolutions without groups that are fed what a ReLU lets through, and at fewer positions than there are
+    channels, in the order of their use."""
+    image, found = random_images(image_shape, 1).to(next(model.parameters())), list[VectorLayer]()
+    for name, (fed, given) in _calls(model, image).items():
+        module, positions = model.get_submodule(name), given.shape[2] * given.shape[3]
+        assert isinstance(module, nn.Conv2d)
+        most = min(module.out_channels, module.weight[0].numel())
+        if module.groups == 1 and positions < most and bool((fed >= 0).all()) and bool((fed == 0).any()):
+            found.append(VectorLayer(name, module, positions, most))
+    return tuple(found)
+
+
 def _is_plain(layer: nn.Conv2d) -> bool:
     """Whether patches are cut with zeros around the map."""
     return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
@@ -158,6 +183,9 @@ def _behind(pair: MapNetwork, image: Tensor, names: tuple[str, ...]) -> list[Map
         return []  # with groups in both, groups of several images' maps make one that passes
     found = replace(pair, second=second)
     state = {**dict(pair.model.named_parameters()), **dict(pair.model.named_buffers())}
+    there, back, nowhere = (found.between(state, sign * maps) for sign in (1, -1, 0))
+    if torch.allclose(there + back, 2 * nowhere, atol=1e-5):
+        return []  # nothing bends between them, so that mixtures of maps pass, too
     for rectified in (True, False):
         simple = replace(found, chain=one.modules[:-1], rectified=rectified)
         try:

@@ -197,13 +197,19 @@ def _spectra(pair: MapNetwork, name: str, delta: State) -> list[Spectrum]:
     return [Spectrum.of(part) for part in update.flatten(1).view(groups, len(update) // groups, -1)]
 
 
+def patch_rank(spectrum: Spectrum, weight: Tensor) -> int:
+    """The rank of a layer's update in front of the gap that ends at rounding, 0 where there is none. weight: as it came
+    back."""
+    return _rank_at_gap(spectrum, _rounding(weight))
+
+
 def _rank_at_gap(spectrum: Spectrum, rounding: float) -> int:
     """The rank in front of the widest gap that ends at rounding, 0 where there is none. rounding: of the parameters; to
     it comes that of the sums which made the gradient, as large as the update is."""
+    if len(spectrum.values) < 2:
+        return 0
     rounding += torch.finfo(torch.float32).eps * float(spectrum.values[0])
     values = spectrum.values.clamp_min(rounding)
-    if len(values) < 2:
-        return 0
     ratios = values[:-1] / values[1:]
     gap = int(ratios.argmax())
     ends = values[gap + 1] < MAP_KERNEL.floor * rounding

@@ -24,7 +24,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.mlp import ACTIVATIONS
 from attacks.networks.probing import linear_layers
-from attacks.span.feature_space.cone import cone_vertices, own_signals, silent_signal, unmixed
+from attacks.span.feature_space.cone import cone_features
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate, FoundImages
@@ -198,18 +198,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         if not (factors.exact and network.nonnegative and network.activation is ACTIVATIONS["relu"]):
             return None
         layer = layer_update(evidence.initial, network.layers[0]).double()
-
-        def signal(features: Tensor) -> tuple[float, Tensor, int]:
-            return silent_signal(factors, layer, features.to(layer))
-
-        def chosen(found: list[Tensor]) -> list[Tensor]:
-            _, signals, shut = zip(*map(signal, found), strict=True)
-            own = own_signals(torch.stack(signals), torch.tensor(shut, device=layer.device)).nonzero().flatten()
-            pure = unmixed(factors, torch.stack(found)[own], torch.stack(signals)[own])
-            return [found[i] for i in own[pure].tolist()]
-
-        features = cone_vertices(factors.rows, lambda one: signal(one)[0] < CONE.silent_share, chosen, generator)
-        shares = layer.new_tensor([signal(one)[0] for one in features])
+        features, shares = cone_features(factors, layer, generator)
         return FoundFeatures(features.float(), shares.float(), CONE.silent_share, certified=True)
 
     def _test(self, evidence: FeatureUpdate) -> SpanTest:
