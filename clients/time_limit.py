@@ -78,7 +78,7 @@ def time_limit(
 
 
 def _asked_for() -> float:
-    """Return the seconds of processors that this process had, or that its main thread queued for, where that is told."""
+    """Return the seconds of processors that this process had, and that its main thread queued for if that is told."""
     try:
         with open(SCHEDULED, encoding="ascii") as file:
             queued = int(file.read().split()[1]) / 1e9

@@ -7,8 +7,8 @@ import jsonschema
 import pytest
 import yaml
 
+from simulator.cli.scenario_files import TEMPLATE
 from simulator.scenario.json_schema import file_schema
-from simulator.scenario.template import TEMPLATE
 from simulator.scenario.yaml_source import parse_value
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
