@@ -271,6 +271,7 @@ class FEATURE(Thresholds):
     gradient_rank: float = 0.6  # share of them used for λ, whose equations are the other units
     noise_ratio: float = 1.5  # times the largest singular value that noise like the smallest ones can have
     smallest_values: float = 0.95  # share of the singular values behind which that noise is measured
+    determined: float = 0.9  # nonzero features per pixel from which an image is returned: fewer leave many images
     few_features: float = 0.25  # per pixel: LeNet-5 tells 28x28 images by a third, a ResNet-18 fails with a twelfth
 
 

@@ -49,6 +49,7 @@ NOT_RUN = (
     thresholds.INVERSION,
     thresholds.FROZEN_BODY,
     thresholds.MAP_INVERSION,
+    thresholds.ONE_HIDDEN,
     thresholds.MAP_KERNEL,
     thresholds.MAP_SEARCH,
     thresholds.MOMENTUM,

@@ -37,7 +37,8 @@ class FeatureSearch:
 
     states: the client's parameters before every SGD step that was reached. step: the one at which images are sought.
     idle: how many passes in a row found nothing. bounds: those of the last pass. tried: how many candidates were
-    judged. best: their lowest ρ and λ. held: those that were not accepted. momentum: the client's, where it was found.
+    judged. best: their lowest ρ and λ. held: those that were not accepted; undetermined: how many of them passed both
+    tests. momentum: the client's, where it was found.
     """
 
     update: FeatureUpdate
@@ -50,6 +51,7 @@ class FeatureSearch:
     tried: int = 0
     best: Bounds = WORST
     held: FoundImages | None = None
+    undetermined: int = 0
     momentum: Momentum = NO_MOMENTUM
 
     @property
@@ -154,9 +156,19 @@ class FeatureSearch:
         accepted = images[kept][: self.missing]
         if not len(accepted):
             return False
-        polished = self.pixels.polish(accepted, len(self.update.rows), INVERSION.accepted_polish)
-        self.found = self.found.join(self._judged(polished))
-        return True
+        polished = self._judged(self.pixels.polish(accepted, len(self.update.rows), INVERSION.accepted_polish))
+        kept = self._determined(polished.images)
+        self.undetermined += int((~kept).sum())
+        self._hold(polished.at(~kept))
+        self.found = self.found.join(polished.at(kept))
+        return bool(kept.any())
+
+    def _determined(self, images: Tensor) -> Tensor:
+        """Which of the images (M, C, H, W) have nearly as many features that are not zero as pixels, (M,) bool: of the
+        others, other images have the same ones, which no test of features or gradients tells from the private ones."""
+        with torch.no_grad():
+            active = (self.update.network.features(self.state, images) != 0).sum(1)
+        return active >= FEATURE.determined * math.prod(self.update.shape)
 
     def _hold(self, judged: FoundImages) -> None:
         """Keep what was judged and not accepted."""

@@ -85,6 +85,11 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
                 f"{best.gradient:.2g}; decoys demand less than {bounds.residual:.2g} and {bounds.gradient:.2g} of one "
                 "image"
             )
+        if candidates.undetermined:
+            reason = (
+                f"{candidates.undetermined} images are not returned: they pass both tests, but have fewer features "
+                "that are not zero than pixels, so that other images have the same"
+            )
         left = evidence.relative_residual(candidates.points()) if len(found.images) else 1.0
         return Acceptance(found.images, found.gradient, reason, left, facts, candidates.beside())
 
@@ -92,7 +97,7 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
         """The images with λ as their residual."""
         images, shape = acceptance.images, self.observation.input_shape
         said = () if acceptance.reason is None else (acceptance.reason,)
-        if 0 < len(images) < evidence.count:
+        if 0 < len(images) < evidence.count and acceptance.reason is None:
             said = (f"{len(images)} of {evidence.count} images found: the others pass neither test or one only",)
         mean = self.knowledge.pixel_mean
         if mean is None and len(images):

@@ -89,7 +89,7 @@ def test_an_attack_that_fails_gives_a_row_that_says_why(tmp_path):
 
 
 def test_an_optional_attack_that_does_not_apply_is_skipped_with_its_reason(tmp_path):
-    shallow = "{name: mlp, depth: 1}"
+    shallow = "{name: mlp, depth: 1, activation: tanh}"
     row = run_job(make_job(tmp_path, model=shallow, attack="{name: span, optional: true}")).leakage[0]
     assert row["status"] == "skipped" and "span" in row["detail"] and "InputError" not in row["detail"]
 

@@ -1,7 +1,11 @@
+import pytest
 import torch
+from torch import nn
 
+from attacks import Knowledge, get_attack
 from attacks.span.feature_space.update import resolved_rank
 from attacks.update.spectrum import Spectrum
+from tests.attacks.conftest import client, digits, generator
 
 
 def test_rank_is_that_of_the_summands_or_ends_at_the_noise():
@@ -13,3 +17,15 @@ def test_rank_is_that_of_the_summands_or_ends_at_the_noise():
     decaying = torch.linalg.qr(left)[0] * 0.5 ** torch.arange(12) @ right
     rank, exact = resolved_rank(Spectrum.of(decaying + 1e-3 * noise))
     assert not exact and 6 <= rank <= 12
+
+
+@pytest.mark.parametrize("features", [40, 100])
+def test_features_that_do_not_determine_an_image_vouch_for_none(features):
+    """40 for 64 pixels, or 100 of which ReLU leaves about half: images with the same features are up to 2.3 away."""
+    torch.manual_seed(0)
+    body = [nn.Conv2d(1, features, 8), nn.ReLU(), nn.Flatten()]
+    model = nn.Sequential(*body, nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, 10))
+    observation = client(model, digits(8), batches=[[0, 1, 2, 3], [4, 5, 6, 7]] * 3)
+    found = get_attack("span").run(observation, Knowledge(num_private=8), generator())
+    assert len(found.images) == 0 and len(found.held) > 0
+    assert any("fewer features that are not zero than pixels" in warning for warning in found.warnings)
