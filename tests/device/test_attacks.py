@@ -18,6 +18,8 @@ DECIDES = {
     "attacks/gradient_matching/batch_order.py:_draw": "the order of the images comes from the CPU's random numbers",
     "attacks/span/feature_space/cone.py:_signals": "whether a vertex of a linear program on the host is certified",
     "attacks/span/feature_space/cone.py:_vertices": "linear programs on the host",
+    "attacks/span/feature_space/cone.py:_sharpened": "a vertex of a linear program on the host, one at a time",
+    "attacks/span/feature_space/cone.py:silent_signals": "whether features of the host are certified",
     "attacks/span/feature_space/cone.py:_contradicted": "whether features of the host are certified",
     "attacks/span/feature_space/cone.py:_is_pinned": "whether a vertex of a linear program on the host is certified",
     "attacks/span/feature_space/cone.py:_features": "a vertex of a linear program on the host, image by image",

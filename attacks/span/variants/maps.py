@@ -11,6 +11,7 @@ vertices of a cone (`attacks.span.feature_space.cone`). They are returned withou
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,7 +19,6 @@ from torch import Tensor
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import evaluating
 from attacks.span.feature_space.cone import cone_vectors
 from attacks.span.maps.inversion import Inverted, MapTarget, PixelSpace, invert_maps
@@ -46,7 +46,7 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
     def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
         """Maps and images; where a pair does not show N, or gives no map, the vectors of single convolutions."""
         layers = vector_layers_of(self.observation)
-        if layers and not self.read(generator).single_step:
+        if layers and not self._update.single_step:
             found = VectorVariant(self.observation, layers).attack(generator, progress)
             return found if _has_features(found) else super().attack(generator, progress)
         found = super().attack(generator, progress)
@@ -57,6 +57,10 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
 
     def read(self, generator: torch.Generator) -> MapUpdate:
         """The spans of the patches that both convolutions saw, and N where the rank shows it."""
+        return self._update
+
+    @cached_property
+    def _update(self) -> MapUpdate:
         return read_update(self.observation, self.networks)
 
     @torch.no_grad()
@@ -218,12 +222,12 @@ class VectorVariant(Variant[VectorUpdate, tuple[Tensor, ...]]):
         """The rows of every layer whose rank is that of whole images, and the same number as most of them."""
         observation, warnings = self.observation.one_round()
         delta = observation.delta()
-        final = cast_state(observation.pairs[0][1], next(observation.model.parameters()).device, torch.float32)
+        _, final = observation.pairs[0]
         shown: dict[int, list[tuple[VectorLayer, Tensor]]] = {}
         for layer in self.layers:
             update = layer_update(delta, layer.name)
             spectrum = Spectrum.of(update)
-            rank = patch_rank(spectrum, final[f"{layer.name}.weight"])
+            rank = patch_rank(spectrum, final[f"{layer.name}.weight"].to(update.device, torch.float32))
             # signals that depend on one another leave sums of vectors, nonnegative ones too: a rank that is not whole
             if 0 < rank < layer.most_rank and rank % layer.positions == 0:
                 rows = spectrum.vectors[:rank]
