@@ -70,11 +70,12 @@ def tell_members(
 def gradient_scores(observation: Observation, images: Tensor, labels: Tensor) -> Tensor:
     """Compute the scores s (Q,), higher for members, of images (Q, C, H, W) in the model's input space.
 
-    labels: (Q,), their classes, counted from 0. Raises InputError for more than `MOST_IMAGES` images, and for a class
-    that the network has no output for.
+    labels: (Q,), their classes, counted from 0. Raises InputError for more than `MOST_IMAGES` images, for a class that
+    the network has no output for, and where no round moved anything.
     """
     if len(images) > MOST_IMAGES:
         raise InputError(f"member: {len(images)} images at a time, where {MOST_IMAGES} can be told apart: give fewer")
+    observation = observation.without_zero_updates()
     observation = observation.with_own_model(observation.final[observation.trainable[0]].device)
     with evaluating(observation.model) as model:
         rounds = [_round_scores(observation, model, pair, images, labels) for pair in range(len(observation.pairs))]

@@ -109,6 +109,9 @@ def test_requests_that_cannot_be_answered_say_what_to_give(monkeypatch):
         tell_members(observation, Knowledge(num_private=MEMBERS), images)
     with pytest.raises(InputError, match="labels are 0 to 10, the network's classes 0 to 9"):
         gradient_scores(observation, images[:11], torch.arange(11))
+    still = Observation(observation.model, ((observation.initial, observation.initial),), observation.input_shape)
+    with pytest.raises(InputError, match="zero"):
+        tell_members(still, Knowledge(num_private=MEMBERS), images, labels)
     monkeypatch.setattr(module, "MOST_IMAGES", 10)
     with pytest.raises(InputError, match="11 images at a time, where 10 can be told apart"):
         gradient_scores(observation, images[:11], labels[:11])

@@ -67,14 +67,19 @@ def distinct(points: Tensor) -> Tensor:
         return torch.arange(len(points), device=points.device)
     distances = torch.cdist(points, points)
     least = torch.maximum(SEARCH.same_point * distances.median(), SEARCH.same_length * points.norm(dim=1).median())
-    near = (distances <= least).cpu()
+    return first_of_near(distances <= least)
+
+
+def first_of_near(near: Tensor) -> Tensor:
+    """Indices (K,) of points, best first, that are near no better one that is kept. near: (M, M) bool."""
+    there = near.cpu()
     kept: list[int] = []
-    covered = torch.zeros(len(points), dtype=torch.bool)
-    for i in range(len(points)):
+    covered = torch.zeros(len(there), dtype=torch.bool)
+    for i in range(len(there)):
         if not covered[i]:
             kept.append(i)
-            covered |= near[i]
-    return torch.tensor(kept, dtype=torch.long, device=points.device)
+            covered |= there[i]
+    return torch.tensor(kept, dtype=torch.long, device=near.device)
 
 
 def beside(known: Tensor, points: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from attacks.base import Facts, Progress
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation
 from attacks.span.evidence.pixel_evidence import PixelEvidence
+from attacks.span.search.descent import first_of_near
 from attacks.span.search.problems import AffineSpan
 from attacks.span.sparse_duals import DualSpace, sharpened, sparsest_of_many
 from attacks.span.stages import Acceptance, Refusal, RoundsApart
@@ -243,14 +244,7 @@ def _fitted(duals: Tensor, active: Tensor, outputs: Tensor) -> Tensor:
 
 def _distinct(directions: Tensor) -> Tensor:
     """Indices of the directions (M, N), of unit length and best first, that are not nearly parallel to a better one."""
-    parallel = ((directions @ directions.T).abs() > ONE_HIDDEN.same).cpu()
-    kept: list[int] = []
-    covered = torch.zeros(len(directions), dtype=torch.bool)
-    for i in range(len(directions)):
-        if not covered[i]:
-            kept.append(i)
-            covered |= parallel[i]
-    return torch.tensor(kept, dtype=torch.long, device=directions.device)
+    return first_of_near((directions @ directions.T).abs() > ONE_HIDDEN.same)
 
 
 def _merged(found: FoundDuals, rough: Tensor, sharp: Tensor, outputs: Tensor) -> FoundDuals:
