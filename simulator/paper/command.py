@@ -10,7 +10,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +18,7 @@ from simulator import gc_tuning
 from simulator.evaluation.attack_run import clock
 from simulator.paper.claims import Claim, file_of
 from simulator.paper.experiment import ExperimentRun, get_experiment
-from simulator.paper.records import DATA, MADE, Made, decide, write_claims
+from simulator.paper.records import DATA, MADE, Made, decide, draw_figure, write_claims
 from simulator.reports.strips import draw_strips
 from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
@@ -118,9 +117,7 @@ def run_experiment(
     write_atomically(out / DATA, outcome.data.to_csv(index=False))
     claims = decide(out)
     write_claims(out, claims)
-    figure = experiment.draw(outcome.data)
-    figure.savefig(out / "figure.png", dpi=150, bbox_inches="tight")
-    plt.close(figure)
+    draw_figure(out, 150)
     if sheet and outcome.sheet is not None and (strips := outcome.sheet()):
         draw_strips(strips, out / "sheet.png")
     console.print(claims_table(claims))

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 
 from attacks.interface.errors import InputError
@@ -18,7 +19,7 @@ from simulator.paper.claims import Claim, judge, load_claims
 from simulator.paper.experiment import EXPERIMENTS, get_experiment
 from simulator.results.disk import write_atomically
 
-DATA, CLAIMS, MADE = "data.csv", "claims.json", "experiment.json"
+DATA, CLAIMS, MADE, FIGURE = "data.csv", "claims.json", "experiment.json", "figure.png"
 SIZES = {  # columns of data.csv that say how large an experiment is, and what they count
     "num_private": "images",
     "train": "images",
@@ -91,6 +92,14 @@ def write_claims(folder: Path, claims: Iterable[Claim]) -> None:
     write_atomically(folder / CLAIMS, content + "\n")
 
 
+def draw_figure(folder: Path, resolution: int) -> None:
+    """Write figure.png, drawn from data.csv. resolution: dots an inch."""
+    data = read_data(folder)
+    figure = get_experiment(Made.read(folder).experiment).draw(data)
+    figure.savefig(folder / FIGURE, dpi=resolution, bbox_inches="tight")
+    plt.close(figure)
+
+
 def seeds_in_words(data: pd.DataFrame) -> str:
     """ "3 seeds"; empty where nothing was drawn by a seed."""
     count = data.seed.nunique() if "seed" in data else 0
@@ -100,7 +109,8 @@ def seeds_in_words(data: pd.DataFrame) -> str:
 def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[Claim]], RunError | None]:
     """(the claims of every recorded experiment as its data decide them, an error that names those recorded otherwise).
 
-    Writes the page, FOLDER/../../paper.md for FOLDER = docs/records/paper. A folder without claims.json is given it.
+    Writes the page, FOLDER/../../paper.md for FOLDER = docs/records/paper. A folder without claims.json or without its
+    figure is given it.
     names: of experiments, in the order of the page. InputError where the folder holds none, or something else.
     """
     kept = [get_experiment(path.name).name for path in records.iterdir()] if records.is_dir() else []
@@ -113,6 +123,8 @@ def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[C
         path = records / name / CLAIMS
         if not path.exists():
             write_claims(path.parent, found)
+        if not (path.parent / FIGURE).exists():
+            draw_figure(path.parent, 70)
         said, now = json.loads(path.read_text(encoding="utf-8")), [dataclasses.asdict(claim) for claim in found]
         both = itertools.zip_longest(said, now)
         wrong += [f"{name}: {(claim or own)['claim']}" for own, claim in both if claim != own]
@@ -122,17 +134,24 @@ def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[C
 
 
 def page(records: Path, claims: dict[str, list[Claim]], missing: list[str]) -> str:
-    """The page as Markdown: a row for each claim, and what has no record yet."""
+    """The page as Markdown: a row for each claim, the figures, and what has no record yet."""
     rows = [COLUMNS, ["---"] * len(COLUMNS)]
     commands = []
     for name, found in claims.items():
         made, size = Made.read(records / name), size_of(read_data(records / name))
         rows += [page_row(name, claim, ", ".join(filter(None, [made.profile, made.data, size]))) for claim in found]
         commands.append(made.command)
-    table = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+    pictures = [f"`{name}` ![{titles()[name]}](records/paper/{name}/{FIGURE})" for name in claims]
+    pictures += [""] * (-len(pictures) % 2)
+    gallery = [["figures", ""], ["---"] * 2, *map(list, zip(pictures[::2], pictures[1::2], strict=True))]
     left = f"\nWithout a record yet: {', '.join(f'`{name}`' for name in missing)}.\n" if missing else ""
     listed = "\n".join(f"    {command}" for command in commands)
-    return f"{HEAD}\n{table}\n{left}\nEach was made by its command, the folder of the data set aside:\n\n{listed}\n"
+    made_by = f"Each was made by its command, the folder of the data set aside:\n\n{listed}"
+    return f"{HEAD}\n{table(rows)}\n{left}\n{made_by}\n\n{table(gallery)}\n"
+
+
+def table(rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
 
 
 def page_row(name: str, claim: Claim, size: str) -> list[str]:

@@ -30,7 +30,9 @@ def test_every_recorded_verdict_is_what_its_data_give_and_the_page_is_made_of_th
     page = (tmp_path / "paper.md").read_text()
     assert page == (DOCS / "paper.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + sum(map(len, claims.values())) and len(page.splitlines()) - len(rows) <= 80
+    gallery = 2 + (len(claims) + 1) // 2
+    assert len(rows) == 2 + sum(map(len, claims.values())) + gallery and len(page.splitlines()) - len(rows) <= 80
+    assert all(f"(records/paper/{name}/figure.png)" in page for name in claims)
     for name, found in claims.items():
         made = Made.read(records / name)
         assert made.command.startswith(f"fedspill paper {name}") and "/" not in made.command
@@ -47,7 +49,9 @@ def test_a_verdict_that_is_not_what_the_data_give_is_named(tmp_path):
     assert str(answer.error) == f"recorded otherwise than the data say: theorem1: {claims[1]['claim']}"
     assert answer.data["theorem1"][1]["verdict"].startswith("holds")
     path.unlink()
-    assert check_records(records, titles())[1] is None and len(json.loads(path.read_text())) == 2
+    (records / "theorem2" / "figure.png").unlink()
+    assert check_records(records, titles())[1] is None and (records / "theorem2" / "figure.png").stat().st_size > 5000
+    assert len(json.loads(path.read_text())) == 2
     data = pd.read_csv(records / "theorem1" / "data.csv")
     data.assign(worst_l2=0.5).to_csv(records / "theorem1" / "data.csv", index=False)
     assert "theorem1: a loss of 0 means" in str(check_records(records, titles())[1])
