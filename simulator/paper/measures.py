@@ -190,9 +190,3 @@ def binary_task(scores: pd.DataFrame) -> str:
     if not found:
         raise InputError("this experiment compares all classes with two groups: --set left data.task with one value")
     return str(found[0])
-
-
-def seeds_in_words(frame: pd.DataFrame) -> str:
-    """ "3 seeds"; empty where nothing was drawn by a seed."""
-    count = frame.seed.nunique() if "seed" in frame else 0
-    return f"{count} seed{'s' * (count > 1)}" if count else ""
