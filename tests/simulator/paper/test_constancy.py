@@ -11,14 +11,12 @@ from rich.console import Console
 
 from attacks.kernel.empirical import empirical_ntk
 from simulator.paper import constancy
+from simulator.paper.against_width import HessianSettings, fitted, hessian_statistics
 from simulator.paper.command import load_file, run_experiment
 from simulator.paper.constancy import (
     ConstancyData,
-    HessianSettings,
     Network,
     descend,
-    fitted,
-    hessian_statistics,
     learning_rate,
     measure,
     measure_loss,
