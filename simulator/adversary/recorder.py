@@ -11,7 +11,7 @@ from simulator.adversary.reply import ClientReply
 from simulator.evaluation.job import Job, JobResult, Setting, lost
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.observation_writer import ObservationWriter, Retention
-from simulator.results.storage import CellStore
+from simulator.results.storage import CellStore, client_name, global_name
 from simulator.results.threat_models import CheckpointSource, RoundFiles, View
 from simulator.scenario.scenario import Cell
 
@@ -47,13 +47,13 @@ class CellRecorder:
         scenario = self.cell.scenario
         if scenario.keeps(round) or scenario.keeps(round + 1):
             return self.store.save_global(round, state)
-        return self.store.global_name(round)
+        return global_name(round)
 
-    def note_sum(self, round: int, state: State) -> str:
-        """Return the file of the sum that secure aggregation shows the server; write it if the round is kept."""
-        if self.cell.scenario.keeps(round):
-            return self.retention.note(self.store.save_sum(round, state), round)
-        return self.store.sum_name(round)
+    def note_sum(self, round: int, state: State) -> str | None:
+        """Write the sum that secure aggregation shows the server, if the round is kept, and return its file."""
+        if not self.cell.scenario.keeps(round):
+            return None
+        return self.retention.note(self.store.save_sum(round, state), round)
 
     def save_reply(self, round: int, reply: ClientReply) -> None:
         """Write the checkpoint of a reply; if there is none, give every attack on the client a row that says why."""
@@ -80,7 +80,7 @@ class CellRecorder:
         named = {CheckpointSource.SUM: summed, CheckpointSource.GLOBAL: final}
         of_all = {source: (self.initial, name) for source, name in named.items() if name is not None}
         visible = () if self.hides_clients else healthy
-        returned = {client: (self.initial, self.store.client_name(round, client)) for client in visible}
+        returned = {client: (self.initial, client_name(round, client)) for client in visible}
         seen = self.observations.extend(round, returned, of_all, healthy)
         self.initial = self.retention.note(final or self.initial, round + 1)
         # attacks on all images take longest: they begin first, so that none runs alone at the end

@@ -22,9 +22,8 @@ from attacks.interface.observation import State
 from attacks.interface.torch_tools import free_card, require_usable_card
 from clients.time_limit import last_resort, unhurried
 from simulator.evaluation.job import Finished, Job, JobResult, attack, fault, filed, lost
-from simulator.evaluation.job_inputs import Material, TensorFile
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
-from simulator.results.storage import CellStore
+from simulator.results.storage import CellStore, Material, TensorFile
 
 
 class Shelf:

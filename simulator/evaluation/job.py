@@ -19,14 +19,13 @@ from simulator.errors import DiskError, one_line, said_by
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.candidate_images import GIVE_PUBLIC, NOT_TRIED, AuditCandidates, Told, tell_candidates
 from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
-from simulator.evaluation.job_inputs import Contents, Material
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, Truth, TruthSource
 from simulator.results.disk import make_out, write_bytes
 from simulator.results.formats import reconstruction_file
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.privacy import privacy_columns, privacy_notes
-from simulator.results.storage import CellStore
+from simulator.results.storage import CellStore, Contents, Material
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 

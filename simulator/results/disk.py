@@ -102,10 +102,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> str:
-    """Replace a file as `replacing` does; return the checksum of its content."""
+    """Replace a file as `replacing` does; return the CRC-32 of its content, as eight hexadecimal digits: against
+    accidents, not against an enemy, who would forge it."""
     with replacing(path) as partial:
         partial.write_bytes(content)
-    return checksum(content)
+    return f"{zlib.crc32(content):08x}"
 
 
 def drop_from_page_cache(path: Path) -> None:
@@ -122,11 +123,6 @@ def drop_from_page_cache(path: Path) -> None:
 def write_atomically(path: Path, text: str) -> str:
     """Replace a file by a text, in UTF-8; return its checksum."""
     return write_bytes(path, text.encode())
-
-
-def checksum(content: bytes) -> str:
-    """Return the CRC-32 as eight hexadecimal digits: against accidents, not against an enemy, who would forge it."""
-    return f"{zlib.crc32(content):08x}"
 
 
 def checksum_of(path: Path) -> str:

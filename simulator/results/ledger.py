@@ -10,7 +10,6 @@ so that a missing row is noticed.
 """
 
 import contextlib
-import io
 import json
 import math
 import os
@@ -51,13 +50,6 @@ def decode(line: str) -> Entry | None:
     return entry if kinds == [str, str, dict] else None
 
 
-def entries_of(text: str) -> tuple[list[Entry], list[int]]:
-    """Return every entry, and the numbers of the lines that are damaged."""
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line]
-    decoded = [(number, decode(line)) for number, line in lines]
-    return [entry for _, entry in decoded if entry is not None], [number for number, entry in decoded if entry is None]
-
-
 @dataclass(frozen=True)
 class Found:
     """The contents of a journal."""
@@ -86,10 +78,10 @@ def inspect(journal: Path, with_files: bool = True) -> Found:
         text = inside(journal.parent, journal).read_bytes().decode(errors="replace")
     except FileNotFoundError:
         return Found([], set(), [])
-    entries, torn = entries_of(text)
-    problems = []
-    if torn:
-        lines = _some(torn, str)
+    decoded = {number: decode(line) for number, line in enumerate(text.split("\n"), 1) if line}
+    entries, problems = [entry for entry in decoded.values() if entry is not None], []
+    if len(entries) < len(decoded):
+        lines = _some([number for number, entry in decoded.items() if entry is None], str)
         problems.append(f"{journal}: line {lines} torn or changed: what belongs there is done again")
     rows = Counter(entry["cell"] for entry in entries if "cell" in entry)
     done: set[str] = set()
@@ -208,19 +200,13 @@ class Ledger:
         frames = self.tables()
         try:
             for name, frame in frames.items():
-                write_bytes(self.run_dir / f"{name}.parquet", self._parquet(frame))
+                write_bytes(self.run_dir / f"{name}.parquet", frame.to_parquet(index=False))
             write_atomically(self.run_dir / "leakage.csv", frames["leakage"].to_csv(index=False))
         except DiskError as error:
             raise DiskError(str(error), frames) from error
-        return frames
-
-    def _parquet(self, frame: pd.DataFrame) -> bytes:
-        content = io.BytesIO()
-        try:
-            frame.to_parquet(content, index=False)
         except (TypeError, ValueError) as error:  # Arrow's own errors are among these
             raise self._no_rows(error) from None
-        return content.getvalue()
+        return frames
 
     def _no_rows(self, error: Exception) -> InputError:
         """Return the error for a journal that no run wrote."""

@@ -1,12 +1,14 @@
 """The files of a cell of a run: checkpoints, observations, the architecture, reconstructions.
 
-`make_knowledge` makes knowledge from plain values, of a file or a user.
+`make_knowledge` makes knowledge from plain values, of a file or a user. `Material` is an observation without its
+tensors, for a worker on another machine.
 """
 
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,11 +79,6 @@ class Architecture(BaseModel):
         """Build the network, with weights that mean nothing."""
         return build_model(self.model, self.shape, self.outputs, self.seed)
 
-    def observation(self, recorded: RecordedObservation, states: Mapping[str, State]) -> Observation:
-        """states: of all files of `recorded`, by their names."""
-        key, pairs = recorded.key, tuple((states[initial], states[final]) for initial, final in recorded.pairs)
-        return Observation(self.build(), pairs, self.shape, key.round, key.client, key.threat_model)
-
 
 ARCHITECTURE_FILE = "architecture.json"
 
@@ -111,28 +108,18 @@ class CellStore:
 
     def save_global(self, round: int, state: State) -> str:
         """Write the global checkpoint after `round` (0: the one that starts the federation); return its name."""
-        return self._save(self.global_name(round), state)
+        return self._save(global_name(round), state)
 
     def save_sent(self, round: int, client: int, state: State) -> str:
         """Write a checkpoint that a client was sent, or all of them (ALL), other than a round's global checkpoint."""
         return self._save(f"sent_{'all' if client == ALL else f'{client:02d}'}_round_{round:04d}.safetensors", state)
 
     def save_client(self, round: int, client: int, state: State) -> str:
-        return self._save(self.client_name(round, client), state)
+        return self._save(client_name(round, client), state)
 
     def save_sum(self, round: int, state: State) -> str:
         """Write what secure aggregation shows the server: the mean of the checkpoints that clients returned."""
-        return self._save(self.sum_name(round), state)
-
-    def global_name(self, round: int) -> str:
-        return f"global_{round:04d}.safetensors"
-
-    def sum_name(self, round: int) -> str:
-        return f"sum_{round:04d}.safetensors"
-
-    def client_name(self, round: int, client: int) -> str:
-        """Return the name of the file of the checkpoint that a client returned."""
-        return f"client_{client:02d}_round_{round:04d}.safetensors"
+        return self._save(f"sum_{round:04d}.safetensors", state)
 
     def save_distilled(self, round: int, client: int, images: Tensor) -> None:
         """Write the images that a client trained on instead of its own, (M, C, H, W) in [0, 1], for the scorer."""
@@ -179,11 +166,10 @@ class CellStore:
         return read_model(path, RecordedObservation).model_copy(update=key.columns)
 
     def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
-        """Load what the adversary saw and was granted; this needs nothing but the checkpoints folder."""
-        recorded, architecture = self.recorded(key), self.architecture()
-        like = architecture.build().state_dict()
-        states = {name: self.checkpoint(name, lambda: like) for name in recorded.files}
-        return architecture.observation(recorded, states), self.granted(key)
+        """Load what the adversary saw and was granted."""
+        material = Material.read(self, key)
+        contents = {label: file.read() for label, file in material.sources(self).items()}
+        return material.observation(contents), material.granted(contents)
 
     def checkpoint_path(self, name: str) -> Path:
         """Return the path of a checkpoint. name: as an observation has it. Audits name the checkpoints of their
@@ -216,14 +202,8 @@ class CellStore:
 
     def granted(self, key: ObservationKey) -> Knowledge:
         """Load the knowledge that the adversary of an observation was granted."""
-        knowledge, public = self.told(key)
+        knowledge, public = told_in(self.recorded(key))
         return replace(knowledge, public_images=self.public_images()["images"]) if public else knowledge
-
-    def told(self, key: ObservationKey) -> tuple[Knowledge, bool]:
-        """Read the granted knowledge without public images; return it, and whether the adversary has those."""
-        given = self.recorded(key).knowledge
-        knowledge = make_knowledge({name: value for name, value in given.items() if name != "public_images"})
-        return knowledge, "public_images" in given
 
     def architecture(self) -> Architecture:
         return read_model(inside(self.path, self.checkpoints / ARCHITECTURE_FILE), Architecture)
@@ -245,3 +225,90 @@ class CellStore:
 
     def _note(self, path: Path, content: BaseModel) -> None:
         self.files[path.relative_to(self.path).as_posix()] = write_model(path, content)
+
+
+def global_name(round: int) -> str:
+    """Return the name of the file of a global checkpoint."""
+    return f"global_{round:04d}.safetensors"
+
+
+def client_name(round: int, client: int) -> str:
+    """Return the name of the file of the checkpoint that a client returned."""
+    return f"client_{client:02d}_round_{round:04d}.safetensors"
+
+
+def told_in(recorded: RecordedObservation) -> tuple[Knowledge, bool]:
+    """Return the granted knowledge without public images, and whether the adversary has those."""
+    given = dict(recorded.knowledge)
+    public = given.pop("public_images", None) is not None
+    return make_knowledge(given), public
+
+
+Contents = Mapping[str, State]
+"""The tensors of files, by the labels of a `Material`."""
+PUBLIC, DISTILLED = "public images", "distilled by client {}"  # labels; those of checkpoints are their names
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """A file of a run, and its reader, which raises InputError if the file is missing or damaged."""
+
+    path: Path
+    read: Callable[[], State]
+
+
+@dataclass(frozen=True)
+class Material:
+    """An observation without the tensors.
+
+    told: the granted knowledge, without public images. public: whether these were granted. distilled: the clients of
+    the round that distilled their images.
+    """
+
+    recorded: RecordedObservation
+    architecture: Architecture
+    told: Knowledge
+    public: bool = False
+    distilled: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, store: CellStore, key: ObservationKey) -> "Material":
+        """Read all but the tensors; raise InputError if something is missing or damaged."""
+        recorded = store.recorded(key)
+        clients = dict.fromkeys((*recorded.clients, *recorded.round_clients))
+        distilled = [client for client in clients if store.distilled_path(key.round, client).exists()]
+        return cls(recorded, store.architecture(), *told_in(recorded), tuple(distilled))
+
+    def sources(self, store: CellStore) -> dict[str, TensorFile]:
+        """Return the files of the tensors, by label."""
+        round, like = self.recorded.key.round, partial(state_of, self.architecture)
+        found = {
+            name: TensorFile(store.checkpoint_path(name), partial(store.checkpoint, name, like))
+            for name in self.recorded.files
+        }
+        if self.public:
+            found[PUBLIC] = TensorFile(store.public_path, store.public_images)
+        for client in self.distilled:
+            path = store.distilled_path(round, client)
+            found[DISTILLED.format(client)] = TensorFile(path, partial(load_state, path))
+        return found
+
+    def observation(self, contents: Contents) -> Observation:
+        net, key = self.architecture, self.recorded.key
+        pairs = tuple((contents[initial], contents[final]) for initial, final in self.recorded.pairs)
+        return Observation(net.build(), pairs, net.shape, key.round, key.client, key.threat_model)
+
+    def granted(self, contents: Contents) -> Knowledge:
+        return replace(self.told, public_images=contents[PUBLIC]["images"]) if self.public else self.told
+
+    def distilled_images(self, contents: Contents, clients: Sequence[int]) -> Tensor | None:
+        """Return the distilled images of these clients, (M, C, H, W) in [0, 1]; None if some trained on their own."""
+        if not set(clients) <= set(self.distilled):
+            return None
+        return torch.cat([contents[DISTILLED.format(client)]["images"] for client in clients])
+
+
+@lru_cache(maxsize=1)  # of the cell whose jobs are being sent
+def state_of(architecture: Architecture) -> State:
+    """Return the model's state dict, for the names in it."""
+    return architecture.build().state_dict()

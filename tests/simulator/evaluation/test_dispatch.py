@@ -11,7 +11,7 @@ from ray import cloudpickle
 from simulator.evaluation import dispatch
 from simulator.evaluation.dispatch import Dispatcher, Shelf
 from simulator.evaluation.job import attack
-from simulator.evaluation.job_inputs import Material
+from simulator.results.storage import Material
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
 from simulator.run.cluster import stop_ray, worker_environment
 from tests.simulator.evaluation.fake_actor import Handle
