@@ -13,8 +13,7 @@ import yaml
 from attacks import Knowledge
 from clients.local_update import load_data
 from simulator.evaluation.job import Job, Setting, run_job
-from simulator.reports.page.pages import run_page
-from simulator.reports.page.view import render
+from simulator.reports.page.pages import render, run_page
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore

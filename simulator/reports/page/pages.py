@@ -1,14 +1,20 @@
 """report.html of a run or an audit, and of a benchmark, which compares defenses and then has all that a run's page has.
 
-`write_report` and `write_benchmark_report` draw the figures and write the page.
+`write_report` and `write_benchmark_report` draw the figures and write the page: a `Page` of plain values, in the
+templates beside this file. The names of these (HTML, CSS and JavaScript for jinja2) end in .md because `flwr run` sends
+only files of code and text to its servers.
 """
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from attacks import InputError
 from simulator.errors import one_line
@@ -20,6 +26,7 @@ from simulator.reports.page.pictures import (
     OTHERS,
     SCENARIO,
     WORST,
+    Picture,
     asked_for,
     audit_command,
     chart_of,
@@ -29,9 +36,8 @@ from simulator.reports.page.pictures import (
     summary_of,
 )
 from simulator.reports.page.rows import exposure_grid, leakage_grid, legend_of, utility_grid
-from simulator.reports.page.view import Others, Page, Picture, render
 from simulator.reports.tables import Grid, defenses_grid, equal_utility_grid, grid_of
-from simulator.reports.verdict import verdict
+from simulator.reports.verdict import TITLES, Verdict, verdict
 from simulator.results.disk import write_atomically
 from simulator.results.schema import benchmark
 from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
@@ -41,6 +47,57 @@ from simulator.rundir.strip import where_of
 MOST_PICTURES = 12  # clients shown beside the one that is exposed worst
 GRIDS = "reconstructions"  # figures of images, which a page shows as strips
 Say = Callable[[str], None]
+ENVIRONMENT = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+ENVIRONMENT.filters["code"] = lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+
+@dataclass(frozen=True)
+class Others:
+    """Clients beside the one exposed worst: their pictures, the names of those without a counted image, and a line on
+    those for whom there is no room."""
+
+    pictures: tuple[Picture, ...] = ()
+    not_counted: tuple[str, ...] = ()
+    not_shown: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """The content of the page, in its order; empty parts are left out.
+
+    kind: run, audit or benchmark. summary: one line below the title. worst: the client exposed worst. exposures: the
+    worst attack of each threat model. facts: names and values, by heading. tables: further ones, folded. legend:
+    meanings of their columns. repeat: the command that does it again; repeat_needs: what it needs. source: the scenario
+    or audit.yaml; source_name: its name.
+    """
+
+    kind: str
+    title: str
+    summary: str
+    verdict: Verdict
+    worst: Picture | None
+    exposures: Grid
+    utility: Grid | None
+    charts: tuple[dict[str, Any], ...]
+    others: Others
+    facts: dict[str, dict[str, str]]
+    tables: tuple[Grid, ...]
+    legend: dict[str, str]
+    repeat: str
+    repeat_needs: str
+    source_name: str
+    source: str
+
+
+def render(page: Page) -> str:
+    """Return one HTML document with styles, script and images inside."""
+    return ENVIRONMENT.get_template("page.html.md").render(page=page, titles=TITLES)
 
 
 def is_current(run_dir: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from attacks.interface.pictures import stretched
 from simulator.reports.drawing import DPI, Drawn
-from simulator.reports.page.view import Chart, Facts, Pair, Picture, Tile
 from simulator.reports.verdict_words import counted, sentence
 from simulator.results.columns import leakage_floor
 from simulator.rundir.run import Run
@@ -24,17 +24,16 @@ FLAGS = ("model", "shape", "mean", "std", "truth", "public", "candidates")  # op
 REPEATED = {"rounds": "round", "clients": "client", "threat_models": "threat-model"}  # options given once for each
 
 
-def facts_of(description: dict[str, Any]) -> tuple[Facts, ...]:
+def facts_of(description: dict[str, Any]) -> dict[str, dict[str, str]]:
     """Return the scenario or the options of an audit, and versions and machine, without empty values."""
     others = {name: value for name, value in description.items() if name not in APART}
-    own = Facts("What was done", _values(asked_for(description) | others))
-    made = _values(_part(description, "versions") | _part(description, "machine"))
-    return tuple(facts for facts in (own, Facts("Versions and machine", made)) if facts.values)
-
-
-def _values(content: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    said = ((str(name).replace("_", " "), in_words(value)) for name, value in content.items())
-    return tuple((name, value) for name, value in said if value)
+    made = _part(description, "versions") | _part(description, "machine")
+    facts = {"What was done": asked_for(description) | others, "Versions and machine": made}
+    said = {
+        title: {str(name).replace("_", " "): in_words(value) for name, value in content.items() if in_words(value)}
+        for title, content in facts.items()
+    }
+    return {title: values for title, values in said.items() if values}
 
 
 def in_words(value: Any) -> str:
@@ -99,6 +98,33 @@ WORST, OTHERS = 10, 5  # pairs of the client exposed worst, and of each of the o
 CSS_PIXELS = 96  # of an inch
 
 
+@dataclass(frozen=True)
+class Tile:
+    """One image. source: a data URI; alt: what is seen."""
+
+    source: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A private image, if it is known, above its reconstruction, and a note below."""
+
+    private: Tile | None
+    guess: Tile
+    note: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A strip of pairs. label: of the upper images. groups: pairs that stay side by side on a narrow screen."""
+
+    title: str
+    caption: str
+    label: str
+    groups: tuple[tuple[Pair, ...], ...]
+
+
 def data_uri(content: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
@@ -155,10 +181,10 @@ def caption_of(row: pd.Series, strip: Strip, noun: str) -> str:
     )
 
 
-def chart_of(drawn: Drawn) -> Chart:
-    """Encode a figure, at the size at which it was drawn."""
+def chart_of(drawn: Drawn) -> dict[str, Any]:
+    """Encode a figure; width: in CSS pixels, at which its letters are as large as they were drawn."""
     with Image.open(drawn.path) as image:
         width = round(image.width / DPI * CSS_PIXELS)
         small = io.BytesIO()
         image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
-    return Chart(drawn.title, drawn.caption, drawn.alt, data_uri(small.getvalue(), "png"), width)
+    return vars(drawn) | {"source": data_uri(small.getvalue(), "png"), "width": width}

@@ -106,6 +106,6 @@ def _number(value: float, digits: int) -> str:
     return "" if pd.isna(value) else f"{value:.{digits}f}"
 
 
-def legend_of(table: Grid) -> tuple[tuple[str, str], ...]:
+def legend_of(table: Grid) -> dict[str, str]:
     """Return the columns that need an explanation, with it."""
-    return tuple((column.name, sentence(column.meaning)) for column in table.columns if column.meaning)
+    return {column.name: sentence(column.meaning) for column in table.columns if column.meaning}

@@ -11,8 +11,8 @@ from ray import cloudpickle
 from simulator.evaluation import dispatch
 from simulator.evaluation.dispatch import Dispatcher, Shelf
 from simulator.evaluation.job import attack
-from simulator.results.storage import Material
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
+from simulator.results.storage import Material
 from simulator.run.cluster import stop_ray, worker_environment
 from tests.simulator.evaluation.fake_actor import Handle
 from tests.simulator.evaluation.observed import make_job, observed_run

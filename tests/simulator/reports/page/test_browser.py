@@ -10,8 +10,7 @@ from playwright import sync_api as playwright
 
 from simulator.reports.figures import draw_figures
 from simulator.reports.page import pictures as page_pictures
-from simulator.reports.page.pages import run_page
-from simulator.reports.page.view import render
+from simulator.reports.page.pages import render, run_page
 from simulator.rundir.strip import Strip
 from tests.simulator.reports.conftest import large_run
 

@@ -12,10 +12,9 @@ from PIL import Image
 
 from simulator.reports.figures import draw_figures
 from simulator.reports.page import pictures as page_pictures
-from simulator.reports.page.pages import run_page
+from simulator.reports.page.pages import render, run_page
 from simulator.reports.page.pictures import distance, in_words, picture_of, tile
 from simulator.reports.page.rows import leakage_grid, utility_grid
-from simulator.reports.page.view import render
 from simulator.results.schema import LEAKAGE, UTILITY
 from simulator.rundir.strip import Strip
 from tests.simulator.reports.conftest import leakage_row, utility_row
@@ -137,7 +136,7 @@ def test_an_audit_has_a_page_without_scenario_and_utility(record):
     page = run_page(record, ())
     assert (page.kind, page.title, page.utility) == ("audit", "mine", None)
     assert page.repeat.startswith("fedspill audit runs/mine --model net.py:Net --shape 1,8,8 --out ")
-    assert ("recording", "runs/mine") in page.facts[0].values and "fedspill audit runs/mine" in render(page)
+    assert page.facts["What was done"]["recording"] == "runs/mine" and "fedspill audit runs/mine" in render(page)
 
 
 def test_small_images_are_kept_as_they_are_and_large_ones_scaled_down():
