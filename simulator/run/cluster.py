@@ -179,12 +179,6 @@ def backend_config(engine: EngineConfig, clients: int) -> dict:
     return {"client_resources": {"num_cpus": engine.cpus, "num_gpus": gpus}}
 
 
-def beside_clients(config: dict, clients: int) -> tuple[float, int]:
-    """Return the share of a GPU of each client, and how many clients train at a time. config: of `backend_config`."""
-    share = config["client_resources"]
-    return share["num_gpus"], min(actors_that_fit(**share), clients)
-
-
 def actors_that_fit(num_cpus: float, num_gpus: float) -> int:
     """Return how many client actors the nodes have room for.
 

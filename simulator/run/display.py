@@ -48,36 +48,28 @@ def step_bar() -> Iterator[ShowProgress]:
     """Yield a function that shows a bar on stderr from its first call on. If stderr is no terminal, print a line at the
     start of each step and every half minute."""
     console = Terminal(stderr=True)
-    if not console.is_terminal:
-        yield _step_lines(console)
-        return
     progress = Progress(
         PlainColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
         console=console, transient=True,
     )  # fmt: skip
-    task = progress.add_task("")
-
-    def report(what: str, done: int, total: int) -> None:
-        progress.start()
-        progress.update(task, completed=done, total=total, description=what)
-
-    try:
-        yield report
-    finally:
-        progress.stop()
-
-
-def _step_lines(console: Terminal) -> ShowProgress:
-    last, said = "", 0.0
+    task, last, said = progress.add_task(""), "", 0.0
 
     def report(what: str, done: int, total: int) -> None:
         nonlocal last, said
+        if console.is_terminal:
+            progress.start()
+            progress.update(task, completed=done, total=total, description=what)
+            return
         name, now = what.partition(",")[0], time.monotonic()
         if name != last or now - said >= QUIET:
             last, said = name, now
             console.print(f"fedspill: {what}, {done} of {total}", soft_wrap=True)
 
-    return report
+    try:
+        yield report
+    finally:
+        if console.is_terminal:
+            progress.stop()
 
 
 def run_display() -> "Display":
@@ -142,25 +134,32 @@ def found_by(row: dict[str, Any]) -> str:
     return ", ".join(said)
 
 
-class Bars(Display):
-    """Two bars, rounds and attacks; the attacks' bar moves with the iterations of those that run."""
+class Shown(Display):
+    """Shows notes, and the price, as lines."""
 
     def __init__(self, console: Terminal):
         super().__init__()
         self.console = console
+
+    def note(self, line: str) -> None:
+        self.console.print(f"fedspill: {line}", soft_wrap=True)
+
+    def price(self, lines: Callable[[], list[str]]) -> None:
+        for line in lines():
+            self.note(line)
+
+
+class Bars(Shown):
+    """Two bars, rounds and attacks; the attacks' bar moves with the iterations of those that run."""
+
+    def __init__(self, console: Terminal):
+        super().__init__(console)
         self.progress = Progress(
             PlainColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             PlainColumn("{task.fields[note]}"), console=console, transient=True,
         )  # fmt: skip
         self.rounds = self.attacks = TaskID(0)
         self.finished = 0
-
-    def note(self, line: str) -> None:
-        self.progress.console.print(f"fedspill: {line}", soft_wrap=True)
-
-    def price(self, lines: Callable[[], list[str]]) -> None:
-        for line in lines():
-            self.note(line)
 
     def start(self, rounds: int, attacks: int) -> None:
         starting, audit = "starting Flower and Ray …", rounds == 0
@@ -192,60 +191,52 @@ class Bars(Display):
         self.progress.stop()
 
 
-class Lines(Display):
+class Lines(Shown):
     """A line for every round, for about twenty steps of the attacks, and for every attack without a result."""
 
     def __init__(self, console: Terminal):
-        super().__init__()
-        self.console = console
+        super().__init__(console)
         self.started = self.last = time.monotonic()
         self.rounds = self.attacks = self.rounds_done = self.attacks_over = 0
 
     def note(self, line: str) -> None:
-        self._say(line)
-
-    def price(self, lines: Callable[[], list[str]]) -> None:
-        for line in lines():
-            self._say(line)
+        self.last = time.monotonic()
+        super().note(line)
 
     def start(self, rounds: int, attacks: int) -> None:
         self.rounds, self.attacks = rounds, attacks
         what = f"{rounds} rounds and {attacks} attacks to do, starting Flower and Ray"
-        self._say(what if rounds else f"{attacks} attacks to do")
+        self.note(what if rounds else f"{attacks} attacks to do")
 
     def pretraining(self, done: int, total: int, loss: float) -> None:
         if self._quiet():
-            self._say(f"pretraining: {done} of {total} steps, loss {loss:.3f}")
+            self.note(f"pretraining: {done} of {total} steps, loss {loss:.3f}")
 
     def round_done(self, cell: str, round: int, accuracy: float) -> None:
         self.rounds_done += 1
         where = f"{cell}, " if cell else ""
-        self._say(f"{self.rounds_done} of {self.rounds} rounds: {where}round {round}, test accuracy {accuracy:.3f}")
+        self.note(f"{self.rounds_done} of {self.rounds} rounds: {where}round {round}, test accuracy {accuracy:.3f}")
 
     def attack_done(self, row: dict[str, Any]) -> None:
         self.attacks_over += 1
         failed = row["status"] != "ok"
         if failed or self.attacks_over % max(1, self.attacks // LINES) == 0 or self.attacks_over == self.attacks:
             how = f"{row['status']}: {self.why(row)}" if failed else found_by(row) or "done"
-            self._say(f"{self.attacks_over} of {self.attacks} attacks: {subject_of(row)}, {how}")
+            self.note(f"{self.attacks_over} of {self.attacks} attacks: {subject_of(row)}, {how}")
 
     def attacks_running(self, shares: dict[str, float]) -> None:
         if shares and self._quiet():
             names = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())[:2])
-            self._say(f"{self.attacks_over} of {self.attacks} attacks are over, {len(shares)} run: {names}")
+            self.note(f"{self.attacks_over} of {self.attacks} attacks are over, {len(shares)} run: {names}")
 
     def stop(self) -> None:
         seconds = time.monotonic() - self.started
         rounds = f"{self.rounds_done} rounds and " if self.rounds else ""
-        self._say(f"{rounds}{self.attacks_over} attacks done in {seconds:.0f} s")
+        self.note(f"{rounds}{self.attacks_over} attacks done in {seconds:.0f} s")
 
     def _quiet(self) -> bool:
         """Return whether nothing was printed for a while."""
         return time.monotonic() - self.last >= QUIET
-
-    def _say(self, line: str) -> None:
-        self.last = time.monotonic()
-        self.console.print(f"fedspill: {line}", soft_wrap=True)
 
 
 @contextlib.contextmanager

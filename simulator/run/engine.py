@@ -14,7 +14,7 @@ from flwr.simulation import run_simulation
 
 from clients.client_app import app as client_app
 from simulator.errors import RunError
-from simulator.run.cluster import backend_config, beside_clients, start_ray
+from simulator.run.cluster import actors_that_fit, backend_config, start_ray
 from simulator.run.display import Display, interruptible
 from simulator.run.federation import run_federation
 from simulator.run.folder import check_unused, claimed
@@ -35,7 +35,9 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            run_federation(grid, plan, display, patience, beside_clients(resources, plan.clients))
+            share = resources["client_resources"]
+            beside = share["num_gpus"], min(actors_that_fit(**share), plan.clients)
+            run_federation(grid, plan, display, patience, beside)
         except Exception as error:
             caught.append(error)
         finally:

@@ -95,22 +95,18 @@ ANSWER_WAIT = 300.0  # seconds without another answer: more than twice the time 
 LOOK = 0.1  # seconds between two looks at who has answered
 
 
-def each_its_own(clients: int, seconds: float) -> float:
-    """Return the patience if every client has a machine of its own: all of them work at the same time."""
-    return seconds
-
-
 def run_federation(
     grid: Grid,
     plan: RunPlan,
     display: Display,
-    patience: Patience = each_its_own,
+    patience: Patience = lambda clients, seconds: seconds,
     beside: tuple[float, int] = (0.0, 0),
 ) -> None:
     """Run every cell that is not done yet inside this one simulation, and the attacks of the others that ran out of
     time; write the tables. The directory has to be `claimed`.
 
-    beside: the share of a GPU of each client on the Ray that attacks run on, and how many of them train at a time.
+    patience: default for clients that all work at the same time, each on a machine of its own. beside: the share of a
+    GPU of each client on the Ray that attacks run on, and how many of them train at a time.
     A cell that has to stop does not keep the others from running: at the end, CellsFailed names those that stopped.
     """
     gc_tuning.look_as_usual()

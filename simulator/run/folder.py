@@ -106,13 +106,19 @@ def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
     """Return whether there is something to run: the directory is free, or this scenario is not finished there, or
     attacks ran out of time and can be tried again.
 
-    Raise InputError if something else lies there, or if the data have changed since the run began. Tables that are
-    missing are written: those of a run that ended between its last row and them.
+    Raise InputError if something else lies there, or if the images or the code have changed since the run began. Tables
+    that are missing are written: those of a run that ended between its last row and them.
     """
     why = partial(_difference, plan.scenario.content)
     if is_free(plan.run_dir, DESCRIPTION, plan.scenario.digest, "run", "scenario's run", why) or overwrite:
         return True
-    check_inputs(plan)
+    before, now = read_description(plan.run_dir / DESCRIPTION).get("inputs"), inputs_of(plan)
+    changed = [name for name, digest in now.items() if not isinstance(before, dict) or before.get(name) != digest]
+    if changed:
+        raise InputError(
+            f"{changed[0]} is not what it was when {str(plan.run_dir)!r} was begun: one table would hold both; "
+            "choose another --out, or do all of it again with --overwrite"
+        )
     wanted = {cell.name for cell in plan.cells}
     # whoever goes on reads every checkpoint anyway, with the folder locked
     if not all(wanted <= finished_cells(plan.run_dir, with_files) for with_files in (False, True)):
@@ -163,17 +169,6 @@ def _shown(values: dict[str, Any], key: str) -> str:
     return one_line(repr(values[key]), most=60) if key in values else "not"
 
 
-def check_inputs(plan: RunPlan) -> None:
-    """Raise InputError if the images or the code of a scenario have changed since its run directory was begun."""
-    before, now = read_description(plan.run_dir / DESCRIPTION).get("inputs"), inputs_of(plan)
-    changed = [name for name, digest in now.items() if not isinstance(before, dict) or before.get(name) != digest]
-    if changed:
-        raise InputError(
-            f"{changed[0]} is not what it was when {str(plan.run_dir)!r} was begun: one table would hold both; "
-            "choose another --out, or do all of it again with --overwrite"
-        )
-
-
 def claimed(plan: RunPlan, overwrite: bool = False) -> contextlib.AbstractContextManager[list[str]]:
     """Make the run directory, describe the run in it and keep other processes out; yield lines for the user.
 
@@ -208,24 +203,20 @@ def check_unused(run_dir: Path) -> None:
 
 @contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Keep other processes out of a run directory; raise RunError if one runs there."""
+    """Keep other processes out of a run directory; raise RunError if one runs there, and InputError if something in it
+    is neither file nor folder: a link would be followed, and a pipe waited for."""
     with writing(run_dir / LOCK):
         lock = acquired(run_dir, _occupied(run_dir))
     with lock:
-        _check_files(run_dir)
+        for folder, folders, files in os.walk(run_dir):
+            for path in (Path(folder, name) for name in (*folders, *files)):
+                if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                    kind = "a link" if path.is_symlink() else "no file"
+                    raise InputError(
+                        f"{str(path)!r} is {kind}, and nothing is written through it: remove it, or choose another "
+                        "--out"
+                    )
         yield
-
-
-def _check_files(run_dir: Path) -> None:
-    """Raise InputError if something in a run directory is neither file nor folder: a link would be followed, and a pipe
-    waited for."""
-    for folder, folders, files in os.walk(run_dir):
-        for path in (Path(folder, name) for name in (*folders, *files)):
-            if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                kind = "a link" if path.is_symlink() else "no file"
-                raise InputError(
-                    f"{str(path)!r} is {kind}, and nothing is written through it: remove it, or choose another --out"
-                )
 
 
 def _occupied(run_dir: Path) -> str:

@@ -128,7 +128,7 @@ def pretrain(model: nn.Module, config: ClientConfig, data: FederatedData, run_di
     pretraining = Pretraining.of(config, data)
     folder = run_dir / FOLDER if pretraining.training.folder is None else Path(pretraining.training.folder)
     path = folder / f"{config.model.name.rpartition(':')[2]}-{pretraining.digest}.safetensors"
-    mark = path.with_suffix(".crc32")  # another run may have been killed beside it, or its disk full
+    mark = path.with_suffix(".crc32")
     if path.exists() and mark.exists() and not is_changed(path, mark.read_text(errors="replace").strip()):
         load_checkpoint(model, path, pretraining.new_head)
         return

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from attacks import InputError
+from simulator.results.columns import is_number
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
 from simulator.run.display import Display
@@ -38,8 +39,8 @@ class Tracker(Display):
     def attack_done(self, row: dict[str, Any]) -> None:
         who = "all" if row["client"] == ALL else f"client_{row['client']:02d}"
         where = "/".join(filter(None, [row.get("cell"), row["threat_model"], row["attack"], who]))
-        found = {name: row.get(name) for name in NUMBERS}
-        self._send({f"{where}/{name}": value for name, value in found.items() if _is_number(value)}, row["round"])
+        found = {name: row[name] for name in NUMBERS if is_number(row.get(name)) and math.isfinite(row[name])}
+        self._send({f"{where}/{name}": value for name, value in found.items()}, row["round"])
 
     def stop(self) -> None:
         self._try(self.end)
@@ -71,13 +72,9 @@ class Displays(Display):
     def __init__(self, *displays: Display):
         self.displays = displays
 
-    note = _broadcast("note")
-    start = _broadcast("start")
-    pretraining = _broadcast("pretraining")
-    round_done = _broadcast("round_done")
-    attack_done = _broadcast("attack_done")
-    attacks_running = _broadcast("attacks_running")
-    stop = _broadcast("stop")
+
+for name in ("note", "start", "pretraining", "round_done", "attack_done", "attacks_running", "stop"):
+    setattr(Displays, name, _broadcast(name))
 
 
 def mlflow_tracker(mlflow: Any, plan: RunPlan) -> Tracker:
@@ -118,7 +115,3 @@ def _settings(plan: RunPlan) -> dict[str, Any]:
     content = plan.scenario.model_dump(mode="json", exclude={"output"})
     settings = {".".join(map(str, key)): value for key, value in leaves(content) if value is not None}
     return {**settings, "digest": plan.scenario.digest}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

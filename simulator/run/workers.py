@@ -59,10 +59,10 @@ class KillablePool(BasicActorPool):
         self.lock = threading.Lock()
 
     def submit(self, actor_fn: Any, job: tuple[Any, Message, str, Context]) -> Any:
-        actor = self._take()
+        actor, limit = self._take(), job[1].content.config_records.get("config", ConfigRecord()).get(LIMIT)
         ready = actor.__ray_ready__.remote()
         future = actor_fn(actor, *job)
-        self.work[future] = Work(actor, ready, seconds_for(job[1]))
+        self.work[future] = Work(actor, ready, limit if isinstance(limit, int | float) else None)
         return future
 
     def fetch_result_and_return_actor_to_pool(self, future: Any) -> tuple[Message, Context]:
@@ -71,11 +71,9 @@ class KillablePool(BasicActorPool):
         work = self.work[future]
         try:
             ray.get(work.ready, timeout=unhurried(START))
-        except ray.exceptions.GetTimeoutError:
-            self.lost.add(work.actor)
-            self._kill(work.actor)
-            raise NoWorker from None
-        except ray.exceptions.RayError:  # it died while it was idle
+        except ray.exceptions.RayError as error:  # it did not come up, or died while it was idle
+            if isinstance(error, ray.exceptions.GetTimeoutError):
+                self.lost.add(work.actor)
             self._kill(work.actor)
             raise NoWorker from None
         start = time.monotonic()
@@ -115,12 +113,6 @@ class KillablePool(BasicActorPool):
     def _kill(self, actor: Any) -> None:
         self.killed.add(actor)
         ray.kill(actor)
-
-
-def seconds_for(message: Message) -> float | None:
-    """Return the processor seconds after which a client is ended; None if the message has none."""
-    said = message.content.config_records.get("config", ConfigRecord()).get(LIMIT)
-    return said if isinstance(said, int | float) else None
 
 
 class KillingBackend(raybackend.RayBackend):
