@@ -22,8 +22,3 @@ def look_now() -> None:
     """Collect after a round: Flower's messages hold each other, and with them the arrays of its checkpoints, a hundred
     megabytes of each round of ten clients."""
     gc.collect()
-
-
-def leave_it() -> None:
-    """Skip the collection at the end of the process: it takes half a second after PyTorch's import."""
-    gc.freeze()

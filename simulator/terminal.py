@@ -93,11 +93,6 @@ class Outlet:
                 os.close(null)
 
     @property
-    def reason(self) -> str:
-        """The text of the error; empty without one."""
-        return (self.failed and self.failed.strerror) or ""
-
-    @property
     def is_lost(self) -> bool:
         """Whether output was lost that somebody waits for; a reader that has left does not."""
         return self.failed is not None and self.failed.errno != errno.EPIPE

@@ -89,11 +89,10 @@ class CellRecorder:
             if view.hidden_by is not None:
                 self._note(key, view, "skipped", view.hidden_by)
             elif (view.source, key.client) in seen:
-                self._observe(key, view, healthy)
-        self._forget_old_rounds(round)
-
-    def _forget_old_rounds(self, round: int) -> None:
-        """Remove the files that `output.keep: {last: K}` does not keep, unless later attacks look back."""
+                recorded = self.observations.write(key, view, healthy)
+                for job in self._jobs(key, view):
+                    self.retention.begin(job.name, recorded.files)
+                    self.submit(job)
         last = self.cell.scenario.kept_rounds
         if last is not None and not self.cell.scenario.looks_back_after(round):
             self.retention.keep_from(round - last + 1)
@@ -102,13 +101,6 @@ class CellRecorder:
         """Return the views of a client, or of all, with the key of the observation; none in a round without attacks."""
         views = self.views if self.cell.scenario.adversary.attacks_in(round) else []
         return [(ObservationKey(round, client, view.threat_model), view) for view in views if view.shows(client)]
-
-    def _observe(self, key: ObservationKey, view: View, healthy: tuple[int, ...]) -> None:
-        """Write an observation, and start its attacks."""
-        recorded = self.observations.write(key, view, healthy)
-        for job in self._jobs(key, view):
-            self.retention.begin(job.name, recorded.files)
-            self.submit(job)
 
     def _describe(
         self, view: View, seen: RecordedObservation, rounds: Sequence[RoundFiles]

@@ -72,7 +72,8 @@ class ClientReply:
         reported: dict[str, Any] = {}
         guarantees: tuple[Guarantee, ...] = ()
         try:
-            reported, guarantees = _reported(message.content), _guarantees(message.content)
+            reported, privacy = _reported(message.content), message.content.config_records.get("privacy")
+            guarantees = () if privacy is None else from_json(str(privacy["guarantees"]))
             reported |= privacy_columns(guarantees)
             arrays, distilled = _arrays(message.content, sent), _distilled(message.content)
         except Exception as error:  # a record is missing, or holds something else
@@ -139,11 +140,6 @@ def _number(metrics: MetricRecord, name: str) -> int | float:
     if not is_number(value):
         raise BadReply(f"says {name} = {str(value)[:40]!r}: no number")
     return cast(int | float, value)
-
-
-def _guarantees(content: RecordDict) -> tuple[Guarantee, ...]:
-    record = content.config_records.get("privacy")
-    return () if record is None else from_json(str(record["guarantees"]))
 
 
 def _arrays(content: RecordDict, sent: Mapping[str, Array]) -> ArrayRecord:

@@ -75,7 +75,6 @@ class StatisticsApart(Wrapped):
         return ArrayRecord({name: array for name, array in arrays.items() if name not in self.buffers})
 
     def _whole(self, parameters: Mapping[str, Array], buffers: Mapping[str, Array]) -> ArrayRecord:
-        """Put both together, in the order of the checkpoint sent."""
         return ArrayRecord({name: (buffers if name in self.buffers else parameters)[name] for name in self.sent})
 
     def _mean(self, replies: Sequence[Message]) -> ArrayRecord:

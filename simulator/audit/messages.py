@@ -136,7 +136,6 @@ class MessageReader:
 
 
 def _name(message: Message) -> str | int | None:
-    """Return the name that the client gives itself; None for none."""
     content = message.content
     metrics = [record.get(key) for record in content.metric_records.values() for key in NAMES]
     configs = [record.get(key) for record in content.config_records.values() for key in NAMES]

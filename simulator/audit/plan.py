@@ -27,7 +27,7 @@ from simulator.evaluation.image_files import Shape, read_images, read_truth
 from simulator.evaluation.job import Setting
 from simulator.results.disk import contents_digest
 from simulator.results.keys import ALL, ObservationKey
-from simulator.results.storage import CellStore, make_knowledge
+from simulator.results.storage import make_knowledge
 from simulator.scenario.sections import AttackConfig
 
 OPERATIONS = 1e11  # that a short `ntk` may take: five to ten seconds of one core
@@ -47,20 +47,13 @@ def default_attacks(
     most_images: of a client, 0 if unknown. members: whether candidates are given. Every row tells them from others, and
     that of `mean_image`, which takes no time, comes first.
     """
-    candidates = CANDIDATES * (most_images or ASSUMED_IMAGES)
-    iterations = int(OPERATIONS / (forward_operations(model, shape) * PASSES * candidates))
+    candidates, counter = CANDIDATES * (most_images or ASSUMED_IMAGES), FlopCounterMode(display=False)
+    with torch.no_grad(), counter:  # of a forward pass on one image
+        model(torch.zeros(1, *shape, dtype=next(model.parameters()).dtype))
+    iterations = int(OPERATIONS / (max(1, counter.get_total_flops()) * PASSES * candidates))
     short = {"name": "ntk", "iterations": min(MOST, max(FEWEST, iterations))}
     names: list[Mapping[str, Any]] = [{"name": FIRST}] * members + [{"name": "span"}, short]
     return tuple(AttackConfig.model_validate(one) for one in names)
-
-
-def forward_operations(model: nn.Module, shape: Shape) -> int:
-    """Return the floating-point operations of a forward pass on one image (C, H, W)."""
-    first = next(model.parameters())
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        model(torch.zeros(1, *shape, dtype=first.dtype))
-    return max(1, counter.get_total_flops())
 
 
 MOST_CHANNELS = 4  # of pictures
@@ -205,9 +198,8 @@ class AuditPlan:
 
     def setting(self, timeout: float = TIMEOUT) -> Setting:
         """Return the setting of all jobs. timeout: processor seconds that an attack may take."""
-        truth = self.truth()
-        candidates = self.candidates(truth)
-        return Setting(truth, seed=self.options.seed, timeout=timeout, candidates=candidates, limit="--timeout")
+        truth, seed = self.truth(), self.options.seed
+        return Setting(truth, seed=seed, timeout=timeout, candidates=self.candidates(truth), limit="--timeout")
 
     def candidates(self, truth: AuditTruth | None) -> AuditCandidates | None:
         """Return the candidates: those given, else a truth without owners. It needs public images beside it, and then
@@ -224,7 +216,6 @@ class AuditPlan:
         return AuditCandidates(Path(path), Path(options.public), options.shape)
 
     def _one_of_each_client(self) -> dict[int, tuple[Observation, Knowledge]]:
-        """Return the first observation of each client, and the server's knowledge."""
         first: dict[int, ObservationKey] = {}
         for key in self.recording.observations():
             if key.threat_model == "server" and key.client != ALL:
@@ -236,9 +227,6 @@ class AuditPlan:
         said = {client: count for round in self.recording.rounds for client, count in round.images.items()}
         clients = self.recording.recorded(key).clients
         return sum(said[client] for client in clients) if all(client in said for client in clients) else None
-
-    def store(self) -> CellStore:
-        return CellStore(self.out)
 
 
 def digest_of(options: AuditOptions, recording: Recording) -> str:
@@ -298,12 +286,9 @@ def per_channel(values: Sequence[float], shape: Shape) -> tuple[float, ...]:
 def _chosen(recording: Recording, options: AuditOptions) -> tuple[ObservationKey, ...]:
     """Return the observations to attack. Raise InputError if one that was asked for is missing, or none is left."""
     keys = recording.observations()
-    asked: list[tuple[str, Collection[Any]]] = [
-        ("round", options.rounds),
-        ("client", options.clients),
-        ("threat_model", options.threat_models),
-    ]
-    for name, wanted in asked:
+    asked: dict[str, Collection[Any]] = {"round": options.rounds, "client": options.clients}
+    asked["threat_model"] = options.threat_models
+    for name, wanted in asked.items():
         known = sorted({getattr(key, name) for key in keys})
         if missing := [value for value in wanted if value not in known]:
             shown = nearest(str(missing[0]), list(map(str, known)))
@@ -315,7 +300,6 @@ def _chosen(recording: Recording, options: AuditOptions) -> tuple[ObservationKey
 
 
 def _check_images(options: AuditOptions) -> None:
-    """Raise InputError if the images or the knowledge given cannot be used."""
     if options.truth is not None:
         read_truth(Path(options.truth), options.shape)
     elif options.owners:

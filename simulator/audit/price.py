@@ -12,13 +12,13 @@ from clients.time_limit import CORES, unhurried
 from simulator.audit.plan import AuditPlan
 from simulator.evaluation.attack_run import SCORE, AttackRun, attack_seconds, clock, not_counting, work_seconds
 from simulator.evaluation.candidate_images import tell_candidates
-from simulator.evaluation.job import Job, JobResult, lost
+from simulator.evaluation.job import Job, JobResult
 from simulator.scenario.sections import AttackConfig
 
 MINUTES = 5.0
 STARTUP = 15.0  # processor seconds that Ray and two workers take to come up
 LEFT = "left for want of time"
-REST = f"{LEFT}: --minutes 0 goes on with it"
+REST = f"{LEFT}: --minutes 0 goes on with it"  # in the row of a job that the next call tries
 
 
 @dataclass
@@ -50,11 +50,6 @@ class TimeLeft:
 
 def _kind(job: Job) -> tuple[str, str]:
     return job.attack.label, job.key.threat_model
-
-
-def left_over(job: Job) -> JobResult:
-    """Return the row of a job that the next call tries."""
-    return lost(job, REST, "skipped")
 
 
 def is_left(result: JobResult) -> bool:

@@ -19,11 +19,12 @@ from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator import gc_tuning
 from simulator.audit.plan import FIRST, TIMEOUT, AuditOptions, AuditPlan, absolute, digest_of, typed_attack
-from simulator.audit.price import MINUTES, TimeLeft, describe_audit, is_left, left_over
+from simulator.audit.price import MINUTES, REST, TimeLeft, describe_audit, is_left
 from simulator.audit.recording import CONTENTS, Recording
 from simulator.evaluation.image_files import Shape
 from simulator.evaluation.job import Job, JobResult, lost, run_job
 from simulator.results.ledger import JOURNAL, Ledger, inspect, out_of_time
+from simulator.results.storage import CellStore
 from simulator.run.display import Display
 from simulator.run.folder import TABLE_FILES, claimed_folder, is_free, surroundings
 from simulator.rundir.run import AUDIT, Run, read_description
@@ -158,7 +159,7 @@ def run_audit(
 
 def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
     """Write the observations, and return a job for each of them and each attack."""
-    store, shape = plan.store(), plan.options.shape
+    store, shape = CellStore(plan.out), plan.options.shape
     store.create(ModelConfig(name=plan.options.model), shape, outputs_of(plan.model, "", shape)[0], plan.options.seed)
     setting = plan.setting(timeout)
     for key in plan.keys:
@@ -190,7 +191,7 @@ def _results(
                 yield job, run_job(job)
                 left.took(job, time.monotonic() - begun)
             else:
-                yield job, left_over(job)
+                yield job, lost(job, REST, "skipped")
         return
     with _dispatcher(workers) as dispatcher:
         yield from _of_workers(dispatcher, able, display, left)
@@ -208,13 +209,13 @@ def _of_workers(
                 begun[job.name] = time.monotonic()
                 dispatcher.submit(job)
             else:
-                yield job, left_over(job)
+                yield job, lost(job, REST, "skipped")
         for job, result in dispatcher.collect(timeout=0.5):
             left.took(job, time.monotonic() - begun[job.name])
             yield job, result
         display.attacks_running(dispatcher.shares())
     for job in (*dispatcher.pending, *jobs):
-        yield job, left_over(job)
+        yield job, lost(job, REST, "skipped")
 
 
 @contextlib.contextmanager

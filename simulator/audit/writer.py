@@ -15,7 +15,7 @@ from filelock import BaseFileLock
 from attacks import Knowledge
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from simulator.audit.messages import Arrays, Problems, Reply, ServerRound, log, same
+from simulator.audit.messages import Arrays, Problems, ServerRound, log, same
 from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
 from simulator.results.disk import LOCK, acquired, is_occupied
 from simulator.results.formats import write_model
@@ -30,41 +30,11 @@ OWN = re.compile(  # paths of a recording, below its folder
 )
 
 
-class RecordingFolder:
-    """A folder for one recording."""
-
-    def __init__(self, path: Path):
-        """Make nothing yet. Raise InputError if the folder holds something else than a recording, an earlier one that
-        cannot be renamed, or one that is under way."""
-        self.path = Path(os.path.realpath(path))  # a link that moves away leaves the folder where it was
-        self.lock: BaseFileLock | None = None
-        self.occupied = (
-            f"another process records into {str(self.path)!r}, or a Record of this one whose finish() was not called: "
-            "name another folder"
-        )
-        _check(self.path)
-        if is_occupied(self.path):
-            raise InputError(f"Record: {self.occupied}")
-
-    def claim(self, is_ours: bool) -> None:
-        """Make the folder and lock it. is_ours: whether the recording in the folder is this one; another is moved."""
-        if self.lock is not None:
-            return
-        if not is_ours and (self.path / CONTENTS).exists():
-            with acquired(self.path, self.occupied):
-                _move_away(self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.lock = acquired(self.path, self.occupied)
-
-    def release(self) -> None:
-        """Let others into the folder."""
-        if self.lock is not None:
-            self.lock.release()
-            self.lock = None
-
-
-def _check(path: Path) -> None:
-    """Raise InputError if `path` holds something else than a recording, or one that cannot be renamed."""
+def _check(path: Path, occupied: str) -> None:
+    """Raise InputError if `path` holds something else than a recording, one that cannot be renamed, or one that is
+    under way."""
+    if is_occupied(path):
+        raise InputError(f"Record: {occupied}")
     if path.is_dir() and (path / CONTENTS).exists():
         if path.is_mount() or not os.access(path.parent, os.W_OK | os.X_OK):
             raise InputError(
@@ -106,7 +76,6 @@ def _length(recording: Path) -> int:
 
 
 def _is_recording_alone(folder: Path) -> bool:
-    """Return whether a folder holds a recording and nothing else."""
     return (folder / CONTENTS).is_file() and all(
         OWN.fullmatch(path.relative_to(folder).as_posix()) and not path.is_symlink() for path in folder.rglob("*")
     )
@@ -199,9 +168,15 @@ class RecordingWriter:
     """A recording under way. A file that cannot be written becomes a problem, and the rest is written all the same."""
 
     def __init__(self, path: Path, strategy: str, kept: Kept, problems: Problems):
-        """strategy: its name. Make nothing yet; raise InputError if `RecordingFolder` does."""
-        self.folder = RecordingFolder(path)  # locked from the first round to the end
-        self.path = self.folder.path
+        """strategy: its name. Make nothing yet; raise InputError if the folder holds something else than a recording,
+        an earlier one that cannot be renamed, or one that is under way."""
+        self.path = Path(os.path.realpath(path))  # a link that moves away leaves the folder where it was
+        self.lock: BaseFileLock | None = None  # from the first round to the end
+        self.occupied = (
+            f"another process records into {str(self.path)!r}, or a Record of this one whose finish() was not called: "
+            "name another folder"
+        )
+        _check(self.path, self.occupied)
         self.strategy, self.kept, self.problems = strategy, kept, problems
         self.store = CellStore(self.path, archive=True)
         self.views, self.retention = RecordedViews(self.store), Retention(self.store)
@@ -226,17 +201,22 @@ class RecordingWriter:
             self.write_contents()
 
     def write_contents(self) -> None:
-        """Write recording.json as it is now."""
         with self.problems.caught(f"{CONTENTS} could not be written"):
             write_model(self.path / CONTENTS, self._contents())
 
     def end(self) -> None:
-        """Let others into the folder."""
-        self.folder.release()
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
 
     def _begin(self) -> None:
-        """Claim the folder, once; if that fails, the next round tries again."""
-        self.folder.claim(is_ours=self.begun)
+        """Make the folder and lock it, once; if that fails, the next round tries again. Move another recording away."""
+        if self.lock is None:
+            if not self.begun and (self.path / CONTENTS).exists():
+                with acquired(self.path, self.occupied):
+                    _move_away(self.path)
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = acquired(self.path, self.occupied)
         if self.begun:
             return
         write_model(self.path / CONTENTS, self._contents())  # first: it says whose folder this is
@@ -257,12 +237,17 @@ class RecordingWriter:
                     saved.initial[client] = self.retention.note(name, saved.number)
 
     def _write_returned(self, saved: SavedRound, seen: ServerRound) -> None:
-        """Write the replies, the checkpoint after the round, and the observations."""
         self.last_round = saved.number
         for reply in seen.replies:
             client = self.numbers[reply.node]
+            if reply.images is not None:
+                self.views.images[client] = reply.images
+            if reply.name is not None:
+                self.clients[client] = SeenClient(node=reply.node, name=reply.name)
             with self.problems.caught(NOT_WRITTEN, f"round {saved.number}, returned by client {client}"):
-                self._write_reply(saved, client, reply)
+                if client in saved.initial and self._keeps(client):
+                    name = self.store.save_client(saved.number, client, self._state(reply.arrays))
+                    saved.returned[client] = self.retention.note(name, saved.number)
         final = None
         if seen.final is not None:
             with self.problems.caught(NOT_WRITTEN, f"round {saved.number}, the global one after it"):
@@ -272,16 +257,10 @@ class RecordingWriter:
         clients = tuple(sorted(saved.returned))
         self.rounds.append(RecordedRound(round=saved.number, clients=clients, images=dict(sorted(images.items()))))
         self._observe(saved, final, tuple(sorted(self.numbers[reply.node] for reply in seen.replies)))
-        self._forget_old_rounds()
-
-    def _write_reply(self, saved: SavedRound, client: int, reply: Reply) -> None:
-        if reply.images is not None:
-            self.views.images[client] = reply.images
-        if reply.name is not None:
-            self.clients[client] = SeenClient(node=reply.node, name=reply.name)
-        if client in saved.initial and self._keeps(client):
-            name = self.store.save_client(saved.number, client, self._state(reply.arrays))
-            saved.returned[client] = self.retention.note(name, saved.number)
+        if self.kept.rounds is not None and len(self.rounds) > self.kept.rounds:
+            self.rounds = self.rounds[-self.kept.rounds :]
+            self.views.forget_before(self.rounds[0].round)
+            self.retention.keep_from(self.rounds[0].round)
 
     def _global_file(self, number: int, arrays: Arrays) -> str:
         """Return the file of the checkpoint before a round: usually that of the end of the last one."""
@@ -314,13 +293,6 @@ class RecordingWriter:
         of_all = {} if final is None else {CheckpointSource.GLOBAL: (saved.initial[ALL], final)}
         ended = self.views.observations.extend(saved.number, returned, of_all, present)
         self.views.write(saved.number, ended, present)
-
-    def _forget_old_rounds(self) -> None:
-        """Remove the files that only old rounds need."""
-        if self.kept.rounds is not None and len(self.rounds) > self.kept.rounds:
-            self.rounds = self.rounds[-self.kept.rounds :]
-            self.views.forget_before(self.rounds[0].round)
-            self.retention.keep_from(self.rounds[0].round)
 
     def _contents(self) -> RecordingContents:
         rounds, problems = tuple(self.rounds), self.problems.lines()

@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+from inspect import signature
 
 from simulator.audit.price import MINUTES, describe_rest
 from simulator.audit.run_audit import audit as run_audit
@@ -24,30 +25,16 @@ def audit(typed: AuditCommand) -> Answer:
     minutes = 0.0 if until_done else MINUTES if typed.minutes is None else typed.minutes
     display = run_display()
     with interruptible(display):
-        run = run_audit(
-            typed.recording,
-            typed.model,
-            parse_shape(typed.shape),
-            mean=parse_numbers("--mean", typed.mean),
-            std=parse_numbers("--std", typed.std),
-            truth=typed.truth,
-            owners=parse_owners(typed.owners),
-            public=typed.public,
-            candidates=typed.candidates,
-            attacks=typed.attacks,
-            know=parse_fields(typed.know),
-            out=typed.out_dir,
-            rounds=typed.rounds,
-            clients=typed.clients,
-            threat_models=typed.threat_models,
-            seed=typed.seed,
-            timeout=typed.timeout,
-            minutes=minutes,
-            workers=typed.workers,
-            overwrite=typed.overwrite,
-            page=False,
-            display=display,
-        )
+        given = {name: value for name, value in vars(typed).items() if name in signature(run_audit).parameters}
+        parsed = {
+            "shape": parse_shape(typed.shape),
+            "mean": parse_numbers("--mean", typed.mean),
+            "std": parse_numbers("--std", typed.std),
+            "owners": parse_owners(typed.owners),
+            "know": parse_fields(typed.know),
+        }
+        given |= parsed | {"out": typed.out_dir, "minutes": minutes, "page": False, "display": display}
+        run = run_audit(**given)
     from simulator.reports.page.pages import is_current  # Matplotlib: 0.5 s that an audit which is refused is spared
 
     finished = is_current(run.path)  # its tables are older than the page: nothing was attacked

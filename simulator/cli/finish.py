@@ -141,5 +141,4 @@ def no_result(leakage: pd.DataFrame) -> NoResult | None:
 
 
 def again(leakage: pd.DataFrame) -> str:
-    """Say how attacks that ran out of time are tried again; "" if there are none."""
     return AGAIN if leakage.status.eq("timeout").any() else ""

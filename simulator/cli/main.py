@@ -1,5 +1,6 @@
 """The command line. A command's module is imported when the command is called, so that `--help` answers at once."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -112,16 +113,15 @@ def main() -> None:
         with outlets() as stdout:
             code = _exit_code()
             stdout.flush()
-            if stdout.is_lost:
-                print_error(f"stdout cannot be written ({stdout.reason}): what was to stand there is lost")
+            if stdout.failed is not None and stdout.is_lost:
+                print_error(f"stdout cannot be written ({stdout.failed.strerror}): what was to stand there is lost")
                 code = code or 1
     finally:
-        gc_tuning.leave_it()
+        gc.freeze()  # the collection at the end of the process takes half a second after PyTorch's import
     sys.exit(code)
 
 
 def _exit_code() -> int | str | None:
-    """Run the command, and return its exit code."""
     try:
         cli()
     except SystemExit as end:

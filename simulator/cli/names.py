@@ -21,19 +21,7 @@ ELSEWHERE = {  # names that no registry holds
 
 
 def list_names(typed: ListCommand) -> Answer:
-    known = known_parts()
-    for kind, names in known.items():
-        say(f"{kind}:")
-        show_names(names)
-    strategies = known_strategies()
-    say("strategies:")
-    for line in wrap(", ".join(strategies), out.width, initial_indent="  ", subsequent_indent="  "):
-        say(line)
-    return Answer({**known, "strategies": strategies})
-
-
-def known_parts() -> dict[str, dict[str, str]]:
-    """Return, of each kind, every name that a scenario can say and one sentence on it: ours, those that installed
+    """Print, of each kind, every name that a scenario can say and one sentence on it: ours, those that installed
     packages offer, and where other names come from."""
     own = {
         "attacks": {name: first_sentence(getdoc(ATTACKS[name])) for name in sorted(ATTACKS)},
@@ -41,7 +29,18 @@ def known_parts() -> dict[str, dict[str, str]]:
         "data": {name: first_sentence(getdoc(source.load)) for name, source in SOURCES.items()},
         "models": {name: first_sentence(getdoc(options)) for name, options in MODELS.items()},
     }
-    return {kind: names | offered(f"fedspill.{kind}") | ELSEWHERE.get(kind, {}) for kind, names in own.items()}
+    known = {kind: names | offered(f"fedspill.{kind}") | ELSEWHERE.get(kind, {}) for kind, names in own.items()}
+    for kind, names in known.items():
+        say(f"{kind}:")
+        widest = max(map(len, names)) + 4
+        for name, text in names.items():  # the description folded beside it
+            for line in wrap(text, out.width, initial_indent=f"  {name}".ljust(widest), subsequent_indent=" " * widest):
+                say(line)
+    strategies = known_strategies()
+    say("strategies:")
+    for line in wrap(", ".join(strategies), out.width, initial_indent="  ", subsequent_indent="  "):
+        say(line)
+    return Answer({**known, "strategies": strategies})
 
 
 def offered(group: str) -> dict[str, str]:
@@ -51,14 +50,5 @@ def offered(group: str) -> dict[str, str]:
 
 
 def first_sentence(doc: str | None) -> str:
-    """Return the first sentence of a docstring, in one line."""
     text = " ".join((doc or "").split("\n\n")[0].split())
     return re.split(r"(?<!et al)(?<!sec)\. ", text)[0].rstrip(".") + "."
-
-
-def show_names(names: dict[str, str]) -> None:
-    """Print a line for each name, its description folded beside it."""
-    widest = max(map(len, names)) + 4
-    for name, text in names.items():
-        for line in wrap(text, out.width, initial_indent=f"  {name}".ljust(widest), subsequent_indent=" " * widest):
-            say(line)

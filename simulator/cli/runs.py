@@ -11,7 +11,7 @@ from simulator.reports.benchmark_table import TABLE
 from simulator.reports.gate import PLACES, parse_limits
 from simulator.run.display import run_display
 from simulator.run.folder import needs_run
-from simulator.run.plan import RunPlan, make_plan
+from simulator.run.plan import make_plan
 from simulator.rundir.run import Run
 from simulator.scenario.benchmark import load_benchmark
 from simulator.scenario.scenario import Scenario, load_scenario
@@ -28,7 +28,11 @@ def benchmark(typed: BenchmarkCommand) -> Answer:
 def _run(scenario: Scenario, typed: RunCommand, finish: Callable[[Path, bool, Shown], Answer]) -> Answer:
     """Run what there is to run, and say what came out. finish: shows a run, or compares the defenses of one."""
     plan = make_plan(scenario, typed.out_dir)
-    shown = _shown(plan, typed)
+    cells = [cell.scenario for cell in plan.cells]
+    views = {view.threat_model for scenario in cells for view in scenario.views}
+    attacks = {attack.label for scenario in cells for attack in scenario.attacks}
+    known = {*views, *attacks, *(scenario.defense for scenario in cells)}  # that a limit may name
+    shown = Shown(typed.show_all, parse_limits(typed.fail_above, known))
     if not needs_run(plan, typed.overwrite):
         say(f"{plan.run_dir} holds this run already, finished; --overwrite does it again")
         return finish(plan.run_dir, False, shown)
@@ -44,15 +48,6 @@ def _run(scenario: Scenario, typed: RunCommand, finish: Callable[[Path, bool, Sh
         answer = finish(plan.run_dir, plan.scenario.output.figures, shown)  # the other cells are worth comparing
         return Answer(answer.data, error)
     return finish(plan.run_dir, plan.scenario.output.figures, shown)
-
-
-def _shown(plan: RunPlan, typed: RunCommand) -> Shown:
-    """Return what to show of a plan; raise InputError if a limit names what the plan does not have."""
-    cells = [cell.scenario for cell in plan.cells]
-    views = {view.threat_model for scenario in cells for view in scenario.views}
-    attacks = {attack.label for scenario in cells for attack in scenario.attacks}
-    known = {*views, *attacks, *(scenario.defense for scenario in cells)}
-    return Shown(typed.show_all, parse_limits(typed.fail_above, known))
 
 
 def report(typed: ReportCommand) -> Answer:

@@ -10,14 +10,8 @@ from attacks.update.spectrum import infer_image_count
 from simulator.cli.inputs import observe
 from simulator.cli.options import DiagnoseCommand, MemberCommand
 from simulator.cli.output import Answer, out, records, say, show_warnings
-from simulator.evaluation.candidate_images import (
-    labels_of,
-    load_candidates,
-    membership_table,
-    membership_words,
-    scale_warning,
-    to_input_space,
-)
+from simulator.evaluation import candidate_images
+from simulator.evaluation.image_files import read_truth
 from simulator.results.disk import check_out, make_out, write_atomically
 from simulator.results.formats import read_json
 from simulator.tools import diagnosis
@@ -26,21 +20,22 @@ from simulator.tools import diagnosis
 def member(typed: MemberCommand) -> Answer:
     check_out(typed.out_dir)
     given = {"candidates": typed.candidates, "public images": typed.public}
-    files = [load_candidates(p, name, in_pixels=typed.in_pixels) for name, p in given.items() if p is not None]
+    files = [read_truth(path, None, name, typed.in_pixels) for name, path in given.items() if path is not None]
     observation, knowledge, _ = observe(typed)
     images = [file.images for file in files]
     if typed.in_pixels:
-        images = [to_input_space(part, observation, knowledge) for part in images]
-    found = tell_members(observation, knowledge, torch.cat(images), labels_of(files))
+        images = [candidate_images.to_input_space(part, observation, knowledge) for part in images]
+    found = tell_members(observation, knowledge, torch.cat(images), candidate_images.labels_of(files))
     residual, *outsiders = found.residual.split([len(part) for part in images])
-    warnings = (*found.warnings, *filter(None, [scale_warning(images[0], observation)]))
+    warnings = (*found.warnings, *filter(None, [candidate_images.scale_warning(images[0], observation)]))
     show_warnings(warnings)
     table = typed.out_dir / "membership.csv"
     make_out(typed.out_dir)
-    write_atomically(table, membership_table(residual, Calibrated.of(residual, *outsiders) if outsiders else None))
+    calibrated = Calibrated.of(residual, *outsiders) if outsiders else None
+    write_atomically(table, candidate_images.membership_table(residual, calibrated))
     count = infer_image_count(observation)
     clear = count is not None and count.has_spectral_gap
-    said = membership_words(residual, next(iter(outsiders), None), found.num_private, clear)
+    said = candidate_images.membership_words(residual, next(iter(outsiders), None), found.num_private, clear)
     for sentence in said:
         say(sentence)
     guess = "" if clear or knowledge.num_private else " (a guess)"
@@ -62,7 +57,7 @@ def diagnose(typed: DiagnoseCommand) -> Answer:
     else:
         inputs, source = diagnosis.adversary_images(typed.images, observation, knowledge, typed.in_pixels)
     found = diagnosis.measure_regime(observation, inputs, typed.evaluator, seed)
-    show_warnings(tuple(filter(None, [scale_warning(inputs, observation)])))
+    show_warnings(tuple(filter(None, [candidate_images.scale_warning(inputs, observation)])))
     own = None if typed.evaluator else diagnosis.own_images(observation, inputs, found)
     diagnosis.write_diagnosis(typed.out_dir, found, view, source, own)
     say(f"{diagnosis.VIEWS[view]}: {found.on_images.images} images, {source}")

@@ -86,14 +86,6 @@ MOST_NORMALIZED = 20.0  # that inputs of networks have in size; pixels up to 255
 BLACK_WITHIN = 0.05  # of the range of the images, between their black and that of the update
 
 
-def load_candidates(
-    path: Path, called: str = "candidates", shape: Shape | None = None, in_pixels: bool = True
-) -> ImageFiles:
-    """Read an npz file, a folder of pictures or a folder of both. called: their name in errors. shape: the (C, H, W)
-    that images have to have. in_pixels: whether floats have to lie in [0, 1]."""
-    return read_truth(path, shape, called, in_pixels)
-
-
 def labels_of(files: Sequence[ImageFiles]) -> Tensor | None:
     """Return the classes of the images of some files, one behind the other; None where a file does not tell them."""
     known = [file.labels for file in files if file.labels is not None]
@@ -154,7 +146,7 @@ class AuditCandidates:
 
     def files(self) -> tuple[ImageFiles, ImageFiles]:
         """Return (candidates, images that are no members)."""
-        return load_candidates(self.path, shape=self.shape), load_candidates(self.public, "public images", self.shape)
+        return read_truth(self.path, self.shape, "candidates"), read_truth(self.public, self.shape, "public images")
 
 
 class Told(NamedTuple):

@@ -45,7 +45,6 @@ class Shelf:
         return [self.held[source.path] for source in sources.values()]
 
     def keep_only(self, needed: Iterable[Path]) -> None:
-        """Drop the references to all other files."""
         self.held = {path: self.held[path] for path in set(needed) & set(self.held)}
 
 
@@ -87,7 +86,6 @@ def room_on_gpus(share: float, of_a_client: float = 0.0, clients: int = 0) -> in
 
 
 def resources_of_nodes() -> list[dict[str, float]]:
-    """Return the resources of each node that is up."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
@@ -148,7 +146,10 @@ class Dispatcher:
         self.calls = calls_of_a_worker()
         as_task = ray.remote(num_cpus=0, max_retries=0, max_calls=self.calls, **self.taken)
         self.task, self.empty_task = as_task(run_remotely), as_task(be_ready)
-        self.board = _board()
+        # on the node that sends jobs, which is lost last
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        where: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
+        self.board: Any = ray.remote(**where)(ProgressBoard).remote()
         self.shelf = Shelf()
         self.running: dict[Any, Job] = {}
         self.waiting: deque[Job] = deque()
@@ -231,7 +232,6 @@ class Dispatcher:
         self.last_sign = time.monotonic()
 
     def _over(self, reference: Any) -> Job:
-        """Forget a running job, and return it."""
         job = self.running.pop(reference)
         self.needs.pop(job.name, None)
         self.board.forget.remote(job.name)
@@ -285,13 +285,6 @@ class Dispatcher:
         return {}
 
 
-def _board() -> Any:
-    """Start the board as an actor on the node that sends jobs, which is lost last."""
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    where: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
-    return ray.remote(**where)(ProgressBoard).remote()
-
-
 def patience(job: Job) -> float:
     """Return the seconds by the clock after which the worker of an attack that does not compute exits."""
     return job.timeout + min(GRACE, max(LEAST_GRACE, job.timeout))
@@ -335,11 +328,9 @@ class BackgroundDispatcher:
             return found
 
     def shares(self) -> dict[str, float]:
-        """Return the share done of the attack of each running job, 0 to 1, by name."""
         return self.dispatcher.shares() if self._jobs else {}
 
     def close(self) -> None:
-        """Cancel what runs."""
         self._closing.set()
         self._thread.join()
         self.dispatcher.close()

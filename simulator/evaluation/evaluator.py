@@ -44,7 +44,6 @@ class FinishedAttack:
 
     @cached_property
     def there(self) -> Observation:
-        """The observation on that device."""
         return self.observation.on(self.device)
 
 
@@ -63,16 +62,13 @@ def measure(name: str) -> Callable[[Measure], Measure]:
     return register
 
 
-@measure("update")
-def update_norms(attack: FinishedAttack) -> dict[str, Any]:
-    """Measure how far the last round's update moved the parameters."""
-    return norms_of(attack.observation)
-
-
 def norms_of(observation: Observation) -> dict[str, Any]:
     """Return the norms of the last round's update; they need no truth."""
     delta = torch.cat([value.flatten() for value in observation.delta(-1).values()])
     return {"delta_l2": float(delta.norm()), "delta_linf": float(delta.abs().max())}
+
+
+measure("update")(lambda attack: norms_of(attack.observation))
 
 
 @measure("membership")
@@ -113,7 +109,12 @@ def linearity(attack: FinishedAttack) -> dict[str, Any]:
         "hessian_norm": seen.hessian_norm,
         "unexplained": seen.unexplained,
         "verdict": Linearity(update, seen).verdict,
-        "layer_ranks": json.dumps({layer.name: [layer.rank, _rounded(layer.gap)] for layer in update.layers}),
+        "layer_ranks": json.dumps(
+            {
+                layer.name: [layer.rank, None if math.isnan(layer.gap) else float(f"{layer.gap:.3g}")]
+                for layer in update.layers
+            }
+        ),
     }
     own, source = attack.knowledge.public_images, "public"
     if len(attack.found.images):
@@ -128,11 +129,6 @@ def linearity(attack: FinishedAttack) -> dict[str, Any]:
         "attacker_hessian_norm": guessed.hessian_norm,
         "attacker_verdict": Linearity(update, guessed).verdict,
     }
-
-
-def _rounded(gap: float) -> float | None:
-    """Round to three digits for JSON: None for NaN."""
-    return None if math.isnan(gap) else float(f"{gap:.3g}")
 
 
 UNCALIBRATED = "too few public images to say what an eye would know"
@@ -186,12 +182,6 @@ def counts_of(found: Reconstruction) -> dict[str, Any]:
         "num_held": len(found.held_pixels()),
         "relative_residual": found.relative_residual,
     }
-
-
-def without_truth(observation: Observation, knowledge: Knowledge, found: Reconstruction, why: str) -> Evaluation:
-    """Evaluate without the private images: counts and norms, and no score. why: in words."""
-    told = {} if knowledge.num_private is None else {"num_private": knowledge.num_private}
-    return Evaluation(told | counts_of(found) | norms_of(observation), [], [why])
 
 
 def _samples(

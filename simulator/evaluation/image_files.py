@@ -36,21 +36,19 @@ def read_truth(path: Path, shape: Shape | None, called: str = "truth", in_pixels
     """Read a folder with a file or a folder of images for each client (`client_00.npz`, …), or one npz file or folder
     of pictures with the images of all of them. called: its name in errors. InputError names what is missing, or does
     not fit the shape. in_pixels: as of `read_images`."""
-    return _read_truth(str(path), shape, called, in_pixels, _stamps(path))
-
-
-def _stamps(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return name, time and size of every file, which change if somebody replaces one."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return tuple((str(file), (found := file.stat()).st_mtime_ns, found.st_size) for file in files if file.exists())
+    stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()]
+    return _read_truth(str(path), shape, called, in_pixels, tuple(stamps))
 
 
 @lru_cache(maxsize=4)  # a worker scores many rows
 def _read_truth(
     path: str, shape: Shape | None, called: str, in_pixels: bool, stamps: tuple[tuple[str, int, int], ...]
 ) -> ImageFiles:
-    own = _parts(Path(path)) if Path(path).is_dir() else []
-    files = own or [Path(path)]
+    """stamps: name, time and size of every file, which change if somebody replaces one."""
+    there = sorted(Path(path).iterdir()) if Path(path).is_dir() else []
+    own = [file for file in there if not file.name.startswith(".") and (file.is_dir() or file.suffix == ".npz")]
+    files = own or [Path(path)]  # without files and folders of clients, it holds pictures
     parts = [read_images(file, shape, called, in_pixels) for file in files]
     labels = [read_labels(file, len(images)) for file, images in zip(files, parts, strict=True)]
     known = [one for one in labels if one is not None]
@@ -61,12 +59,6 @@ def _read_truth(
         by_client=bool(own),
         labels=torch.cat(known) if len(known) == len(labels) else None,
     )
-
-
-def _parts(folder: Path) -> list[Path]:
-    """Return the files and folders of clients in a folder, by name; none if it holds pictures."""
-    there = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    return [path for path in there if path.is_dir() or path.suffix == ".npz"]
 
 
 def read_images(path: Path, shape: Shape | None, called: str, in_pixels: bool = True) -> Tensor:

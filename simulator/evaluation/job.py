@@ -1,5 +1,6 @@
 """One attack on one observation, and its score: the unit of work that Ray runs, resumes and replays."""
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,9 +19,9 @@ from clients.time_limit import OutOfTime, time_limit
 from simulator.errors import DiskError, one_line, said_by
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.candidate_images import GIVE_PUBLIC, NOT_TRIED, AuditCandidates, Told, tell_candidates
-from simulator.evaluation.evaluator import Evaluation, evaluate, without_truth
+from simulator.evaluation.evaluator import Evaluation, counts_of, evaluate, norms_of
 from simulator.evaluation.progress_board import Reporter
-from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, Truth, TruthSource
+from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, TruthSource
 from simulator.results.disk import make_out, write_bytes
 from simulator.results.formats import reconstruction_file
 from simulator.results.keys import ObservationKey, RecordedObservation
@@ -92,14 +93,14 @@ class Job:
         """The columns of every table that identify its rows within the cell."""
         return {**self.key.columns, "attack": self.attack.label}
 
-    def files(self, found: Reconstruction) -> dict[str, bytes]:
-        """Return the files of a reconstruction, by their paths below the cell's folder."""
-        path = CellStore(Path()).reconstruction_path(self.key, self.attack.label)
-        return {str(path): reconstruction_file(found)}
-
-    def member_files(self, members: Told) -> dict[str, bytes]:
-        """Return the files of the candidates, as `files` does."""
-        return {} if members.table is None else {str(CellStore(Path()).membership_path(self.key)): members.table}
+    def files(self, members: Told, found: Reconstruction | None = None) -> dict[str, bytes]:
+        """Return the files of the candidates and of a reconstruction, by their paths below the cell's folder."""
+        store, files = CellStore(Path()), {}
+        if found is not None:
+            files[str(store.reconstruction_path(self.key, self.attack.label))] = reconstruction_file(found)
+        if members.table is not None:
+            files[str(store.membership_path(self.key))] = members.table
+        return files
 
     def row_key(self, target: str = "private") -> dict[str, Any]:
         """Return the columns that identify a row of the leakage table. target: the images it is scored against."""
@@ -153,8 +154,10 @@ def attack(job: Job, material: Material, contents: Contents, reporter: Reporter)
         with time_limit(job.timeout, alive=reporter.still_alive):
             return finished(job, attacked, granted, partial(material.distilled_images, contents))
     except (Exception, SystemExit) as error:
-        members = _candidates_of(job, material, contents)  # whatever became of the attack
-        return Finished(fault(job, error, start, material.recorded, told, members), job.member_files(members))
+        members = Told({}, [])
+        with contextlib.suppress(Exception):  # candidates are told whatever became of the attack
+            members = _candidates(job, material.observation(contents), material.granted(contents))
+        return Finished(fault(job, error, start, material.recorded, told, members), job.files(members))
 
 
 def fault(
@@ -163,7 +166,7 @@ def fault(
     start: float,
     recorded: RecordedObservation | None,
     told: str = "",
-    members: Told | None = None,
+    members: Told = Told({}, []),
 ) -> JobResult:
     """Return the row of a job that an exception ended. start: of the job, by `time.perf_counter`. told: its knowledge,
     as JSON. members: the result for the candidates."""
@@ -175,9 +178,8 @@ def fault(
         status, detail = "skipped", " ".join(str(error).split())
     privacy, notes = ({}, []) if recorded is None else _privacy(recorded)
     spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
-    columns, remarks = ({}, []) if members is None else (members.columns, members.notes)
-    detail = "; ".join([detail, *notes, *remarks])
-    return _result(job, {"private": {"status": status, "detail": detail, **spent, **privacy, **columns}})
+    detail = "; ".join([detail, *notes, *members.notes])
+    return _result(job, {"private": {"status": status, "detail": detail, **spent, **privacy, **members.columns}})
 
 
 def filed(job: Job, finished: Finished) -> JobResult:
@@ -208,7 +210,7 @@ def finished(job: Job, attacked: Attacked, granted: Knowledge, distilled: Distil
         spent = {"knowledge": told, "seconds": seconds}
         rows[target] = scores.columns | {"status": "ok", "detail": detail} | spent | privacy
         samples += scores.samples
-    return Finished(_result(job, rows, samples), {**job.files(found), **job.member_files(members)})
+    return Finished(_result(job, rows, samples), job.files(members, found))
 
 
 def _privacy(recorded: RecordedObservation) -> tuple[dict[str, Any], list[str]]:
@@ -223,38 +225,23 @@ def _candidates(job: Job, observation: Observation, granted: Knowledge) -> Told:
     return Told({}, []) if source is None else tell_candidates(source, observation, granted)
 
 
-def _candidates_of(job: Job, material: Material, contents: Contents) -> Told:
-    """Do the same for an attack that failed, if its observation can be read."""
-    try:
-        return _candidates(job, material.observation(contents), material.granted(contents))
-    except Exception:  # the attack's row says why
-        return Told({}, [])
-
-
 def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evaluation]:
     """Score by target: against the private images, and against the images that all clients trained on instead."""
     recorded, observation, knowledge, found = attacked
     truth = NO_TRUTH if job.setting.truth is None else job.setting.truth.truth(attacked)
     if isinstance(truth, str):
-        blind = without_truth(observation, knowledge, found, truth)
+        told = {} if knowledge.num_private is None else {"num_private": knowledge.num_private}
         untold = [NOT_TRIED if truth == NO_TRUTH else GIVE_PUBLIC] if job.setting.candidates is None else []
-        return {"private": blind._replace(notes=blind.notes + untold)}
+        return {"private": Evaluation(told | counts_of(found) | norms_of(observation), [], [truth, *untold])}
     by_target = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
     images, of_round = distilled(recorded.clients), distilled(recorded.round_clients)
     if images is not None and of_round is not None:
-        by_target["private"].columns.update(copied(truth, images))
+        near = score_images(truth.private, images, truth.pool)  # to the private ones, whatever the attack
+        by_target["private"].columns["distilled_l2_median"] = float(np.median(near.l2))
+        by_target["private"].columns["distilled_copies_fraction"] = float(near.recovered.mean())
         truth = replace(truth, private=images, pool=replace(truth.pool, private=of_round), labels=None)
         by_target["distilled"] = evaluate(truth, observation, knowledge, found, job.row_key("distilled"))
     return by_target
-
-
-def copied(truth: Truth, distilled: Tensor) -> dict[str, float]:
-    """Return the columns on how near distilled images are to the private ones, whatever the attack."""
-    scores = score_images(truth.private, distilled, truth.pool)
-    return {
-        "distilled_l2_median": float(np.median(scores.l2)),
-        "distilled_copies_fraction": float(scores.recovered.mean()),
-    }
 
 
 def lost(job: Job, reason: str, status: str = "failed", **columns: Any) -> JobResult:

@@ -29,7 +29,6 @@ class ProgressBoard:
         self.shares[job] = share
 
     def forget(self, job: str) -> None:
-        """Forget a job that has finished, or was given up."""
         self.heard.pop(job, None)
         self.shares.pop(job, None)
 
@@ -39,7 +38,6 @@ class ProgressBoard:
         return {job: now - heard for job, heard in self.heard.items()}
 
     def done(self) -> dict[str, float]:
-        """Return the share done of each running job that reported one."""
         return dict(self.shares)
 
 

@@ -11,20 +11,9 @@ import torch
 from torch import Tensor
 
 from simulator.evaluation.truth import Truth
-from simulator.reports.benchmark_table import settings, strongest, tried_by_all, undefended
-from simulator.reports.drawing import (
-    COLOURS,
-    LINE,
-    UNDEFENDED,
-    Drawn,
-    Style,
-    draw_all,
-    legend_below,
-    name_points,
-    panels,
-    save,
-    styles,
-)
+from simulator.reports import drawing
+from simulator.reports.benchmark_table import settings, strongest, tried_by_all
+from simulator.reports.drawing import Drawn, Style
 from simulator.reports.strips import blank_sheet, draw_images
 from simulator.results.formats import load_images
 from simulator.results.keys import ALL, ObservationKey, owner
@@ -46,7 +35,7 @@ def defense_grid(record: Run, path: Path) -> Drawn | None:
         return None
     ranked = worst_first(good)
     single = ranked[ranked.client != ALL]
-    plain = single[single.defense == UNDEFENDED]
+    plain = single[single.defense == drawing.UNDEFENDED]
     first = next(rows for rows in (plain, single, ranked) if len(rows)).iloc[0]
     client, order = int(first["client"]), list(dict.fromkeys(cell.scenario.defense for cell in record.cells.values()))
     images = record.samples_of(first).sort_values("l2", kind="stable").image.head(COLUMNS).tolist()
@@ -112,7 +101,7 @@ def _draw(private: Tensor, lines: Sequence[Strip], path: Path) -> None:
             sheet.text(left - 0.08, middle + lift, line.title, fontsize=9, weight="bold", ha="right", va="center")
             sheet.text(left - 0.08, middle - 0.09, line.label, fontsize=9, color="0.3", ha="right", va="center")
             draw_images(sheet, line.guesses, (left, top), IMAGE, GAP)
-    save(figure, path)
+    drawing.save(figure, path)
 
 
 ACCURACY, RECOVERED = "test accuracy", "share of private images recovered"
@@ -122,7 +111,7 @@ WIDTH = 6.6  # inches of a panel beside which names stand
 
 def draw_benchmark(record: Run, table: pd.DataFrame, say: Callable[[str], None] = print) -> list[Drawn]:
     """Draw the figures of a benchmark, as `draw_all` does."""
-    look = styles(list(table.defense))
+    look = drawing.styles(list(table.defense))
     drawings: dict[str, Callable[[Path], Drawn | None]] = {
         "frontier": partial(frontier, table, look),
         "exposure": partial(exposure, table),
@@ -130,7 +119,7 @@ def draw_benchmark(record: Run, table: pd.DataFrame, say: Callable[[str], None] 
         "equal_utility": partial(strength_curves, table),
         "epsilon": partial(epsilon_curves, table),
     }
-    return draw_all(record.path, drawings, say)
+    return drawing.draw_all(record.path, drawings, say)
 
 
 def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn | None:
@@ -139,8 +128,8 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
     if rows.empty:
         return None
     views = list(dict.fromkeys(rows.threat_model))
-    height = max(3.4, LINE * rows.defense.nunique() + 0.3) + 0.7  # as many names stand beside it
-    figure, axes = panels(len(views), most=1, width=WIDTH, height=height)
+    height = max(3.4, drawing.LINE * rows.defense.nunique() + 0.3) + 0.7  # as many names stand beside it
+    figure, axes = drawing.panels(len(views), most=1, width=WIDTH, height=height)
     for axis, view in zip(axes, views, strict=True):
         own = rows[rows.threat_model == view]
         for _, row in own.iterrows():
@@ -153,13 +142,13 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
     for axis, view in zip(axes, views, strict=True):
         own = rows[rows.threat_model == view]
         points = zip(own.defense, zip(own.test_accuracy, own.recovered_fraction, strict=True), strict=True)
-        name_points(axis, dict(points), look)
+        drawing.name_points(axis, dict(points), look)
     said = [
         f"{row.defense} ({row.threat_model}): accuracy {row.test_accuracy:.2f}, recovered {row.recovered_fraction:.2f}"
         for row in frontier_of(tried_by_all(rows)).sort_values("recovered_fraction").itertuples()
     ]
     return Drawn(
-        save(figure, path),
+        drawing.save(figure, path),
         "Protection against cost",
         "What a defense protects against what it costs: the lower right corner is best. Dashed: the defenses that no "
         "other one beats in both. Hollow: an attack that may be the strongest gave no result. Dotted, up to a bar: "
@@ -184,10 +173,10 @@ def exposure(table: pd.DataFrame, path: Path) -> Drawn | None:
         return None
     names, views = list(dict.fromkeys(own.defense)), list(dict.fromkeys(own.threat_model))
     place = {name: -i for i, name in enumerate(names)}
-    kinds = {"recovered, told nothing": ("recovered_fraction", False, COLOURS[0], "o", 0.16),
-             "recovered, told the defense": ("recovered_fraction", True, COLOURS[1], "D", -0.16),
+    kinds = {"recovered, told nothing": ("recovered_fraction", False, drawing.COLOURS[0], "o", 0.16),
+             "recovered, told the defense": ("recovered_fraction", True, drawing.COLOURS[1], "D", -0.16),
              "held, whoever is told": ("held_fraction", None, "black", "|", 0.0)}  # fmt: skip
-    figure, axes = panels(len(views), width=4.0, height=0.27 * len(names) + 1.2, sharey=True)
+    figure, axes = drawing.panels(len(views), width=4.0, height=0.27 * len(names) + 1.2, sharey=True)
     for axis, view in zip(axes, views, strict=True):
         for label, (column, told, colour, marker, shift) in kinds.items():
             rows = own[(own.threat_model == view) & (True if told is None else own.adaptive == told)]
@@ -199,10 +188,10 @@ def exposure(table: pd.DataFrame, path: Path) -> Drawn | None:
         axis.set_ylim(0.6 - len(names), 0.6)
     axes[0].set_yticklabels(names)
     figure.tight_layout()
-    legend_below(axes[0], columns=3)
+    drawing.legend_below(axes[0], columns=3)
     worst = own.loc[own.recovered_fraction.idxmax()]
     return Drawn(
-        save(figure, path),
+        drawing.save(figure, path),
         "What each defense lets through",
         "What each defense lets through, to an attacker who was told nothing of it and to one who knows it; held: also "
         "what the attack has and would not vouch for.",
@@ -213,11 +202,12 @@ def exposure(table: pd.DataFrame, path: Path) -> Drawn | None:
 
 def strength_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
     """Draw the leak of each defense over its loss of accuracy, from its weakest setting to its strongest."""
-    rows, plain = settings(table).dropna(subset=["recovered_fraction"]), undefended(table)
+    rows, best = settings(table).dropna(subset=["recovered_fraction"]), strongest(table)
+    plain = best[best.defense == drawing.UNDEFENDED]
     if rows.empty:
         return None
-    look, views = styles(list(rows.family)), list(dict.fromkeys(rows.threat_model))
-    figure, axes = panels(len(views), most=1, width=WIDTH, height=3.8)
+    look, views = drawing.styles(list(rows.family)), list(dict.fromkeys(rows.threat_model))
+    figure, axes = drawing.panels(len(views), most=1, width=WIDTH, height=3.8)
     for axis, view in zip(axes, views, strict=True):
         for family, own in rows[rows.threat_model == view].groupby("family", sort=False):
             axis.plot(-own.accuracy_difference, own.recovered_fraction, linewidth=1, markersize=6, **look[family])
@@ -233,9 +223,9 @@ def strength_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
     for axis, view in zip(axes, views, strict=True):
         last = rows[rows.threat_model == view].groupby("family", sort=False).tail(1)
         points = zip(last.family, zip(-last.accuracy_difference, last.recovered_fraction, strict=True), strict=True)
-        name_points(axis, dict(points), look)
+        drawing.name_points(axis, dict(points), look)
     return Drawn(
-        save(figure, path),
+        drawing.save(figure, path),
         "Equal utility",
         "Each defense from its weakest setting to its strongest: what it lets through over the accuracy that it costs. "
         "Dotted: no defense.",
@@ -249,11 +239,11 @@ def epsilon_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
     if rows.empty:
         return None
     groups = list(rows.groupby(["family", "threat_model"], sort=False))
-    figure, axes = panels(len(groups), sharey=True)
+    figure, axes = drawing.panels(len(groups), sharey=True)
     lines = {
         "reconstruction_bound": ("upper bound", "black", "v"),
-        "recovered_fraction": ("recovered", COLOURS[1], "s"),
-        "test_accuracy": (ACCURACY, COLOURS[0], "o"),
+        "recovered_fraction": ("recovered", drawing.COLOURS[1], "s"),
+        "test_accuracy": (ACCURACY, drawing.COLOURS[0], "o"),
     }
     for axis, ((family, view), own) in zip(axes, groups, strict=True):
         own = own.sort_values("epsilon")
@@ -261,9 +251,9 @@ def epsilon_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
             axis.plot(own.epsilon, own[column], label=label, color=colour, marker=marker)
         axis.set(title=f"{family}, {view}", xscale="log", xlabel="ε", ylim=LIMITS)
     figure.tight_layout()
-    legend_below(axes[0], columns=3)
+    drawing.legend_below(axes[0], columns=3)
     return Drawn(
-        save(figure, path),
+        drawing.save(figure, path),
         "What ε is worth",
         "What a guarantee of ε is worth: images recovered, the most that any attacker can recover, and test accuracy.",
         f"Images recovered, their upper bound and test accuracy over ε for {', '.join(dict.fromkeys(rows.family))}.",

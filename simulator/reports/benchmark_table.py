@@ -57,22 +57,15 @@ def cluster_interval(scores: pd.Series, least: float = 0.0, most: float = 1.0) -
         value = float(scores.iloc[0])
         other = scipy.stats.binomtest(0, len(scores)).proportion_ci(LEVEL, method="exact").high
         return float(value - other * (value - least)), float(value + other * (most - value))
-    tail = 50 * (1 - LEVEL)
-    low, high = np.percentile(
-        _resampled([group.to_numpy() for _, group in scores.groupby(level="seed")]), [tail, 100 - tail]
-    )
-    return float(low), float(high)
-
-
-def _resampled(clusters: list[np.ndarray]) -> np.ndarray:
-    """Return the means of DRAWS two-stage resamples of clusters of scores, always the same ones."""
-    generator = numpy_generator(0, "bootstrap")
+    clusters = [group.to_numpy() for _, group in scores.groupby(level="seed")]
+    generator, tail = numpy_generator(0, "bootstrap"), 50 * (1 - LEVEL)
     chosen = generator.integers(0, len(clusters), (DRAWS, len(clusters)))
     means = np.empty(chosen.shape)
-    for number, scores in enumerate(clusters):
+    for number, cluster in enumerate(clusters):
         own = chosen == number
-        means[own] = generator.choice(scores, (int(own.sum()), len(scores))).mean(1)
-    return means.mean(1)
+        means[own] = generator.choice(cluster, (int(own.sum()), len(cluster))).mean(1)
+    low, high = np.percentile(means.mean(1), [tail, 100 - tail])
+    return float(low), float(high)
 
 
 def paired_difference(scores: pd.Series, reference: pd.Series) -> pd.Series:
@@ -123,7 +116,11 @@ def benchmark_table(record: Run) -> pd.DataFrame:
     order = {cell.scenario.defense: i for i, cell in enumerate(record.cells.values())}
     scenarios = {cell.scenario.defense: cell.scenario for cell in record.cells.values()}
     bounds, missing = ReconstructionBounds(record), not_attacked_by(record)
-    costs, groups = client_costs(record), dict(list(leakage.groupby(KEY, sort=False)))
+    groups, clients = dict(list(leakage.groupby(KEY, sort=False))), record.clients
+    reported = clients[clients.steps.notna()]  # the server has the update of these
+    by_defense = clients[clients.status == "ok"].groupby("defense")
+    costs = by_defense.agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))
+    costs = costs.assign(bytes=costs.bytes.round()).reindex(clients.defense.unique())  # NaN if all failed
     rows = []
     for key, group in groups.items():
         row = dict(zip(KEY, key, strict=True))
@@ -131,7 +128,7 @@ def benchmark_table(record: Run) -> pd.DataFrame:
         row |= attack_columns(group, groups.get(tuple(plain[name] for name in KEY)))
         row |= utility_columns(record.utility, row["defense"], row["round"])
         against = adversary_of(scenarios[row["defense"]], row["threat_model"])
-        replies = replies_until(record.clients, row["defense"], row["round"])
+        replies = reported[(reported.defense == row["defense"]) & (reported["round"] <= row["round"])]
         row |= worst_columns(replies, against)
         row |= bounds.columns(row["defense"], against, replies)
         row["not_attacked_by"] = missing[row["defense"], row["threat_model"]] or None
@@ -198,12 +195,6 @@ def adversary_of(scenario: Scenario, threat_model: str) -> Adversary:
     return next((view for view in views if view.source.of_all == of_all), views[0]).adversary
 
 
-def replies_until(clients: pd.DataFrame, defense: str, round: int) -> pd.DataFrame:
-    """Return the rows of the clients table, up to a round, in which a client reports: the server has its update."""
-    own = clients[(clients.defense == defense) & clients.steps.notna()]
-    return own[own["round"] <= round]
-
-
 def attack_columns(group: pd.DataFrame, plain: pd.DataFrame | None) -> dict[str, Any]:
     """Return the columns of one attack on one defense: means over seeds, intervals, and the number of failures. plain:
     the rows of the same attack on no defense."""
@@ -241,13 +232,6 @@ def utility_columns(utility: pd.DataFrame, defense: str, round: int) -> dict[str
         gained = (own.test_accuracy - by_seed.loc[NONE].test_accuracy).dropna()
         columns |= {"accuracy_difference": gained.mean(), "accuracy_difference_ci95": half_width(gained)}
     return columns
-
-
-def client_costs(record: Run) -> pd.DataFrame:
-    """Return by defense the bytes that a client sends in a round and its seconds of training; NaN if all failed."""
-    clients = record.clients[record.clients.status == "ok"]
-    costs = clients.groupby("defense").agg(bytes=("bytes", "mean"), client_seconds=("seconds", "mean"))
-    return costs.assign(bytes=costs.bytes.round()).reindex(record.clients.defense.unique())
 
 
 def tried_by_all(rows: pd.DataFrame) -> pd.DataFrame:
@@ -300,9 +284,3 @@ def settings(table: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows.defense.str.contains("=", regex=False)]
     families = rows.defense.map(lambda name: name.partition("=")[0])
     return rows.assign(family=families).dropna(subset=["accuracy_difference"])
-
-
-def undefended(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the strongest attacks without a defense, a row for each threat model."""
-    rows = strongest(table)
-    return rows[rows.defense == NONE]

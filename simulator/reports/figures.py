@@ -11,25 +11,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from simulator.reports.drawing import (
-    COLOURS,
-    FLOOR_COLOUR,
-    FLOORS,
-    MARKERS,
-    MOST_PANELS,
-    UNDEFENDED,
-    Drawn,
-    Style,
-    draw_all,
-    in_words,
-    legend_below,
-    panel_titles,
-    panels,
-    save,
-    short,
-    styles,
-    swept_keys,
-)
+from simulator.reports import drawing
+from simulator.reports.drawing import Drawn, Style
 from simulator.reports.strips import image_grid
 from simulator.results.columns import leakage_floors
 from simulator.results.keys import ALL, owner
@@ -50,34 +33,34 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
         return None
     x = horizontal(leakage)
     frame = leakage.assign(who=leakage.client.map(owner))
-    frame = frame.assign(panel=frame.threat_model + ", " + panel_titles(frame, without=x))
+    frame = frame.assign(panel=frame.threat_model + ", " + drawing.panel_titles(frame, without=x))
     order = frame.groupby("panel").leakage.max().sort_values(ascending=False, kind="stable").index
-    shown, places = list(order[:MOST_PANELS]), places_of(frame, x)
-    look = styles(places) if x == DEFENSE else _client_styles(frame)
-    wide = sum(len(in_words(name)) for name in places) > MOST_LETTERS
-    figure, axes = panels(len(shown), most=1, width=9.2 if wide else NARROW, height=3.0, sharey=True)
+    shown, places = list(order[: drawing.MOST_PANELS]), places_of(frame, x)
+    look = drawing.styles(places) if x == DEFENSE else _client_styles(frame)
+    wide = sum(len(drawing.in_words(name)) for name in places) > MOST_LETTERS
+    figure, axes = drawing.panels(len(shown), most=1, width=9.2 if wide else NARROW, height=3.0, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _panel(axis, frame[frame.panel == panel], x, look)
         axis.set_title("\n".join(textwrap.wrap(panel, 40)))
     axes[0].set(ylim=(-0.04, 1.06), yticks=np.linspace(0, 1, 6))
     for axis in axes:
-        axis.set(xlabel="" if x in (CLIENT, DEFENSE) else short(x), ylabel="leakage")
+        axis.set(xlabel="" if x in (CLIENT, DEFENSE) else drawing.short(x), ylabel="leakage")
         axis.label_outer(remove_inner_ticks=False)
         axis.xaxis.set_tick_params(labelbottom=True)
         axis.xaxis.label.set_visible(True)
     figure.tight_layout()
     named = look if x not in (CLIENT, DEFENSE) and 1 < len(look) <= MOST_NAMED else {}
     handles = [plt.Line2D([], [], linestyle="", label=name, **style) for name, style in named.items()]
-    handles.append(plt.Line2D([], [], linestyle="--", color=FLOOR_COLOUR, label="floor"))
+    handles.append(plt.Line2D([], [], linestyle="--", color=drawing.FLOOR_COLOUR, label="floor"))
     figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, frameon=False)
     some = f" {len(shown)} of {len(order)} settings are shown, the worst first." if len(order) > len(shown) else ""
     worst = frame.loc[frame.leakage.idxmax()]
     return Drawn(
-        save(figure, path),
+        drawing.save(figure, path),
         "Leakage of every update",
         "Leakage of every update: 1 is an exact copy of every image, 0 no better than a random draw of public images. "
         f"Grey dashes: the floor, what an attacker who knows nothing scores.{some}",
-        f"Leakage by {'client' if x == CLIENT else short(x)}, from {frame.leakage.min():.2f} to "
+        f"Leakage by {'client' if x == CLIENT else drawing.short(x)}, from {frame.leakage.min():.2f} to "
         f"{frame.leakage.max():.2f}. Highest: {worst['who']} in round {worst['round']} by {worst['attack']} "
         f"({worst['threat_model']}).",
     )
@@ -85,7 +68,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
 
 def horizontal(frame: pd.DataFrame) -> str:
     """Return the column of the x axis: the swept setting with most values, else defenses, rounds or clients."""
-    moved = [name for name in swept_keys(frame) if frame[name].nunique() > 1]
+    moved = [name for name in drawing.swept_keys(frame) if frame[name].nunique() > 1]
     if moved:
         return max(moved, key=lambda name: (pd.api.types.is_numeric_dtype(frame[name]), frame[name].nunique()))
     if frame.defense.nunique() > 1:
@@ -100,7 +83,7 @@ def places_of(frame: pd.DataFrame, x: str) -> list:
     found = list(dict.fromkeys(frame[x]))
     if pd.api.types.is_numeric_dtype(frame[x]):
         return sorted(found)
-    return sorted(found, key=lambda name: name != UNDEFENDED) if x == DEFENSE else found
+    return sorted(found, key=lambda name: name != drawing.UNDEFENDED) if x == DEFENSE else found
 
 
 def spread(frame: pd.DataFrame, x: str) -> pd.Series:
@@ -116,7 +99,7 @@ def spread(frame: pd.DataFrame, x: str) -> pd.Series:
 def _client_styles(frame: pd.DataFrame) -> dict[str, Style]:
     """Return a colour and a marker for each client by its number, black for all of them together."""
     names = places_of(frame, CLIENT)
-    pairs = itertools.cycle(zip(COLOURS, MARKERS, strict=False))
+    pairs = itertools.cycle(zip(drawing.COLOURS, drawing.MARKERS, strict=False))
     look = {name: {"color": colour, "marker": marker} for name, (colour, marker) in zip(names, pairs, strict=False)}
     return look | {owner(ALL): {"color": "black", "marker": "*"}} if owner(ALL) in names else look
 
@@ -125,7 +108,7 @@ def _panel(axis: plt.Axes, rows: pd.DataFrame, x: str, look: dict[str, Style]) -
     at, places = spread(rows, x), places_of(rows, x)
     floors = leakage_floors(rows).groupby(rows[x]).mean()
     for index, name in enumerate(places):
-        axis.hlines(floors[name], index - 0.42, index + 0.42, color=FLOOR_COLOUR, linestyle="--", linewidth=1.2)
+        axis.hlines(floors[name], index - 0.42, index + 0.42, color=drawing.FLOOR_COLOUR, linestyle="--", linewidth=1.2)
     column = DEFENSE if x == DEFENSE else "who"
     for name, own in rows.groupby(column, sort=False):
         style = look[str(name)]
@@ -133,19 +116,15 @@ def _panel(axis: plt.Axes, rows: pd.DataFrame, x: str, look: dict[str, Style]) -
             for _, line in own.groupby("seed"):
                 axis.plot(at[line.index], line.leakage, color=style["color"], linewidth=0.8, alpha=0.6)
         axis.scatter(at[own.index], own.leakage, s=30, alpha=0.9, zorder=3, **style)
-    _label_places(axis, [in_words(name) for name in places])
-    axis.set_xlim(-0.6, len(places) - 0.4)
-    axis.grid(axis="x", visible=False)
-
-
-def _label_places(axis: plt.Axes, names: list[str]) -> None:
-    """Write the labels of places in several lines, or, if there is too little room for words, cut and turned."""
+    names = [drawing.in_words(name) for name in places]
     letters = int(LETTERS * axis.bbox.width / axis.figure.dpi / len(names)) - 1
     if letters >= SHORTEST:
         axis.set_xticks(range(len(names)), [textwrap.fill(name, letters) for name in names])
-    else:
+    else:  # there is too little room for words
         cut = [textwrap.shorten(name, 24, placeholder=" …") for name in names]
         axis.set_xticks(range(len(names)), cut, rotation=40, ha="right", rotation_mode="anchor")
+    axis.set_xlim(-0.6, len(places) - 0.4)
+    axis.grid(axis="x", visible=False)
 
 
 NEARLY_EXACT = 0.01  # L2: below it the axis of the curves is linear and reaches 0
@@ -161,32 +140,38 @@ def draw_figures(record: Run, say: Callable[[str], None] = print) -> list[Drawn]
     for (threat, attack, target), rows in good.groupby(["threat_model", "attack", "target"]):
         name = "_".join(["reconstructions", threat, attack, *([] if target == "private" else [target])])
         drawings[name] = partial(image_grid, record, rows)
-    return draw_all(record.path, drawings, say)
+    return drawing.draw_all(record.path, drawings, say)
 
 
 def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
     """Draw the sorted L2 distances of each private set (Loo et al. 2024, figure 2), those of the floor in grey."""
     if samples.empty:
         return None
-    titled = samples.assign(panel=samples.threat_model + ", " + panel_titles(samples))
+    titled = samples.assign(panel=samples.threat_model + ", " + drawing.panel_titles(samples))
     order = titled.groupby("panel").l2.median().sort_values(kind="stable").index  # the most exposed first
-    shown = list(order[:MOST_PANELS])
-    figure, axes = panels(len(shown), most=1, width=NARROW, height=2.8, sharey=True)
+    shown = list(order[: drawing.MOST_PANELS])
+    figure, axes = drawing.panels(len(shown), most=1, width=NARROW, height=2.8, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _curves_of(axis, titled[titled.panel == panel])
         axis.set_title("\n".join(textwrap.wrap(panel, 40)))
-    _distance_axis(axes[0], max(1.0, float(titled[["l2", *_floors(samples)]].max().max())))
+    # logarithmic from `NEARLY_EXACT` up and linear below, so that an exact attack has a line
+    top = 2 * max(1.0, float(titled[["l2", *drawing.FLOORS]].max().max()))
+    ticks = [0.0, *(10.0**power for power in range(-2, 4) if 10.0**power <= top)]
+    axes[0].set_yscale("symlog", linthresh=NEARLY_EXACT, linscale=0.6)
+    axes[0].set_ylim(-NEARLY_EXACT / 3, top)
+    axes[0].set_yticks(ticks, ["0 (exact)", *(f"{tick:g}" for tick in ticks[1:])])
+    axes[0].yaxis.set_minor_locator(NullLocator())
     for axis in axes:
         axis.set(xlabel="private image, easiest first", ylabel="L2 distance")
         axis.label_outer(remove_inner_ticks=False)
         axis.xaxis.set_tick_params(labelbottom=True)
-    legend_below(axes[0])
+    drawing.legend_below(axes[0])
     figure.tight_layout()
     cut = f" {len(shown)} of {len(order)} settings are shown, the most exposed first."
     some = cut if len(order) > len(shown) else ""
     best = titled.groupby("panel").l2.median()[shown[0]]
     return Drawn(
-        save(figure, path),
+        drawing.save(figure, path),
         "Distance of every reconstruction",
         "How far each reconstruction is from its private image; a line is one update. At 0 it is an exact copy, on the "
         f"grey lines, the floor, no better than what an attacker who knows nothing scores.{some}",
@@ -194,31 +179,19 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
     )
 
 
-def _floors(samples: pd.DataFrame) -> list[str]:
-    return [name for name in FLOORS if name in samples]  # older runs have the first alone
-
-
 def _curves_of(axis: plt.Axes, rows: pd.DataFrame) -> None:
     updates = list(rows.groupby(["round", "client", "seed", *(["cell"] if "cell" in rows else [])]))
     faint = max(0.25, min(0.9, LINES / len(updates)))
     for _, update in updates:
         rank = np.arange(1, len(update) + 1)
-        for name in _floors(rows):
-            dashes: Style = {"linestyle": FLOORS[name][0], "linewidth": 1, "color": FLOOR_COLOUR}
-            axis.plot(rank, np.sort(update[name]), alpha=faint, **dashes)
-        axis.plot(rank, np.sort(update.l2), color=COLOURS[0], marker="o", markersize=3, alpha=faint)
-    axis.plot([], [], color=COLOURS[0], marker="o", markersize=3, label="reconstructed")
-    for name in _floors(rows):
-        axis.plot([], [], color=FLOOR_COLOUR, linestyle=FLOORS[name][0], label=FLOORS[name][1])
+        for name, (dashes, _) in drawing.FLOORS.items():
+            axis.plot(
+                rank, np.sort(update[name]), alpha=faint, linestyle=dashes, linewidth=1, color=drawing.FLOOR_COLOUR
+            )
+        axis.plot(rank, np.sort(update.l2), color=drawing.COLOURS[0], marker="o", markersize=3, alpha=faint)
+    axis.plot([], [], color=drawing.COLOURS[0], marker="o", markersize=3, label="reconstructed")
+    for dashes, label in drawing.FLOORS.values():
+        axis.plot([], [], color=drawing.FLOOR_COLOUR, linestyle=dashes, label=label)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if (rows.match < 0).all():
         axis.text(0.03, 0.04, "nothing returned: scored as the mean image", transform=axis.transAxes, style="italic")
-
-
-def _distance_axis(axis: plt.Axes, largest: float) -> None:
-    """Make the y axis logarithmic from `NEARLY_EXACT` up and linear below, so that an exact attack has a line."""
-    axis.set_yscale("symlog", linthresh=NEARLY_EXACT, linscale=0.6)
-    axis.set_ylim(-NEARLY_EXACT / 3, 2 * largest)
-    ticks = [0.0, *(10.0**power for power in range(-2, 4) if 10.0**power <= 2 * largest)]
-    axis.set_yticks(ticks, ["0 (exact)", *(f"{tick:g}" for tick in ticks[1:])])
-    axis.yaxis.set_minor_locator(NullLocator())

@@ -93,7 +93,9 @@ class ReconstructionBounds:
         the clients table, of all rounds so far. The mechanism of a chain counts that bounds most, and the client whose
         images are in the most releases."""
         cell = next(cell for cell in self.record.cells.values() if cell.scenario.defense == defense)
-        noisy = [one for one in cell.scenario.chain if _holds(one, against)]
+        # whose noise stands between the images and the adversary
+        kinds = (LocalDP, DPSGD, CentralDP) if against == "observer" else (LocalDP, DPSGD)
+        noisy = [one for one in cell.scenario.chain if isinstance(one, kinds)]
         if not noisy or replies.empty:
             return {}
         releases = replies.groupby(["seed", "client"]).agg(
@@ -117,8 +119,3 @@ class ReconstructionBounds:
             batch = min(config.training.batch_size or count, count)
             found.append(sampled_bound(self.prior, defense.noise(config, count), batch / count, int(steps)))
         return max(found)
-
-
-def _holds(defense: Defense, against: Adversary) -> bool:
-    """Return whether noise of the defense stands between the images and an adversary."""
-    return isinstance(defense, LocalDP | DPSGD) or (against == "observer" and isinstance(defense, CentralDP))

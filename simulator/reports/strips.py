@@ -42,7 +42,11 @@ def draw_strips(strips: Sequence[Strip], path: Path, *, columns: int = MOST, tit
     """Draw strips below each other. A strip of more than `columns` pairs takes several lines, one without images a line
     of text. title: of the sheet."""
     lines = [part for strip in strips for part in strip.lines(columns)]
-    heights = [_height(line) for line in lines]
+    rows = [(line.private is not None) + 1 for line in lines]
+    heights = [
+        TITLE * bool(line.title) + count * (IMAGE + GAP) + CAPTION + 0.12 if len(line) else 2 * TITLE
+        for line, count in zip(lines, rows, strict=True)
+    ]
     above = 0.35 if title else 0.05
     height = sum(heights) + above
     figure, sheet = blank_sheet(LABEL + columns * (IMAGE + GAP) + 0.15, height)
@@ -73,14 +77,6 @@ def draw_images(sheet: plt.Axes, images: Tensor, corner: tuple[float, float], im
             sheet.add_patch(frame)
         else:
             show(sheet, one, extent=(start, start + image, top - image, top), aspect="auto")
-
-
-def _height(line: Strip) -> float:
-    """Return the height of a line, in inches."""
-    if not len(line):
-        return 2 * TITLE
-    images = IMAGE + GAP if line.private is None else 2 * (IMAGE + GAP)
-    return (TITLE if line.title else 0.0) + images + CAPTION + 0.12
 
 
 def _draw_line(sheet: plt.Axes, line: Strip, top: float) -> None:

@@ -66,20 +66,13 @@ def grid(title: str, cells: dict[Heading, list[str]], note: str = "") -> Grid:
     return Grid(title, tuple(used), tuple(zip(*used.values(), strict=True)), note)
 
 
-def grid_of(title: str, frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
-    """Make a table as its schema declares it."""
-    return grid(title, cells_of(frame, columns))
-
-
 def cells_of(frame: pd.DataFrame, columns: Iterable[Column]) -> dict[Heading, list[str]]:
     """Return the cells of those columns that a table has."""
     rows = [row for _, row in frame.iterrows()]
-    there = [column for column in columns if column.name in frame]
-    return {headed(column): [column.cell(row) for row in rows] for column in there}
-
-
-def headed(column: Column) -> Heading:
-    return Heading(column.heading, column.dtype in NUMERIC, column.meaning, column.spare)
+    return {
+        Heading(column.heading, column.dtype in NUMERIC, column.meaning, column.spare): list(map(column.cell, rows))
+        for column in columns if column.name in frame
+    }  # fmt: skip
 
 
 def key_cells(frame: pd.DataFrame, swept: Iterable[str]) -> dict[Heading, list[str]]:
@@ -169,7 +162,7 @@ def defenses_grid(table: pd.DataFrame, *more: Column) -> Grid:
     rows = rows.assign(attack=rows.attack + rows.adaptive.map({True: "*", False: ""}))
     held = "held_fraction" in rows and bool((rows.held_fraction > rows.recovered_fraction).any())
     columns = [column for column in benchmark().printed if column.name != "held_fraction" or held]
-    return grid_of("Defenses", rows, [*columns, *more])
+    return grid("Defenses", cells_of(rows, [*columns, *more]))
 
 
 def untested(table: pd.DataFrame) -> list[str]:
@@ -183,4 +176,5 @@ def untested(table: pd.DataFrame) -> list[str]:
 
 def equal_utility_grid(table: pd.DataFrame) -> Grid:
     """Make a table of the strongest setting and its leak for every swept defense and accepted loss of accuracy."""
-    return grid_of("Equal utility: the strongest setting within a loss of accuracy", table, EQUAL_UTILITY.printed)
+    cells = cells_of(table, EQUAL_UTILITY.printed)
+    return grid("Equal utility: the strongest setting within a loss of accuracy", cells)

@@ -103,7 +103,10 @@ def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
         "caveats": _caveats(rows, good, tested, level),
     }
     statements = {kind: [sentence(text) for text in found[kind] if text] for kind in TITLES}
-    headline = " ".join([*_candidates_only(good), sentence(_headline(level, rows, good, tested))])
+    without = are_candidates(good)  # images that are nobody's private set
+    where = "" if without.all() else f" in {without.sum()} of {counted(len(good), 'row')}"
+    first = [f"{CANDIDATES}{where}"] if without.any() else []
+    headline = " ".join(map(sentence, [*first, _headline(level, rows, good, tested)]))
     return Verdict(level, headline, statements)
 
 
@@ -136,7 +139,8 @@ def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list
     lines = [*_viewers(good, lost=False), _settings(good)[1], *chance_lines(good), *_doubtful(good)]
     lines += [] if tells(tested) else membership_lines(tested)
     refused = rows[(rows.status == "failed") & _refused(rows)]
-    return [*lines, *_gave_up(good), *_reasons(refused, "refused"), *_reasons(_of(rows, "timeout"), "out of time")]
+    late = rows[rows.status == "timeout"]
+    return [*lines, *_gave_up(good), *_reasons(refused, "refused"), *_reasons(late, "out of time")]
 
 
 def _broke(rows: pd.DataFrame) -> list[str]:
@@ -156,13 +160,10 @@ def _refused(rows: pd.DataFrame) -> pd.Series:
     return rows.detail.str.startswith(REFUSED, na=False).astype(bool)
 
 
-def _of(rows: pd.DataFrame, status: str) -> pd.DataFrame:
-    return rows[rows.status == status]
-
-
 def _caveats(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame, level: Level) -> list[str]:
     """Say what was assumed and what was not tried."""
-    lines = [*_assumed(good), *_reasons(_of(rows, "skipped"), "not tried"), *_not_tried(rows), untold(tested)]
+    skipped = rows[rows.status == "skipped"]
+    lines = [*_assumed(good), *_reasons(skipped, "not tried"), *_not_tried(rows), untold(tested)]
     more = "what no attack took may still be there: another attack, more rounds or more knowledge may find it"
     return [*lines, more] if level == "nothing shown" else lines
 
@@ -211,7 +212,7 @@ def _attacks(rows: pd.DataFrame) -> str:
 
 def _unknown(rows: pd.DataFrame) -> str:
     """Say what is unknown because an exception left an attack without any result; "" for none."""
-    lost = _crashed(rows[~rows.attack.isin(_of(rows, "ok").attack)])
+    lost = _crashed(rows[~rows.attack.isin(rows.attack[rows.status == "ok"])])
     return f"Not known is what {_attacks(lost)} would show, which broke" if len(lost) else ""
 
 
@@ -239,13 +240,6 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
             "nothing leaks"
         )
     return f"Nothing was shown to leak by {listed(labels)}, which does not mean that nothing leaks"
-
-
-def _candidates_only(good: pd.DataFrame) -> list[str]:
-    """Return the first sentence, if images are given that are nobody's private set."""
-    without = are_candidates(good)
-    where = "" if without.all() else f" in {without.sum()} of {counted(len(good), 'row')}"
-    return [sentence(f"{CANDIDATES}{where}")] if without.any() else []
 
 
 def _images(row: pd.Series) -> str:

@@ -12,6 +12,11 @@ from simulator.results.columns import leakage_floors
 from simulator.rundir.exposure_rows import MEASURES, TELLS_SURELY, in_this_setting, settings_of
 
 NOTABLE = 0.05  # of leakage above both floors, from which on it is explained at all
+WHY = {  # what explains a count
+    "floor": "no more than an attacker has who knows nothing",
+    "classes": "what a guess at the classes gives: other images of these classes are hit as often",
+    "others": "no more than the same images have of other people's",
+}
 
 
 def most_unbeaten(good: pd.DataFrame) -> str:
@@ -25,28 +30,15 @@ def most_unbeaten(good: pd.DataFrame) -> str:
 def chance_lines(good: pd.DataFrame) -> list[str]:
     """Return a sentence for every explanation of counts, on the largest, and one on leakage."""
     lines = []
-    rows = good[good.chance > 0]
-    for _, own in rows.groupby("explained", sort=False):
+    for explained, own in good[good.chance > 0].groupby("explained", sort=False):
         row = own.loc[own.chance.idxmax()]
-        lines.append(f"{_count(row)}: {_why(row)}, and not counted")
+        name = next(name for name in MEASURES if row[name] == row.chance)
+        how = f" {LOOSER[name][0]}" if name in LOOSER and row.chance > row.recovered else ""
+        lines.append(
+            f"attack {row.attack!r} has {row.chance:.0f} of {counted(row.num_private, 'image')} of {whose(row.client)} "
+            f"in round {row['round']}{how}: {WHY[str(explained)]}, and not counted"
+        )
     return [*lines, *_leakage(good)]
-
-
-def _count(row: pd.Series) -> str:
-    name = next(name for name in MEASURES if row[name] == row.chance)
-    how = f" {LOOSER[name][0]}" if name in LOOSER and row.chance > row.recovered else ""
-    return (
-        f"attack {row.attack!r} has {row.chance:.0f} of {counted(row.num_private, 'image')} of {whose(row.client)} in "
-        f"round {row['round']}{how}"
-    )
-
-
-def _why(row: pd.Series) -> str:
-    if row.explained == "floor":
-        return "no more than an attacker has who knows nothing"
-    if row.explained == "classes":
-        return "what a guess at the classes gives: other images of these classes are hit as often"
-    return "no more than the same images have of other people's"
 
 
 def _leakage(good: pd.DataFrame) -> list[str]:

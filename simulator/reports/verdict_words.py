@@ -29,8 +29,7 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
      "looked for; `num_private` grants the number"),
     (r"(\d+) features stand for (\d+) pixels: .*",
      "{} features stand for {} pixels, so that other images with the same features may have been returned instead"),
-    (r"the floor has (\d+) of the (\d+) public images that it needs: (.*)|"
-     r"the uninformed baseline is (\d+) public images for (\d+) returned: (.*)",  # earlier runs
+    (r"the floor has (\d+) of the (\d+) public images that it needs: (.*)",
      "the floor has {} of the {} public images that it needs, one for each returned, and so is too weak; {}"),
 )  # fmt: skip
 # how an image counts that `recovered` leaves out, and what `recovered` asks
@@ -145,7 +144,6 @@ class Remedy(NamedTuple):
     """A defense in our benchmark (docs/records/defenses.md), against the server. left: share of the images for the
     strongest attack; 1.00 without a defense. auc: of membership; 1.00 without. points: of accuracy that it costs."""
 
-    defense: str
     left: float
     auc: float
     points: float
@@ -153,13 +151,10 @@ class Remedy(NamedTuple):
 
 
 REMEDIES = {
-    remedy.defense: remedy
-    for remedy in (
-        Remedy("personal_first", 0.03, 1.0, 0.0),
-        Remedy("random_k", 0.57, 0.73, -1.7),
-        Remedy("power_sgd", 0.0, 0.70, -8.3),
-        Remedy("dp_sgd", 0.0, 0.58, -76.4, "5.4"),
-    )
+    "personal_first": Remedy(0.03, 1.0, 0.0),
+    "random_k": Remedy(0.57, 0.73, -1.7),
+    "power_sgd": Remedy(0.0, 0.70, -8.3),
+    "dp_sgd": Remedy(0.0, 0.58, -76.4, "5.4"),
 }
 AGAINST = {  # what is exposed: what hinders it
     "images": ("personal_first", "power_sgd", "dp_sgd"),
@@ -179,13 +174,12 @@ def remedies(exposed: Sequence[str]) -> list[str]:
         members = what == "members"
         left = "AUC" if members else "share of images"
         besides = "; features were not measured" if what == "features" else ""
-        said = "; ".join(_costs(REMEDIES[name], members) for name in AGAINST[what])
+        said = "; ".join(_costs(name, members) for name in AGAINST[what])
         lines.append(f"against exposed {what}, by the {left} left in our benchmark (1.00 without{besides}): {said}")
     return [*lines, HOW] if lines else []
 
 
-def _costs(remedy: Remedy, members: bool) -> str:
-    promise = f", ε {remedy.epsilon}" if remedy.epsilon else ""
-    left = remedy.auc if members else remedy.left
-    points = f"{remedy.points:+.1f}".replace("-", "−")
-    return f"`{remedy.defense}` {left:.2f} at {points} points of accuracy{promise}"
+def _costs(defense: str, members: bool) -> str:
+    left, auc, costs, epsilon = REMEDIES[defense]
+    points, promise = f"{costs:+.1f}".replace("-", "−"), f", ε {epsilon}" if epsilon else ""
+    return f"`{defense}` {auc if members else left:.2f} at {points} points of accuracy{promise}"

@@ -116,7 +116,10 @@ class Table:
     def plain(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row in Python's own values. A value that does not fit its column is left out, and `detail` says so:
         clients, attacks and measures are other people's code, and one value must not cost a table."""
-        row = {name: _python(value) for name, value in row.items()}
+        row = {  # NumPy's scalars as Python's own
+            name: value.item() if type(value).__module__ == "numpy" and not getattr(value, "shape", True) else value
+            for name, value in row.items()
+        }
         wrong = [name for name, value in row.items() if name in self.columns and not self.columns[name].holds(value)]
         said = [f"{name} = {str(row[name])[:40]!r} is no value of that column" for name in wrong]
         row |= dict.fromkeys(wrong)
@@ -136,11 +139,6 @@ class Table:
             if column.dtype == COUNT:
                 frame[column.name] = pd.array(pd.to_numeric(frame[column.name]), dtype=COUNT)
         return frame
-
-
-def _python(value: Any) -> Any:
-    """Return NumPy's scalars as Python's own, anything else as it is."""
-    return value.item() if type(value).__module__ == "numpy" and not getattr(value, "shape", True) else value
 
 
 def is_missing(value: Any) -> bool:

@@ -32,7 +32,6 @@ MOST_NAMED = 3  # lines or files of a kind that are named
 
 
 def encode(entry: Entry) -> str:
-    """Return the line of the journal that holds `entry`."""
     return json.dumps(entry) + "\n"
 
 
@@ -209,12 +208,10 @@ class Ledger:
         return frames
 
     def _no_rows(self, error: Exception) -> InputError:
-        """Return the error for a journal that no run wrote."""
         reason = one_line(str(error))
         return InputError(f"{str(self.journal)!r} holds rows that no run wrote ({reason}): do it again by --overwrite")
 
     def _rewrite(self, entries: list[Entry]) -> None:
-        """Replace the journal by these entries, in one step."""
         write_atomically(self.journal, "".join(map(encode, entries)))
         self._entries: list[Entry] = []
         self._rows = Counter[str]()

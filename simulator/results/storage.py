@@ -4,7 +4,6 @@
 tensors, for a worker on another machine.
 """
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -166,7 +165,6 @@ class CellStore:
         return read_model(path, RecordedObservation).model_copy(update=key.columns)
 
     def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
-        """Load what the adversary saw and was granted."""
         material = Material.read(self, key)
         contents = {label: file.read() for label, file in material.sources(self).items()}
         return material.observation(contents), material.granted(contents)
@@ -188,11 +186,6 @@ class CellStore:
             )
         return read_checkpoint(path, like())
 
-    def remove_checkpoint(self, name: str) -> None:
-        """Remove a checkpoint if that is possible: one that stays costs room and nothing else."""
-        with contextlib.suppress(OSError):
-            (self.checkpoints / name).unlink()
-
     def public_images(self) -> State:
         """Load the images that adversaries were given, as {"images": (P, C, H, W)}."""
         found = load_state(self.public_path)
@@ -201,7 +194,6 @@ class CellStore:
         return found
 
     def granted(self, key: ObservationKey) -> Knowledge:
-        """Load the knowledge that the adversary of an observation was granted."""
         knowledge, public = told_in(self.recorded(key))
         return replace(knowledge, public_images=self.public_images()["images"]) if public else knowledge
 
@@ -212,7 +204,6 @@ class CellStore:
         return inside(self.path, self.reconstructions / f"{key.name}_{attack}.npz")
 
     def membership_path(self, key: ObservationKey) -> Path:
-        """Return the path of the scores of candidate images."""
         return inside(self.path, self.root / "membership" / f"{key.name}.csv")
 
     def _save(self, name: str, state: State) -> str:
@@ -228,7 +219,6 @@ class CellStore:
 
 
 def global_name(round: int) -> str:
-    """Return the name of the file of a global checkpoint."""
     return f"global_{round:04d}.safetensors"
 
 

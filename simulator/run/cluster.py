@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch  # sets attributes inside a block, and restores them
 
 import grpc
 import ray
@@ -94,21 +95,11 @@ def own_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)  # Ray's C++ sets one, too
 
 
-@contextlib.contextmanager
-def without_unused() -> Iterator[None]:
+def without_unused() -> contextlib.AbstractContextManager[object]:
     """Start Ray without the processes that a run does not use: it is up two seconds sooner. `ray.init` has no such
     option; a version of Ray whose methods have other names starts them."""
-
-    def start_nothing(node: Node, *args: Any, **options: Any) -> None: ...
-
-    before = {name: vars(Node)[name] for name in UNUSED if name in vars(Node)}
-    try:
-        for name in before:
-            setattr(Node, name, start_nothing)
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(Node, name, method)
+    nothing: dict[str, Any] = {name: lambda node, *args, **options: None for name in UNUSED if name in vars(Node)}
+    return patch.multiple(Node, **nothing) if nothing else contextlib.nullcontext()
 
 
 def require_token() -> None:

@@ -235,7 +235,6 @@ class Lines(Shown):
         self.note(f"{rounds}{self.attacks_over} attacks done in {seconds:.0f} s")
 
     def _quiet(self) -> bool:
-        """Return whether nothing was printed for a while."""
         return time.monotonic() - self.last >= QUIET
 
 

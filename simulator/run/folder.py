@@ -18,16 +18,7 @@ from attacks import InputError
 from clients.data.partition import fingerprint
 from clients.local_update import code_version
 from simulator.errors import RunError, one_line
-from simulator.results.disk import (
-    LOCK,
-    acquired,
-    check_out,
-    contents_digest,
-    is_occupied,
-    make_out,
-    write_atomically,
-    writing,
-)
+from simulator.results import disk
 from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells, inspect, out_of_time
 from simulator.run.plan import RunPlan, attacks_again
 from simulator.rundir.run import DESCRIPTION, read_description
@@ -57,10 +48,10 @@ def inputs_of(plan: RunPlan) -> dict[str, str]:
     for name in sorted({text.partition(":")[0] for text in texts if ":" in text}):
         file = name if name.endswith(".py") else getattr(sys.modules.get(name), "__file__", None)
         if file and os.path.isfile(file):
-            found[f"code {name!r}"] = contents_digest(Path(file))[:16]
+            found[f"code {name!r}"] = disk.contents_digest(Path(file))[:16]
     for checkpoint in sorted({cell.scenario.model.checkpoint or "" for cell in plan.cells}):
         if os.path.isfile(checkpoint):
-            found[f"checkpoint {checkpoint!r}"] = contents_digest(Path(checkpoint))[:16]
+            found[f"checkpoint {checkpoint!r}"] = disk.contents_digest(Path(checkpoint))[:16]
     return found
 
 
@@ -140,8 +131,8 @@ def is_free(
     description: the name of the file that describes a run. what, of: nouns for the error messages, such as "run" and
     "scenario's run". why: returns the difference to the description of another run, for the error message.
     """
-    check_out(folder)
-    if not folder.exists() or not any(path.name != LOCK for path in folder.iterdir()):
+    disk.check_out(folder)
+    if not folder.exists() or not any(path.name != disk.LOCK for path in folder.iterdir()):
         return True
     path = folder / description
     there = read_description(path) if path.exists() else {}
@@ -182,22 +173,22 @@ def claimed(plan: RunPlan, overwrite: bool = False) -> contextlib.AbstractContex
 def claimed_folder(folder: Path, name: str, description: dict[str, Any], overwrite: bool) -> Iterator[list[str]]:
     """Make a folder, describe it in the file `name` and keep other processes out: two runs would write over each
     other's journal. Yield lines for the user: that the run was begun with other versions."""
-    make_out(folder)
+    disk.make_out(folder)
     with locked(folder):
         before = read_description(folder / name) if (folder / name).exists() else {}
         if overwrite:
             for table in (JOURNAL, *TABLE_FILES):
-                with writing(folder / table):
+                with disk.writing(folder / table):
                     (folder / table).unlink(missing_ok=True)
         taken_up = not overwrite and before.get("digest") == description["digest"]
         content = resumed(before, description) if taken_up else description
-        write_atomically(folder / name, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+        disk.write_atomically(folder / name, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
         yield differences(before, description) if taken_up else []
 
 
 def check_unused(run_dir: Path) -> None:
     """Raise RunError if another process runs in a run directory, before Ray is started. Write nothing."""
-    if is_occupied(run_dir):
+    if disk.is_occupied(run_dir):
         raise RunError(_occupied(run_dir))
 
 
@@ -205,8 +196,8 @@ def check_unused(run_dir: Path) -> None:
 def locked(run_dir: Path) -> Iterator[None]:
     """Keep other processes out of a run directory; raise RunError if one runs there, and InputError if something in it
     is neither file nor folder: a link would be followed, and a pipe waited for."""
-    with writing(run_dir / LOCK):
-        lock = acquired(run_dir, _occupied(run_dir))
+    with disk.writing(run_dir / disk.LOCK):
+        lock = disk.acquired(run_dir, _occupied(run_dir))
     with lock:
         for folder, folders, files in os.walk(run_dir):
             for path in (Path(folder, name) for name in (*folders, *files)):

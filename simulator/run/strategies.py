@@ -19,7 +19,6 @@ TREES = ("FedXgbBagging", "FedXgbCyclic")  # they aggregate trees, not tensors
 
 
 def known_strategies() -> list[str]:
-    """Return the names of the installed Flower's strategies that aggregate tensors."""
     return sorted(name for name in flower.__all__ if name not in ("Strategy", "Result", *TREES))
 
 

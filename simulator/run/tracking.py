@@ -111,7 +111,6 @@ def _started(name: str, plan: RunPlan) -> Tracker:
 
 
 def _settings(plan: RunPlan) -> dict[str, Any]:
-    """Return the scenario in dotted keys, with its digest."""
     content = plan.scenario.model_dump(mode="json", exclude={"output"})
     settings = {".".join(map(str, key)): value for key, value in leaves(content) if value is not None}
     return {**settings, "digest": plan.scenario.digest}

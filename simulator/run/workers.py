@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch  # sets an attribute inside a block, and restores it
 
 import ray
 from flwr.app import ConfigRecord, Context, Error, Message
@@ -129,7 +130,6 @@ class KillingBackend(raybackend.RayBackend):
         self.clients = clients
 
     def build(self, app_fn: Callable[[], ClientApp]) -> None:
-        """Start the actors."""
         pool, app = KillablePool(ClientActor, self.client_resources, {}), app_fn()
         pool.add_actors_to_pool(min(actors_that_fit(**self.client_resources), self.clients))
         self.pool, self.app_fn = pool, lambda: app  # Flower's function would take its server's modules along
@@ -181,10 +181,5 @@ def killing_backend(clients: int) -> Iterator[list[KillingBackend]]:
         started.append(KillingBackend(config, clients))
         return started[-1]
 
-    module = vars(raybackend)
-    before = module["RayBackend"]
-    module["RayBackend"] = start
-    try:
+    with patch.object(raybackend, "RayBackend", start):
         yield started
-    finally:
-        module["RayBackend"] = before

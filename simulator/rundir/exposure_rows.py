@@ -42,7 +42,6 @@ def about_private(leakage: pd.DataFrame) -> pd.DataFrame:
 
 
 def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
-    """Return all rows with the columns of `exposure_rows`."""
     rows = leakage.reindex(columns=[*LEAKAGE.columns, *(name for name in leakage if name not in LEAKAGE.columns)])
     rows = rows.reset_index(drop=True)
     numbers = [column.name for column in LEAKAGE.columns.values() if column.dtype in (COUNT, NUMBER)]
@@ -61,11 +60,13 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
     measure, most = (found.idxmax(axis=1) if len(rows) else pd.Series(dtype="object") for found in (counts, plain))
     chance = plain.max(axis=1).where(rows.scored & (share == 0), 0.0)
     reasons = pd.Series([explained.at[row, name] for row, name in most.items()], index=rows.index, dtype="object")
+    # one for each update
+    tests = rows.loc[rows.membership_p.notna(), ["setting", "round", "client", "threat_model"]]
     return rows.assign(
         best=best, measure=measure, share=share,
         sure=(measure != "held").where(rows.scored, likely), chance=chance, explained=reasons,
         tells_members=(rows.membership_auc >= TELLS) & (low > 0.5),
-        tells_candidates=_tells_candidates(rows),
+        tells_candidates=rows.membership_p * max(1, len(tests.drop_duplicates())) <= CHANCE,
     )  # fmt: skip
 
 
@@ -98,7 +99,6 @@ def ranked(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def worst_of(rows: pd.DataFrame) -> pd.Series:
-    """Return the row that exposes most."""
     return ranked(rows).iloc[0]
 
 
@@ -128,13 +128,6 @@ def _setting(rows: pd.DataFrame) -> pd.Series:
         return ", ".join(parts)
 
     return rows.apply(text, axis=1) if len(rows) and names else pd.Series("", index=rows.index, dtype="object")
-
-
-def _tells_candidates(rows: pd.DataFrame) -> pd.Series:
-    """Return whether `membership_p` is small for the number of tests in the table, one for each update."""
-    tested = rows[rows.membership_p.notna()]
-    names = ["setting", "round", "client", "threat_model"]
-    return rows.membership_p * max(1, len(tested[names].drop_duplicates())) <= CHANCE
 
 
 def _explained(rows: pd.DataFrame, name: str) -> pd.Series:

@@ -109,7 +109,6 @@ class Run:
 
     @cached_property
     def journal(self) -> Found:
-        """The journal so far."""
         return inspect(self.path / JOURNAL, with_files=False)
 
     @cached_property
@@ -247,11 +246,9 @@ class Run:
 
     @property
     def _shows(self) -> bool:
-        """Whether there is a result to show."""
         return not self.stopped and bool((self.leakage.status == "ok").any())
 
     def _said(self) -> str:
-        """Describe the run in words."""
         what = f"{'audit of' if self.is_audit else 'scenario'} {self.name!r}"
         if self.stopped:
             return f"{what}, not finished"

@@ -106,7 +106,6 @@ def cell_of(row: pd.Series) -> str:
 
 
 def where_of(row: pd.Series) -> str:
-    """Say client, round and cell of a row."""
     pairs = (part.partition("=") for part in cell_of(row).split(","))
     cell = ", ".join(f"{key.replace('_', ' ')} {value}".strip() for key, _, value in pairs)
     return f"{owner(row['client'])}, round {row['round']}{f' ({cell})' if cell else ''}"

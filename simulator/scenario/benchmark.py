@@ -38,16 +38,11 @@ class BenchmarkConfig(Section):
 
     def rows(self) -> list[Any]:
         """The values of the sweep's axis `defenses`."""
-        return [row_of(entry) for entry in self.defenses] + [
-            row for family, defense in self.strengths.items() for row in strength_rows(family, defense)
-        ]
-
-
-def row_of(entry: list[Any] | str | dict[str, Any]) -> Any:
-    """Return an entry of `defenses` as a chain, or as a row with settings."""
-    if isinstance(entry, str):
-        return [] if entry == "none" else [entry]
-    return [entry] if isinstance(entry, dict) and "name" in entry else entry
+        rows: list[Any] = []
+        for entry in self.defenses:  # a chain, or a row with settings
+            single = isinstance(entry, str) or (isinstance(entry, dict) and "name" in entry)
+            rows.append([] if entry == "none" else [entry] if single else entry)
+        return rows + [row for family, defense in self.strengths.items() for row in strength_rows(family, defense)]
 
 
 def strength_rows(family: str, defense: dict[str, Any]) -> list[list[dict[str, Any]]]:

@@ -73,17 +73,15 @@ def _by_name(section: Schema, known: Mapping[str, Schema]) -> Schema:
     options = {name: schema.get("properties", {}) for name, schema in known.items()}
     every: Schema = {option: {} for own in options.values() for option in own if option not in shared}
     taken_back: Schema = {option: {"type": "null"} for option in every}
-    rules = [_rule({"properties": {"name": {"const": name}}, "required": ["name"]}, shared, taken_back | _or_null(own))
-             for name, own in options.items()]  # fmt: skip
+    rules = []
+    for name, own in options.items():
+        or_null = {option: {"anyOf": [schema, {"type": "null"}]} for option, schema in own.items()}
+        named = {"properties": {"name": {"const": name}}, "required": ["name"]}
+        rules.append(_rule(named, shared, taken_back | or_null))
     rules.append(_rule({"not": {"required": ["name"]}}, shared, every))
     named = shared | {"name": shared["name"] | {"examples": sorted(known)}}
     return section | {"properties": every | named, "additionalProperties": True, "allOf": rules}
 
 
 def _rule(where: Schema, shared: Iterable[str], options: Schema) -> Schema:
-    """Return the rule that there the keys are the shared ones and these options."""
     return {"if": where, "then": {"properties": options, "propertyNames": {"enum": [*shared, *options]}}}
-
-
-def _or_null(options: Schema) -> Schema:
-    return {option: {"anyOf": [schema, {"type": "null"}]} for option, schema in options.items()}

@@ -28,6 +28,7 @@ from clients.defenses.differential_privacy.guarantee import Adversary
 from clients.models import with_known_options
 from simulator.errors import one_line
 from simulator.results.threat_models import View, all_views
+from simulator.scenario import yaml_source
 from simulator.scenario.sections import (
     AdversaryConfig,
     AttackConfig,
@@ -37,16 +38,7 @@ from simulator.scenario.sections import (
     OutputConfig,
 )
 from simulator.scenario.sweep import Grid
-from simulator.scenario.yaml_source import (
-    Source,
-    absolute_paths,
-    as_key,
-    assign,
-    describe_error,
-    leaves,
-    parse_value,
-    read_yaml,
-)
+from simulator.scenario.yaml_source import Source
 
 
 def _of_a_known_defense(config: DefenseConfig) -> DefenseConfig:
@@ -115,7 +107,6 @@ class Scenario(Section):
 
     @property
     def views(self) -> list[View]:
-        """The views of its threat models."""
         return all_views(self.adversary.threat_models, self.hides_clients)
 
     def keeps(self, round: int) -> bool:
@@ -145,7 +136,6 @@ class Scenario(Section):
 
     @property
     def attacks(self) -> list[AttackConfig]:
-        """The attacks that run."""
         seen = {attack.label for view in self.views for attack in self.attacks_by(view.adversary)}
         return [attack for attack in self.adversary.attacks if attack.label in seen]
 
@@ -237,9 +227,11 @@ class Scenario(Section):
         for point in grid.points():
             data = base
             for key, value in point.items():
-                data = assign(data, key, value)
+                data = yaml_source.assign(data, key, value)
             # keys without an axis are set by a row of the defenses
-            lines = {as_key(key): where.where(("sweep", grid.axis_of.get(key, "defenses"))) for key in point}
+            lines = {
+                yaml_source.as_key(key): where.where(("sweep", grid.axis_of.get(key, "defenses"))) for key in point
+            }
             try:
                 scenario = validate(Source(data, lines))
             except InputError as error:
@@ -280,7 +272,7 @@ class Cell:
 
 def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scenario:
     """Read, merge and validate a scenario file. overrides: "a.b=c" strings, as of --set."""
-    return load_source(prepare(read_yaml(Path(path)), overrides))
+    return load_source(prepare(yaml_source.read_yaml(Path(path)), overrides))
 
 
 def prepare(source: Source, overrides: list[str] | None = None) -> Source:
@@ -292,7 +284,6 @@ def prepare(source: Source, overrides: list[str] | None = None) -> Source:
 
 
 def load_source(source: Source) -> Scenario:
-    """Return a scenario that is valid at every point of its sweep."""
     scenario = validate(source)
     scenario.cells(source)  # raises an error now, not in the middle of the run
     return scenario
@@ -304,8 +295,8 @@ def apply_overrides(source: Source, overrides: list[str]) -> None:
         key, equals, text = override.partition("=")
         if not equals:
             raise InputError(f"--set {override!r}: write key=value")
-        source.data = assign(source.data, key.strip(), parse_value(text))
-        source.lines[as_key(key.strip())] = f"--set {one_line(override)}"
+        source.data = yaml_source.assign(source.data, key.strip(), yaml_source.parse_value(text))
+        source.lines[yaml_source.as_key(key.strip())] = f"--set {one_line(override)}"
 
 
 def _expand_shorthands(data: dict[str, Any]) -> None:
@@ -320,12 +311,12 @@ def _expand_shorthands(data: dict[str, Any]) -> None:
 
 def validate(source: Source) -> Scenario:
     """Return the Scenario, or raise one InputError that names the key, its line, the value and the nearest name."""
-    for key, value in leaves(source.data):
+    for key, value in yaml_source.leaves(source.data):
         if isinstance(value, float) and not math.isfinite(value):  # JSON would have null, which says "not given"
             name = ".".join(map(str, key))
             raise InputError(f"{source.prefix(key)}{name} is {value}: input should be a finite number")
-    text = as_json(absolute_paths(source.data), "a scenario")
+    text = as_json(yaml_source.absolute_paths(source.data), "a scenario")
     try:
         return Scenario.model_validate_json(text)
     except ValidationError as error:
-        raise InputError(describe_error(error.errors(), source, Scenario)) from None
+        raise InputError(yaml_source.describe_error(error.errors(), source, Scenario)) from None

@@ -35,7 +35,6 @@ class Grid:
 
     @property
     def axis_of(self) -> dict[str, str]:
-        """The axis of every dotted key that moves."""
         return {key: axis for axis in self.axes for key in axis_keys(axis)}
 
     def points(self) -> Iterator[Point]:

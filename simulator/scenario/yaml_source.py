@@ -249,14 +249,14 @@ def assign(data: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 def absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
     """Make paths absolute: workers in other folders, and later readers of a run, have to find the same files."""
-    return _replace_paths(data, _resolved)
 
+    def resolved(path: str) -> str:
+        try:
+            return str(Path(path).expanduser().resolve())
+        except (OSError, RuntimeError, ValueError) as error:  # nobody's home, links in a circle, too long
+            raise InputError(f"{path[:100]!r} is no path: {error}") from None
 
-def _resolved(path: str) -> str:
-    try:
-        return str(Path(path).expanduser().resolve())
-    except (OSError, RuntimeError, ValueError) as error:  # nobody's home, links in a circle, too long
-        raise InputError(f"{path[:100]!r} is no path: {error}") from None
+    return _replace_paths(data, resolved)
 
 
 def _replace_paths(data: dict[str, Any], replace: Callable[[str], str]) -> dict[str, Any]:
@@ -355,7 +355,6 @@ def _key_of(error: Any, source: Source) -> Key:
 
 
 def _known_keys(whole: type[Section], parent: Key) -> list[str]:
-    """Return the valid keys of a section."""
     section: Any = whole
     for part in parent:
         annotation = section.model_fields[part].annotation if part in getattr(section, "model_fields", {}) else None

@@ -13,7 +13,8 @@ from attacks.interface.torch_tools import choose_device
 from attacks.kernel.regime import KERNEL_REGIME, Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipTest
 from attacks.update.spectrum import infer_image_count
-from simulator.evaluation.candidate_images import load_candidates, spanned, to_input_space
+from simulator.evaluation.candidate_images import spanned, to_input_space
+from simulator.evaluation.image_files import read_truth
 from simulator.evaluation.truth import Truth
 from simulator.results.disk import make_out, write_atomically
 from simulator.results.formats import write_json
@@ -128,7 +129,7 @@ def adversary_images(
     """Return (images of the file, or the public ones of the adversary, in the model's input space; their origin).
     in_pixels: whether the file has pixels in [0, 1]."""
     if file is not None:
-        images = load_candidates(file, "images", in_pixels=in_pixels).images
+        images = read_truth(file, None, "images", in_pixels).images
         return to_input_space(images, observation, knowledge) if in_pixels else images, str(file)
     if knowledge.public_images is None:
         evaluator = ", or --evaluator to measure on the private ones" if in_pixels else ""

@@ -88,7 +88,6 @@ class Owner:
 
     @property
     def kernel(self) -> InfiniteNTK:
-        """The kernel of the scenario's network at infinite width."""
         options = option_values(self.scenario.model)
         return InfiniteNTK(**{name: options[name] for name in ("depth", "bias", "parameterization")})
 
@@ -103,7 +102,6 @@ class Owner:
         return build_model(self.scenario.model, self.data.shape, self.targets.shape[1], seed).to(self.images.device)
 
     def distill(self, size: int, options: DistillOptions, progress: Progress = silent) -> Distilled:
-        """Distill the owner's images to `size` ones."""
         generator = torch_generator(self.scenario.seed, "distillation")
         network = self.network("distillation") if options.method == "rkip_finite" else None
         return distill(self.images, self.targets, size, generator, options, network, progress=progress)
@@ -143,7 +141,6 @@ def run_distillation(
 
 
 def loss_bar(report: ShowProgress, name: str) -> Progress:
-    """Return a progress bar that shows the loss."""
     return lambda done, total, loss: report(f"{name}, loss {loss:.2e}", done, total)
 
 

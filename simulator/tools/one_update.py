@@ -41,33 +41,46 @@ KEY = ObservationKey(1, 0, "server")  # of their observation
 
 
 class Description(NamedTuple):
-    """The description of an attack in its folder. file: its name. content: of this file. setting: for the score.
-    recorded: the observation. architecture: of its network. source: the folders of its checkpoints and distilled
-    images."""
+    """The description of an attack in its folder. file: its name. content: of this file. setting: for the score."""
 
     file: str
     content: dict[str, Any]
     setting: Setting
+
+
+class Source(NamedTuple):
+    """Where an observation is from. architecture: of its network. store: the folders of its checkpoints and distilled
+    images."""
+
     recorded: RecordedObservation
     architecture: Architecture
-    source: CellStore
+    store: CellStore
 
 
 @dataclass(frozen=True)
 class Update:
-    """An update, and the attack on it. granted: the adversary's knowledge, whatever the attack. describe: returns the
-    description of the attack in a folder, by its full path."""
+    """An update, and the attack on it. granted: the adversary's knowledge, whatever the attack. describe: describes the
+    attack in a folder, given by its full path."""
 
     observation: Observation
     granted: Knowledge
     attack: AttackRun
-    describe: Callable[[Path], Description]
+    describe: Callable[[Path], tuple[Description, Source]]
 
 
 def update_of_pair(observation: Observation, granted: Knowledge, options: AuditOptions) -> Update:
     """Return the update that two checkpoints show. options: of an audit of it, with one attack."""
-    attack = AttackRun(options.attacks[0], options.seed)
-    return Update(observation, granted, attack, partial(_describe_pair, observation, granted, options))
+
+    def describe(out: Path) -> tuple[Description, Source]:
+        recording = write_recording(out / RECORDING, observation, granted)
+        asked = replace(options, recording=str(recording.path))
+        plan = AuditPlan(asked, recording, observation.model, options.attacks, (KEY,), out)
+        (outputs,) = outputs_of(plan.model, options.model, options.shape)
+        network = ModelConfig(name=options.model)
+        architecture = Architecture(model=network, shape=options.shape, outputs=outputs, seed=options.seed)
+        return _audit(plan), Source(recording.recorded(KEY), architecture, recording.store)
+
+    return Update(observation, granted, AttackRun(options.attacks[0], options.seed), describe)
 
 
 def update_of_run(
@@ -75,8 +88,18 @@ def update_of_run(
 ) -> Update:
     """Return an update that a run or an audit recorded. cell: of `record`, that the observation is of."""
     key = ObservationKey(observation.round, observation.client, observation.threat_model)
-    run = record.attack_run(attack, key, cell)
-    return Update(observation, granted, run, partial(_describe_recorded, record, cell, key, run.config))
+    run, store = record.attack_run(attack, key, cell), record.store(cell)
+
+    def describe(out: Path) -> tuple[Description, Source]:
+        source = Source(store.recorded(key), store.architecture(), store)
+        if record.is_audit:
+            return _audit_again(record, key, run.config, out), source
+        of = record.cells[cell]
+        adversary = of.scenario.adversary.model_copy(update={"attacks": [run.config]})
+        content = describe_scenario(of.scenario.model_copy(update={"adversary": adversary}))
+        return Description(DESCRIPTION, content, replace(Setting.of(of), cell="", swept={})), source
+
+    return Update(observation, granted, run, describe)
 
 
 def check_replaceable(out: Path) -> None:
@@ -95,11 +118,11 @@ def attack_update(update: Update, out: Path, pixels: bool, progress: Progress) -
     found = update.attack.run(update.observation, update.granted, progress)
     knowledge = update.attack.knowledge(update.granted)
     write_result(out, update.attack.config.name, found, knowledge, pixels)
-    told = update.describe(out)
+    told, source = update.describe(out)
     for other in {DESCRIPTION, AUDIT} - {told.file}:  # of an earlier attack
         (out / other).unlink(missing_ok=True)
     with claimed_folder(out, told.file, told.content, overwrite=True):
-        recorded = _write_observation(CellStore(out), told, update.granted)
+        recorded = _write_observation(CellStore(out), source, update.granted)
         job, ledger = Job(told.setting, out, recorded.key, update.attack.config), Ledger(out)
         result = _scored(job, Attacked(recorded, update.observation, knowledge, found), update.granted)
         ledger.add(job.name, **result._asdict())
@@ -148,30 +171,20 @@ def _scored(job: Job, attacked: Attacked, granted: Knowledge) -> JobResult:
         return result
 
 
-def _write_observation(store: CellStore, told: Description, granted: Knowledge) -> RecordedObservation:
+def _write_observation(store: CellStore, source: Source, granted: Knowledge) -> RecordedObservation:
     """Write all that reports read of an observation, and return it; its checkpoints stay where they are."""
-    net, folder = told.architecture, told.source.checkpoints.resolve()
+    net, folder = source.architecture, source.store.checkpoints.resolve()
     store.create(net.model, net.shape, net.outputs, net.seed)
     if granted.public_images is not None:
         store.save_public_images(granted.public_images)
-    pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in told.recorded.pairs)
-    recorded = told.recorded.model_copy(update={"pairs": pairs})
+    pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in source.recorded.pairs)
+    recorded = source.recorded.model_copy(update={"pairs": pairs})
     store.save_observation(recorded, granted)
-    if told.source.truth.exists():  # what clients trained on instead
+    if source.store.truth.exists():  # what clients trained on instead
         store.truth.mkdir(exist_ok=True)
-        for path in told.source.truth.iterdir():
-            shutil.copy(inside(told.source.path, path), store.truth)
+        for path in source.store.truth.iterdir():
+            shutil.copy(inside(source.store.path, path), store.truth)
     return recorded
-
-
-def _describe_pair(observation: Observation, granted: Knowledge, options: AuditOptions, out: Path) -> Description:
-    recording = write_recording(out / RECORDING, observation, granted)
-    options = replace(options, recording=str(recording.path))
-    plan = AuditPlan(options, recording, observation.model, options.attacks, (KEY,), out)
-    (outputs,) = outputs_of(plan.model, options.model, options.shape)
-    network = ModelConfig(name=options.model)
-    architecture = Architecture(model=network, shape=options.shape, outputs=outputs, seed=options.seed)
-    return Description(*_audit(plan), recording.recorded(KEY), architecture, recording.store)
 
 
 def write_recording(folder: Path, observation: Observation, knowledge: Knowledge) -> Recording:
@@ -186,22 +199,7 @@ def write_recording(folder: Path, observation: Observation, knowledge: Knowledge
     return Recording(folder)
 
 
-def _describe_recorded(record: Run, cell: str, key: ObservationKey, attack: AttackConfig, out: Path) -> Description:
-    store = record.store(cell)
-    described = _audit_again(record, key, attack, out) if record.is_audit else _run_again(record, cell, attack)
-    return Description(*described, store.recorded(key), store.architecture(), store)
-
-
-def _run_again(record: Run, cell: str, attack: AttackConfig) -> tuple[str, dict[str, Any], Setting]:
-    of = record.cells[cell]
-    adversary = of.scenario.adversary.model_copy(update={"attacks": [attack]})
-    scenario = of.scenario.model_copy(update={"adversary": adversary})
-    return DESCRIPTION, describe_scenario(scenario), replace(Setting.of(of), cell="", swept={})
-
-
-def _audit_again(
-    record: Run, key: ObservationKey, attack: AttackConfig, out: Path
-) -> tuple[str, dict[str, Any], Setting]:
+def _audit_again(record: Run, key: ObservationKey, attack: AttackConfig, out: Path) -> Description:
     asked = record.description["audit"]
     try:
         options = replace(
@@ -214,8 +212,10 @@ def _audit_again(
         return _audit(AuditPlan.of(options, out))
     except InputError:  # the recording or the images have moved: the checkpoints that were named are enough to attack
         blind = asked | dict.fromkeys(IMAGES) | {"attacks": [attack.model_dump(mode="json")]}
-        return AUDIT, {"audit": blind, "digest": "", **surroundings()}, Setting(None, seed=int(asked["seed"]))
+        content = {"audit": blind, "digest": "", **surroundings()}
+        return Description(AUDIT, content, Setting(None, seed=int(asked["seed"])))
 
 
-def _audit(plan: AuditPlan) -> tuple[str, dict[str, Any], Setting]:
-    return AUDIT, {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}, plan.setting()
+def _audit(plan: AuditPlan) -> Description:
+    content = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
+    return Description(AUDIT, content, plan.setting())

@@ -27,8 +27,7 @@ from clients.data.sources import folder as class_folders
 from clients.data.sources import idx, npz
 from clients.models.checkpoint import read_checkpoint
 from simulator.audit.recording import Recording
-from simulator.evaluation.candidate_images import load_candidates
-from simulator.evaluation.image_files import read_images
+from simulator.evaluation.image_files import read_images, read_truth
 from simulator.run.plan import make_plan
 from simulator.scenario.benchmark import load_any
 from simulator.scenario.scenario import load_scenario
@@ -220,7 +219,7 @@ KINDS: dict[str, Kind] = {
     "set": Kind(settings, lambda text: load_scenario(PROJECT / "scenarios" / "quickstart.yaml", [str(text)])),
     **{name: Kind(of_files(valid), checkpoint) for name, valid in checkpoints().items()},
     "npz data": Kind(of_files(own_data()), read_own_data),
-    "candidates": Kind(of_files({"c.npz": packed(images=images(5))}), lambda path: load_candidates(Path(path))),
+    "candidates": Kind(of_files({"c.npz": packed(images=images(5))}), lambda path: read_truth(Path(path), None)),
     "truth": Kind(of_files({"t.npz": packed(images=images(5))}), lambda path: read_images(Path(path), SHAPE, "truth")),
     "idx": Kind(of_folder(functools.partial(write_idx, "")), lambda root: decoded(idx.load_mnist(of("mnist", root)))),
     "idx.gz": Kind(

@@ -16,7 +16,7 @@ from attacks.membership import MembershipTest
 from clients.data.files import read_npz
 from clients.models.checkpoint import read_checkpoint
 from simulator.audit.recording import Recording
-from simulator.reports.page.pictures import facts_of, noun_of, summary_of
+from simulator.reports.page.pictures import facts_of, summary_of
 from simulator.results.formats import load_images, load_state
 from simulator.results.keys import ObservationKey
 from simulator.results.ledger import Ledger
@@ -137,7 +137,7 @@ def test_a_description_with_something_else_in_the_place_of_a_section(root, key, 
     description = yaml.safe_load((root / "scenario.yaml").read_text())
     description["scenario"][key] = value
     description |= {"versions": value, 7: value}
-    assert facts_of(description) and summary_of(description) is not None and noun_of(description)
+    assert facts_of(description) and summary_of(description) is not None
 
 
 def test_a_setting_of_many_lines(tmp_path):

@@ -31,13 +31,13 @@ from simulator.reports.page.pictures import (
     audit_command,
     chart_of,
     facts_of,
-    noun_of,
     picture_of,
     summary_of,
 )
-from simulator.reports.page.rows import exposure_grid, leakage_grid, legend_of, utility_grid
-from simulator.reports.tables import Grid, defenses_grid, equal_utility_grid, grid_of
+from simulator.reports.page.rows import exposure_grid, leakage_grid, utility_grid
+from simulator.reports.tables import Grid, cells_of, defenses_grid, equal_utility_grid, grid
 from simulator.reports.verdict import TITLES, Verdict, verdict
+from simulator.reports.verdict_words import sentence
 from simulator.results.disk import write_atomically
 from simulator.results.schema import benchmark
 from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
@@ -126,7 +126,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
     recording = Path(asked.get("recording", run.path))
     name = str(asked.get("name") or (run.path.name if recording.parent == run.path.resolve() else recording.name))
     rows = leakage_grid(leakage)
-    worst, others = pictures(run, noun_of(description), say)
+    worst, others = pictures(run, say)
     command, needs = repeat(run, kind, name)
     return Page(
         kind=kind,
@@ -140,7 +140,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
         others=others,
         facts=facts_of(description),
         tables=(rows,),
-        legend=legend_of(rows),
+        legend={column.name: sentence(column.meaning) for column in rows.columns if column.meaning},
         repeat=command,
         repeat_needs=needs,
         source_name="scenario" if kind == "run" else "audit.yaml",
@@ -148,7 +148,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
     )
 
 
-def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
+def pictures(run: Run, say: Say) -> tuple[Picture | None, Others]:
     """Make the pictures of the worst update, and of the worst of each other client that the verdict counts."""
     good = about_private(run.leakage[run.leakage.status == "ok"])
     if good.empty:
@@ -158,9 +158,7 @@ def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
     rows = good.iloc[order.index].assign(counts=(order.share > 0).to_numpy()).drop_duplicates(groups)
     counted, mute = rows[rows.counts], rows[~rows.counts]
     shown = counted.head(1 + MOST_PICTURES)
-    tried = [
-        _attempt(run, row, OTHERS if place else WORST, noun, say) for place, (_, row) in enumerate(shown.iterrows())
-    ]
+    tried = [_attempt(run, row, OTHERS if place else WORST, say) for place, (_, row) in enumerate(shown.iterrows())]
     worst, *others = tried or [None]
     left = len(counted) - len(shown)
     what = "clients and defenses" if len(groups) > 1 else "clients"
@@ -169,10 +167,10 @@ def pictures(run: Run, noun: str, say: Say) -> tuple[Picture | None, Others]:
     return worst, Others(seen, tuple(where_of(row) for _, row in mute.iterrows()), text)
 
 
-def _attempt(run: Run, row: pd.Series, most: int, noun: str, say: Say) -> Picture | None:
+def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Picture | None:
     """Make the picture of a row. One that cannot be shown (if data has moved) costs a line, not the page."""
     try:
-        return picture_of(run, row, most, noun)
+        return picture_of(run, row, most)
     except (InputError, OSError, LookupError) as error:
         say(f"pictures of {row['attack']} on client {row['client']} cannot be shown: {one_line(str(error))}")
         return None
@@ -209,7 +207,7 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
         "the 95 % interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, "
         "a low share says little: it may have been the strongest."
     )
-    folded = [grid_of("All rows of benchmark.csv", table, list(benchmark().columns.values()))]
+    folded = [grid("All rows of benchmark.csv", cells_of(table, benchmark().columns.values()))]
     if len(equal):
         folded.insert(0, equal_utility_grid(equal))
     return replace(

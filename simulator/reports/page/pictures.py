@@ -86,11 +86,6 @@ def summary_of(description: dict[str, Any]) -> str:
     return " · ".join(str(part) for part in parts if part)
 
 
-def noun_of(description: dict[str, Any]) -> str:
-    """Return the noun for the images."""
-    return "digit" if _part(_part(description, SCENARIO), "data").get("name") in ("digits", "mnist") else "image"
-
-
 LARGEST = 128  # pixels of a side: a page with many images stays small enough to be mailed
 SMALL = 64  # pixels of a side up to which an image is stored without loss
 TOGETHER = 5  # pairs that a phone has room for side by side
@@ -140,13 +135,13 @@ def tile(image: Tensor, alt: str) -> Tile:
     return Tile(data_uri(buffer.getvalue(), kind), alt)
 
 
-def picture_of(run: Run, row: pd.Series, most: int, noun: str = "image") -> Picture:
-    """Make the picture of a row of the leakage table. noun: for its images."""
+def picture_of(run: Run, row: pd.Series, most: int) -> Picture:
+    """Make the picture of a row of the leakage table."""
     strip = strip_of(run, row, "", label=str(row["target"]), most=most)
     pairs = [_pair(strip, place) for place in range(len(strip))]
     together = min(TOGETHER, -(-len(pairs) // 2)) if len(pairs) > TOGETHER else max(len(pairs), 1)
     groups = tuple(tuple(pairs[start : start + together]) for start in range(0, len(pairs), together))
-    return Picture(where_of(row), caption_of(row, strip, noun), strip.label, groups)
+    return Picture(where_of(row), caption_of(row, strip), strip.label, groups)
 
 
 def _pair(strip: Strip, place: int) -> Pair:
@@ -162,13 +157,13 @@ def distance(l2: float) -> str:
     return f"{l2:.2f}" if l2 >= 0.005 or l2 == 0 else f"{l2:.0e}".replace("e-0", "e-")
 
 
-def caption_of(row: pd.Series, strip: Strip, noun: str) -> str:
+def caption_of(row: pd.Series, strip: Strip) -> str:
     """Describe a picture in a sentence."""
     where, attack = sentence(where_of(row))[:-1], row["attack"]
     if not len(strip):
         return f"{where}: {attack} returned nothing."
     of = f" of {strip.total}" if strip.total > len(strip) else ""
-    nouns = noun if len(strip) == 1 else f"{noun}s"
+    nouns = "image" if len(strip) == 1 else "images"
     if strip.private is None:
         return f"{where}: {len(strip)}{of} {nouns} that {attack} found. Nobody compared them with the truth."
     count = int(row["recovered"])

@@ -6,7 +6,7 @@ import pandas as pd
 
 from simulator.reports.drawing import UNDEFENDED, short, swept_keys
 from simulator.reports.tables import FLOOR, FOUND, Grid, Heading, cells_of, grid, key_cells
-from simulator.reports.verdict_words import at_worst, sentence, told, viewer
+from simulator.reports.verdict_words import at_worst, told, viewer
 from simulator.results.keys import owner
 from simulator.results.schema import LEAKAGE
 from simulator.rundir.exposure_rows import exposure_rows, settings_of, worst_first, worst_of
@@ -50,22 +50,16 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst = worst_of(own)
         where = f"{owner(int(worst.client))}, round {worst['round']}" + (f", {worst.setting}" if worst.setting else "")
-        auc = own.membership_auc.max()
-        known = told(worst.knowledge)
+        known, members = told(worst.knowledge).removeprefix("told "), own[own.membership_told.notna()]
+        most = members.loc[members.membership_told.idxmax()] if len(members) else None
         lines.append(
-            (viewer(str(threat_model)), SEES.get(str(threat_model), ""), str(worst.attack), known.removeprefix("told "),
-             at_worst(worst), where, "" if pd.isna(auc) else f"{auc:.2f}", _most_members(own))
+            (viewer(str(threat_model)), SEES.get(str(threat_model), ""), str(worst.attack), known, at_worst(worst),
+             where, _number(own.membership_auc.max(), 2),
+             "" if most is None else f"{most.membership_told:.0f} of {most.membership_candidates:.0f}")
         )  # fmt: skip
     names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC", "candidates told")
     columns = [Heading(name, name in ("images at worst", "membership AUC", "candidates told")) for name in names]
     return _without_empty(Grid("Who can do it, and knowing what", tuple(columns), tuple(lines)))
-
-
-def _most_members(rows: pd.DataFrame) -> str:
-    """Return the most candidates that one update tells to be members, of how many."""
-    told = rows[rows.membership_told.notna()]
-    most = None if told.empty else told.loc[told.membership_told.idxmax()]
-    return "" if most is None else f"{most.membership_told:.0f} of {most.membership_candidates:.0f}"
 
 
 def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
@@ -104,8 +98,3 @@ def _without_empty(table: Grid) -> Grid:
 
 def _number(value: float, digits: int) -> str:
     return "" if pd.isna(value) else f"{value:.{digits}f}"
-
-
-def legend_of(table: Grid) -> dict[str, str]:
-    """Return the columns that need an explanation, with it."""
-    return {column.name: sentence(column.meaning) for column in table.columns if column.meaning}

@@ -22,7 +22,7 @@ def drawn(monkeypatch):
         pyplot.close(figure)
         return path
 
-    monkeypatch.setattr(figures, "save", save)
+    monkeypatch.setattr("simulator.reports.drawing.save", save)
     return found
 
 

@@ -139,8 +139,6 @@ def test_images_that_are_there_up_to_brightness_are_counted_both_ways_wherever_t
 def test_too_few_public_images_are_named_in_words():
     said = verdict(table(recovered(8, detail="the floor has 1 of the 30 public images that it needs: give more")))
     assert "has 1 of the 30 public images that it needs, one for each returned" in str(said.of(*LIMITS))
-    old = "the uninformed baseline is 1 public images for 30 returned: give more"
-    assert verdict(table(recovered(8, detail=old))).of(*LIMITS)[0] == said.of(*LIMITS)[0]
 
 
 def test_caveats_are_said_once_however_many_rows_have_them():
